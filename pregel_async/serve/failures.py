@@ -55,18 +55,18 @@ class Refusal(Exception):
         super().__init__(message)
 
 
-class Told(msgspec.Struct, frozen=True):
+class FailureReport(msgspec.Struct, frozen=True):
     """What a client is told of a failure."""
 
     status: int
     error: str
     message: str
     headers: dict[str, str] = {}
-    known: bool = True
+    is_expected: bool = True
     """The client can act on it; else it is the service's own affair, and goes to its log."""
 
 
-_OWN_WORDS: tuple[tuple[type[Exception], int], ...] = (
+_PUBLIC_MESSAGES: tuple[tuple[type[Exception], int], ...] = (
     (InvalidInputError, 422),
     (ConfigError, 422),
     (InvalidResumeError, 422),
@@ -79,7 +79,7 @@ _OWN_WORDS: tuple[tuple[type[Exception], int], ...] = (
 )
 """Errors that are told in their own words, which name nothing but what the client gave and the graph's nodes."""
 
-_OTHER_WORDS: tuple[tuple[type[Exception], int, str], ...] = (
+_REPLACED_MESSAGES: tuple[tuple[type[Exception], int, str], ...] = (
     (ThreadBusyError, 409, "the thread is in use by another run: wait for its end, or come back to it"),
     (GraphChangedError, 409, "the thread was stored by another version of this service: start a new one"),
     (StoredTypeChangedError, 409, "the thread was stored by another version of this service: start a new one"),
@@ -90,69 +90,71 @@ _OTHER_WORDS: tuple[tuple[type[Exception], int, str], ...] = (
 )
 """Errors whose own words say too much: hosts, processes, paths."""
 
-_OURS = {f"{kind.__module__}.{kind.__qualname__}" for kind, _ in _OWN_WORDS}
+_PUBLIC_CLASSES = {f"{kind.__module__}.{kind.__qualname__}" for kind, _ in _PUBLIC_MESSAGES}
 """As a recorded failure names them: where a class comes from counts. A user's may have the name of one of ours."""
 
-HIDDEN = "the run has failed; the service's log says why"
+HIDDEN_MESSAGE = "the run has failed; the service's log says why"
 
 
-def told(error: BaseException, *, expose: bool = False) -> Told:
+def describe_failure(error: BaseException, *, expose_errors: bool = False) -> FailureReport:
     """What a client is told of an exception.
 
     Args:
         expose: tell the words of every error.
     """
     if isinstance(error, Refusal):
-        return Told(error.status, error.error, error.message, error.headers)
+        return FailureReport(error.status, error.error, error.message, error.headers)
     if isinstance(error, HTTPException):
         detail: Any = error.detail
-        return Told(error.status_code, _phrase(error.status_code), str(detail), dict(error.headers or {}))
+        return FailureReport(error.status_code, _reason_name(error.status_code), str(detail), dict(error.headers or {}))
     if isinstance(error, RecordedFailureError):
-        words = error.message if expose or error.type in _OURS else HIDDEN
-        return Told(500, error.type.rpartition(".")[2], words)
+        message = error.message if expose_errors or error.type in _PUBLIC_CLASSES else HIDDEN_MESSAGE
+        return FailureReport(500, error.type.rpartition(".")[2], message)
     name = type(error).__name__
-    for kind, status in _OWN_WORDS:
+    for kind, status in _PUBLIC_MESSAGES:
         if isinstance(error, kind):
-            return Told(status, name, str(error), {"retry-after": "1"} if status == 503 else {})
-    for kind, status, words in _OTHER_WORDS:
+            return FailureReport(status, name, str(error), {"retry-after": "1"} if status == 503 else {})
+    for kind, status, message in _REPLACED_MESSAGES:
         if isinstance(error, kind):
             headers = {"retry-after": "1"} if status in (409, 503) else {}
-            return Told(status, name, str(error) if expose else words, headers, status != 503)
-    return Told(500, name, _words(error) if expose else HIDDEN, {}, False)
+            return FailureReport(status, name, str(error) if expose_errors else message, headers, status != 503)
+    return FailureReport(500, name, _message_of(error) if expose_errors else HIDDEN_MESSAGE, {}, False)
 
 
-def named(failure: str) -> str:
+def failure_class_name(failure: str) -> str:
     """The class of a failure that is there as text, `module.Class: words`."""
     return failure.partition(":")[0].rpartition(".")[2]
 
 
-def failure_response(error: BaseException, *, expose: bool = False, is_logged: bool = False, **more: Any) -> Response:
+def failure_response(
+    error: BaseException, *, expose_errors: bool = False, is_logged: bool = False, **extra: Any
+) -> Response:
     """The response to a request that could not be served; what is not the client's affair is logged.
 
     Args:
         is_logged: the failure is a run's, and was logged when the run ended.
         more: entries of the document beside `error` and `message`.
     """
-    what = told(error, expose=expose)
-    if not what.known and not is_logged:
+    report = describe_failure(error, expose_errors=expose_errors)
+    if not report.is_expected and not is_logged:
         log.error("a request could not be served", exc_info=error)
     return Response(
-        msgspec.json.encode({"error": what.error, "message": what.message, **more}),
-        what.status,
-        headers={**what.headers, "cache-control": "no-store"},
+        msgspec.json.encode({"error": report.error, "message": report.message, **extra}),
+        report.status,
+        headers={**report.headers, "cache-control": "no-store"},
         media_type="application/json",
     )
 
 
-def _phrase(status: int) -> str:
+def _reason_name(status: int) -> str:
     try:
         return HTTPStatus(status).phrase.title().replace(" ", "")
     except ValueError:
         return "Refused"
 
 
-def _words(error: BaseException) -> str:
+def _message_of(error: BaseException) -> str:
     try:
         return str(error).encode("utf-8", "backslashreplace").decode()
     except Exception:  # a class of the user's that cannot be printed
-        return HIDDEN
+        return HIDDEN_MESSAGE

@@ -14,15 +14,15 @@ from checkpoint_savers.children import start_soon
 from .._api.compiled import Graph
 from .._runtime.platform.event_loops import alone
 from ..errors import ConfigError
-from .pick_up import Again, pick_up_all
-from .service import KEY, Service, check_grace
+from .pick_up import ResumeArguments, pick_up_all
+from .service import STATE_KEY, Service, check_grace
 from .signals import on_exit_signal
 
 Lifespan = Callable[[Any], AbstractAsyncContextManager[dict[str, Any]]]
 
 
 def graph_lifespan(
-    *graphs: Graph[Any, Any], saver: Any = None, pick_up: bool | Again = False, grace: float = 30.0
+    *graphs: Graph[Any, Any], saver: Any = None, pick_up: bool | ResumeArguments = False, grace: float = 30.0
 ) -> Lifespan:
     """The lifespan of an application that serves graphs.
 
@@ -62,30 +62,30 @@ def graph_lifespan(
     @asynccontextmanager
     async def lifespan(app: Any) -> AsyncGenerator[dict[str, Any], None]:
         async with AsyncExitStack() as stack:
-            opened = await _opened(saver, stack)
+            opened = await _open_saver(saver, stack)
             service = Service(graphs, opened, grace=grace)
             stack.enter_context(on_exit_signal(service))
             state = getattr(app, "state", None)
             if state is not None:
-                setattr(state, KEY, service)
+                setattr(state, STATE_KEY, service)
             try:
                 async with anyio.create_task_group() as group:
                     if pick_up:
                         start_soon(group, pick_up_all, service, None if pick_up is True else pick_up)
                     try:
-                        yield {KEY: service}
+                        yield {STATE_KEY: service}
                     finally:
                         service.drain()
                         group.cancel_scope.deadline = anyio.current_time() + grace
-            except BaseExceptionGroup as several:
-                raise alone(several) from None
+            except BaseExceptionGroup as group_error:
+                raise alone(group_error) from None
 
     return lifespan
 
 
-async def _opened(saver: Any, stack: AsyncExitStack) -> BaseCheckpointSaver | None:
-    made: Any = saver() if callable(saver) and not isinstance(saver, BaseCheckpointSaver) else saver
-    opened: object = await stack.enter_async_context(made) if hasattr(made, "__aenter__") else made
+async def _open_saver(saver: Any, stack: AsyncExitStack) -> BaseCheckpointSaver | None:
+    source: Any = saver() if callable(saver) and not isinstance(saver, BaseCheckpointSaver) else saver
+    opened: object = await stack.enter_async_context(source) if hasattr(source, "__aenter__") else source
     if opened is not None and not isinstance(opened, BaseCheckpointSaver):
         raise ConfigError(f"saver= is a saver, or what makes one, not a {type(opened).__name__}")
     return opened

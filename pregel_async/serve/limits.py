@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable
 
 import msgspec
 
 from ..errors import ConfigError
 from .failures import Refusal
-
-Receive = Callable[[], Awaitable[dict[str, object]]]
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,17 +50,17 @@ def _is_number(value: object) -> bool:
         return False
 
 
-class Places:
+class RequestLimiter:
     """The requests that are being answered. Use it in `with`, around each."""
 
     def __init__(self, limit: int | None) -> None:
         self._limit = limit
-        self._taken = 0
+        self._active = 0
 
     def __enter__(self) -> None:
-        if self._limit is not None and self._taken >= self._limit:
+        if self._limit is not None and self._active >= self._limit:
             raise Refusal(503, "Busy", "the service is at its limit: try again soon", {"retry-after": "1"})
-        self._taken += 1
+        self._active += 1
 
     def __exit__(self, *_: object) -> None:
-        self._taken -= 1
+        self._active -= 1

@@ -22,45 +22,49 @@ from .._runtime.streaming.parts import END, Cursor
 from .._runtime.streaming.stored_events import StoredRun
 from ..errors import GraphDrained, RecordedFailureError, RunCancelledError
 from .failures import log
-from .known import AFTER, BEFORE, Known, modes_of
+from .run_metadata import INTERRUPT_AFTER, INTERRUPT_BEFORE, RunMetadata, runtime_modes
 from .service import Service
 
-Again: TypeAlias = Callable[[str], Awaitable[Mapping[str, Any] | None] | Mapping[str, Any] | None]
+ResumeArguments: TypeAlias = Callable[[str], Awaitable[Mapping[str, Any] | None] | Mapping[str, Any] | None]
 """What a thread's run needs again; None leaves it alone."""
 
-AT_ONCE = 8
+MAX_CONCURRENT_RESUMES = 8
 """Threads that are picked up at the same time."""
 
 
-LOOK_SECONDS = CLAIM_SECONDS / 3
+SCAN_INTERVAL = CLAIM_SECONDS / 3
 """Time between two looks. A run whose process has died on another host waits for its lease to lapse, and then for the
 next look."""
 
 
-async def pick_up_all(service: Service, again: Again | None) -> None:
+async def pick_up_all(service: Service, resume_arguments: ResumeArguments | None) -> None:
     """Resume the threads of a service that were cut off: now, and those that a later look finds, until it drains.
 
     Other processes that serve the same threads come and go. One that dies leaves claims that lapse, and one that shuts
     down releases its own. Failures are logged, as no caller waits for them.
     """
-    slots = anyio.Semaphore(AT_ONCE)
+    slots = anyio.Semaphore(MAX_CONCURRENT_RESUMES)
     savers = {id(each.checkpointer): each.checkpointer for each in service.graphs}.values()
-    looks = [_Look(service, saver, again, slots) for saver in savers if isinstance(saver, BaseCheckpointSaver)]
+    scanners = [
+        _ThreadScanner(service, saver, resume_arguments, slots)
+        for saver in savers
+        if isinstance(saver, BaseCheckpointSaver)
+    ]
     async with anyio.create_task_group() as group:
-        with anyio.CancelScope() as looking:
-            start_soon(group, _cancel_when_draining, service, looking)
-            while looks:
-                for look in looks:
-                    await look.start_what_it_finds(group)
-                await service.graphs[0].world.sleep(LOOK_SECONDS)
+        with anyio.CancelScope() as scan_scope:
+            start_soon(group, _cancel_when_draining, service, scan_scope)
+            while scanners:
+                for scanner in scanners:
+                    await scanner.scan(group)
+                await service.graphs[0].world.sleep(SCAN_INTERVAL)
 
 
-async def _cancel_when_draining(service: Service, looking: anyio.CancelScope) -> None:
+async def _cancel_when_draining(service: Service, scan_scope: anyio.CancelScope) -> None:
     await service.draining.wait()
-    looking.cancel()
+    scan_scope.cancel()
 
 
-class _Look:
+class _ThreadScanner:
     """Looks for threads of one saver that were cut off, again and again; each costs what has changed since the last.
 
     Args:
@@ -68,17 +72,21 @@ class _Look:
     """
 
     def __init__(
-        self, service: Service, saver: BaseCheckpointSaver, again: Again | None, slots: anyio.Semaphore
+        self,
+        service: Service,
+        saver: BaseCheckpointSaver,
+        resume_arguments: ResumeArguments | None,
+        slots: anyio.Semaphore,
     ) -> None:
         self._service = service
         self._saver = saver
-        self._again = again
+        self._resume_arguments = resume_arguments
         self._slots = slots
         self._graphs = {graph.name: graph for graph in service.graphs if graph.checkpointer is saver}
-        self._seen: dict[str, tuple[int, CheckpointId | None]] = {}
-        self._again_later: set[str] = set()  # threads that storage kept from being resumed
+        self._scanned: dict[str, tuple[int, CheckpointId | None]] = {}
+        self._retry_later: set[str] = set()  # threads that storage kept from being resumed
 
-    async def start_what_it_finds(self, group: TaskGroup) -> None:
+    async def scan(self, group: TaskGroup) -> None:
         """Look once. A failure is logged: it must not take the application with it, and another look follows."""
         found: dict[str, tuple[int, CheckpointId | None]] = {}
         now = self._service.graphs[0].world.now()
@@ -88,20 +96,22 @@ class _Look:
                     if thread.owner is not None and is_live(thread.owner, thread.expires_at, now=now):
                         continue  # it runs, here or elsewhere. If it is cut off, a later look finds it changed
                     found[thread.thread_id] = state = thread.epoch, thread.newest
-                    if self._seen.get(thread.thread_id) != state or thread.thread_id in self._again_later:
-                        self._again_later.discard(thread.thread_id)
-                        await self._start(group, thread.thread_id)
+                    if self._scanned.get(thread.thread_id) != state or thread.thread_id in self._retry_later:
+                        self._retry_later.discard(thread.thread_id)
+                        await self._start_resume(group, thread.thread_id)
         except Exception:
             log.exception("the threads cannot be listed, so that none more is picked up before the next look")
         else:
-            self._seen = found
+            self._scanned = found
 
-    async def _start(self, group: TaskGroup, thread_id: str) -> None:
+    async def _start_resume(self, group: TaskGroup, thread_id: str) -> None:
         for newest in await self._saver.scan(thread_id, "", limit=1):
-            graph = self._graphs.get(Known.of(newest.metadata).graph)
+            graph = self._graphs.get(RunMetadata.from_metadata(newest.metadata).graph)
             if graph is not None and not self._service.control.drain_requested:
                 await self._slots.acquire()
-                start_soon(group, _pick_up, self._service, graph, newest, self._again, self._slots, self._again_later)
+                start_soon(
+                    group, _resume, self._service, graph, newest, self._resume_arguments, self._slots, self._retry_later
+                )
 
 
 async def _was_dismissed(graph: Graph[Any, Any], thread_id: str, at: CheckpointId) -> bool:
@@ -116,13 +126,13 @@ async def _was_dismissed(graph: Graph[Any, Any], thread_id: str, at: CheckpointI
     return status == "cancelled"
 
 
-async def _pick_up(
+async def _resume(
     service: Service,
     graph: Graph[Any, Any],
     header: Header,
-    again: Again | None,
+    resume_arguments: ResumeArguments | None,
     slots: anyio.Semaphore,
-    again_later: set[str],
+    retry_later: set[str],
 ) -> None:
     """Resume one thread.
 
@@ -132,45 +142,48 @@ async def _pick_up(
     """
     thread_id = header.thread_id
     try:
-        answer: Any = {} if again is None else again(thread_id)
-        if inspect.isawaitable(answer):
-            answer = await answer
-        if answer is None:
+        returned: Any = {} if resume_arguments is None else resume_arguments(thread_id)
+        if inspect.isawaitable(returned):
+            returned = await returned
+        if returned is None:
             return
-        more: dict[str, Any] = dict(answer)
-        run = Known.of(header.metadata)
-        if run.context and "context" not in more:
+        overrides: dict[str, Any] = dict(returned)
+        run_metadata = RunMetadata.from_metadata(header.metadata)
+        if run_metadata.has_context and "context" not in overrides:
             log.warning(
                 "thread %r was cut off and is left alone: its nodes have a context, which is not stored. Let pick_up= "
                 "be a function that gives it again, or its client come back",
                 thread_id,
             )
             return
-        run.attempt += 1
-        config: dict[str, Any] = {**more.get("config", {}), "run_id": run.run_id}
-        config["metadata"] = {**config.get("metadata", {}), **run.metadata(graph.name)}
+        run_metadata.attempt += 1
+        config: dict[str, Any] = {**overrides.get("config", {}), "run_id": run_metadata.run_id}
+        config["metadata"] = {**config.get("metadata", {}), **run_metadata.to_metadata(graph.name)}
         config["configurable"] = {**config.get("configurable", {}), "thread_id": thread_id}
-        arguments = {key: value for key, value in more.items() if key != "config"}
+        arguments = {key: value for key, value in overrides.items() if key != "config"}
         if await _was_dismissed(graph, thread_id, header.checkpoint_id):
             return
         # Who comes back to the newest checkpoint learns how its run has ended; if it has not, it is run on with.
-        stops: dict[str, Any] = {BEFORE: run.interrupt_before, AFTER: run.interrupt_after}
+        breakpoints: dict[str, Any] = {
+            INTERRUPT_BEFORE: run_metadata.interrupt_before,
+            INTERRUPT_AFTER: run_metadata.interrupt_after,
+        }
         stream = graph.astream(
             None,
             config,
-            stream_mode=modes_of(run.modes) or ["values"],
-            subgraphs=run.subgraphs,
+            stream_mode=runtime_modes(run_metadata.modes) or ["values"],
+            subgraphs=run_metadata.subgraphs,
             after=str(Cursor(header.checkpoint_id, 0, 0)),
             control=service.control,
             version="v2",
-            **{**stops, **arguments},
+            **{**breakpoints, **arguments},
         )
         await stream.finish()
     except (ThreadBusyError, GraphDrained, RecordedFailureError, RunCancelledError):
         pass  # it goes on elsewhere; it is to stop; it had failed before
     except Exception as error:
         if isinstance(error, StorageError):
-            again_later.add(thread_id)
+            retry_later.add(thread_id)
         log.exception("thread %r was picked up, and its run has failed", thread_id)
     finally:
         slots.release()

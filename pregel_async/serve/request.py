@@ -16,17 +16,17 @@ from .._checks.config import check_thread_id
 from .._runtime.streaming.parts import Cursor
 from ..errors import ConfigError, InvalidCursorError
 from ..types import Command, Send, StreamMode
+from .event_encoder import ReaderPosition, parse_event_id
 from .failures import Refusal
 from .limits import Limits
-from .wire import Seen, seen
 
 OnDisconnect: TypeAlias = Literal["cancel", "continue"]
 """What becomes of a run whose reader is gone: it is cancelled, or goes on to its end."""
 
-Verb: TypeAlias = Literal["input", "resume", "update", "goto"]
+ClientAction: TypeAlias = Literal["input", "resume", "update", "goto"]
 """What a client may bring."""
 
-ThreadOf: TypeAlias = Callable[[Request], Awaitable[Any] | Any]
+ThreadResolver: TypeAlias = Callable[[Request], Awaitable[Any] | Any]
 """Maps a request to a thread: its id; or a config that has one, whose settings count more than the client's. None, or a
 `PermissionError`, refuses."""
 
@@ -35,7 +35,7 @@ ServedMode: TypeAlias = StreamMode | Literal["messages-tuple"]
 
 MODES = (*get_args(StreamMode), "messages-tuple")
 
-DEEP: Final = 200
+MAX_DEPTH: Final = 200
 """Levels of objects and arrays that a body may have.
 
 msgspec decodes about 1000, and the runtime copies half of that: how many depends on the stack that the service has at
@@ -86,7 +86,7 @@ class Body(msgspec.Struct, forbid_unknown_fields=True):
     multitask_strategy: Literal["reject", "enqueue"] = "reject"
 
 
-class Asked(msgspec.Struct, kw_only=True):
+class RunRequest(msgspec.Struct, kw_only=True):
     """What a request asks for.
 
     Attributes:
@@ -99,47 +99,47 @@ class Asked(msgspec.Struct, kw_only=True):
     """
 
     body: Body
-    given: Any
+    graph_input: Any
     after: str | None
-    seen: Seen | None
-    document: bool
+    position: ReaderPosition | None
+    wants_document: bool
     modes: list[str] | None
 
     @property
-    def brings(self) -> list[Verb]:
+    def actions(self) -> list[ClientAction]:
         """What it brings to its thread."""
         command = self.body.command
         if command is None:
             return [] if self.after is not None else ["input"]
-        fields: tuple[Verb, ...] = ("resume", "update", "goto")
+        fields: tuple[ClientAction, ...] = ("resume", "update", "goto")
         return [name for name in fields if getattr(command, name) is not None]
 
 
-def bounded(receive: Receive, limit: int | None) -> Receive:
+def limit_body_size(receive: Receive, limit: int | None) -> Receive:
     """A request's messages, of no more bytes than the limit.
 
     Raises:
         Refusal: there are more.
     """
-    taken = 0
+    received = 0
 
-    async def counted() -> Message:
-        nonlocal taken
+    async def receive_counted() -> Message:
+        nonlocal received
         message = await receive()
         if message["type"] == "http.request":
-            taken += len(message.get("body", b""))
-            if limit is not None and taken > limit:
-                refuse_size(limit)
+            received += len(message.get("body", b""))
+            if limit is not None and received > limit:
+                refuse_large_body(limit)
         return message
 
-    return counted
+    return receive_counted
 
 
-def refuse_size(limit: int) -> NoReturn:
+def refuse_large_body(limit: int) -> NoReturn:
     raise Refusal(413, "TooLarge", f"the body has more than {limit} bytes", {"connection": "close"})
 
 
-async def read(request: Request, limits: Limits) -> Asked:
+async def read_run_request(request: Request, limits: Limits) -> RunRequest:
     """What a request asks for.
 
     Raises:
@@ -150,20 +150,20 @@ async def read(request: Request, limits: Limits) -> Asked:
         last = last or "-1"
         body = Body(
             stream_mode=request.query_params.getlist("stream_mode") or None,
-            stream_subgraphs=_flag(request, "stream_subgraphs"),
+            stream_subgraphs=_query_flag(request, "stream_subgraphs"),
         )
     else:
-        body = await _posted(request, limits, empty=last is not None)
-    place = _seen(last)
-    after = None if place is None else place.cursor
-    accepted = _accepted(request)
-    return Asked(
+        body = await _read_body(request, limits, empty=last is not None)
+    position = _position(last)
+    after = None if position is None else position.cursor
+    accepted = _accepted_media_types(request)
+    return RunRequest(
         body=body,
-        given=None if after is not None else _given(body),
+        graph_input=None if after is not None else _graph_input(body),
         after=after,
-        seen=place,
-        document="application/json" in accepted and "text/event-stream" not in accepted,
-        modes=_modes(body.stream_mode),
+        position=position,
+        wants_document="application/json" in accepted and "text/event-stream" not in accepted,
+        modes=_requested_modes(body.stream_mode),
     )
 
 
@@ -176,44 +176,48 @@ def last_event_id_of(request: Request) -> str | None:
     Raises:
         Refusal: 400: the client names several.
     """
-    for given in (request.headers.getlist("last-event-id"), request.query_params.getlist("last_event_id")):
-        if len(given) > 1:
+    for values in (request.headers.getlist("last-event-id"), request.query_params.getlist("last_event_id")):
+        if len(values) > 1:
             raise Refusal(400, "Malformed", "Last-Event-ID, or last_event_id in the query, is given once")
-        if given and given[0]:
-            return given[0]
+        if values and values[0]:
+            return values[0]
     return None
 
 
-def _flag(request: Request, name: str) -> bool | None:
-    given = request.query_params.getlist(name)
-    if not given:
+def _query_flag(request: Request, name: str) -> bool | None:
+    values = request.query_params.getlist(name)
+    if not values:
         return None
-    known = {"true": True, "1": True, "false": False, "0": False}
-    if len(given) > 1 or given[0].lower() not in known:
+    meanings = {"true": True, "1": True, "false": False, "0": False}
+    if len(values) > 1 or values[0].lower() not in meanings:
         raise Refusal(422, "Invalid", f"{name} is true or false (or 1 or 0), once")
-    return known[given[0].lower()]
+    return meanings[values[0].lower()]
 
 
-def _accepted(request: Request) -> frozenset[str]:
+def _accepted_media_types(request: Request) -> frozenset[str]:
     """Return the media types that the client names in `Accept`, in small letters, without those of weight 0.
 
     Source: RFC 9110, 12.5.1.
     """
     ranges = ",".join(request.headers.getlist("accept")).lower().split(",")
-    named = [[each.strip() for each in one.split(";")] for one in ranges]
-    return frozenset(kind for kind, *parameters in named if not any(_NO_WEIGHT.fullmatch(each) for each in parameters))
+    parsed = [[each.strip() for each in one.split(";")] for one in ranges]
+    return frozenset(
+        kind for kind, *parameters in parsed if not any(_ZERO_WEIGHT.fullmatch(each) for each in parameters)
+    )
 
 
-_NO_WEIGHT = re.compile(r"q=0(\.0{0,3})?")
+_ZERO_WEIGHT = re.compile(r"q=0(\.0{0,3})?")
 
 
-def check_modes(given: object) -> list[str]:
+def check_modes(requested: object) -> list[str]:
     """Return the stream modes that a request or an endpoint names, one or several, as a list.
 
     Raises:
         ConfigError: one is not known, or is named twice, or there is none.
     """
-    modes: list[Any] = [given] if isinstance(given, str) else list(given) if isinstance(given, Sequence) else []
+    modes: list[Any] = (
+        [requested] if isinstance(requested, str) else list(requested) if isinstance(requested, Sequence) else []
+    )
     for mode in modes:
         if not isinstance(mode, str) or mode not in MODES:
             raise ConfigError(f"stream_mode {str(mode)[:40]!r} is not known; known are {', '.join(MODES)}")
@@ -224,28 +228,28 @@ def check_modes(given: object) -> list[str]:
     return modes
 
 
-def _modes(given: str | list[str] | None) -> list[str] | None:
+def _requested_modes(requested: str | list[str] | None) -> list[str] | None:
     try:
-        return check_modes(given) if given or given == "" else None
+        return check_modes(requested) if requested or requested == "" else None
     except ConfigError as error:
         raise Refusal(422, "Invalid", str(error)) from None
 
 
-def _seen(last: str | None) -> Seen | None:
+def _position(last: str | None) -> ReaderPosition | None:
     if last is None:
         return None
     if last == "-1":  # from the beginning
-        return Seen(str(Cursor("", 0, 0)))
+        return ReaderPosition(str(Cursor("", 0, 0)))
     try:
-        return seen(last)
+        return parse_event_id(last)
     except (InvalidCursorError, ValueError):
         raise Refusal(400, "Malformed", "Last-Event-ID is no id of an event that was sent") from None
 
 
-async def _posted(request: Request, limits: Limits, *, empty: bool) -> Body:
+async def _read_body(request: Request, limits: Limits, *, empty: bool) -> Body:
     length = request.headers.get("content-length", "")
     if limits.body is not None and length.isdecimal() and int(length[:20]) > limits.body:
-        refuse_size(limits.body)
+        refuse_large_body(limits.body)
     try:
         data = await request.body()
     except ClientDisconnect:
@@ -263,38 +267,38 @@ async def _posted(request: Request, limits: Limits, *, empty: bool) -> Body:
     except msgspec.ValidationError as error:
         raise Refusal(422, "Invalid", str(error)) from None
     except RecursionError:
-        _refuse_depth()
+        _refuse_deep_body()
     except (msgspec.DecodeError, UnicodeError, ValueError) as error:
         raise Refusal(400, "Malformed", f"the body is no JSON: {error}") from None
-    if _is_deep(body):
-        _refuse_depth()
+    if _exceeds_max_depth(body):
+        _refuse_deep_body()
     return body
 
 
-def _is_deep(body: Body) -> bool:
+def _exceeds_max_depth(body: Body) -> bool:
     """Return True if a body has more than `DEEP` levels. No recursion: it would have a limit of its own."""
     level: list[Any] = [body]
-    for _ in range(DEEP):
-        level = [each for outer in level for each in _inside(outer) if type(each) in _LEVELS]
+    for _ in range(MAX_DEPTH):
+        level = [each for outer in level for each in _children(outer) if type(each) in _CONTAINER_TYPES]
         if not level:
             return False
     return True
 
 
-_LEVELS = frozenset((dict, list, tuple, CommandBody, ConfigBody, SendBody))
+_CONTAINER_TYPES = frozenset((dict, list, tuple, CommandBody, ConfigBody, SendBody))
 
 
-def _inside(outer: Any) -> Iterable[Any]:
+def _children(outer: Any) -> Iterable[Any]:
     if type(outer) is dict:
         return cast("dict[str, Any]", outer).values()
     return cast("Iterable[Any]", msgspec.structs.astuple(outer) if isinstance(outer, msgspec.Struct) else outer)
 
 
-def _refuse_depth() -> NoReturn:
-    raise Refusal(422, "Invalid", f"the body is nested more than {DEEP} levels deep")
+def _refuse_deep_body() -> NoReturn:
+    raise Refusal(422, "Invalid", f"the body is nested more than {MAX_DEPTH} levels deep")
 
 
-def _given(body: Body) -> Any:
+def _graph_input(body: Body) -> Any:
     command = body.command
     if command is None:
         return body.input
@@ -304,18 +308,18 @@ def _given(body: Body) -> Any:
     return Command(
         resume=command.resume,
         update=command.update,
-        goto=_target(goto) if isinstance(goto, (str, SendBody)) else [_target(each) for each in goto],
+        goto=_goto_target(goto) if isinstance(goto, (str, SendBody)) else [_goto_target(each) for each in goto],
     )
 
 
-def _target(given: str | SendBody) -> str | Send:
-    return Send(given.node, given.input) if isinstance(given, SendBody) else given
+def _goto_target(target: str | SendBody) -> str | Send:
+    return Send(target.node, target.input) if isinstance(target, SendBody) else target
 
 
-PLACE = ("checkpoint_id", "checkpoint_ns", "checkpoint_map")
+CHECKPOINT_KEYS = ("checkpoint_id", "checkpoint_ns", "checkpoint_map")
 
 
-class Address(msgspec.Struct):
+class ThreadAccess(msgspec.Struct):
     """Where a request's run is.
 
     Attributes:
@@ -325,11 +329,11 @@ class Address(msgspec.Struct):
     """
 
     thread_id: str | None
-    trusted: dict[str, Any]
-    named: bool
+    trusted_config: dict[str, Any]
+    client_may_name: bool
 
 
-async def address(request: Request, thread: ThreadOf | None, *, anything: bool) -> Address:
+async def authorize_thread(request: Request, thread: ThreadResolver | None, *, client_may_name: bool) -> ThreadAccess:
     """The thread that the service says a request has.
 
     Raises:
@@ -337,7 +341,7 @@ async def address(request: Request, thread: ThreadOf | None, *, anything: bool) 
         Exception: what the service's own function has raised.
     """
     if thread is None:
-        return Address(None, {}, anything)
+        return ThreadAccess(None, {}, client_may_name)
     answer: Any = thread(request)
     if inspect.isawaitable(answer):
         answer = await answer
@@ -348,14 +352,14 @@ async def address(request: Request, thread: ThreadOf | None, *, anything: bool) 
     if answer is None or answer is False or answer == "":
         raise Refusal(403, "Forbidden", "this request has no thread here")
     try:
-        return Address(check_thread_id(answer), trusted, False)
+        return ThreadAccess(check_thread_id(answer), trusted, False)
     except ConfigError:
         raise TypeError(
             f"thread= gave a {type(answer).__name__}, and not a thread's id: give a string, or None to refuse"
         ) from None
 
 
-def settle(where: Address, request: Request, body: Body, *, checkpoints: bool) -> Address:
+def select_thread(access: ThreadAccess, request: Request, body: Body, *, allow_checkpoints: bool) -> ThreadAccess:
     """The address, once it is known which thread the client has named, if any.
 
     Raises:
@@ -363,26 +367,26 @@ def settle(where: Address, request: Request, body: Body, *, checkpoints: bool) -
         ConfigError: what it has named is no thread's id.
     """
     configurable = {} if body.config is None else body.config.configurable
-    named = [*request.query_params.getlist("thread_id"), configurable.get("thread_id")]
-    if where.thread_id is None:
-        named.append(request.path_params.get("thread_id"))
-    for key in PLACE:
-        if key in configurable and not checkpoints:
+    candidates = [*request.query_params.getlist("thread_id"), configurable.get("thread_id")]
+    if access.thread_id is None:
+        candidates.append(request.path_params.get("thread_id"))
+    for key in CHECKPOINT_KEYS:
+        if key in configurable and not allow_checkpoints:
             raise Refusal(403, "Forbidden", f"clients do not choose {key} here")
     for key in configurable:
         if key.startswith("__"):
             raise Refusal(403, "Forbidden", f"clients do not set {key[:40]!r}")
-    given = {check_thread_id(each) for each in named if each is not None}
-    if not given:
-        return where
-    if where.thread_id is None and where.named and len(given) == 1:
-        return Address(given.pop(), where.trusted, True)
-    if given != {where.thread_id}:
+    thread_ids = {check_thread_id(each) for each in candidates if each is not None}
+    if not thread_ids:
+        return access
+    if access.thread_id is None and access.client_may_name and len(thread_ids) == 1:
+        return ThreadAccess(thread_ids.pop(), access.trusted_config, True)
+    if thread_ids != {access.thread_id}:
         raise Refusal(403, "Forbidden", "this is not a thread of this request's")
-    return where
+    return access
 
 
-async def in_time(seconds: float | None, work: Callable[[], Awaitable[Any]]) -> Any:
+async def run_with_deadline(seconds: float | None, work: Callable[[], Awaitable[Any]]) -> Any:
     """Let a request arrive.
 
     Raises:

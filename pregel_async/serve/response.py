@@ -20,21 +20,21 @@ from .._runtime.streaming.parts import Cursor
 from .._runtime.streaming.stream import GraphStream
 from ..errors import ConfigError, InvalidCursorError
 from ..types import StateSnapshot
-from .audience import Seat
+from .event_encoder import EventEncoder, ReaderPosition, parse_event_id
 from .failures import Refusal, failure_response
+from .json_encoder import JsonEncoder
 from .limits import Limits
-from .plain import Writer
-from .reading import Reading
+from .readers import ReaderRegistration
 from .request import OnDisconnect, last_event_id_of
+from .run_reader import RunReader
 from .service import Service, find_service
-from .wire import Seen, Wire, seen
 
 HEARTBEAT = "heartbeat"
 
-NEVER = 1_000_000_000
+NO_HEARTBEAT_SECONDS = 1_000_000_000
 """Seconds."""
 
-PATIENCE = 5.0
+FIRST_BYTE_SECONDS = 5.0
 """Seconds until a status is sent, where there are no heartbeats."""
 
 
@@ -46,85 +46,85 @@ class RunResponse(Response):
 
     def __init__(
         self,
-        reading: Callable[[], Reading],
+        make_reader: Callable[[], RunReader],
         service: Service,
         limits: Limits,
         *,
         on_disconnect: OnDisconnect,
-        seat: Seat | None = None,
-        expose: bool = False,
+        registration: ReaderRegistration | None = None,
+        expose_errors: bool = False,
     ) -> None:
         super().__init__()
-        self._make = reading
+        self._make_reader = make_reader
         self._service = service
         self._limits = limits
         self._on_disconnect = on_disconnect
-        self._seat = seat
-        self._expose = expose
+        self._registration = registration
+        self._expose_errors = expose_errors
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        reading = self._make()
+        reader = self._make_reader()
         try:
             async with anyio.create_task_group() as group:
-                start_soon(group, reading.drive)
-                start_soon(group, self._watch, reading)
-                await self._answer(reading, scope, receive, send)
-                if not reading.over.is_set():
-                    start_soon(group, self._leave, reading)
-                    await reading.over.wait()
+                start_soon(group, reader.read_to_end)
+                start_soon(group, self._cancel_after_grace, reader)
+                await self._respond(reader, scope, receive, send)
+                if not reader.finished.is_set():
+                    start_soon(group, self._handle_disconnect, reader)
+                    await reader.finished.wait()
                 group.cancel_scope.cancel()
-        except BaseExceptionGroup as several:
-            raise alone(several) from None
+        except BaseExceptionGroup as group_error:
+            raise alone(group_error) from None
         finally:
-            reading.events.close()
-            if self._seat is not None:
-                self._seat.leave()
+            reader.events.close()
+            if self._registration is not None:
+                self._registration.unregister()
 
-    async def _answer(self, reading: Reading, scope: Scope, receive: Receive, send: Send) -> None:
-        with anyio.move_on_after(self._limits.heartbeat or PATIENCE):
-            await reading.started.wait()
-        reading.promised = reading.refused is None
-        if reading.refused is not None:
-            await failure_response(reading.refused, expose=self._expose)(scope, receive, send)
+    async def _respond(self, reader: RunReader, scope: Scope, receive: Receive, send: Send) -> None:
+        with anyio.move_on_after(self._limits.heartbeat or FIRST_BYTE_SECONDS):
+            await reader.started.wait()
+        reader.response_started = reader.refusal is None
+        if reader.refusal is not None:
+            await failure_response(reader.refusal, expose_errors=self._expose_errors)(scope, receive, send)
             return
-        await self._tell(reading, scope, receive, send)
+        await self._send_events(reader, scope, receive, send)
 
-    async def _tell(self, reading: Reading, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _send_events(self, reader: RunReader, scope: Scope, receive: Receive, send: Send) -> None:
         raise NotImplementedError
 
-    async def _leave(self, reading: Reading) -> None:
+    async def _handle_disconnect(self, reader: RunReader) -> None:
         """The client has left."""
         if self._on_disconnect == "cancel":
-            if self._seat is not None:
-                self._seat.leave()
-            if self._seat is not None and self._seat.others:
-                reading.events.close()
-                await self._seat.nobody()
-            reading.stop(for_good=True)
-        reading.events.close()
+            if self._registration is not None:
+                self._registration.unregister()
+            if self._registration is not None and self._registration.has_others:
+                reader.events.close()
+                await self._registration.wait_until_unread()
+            reader.cancel(for_good=True)
+        reader.events.close()
 
-    async def _watch(self, reading: Reading) -> None:
+    async def _cancel_after_grace(self, reader: RunReader) -> None:
         """When the service shuts down, the run has some time to get to its next barrier."""
         await self._service.draining.wait()
         self._service.control.request_drain()
         await anyio.sleep(self._service.grace)
-        reading.stop()
+        reader.cancel()
 
 
 class EventsResponse(RunResponse):
     """As server-sent events."""
 
-    async def _tell(self, reading: Reading, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _send_events(self, reader: RunReader, scope: Scope, receive: Receive, send: Send) -> None:
         async def events() -> AsyncGenerator[bytes, None]:
             # Not the channel itself, which would be closed with the response: that says that the reader is gone.
-            async for event in reading.events:
-                yield event + reading.waiting()
+            async for event in reader.events:
+                yield event + reader.take_buffered()
 
-        told = events()
+        event_stream = events()
         response = EventSourceResponse(
-            told,
+            event_stream,
             sep="\n",
-            ping=self._limits.heartbeat or NEVER,
+            ping=self._limits.heartbeat or NO_HEARTBEAT_SECONDS,
             ping_message_factory=lambda: ServerSentEvent(comment=HEARTBEAT, sep="\n"),
             # It looks for the server's shutdown by itself, and cuts the stream off when this time has passed. The run's
             # own time is over before.
@@ -134,76 +134,76 @@ class EventsResponse(RunResponse):
         # Around every message, the last and the heartbeats too: a client that takes nothing holds each of them up. One
         # scope for all of them, with a deadline while something is on its way.
         write = float("inf") if self._limits.write is None else self._limits.write
-        sending, gone = 0, False
+        sending, connection_lost = 0, False
 
-        async def bounded(message: Message) -> None:
-            nonlocal sending, gone
+        async def send_with_deadline(message: Message) -> None:
+            nonlocal sending, connection_lost
             if sending == 0:
-                patience.deadline = anyio.current_time() + write
+                write_scope.deadline = anyio.current_time() + write
             sending += 1
             try:
                 await send(message)
             except OSError:
-                gone = True
+                connection_lost = True
                 raise
             finally:
                 sending -= 1
                 if sending == 0:
-                    patience.deadline = float("inf")
+                    write_scope.deadline = float("inf")
 
-        with anyio.CancelScope() as patience:
+        with anyio.CancelScope() as write_scope:
             try:
-                async with aclosing(told):
-                    await response(scope, receive, bounded)
+                async with aclosing(event_stream):
+                    await response(scope, receive, send_with_deadline)
             except Exception:
-                if not gone:
+                if not connection_lost:
                     raise
 
 
 class DocumentResponse(RunResponse):
     """As one document, when the run has ended."""
 
-    def __init__(self, *args: Any, finish: Callable[[Reading], Any], **more: Any) -> None:
-        super().__init__(*args, **more)
-        self._finish = finish
+    def __init__(self, *args: Any, make_document: Callable[[RunReader], Any], **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._make_document = make_document
 
-    async def _answer(self, reading: Reading, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _respond(self, reader: RunReader, scope: Scope, receive: Receive, send: Send) -> None:
         async with anyio.create_task_group() as group:
 
-            async def listen() -> None:
+            async def wait_for_disconnect() -> None:
                 while (await receive())["type"] != "http.disconnect":
                     pass
                 group.cancel_scope.cancel()
 
-            async def take() -> None:
-                async for _ in reading.events:
+            async def discard_events() -> None:
+                async for _ in reader.events:
                     pass
 
-            start_soon(group, listen)
-            start_soon(group, take)
-            await reading.over.wait()
+            start_soon(group, wait_for_disconnect)
+            start_soon(group, discard_events)
+            await reader.finished.wait()
             group.cancel_scope.cancel()
-        if reading.over.is_set():
-            response = await self._document(reading)
+        if reader.finished.is_set():
+            response = await self._document(reader)
             with anyio.move_on_after(self._limits.write):
                 await response(scope, receive, send)
 
-    async def _document(self, reading: Reading) -> Response:
+    async def _document(self, reader: RunReader) -> Response:
         try:
-            if reading.refused is not None:
-                return failure_response(reading.refused, expose=self._expose)
-            more: dict[str, Any] = {"run_id": reading.run_id, "status": reading.status}
-            if reading.failure is not None:
-                return failure_response(reading.failure, expose=self._expose, is_logged=True, **more)
-            if reading.status == "timeout":
-                words = "the run has taken as long as a run may; come back to it, or go on with its thread"
-                return failure_response(Refusal(504, "Timeout", words), **more)
-            if reading.status == "cancelled":
-                return failure_response(Refusal(503, "Cancelled", "the run was cancelled"), **more)
-            content = await self._finish(reading)
+            if reader.refusal is not None:
+                return failure_response(reader.refusal, expose_errors=self._expose_errors)
+            extra: dict[str, Any] = {"run_id": reader.run_id, "status": reader.status}
+            if reader.failure is not None:
+                return failure_response(reader.failure, expose_errors=self._expose_errors, is_logged=True, **extra)
+            if reader.status == "timeout":
+                message = "the run has taken as long as a run may; come back to it, or go on with its thread"
+                return failure_response(Refusal(504, "Timeout", message), **extra)
+            if reader.status == "cancelled":
+                return failure_response(Refusal(503, "Cancelled", "the run was cancelled"), **extra)
+            content = await self._make_document(reader)
             return Response(content, media_type="application/json", headers={"cache-control": "no-store"})
         except Exception as error:
-            return failure_response(error, expose=self._expose)
+            return failure_response(error, expose_errors=self._expose_errors)
 
 
 def sse_response(
@@ -240,23 +240,23 @@ def sse_response(
         ConfigError: the stream is none of version "v2".
         HTTPException: 400: the request names no event's id where it names one, or several.
     """
-    check(stream)
+    check_stream(stream)
     check_on_disconnect(on_disconnect)
     limits = Limits() if limits is None else limits
     found = find_service(request)
     service = Service() if found is None else found
-    place = _place(request)
-    if place is not None:
-        if place.over:
+    position = _request_position(request)
+    if position is not None:
+        if position.after_end:
             return Response(status_code=204)  # an EventSource stops at that
         stream.recall()
-    wire = Wire(Writer(encode), tuples=tuples, seen=place, expose=expose_errors)
+    encoder = EventEncoder(JsonEncoder(encode), tuples=tuples, position=position, expose_errors=expose_errors)
     return EventsResponse(
-        lambda: Reading(stream, wire, limits, service, expose=expose_errors),
+        lambda: RunReader(stream, encoder, limits, service, expose_errors=expose_errors),
         service,
         limits,
         on_disconnect=on_disconnect,
-        expose=expose_errors,
+        expose_errors=expose_errors,
     )
 
 
@@ -266,7 +266,7 @@ def check_on_disconnect(policy: OnDisconnect) -> None:
         raise ConfigError(f"on_disconnect is one of {', '.join(get_args(OnDisconnect))}, not {policy!r}")
 
 
-def check(stream: GraphStream[Any]) -> None:
+def check_stream(stream: GraphStream[Any]) -> None:
     """Raises `ConfigError` for a stream that does not say of what type its parts are."""
     given: object = stream
     if not isinstance(given, GraphStream) or not stream.is_labelled:
@@ -281,14 +281,14 @@ def last_event_id(request: Request) -> str | None:
     Raises:
         HTTPException: 400: it is no id of an event.
     """
-    place = _place(request)
-    return None if place is None else place.cursor
+    position = _request_position(request)
+    return None if position is None else position.cursor
 
 
-def _place(request: Request) -> Seen | None:
+def _request_position(request: Request) -> ReaderPosition | None:
     try:
         given = last_event_id_of(request)
-        return None if given is None else seen(given)
+        return None if given is None else parse_event_id(given)
     except (InvalidCursorError, Refusal) as error:
         raise HTTPException(400, str(error)) from error
 

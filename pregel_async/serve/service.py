@@ -15,7 +15,7 @@ from .._api.compiled import Graph
 from ..errors import ConfigError
 from ..runtime import RunControl
 
-KEY = "pregel_async"
+STATE_KEY = "pregel_async"
 """Under which a service is found in the state of a request, and of its application."""
 
 GraphT = TypeVar("GraphT", bound=Graph[Any, Any])
@@ -68,10 +68,10 @@ def check_grace(grace: object) -> float:
 def find_service(connection: HTTPConnection) -> Service | None:
     """The service that a request belongs to, if its application runs with `graph_lifespan`."""
     state: Mapping[str, Any] = connection.scope.get("state") or {}
-    found = state.get(KEY)
+    found = state.get(STATE_KEY)
     if found is None:
         app = connection.scope.get("app")
-        found = getattr(getattr(app, "state", None), KEY, None)
+        found = getattr(getattr(app, "state", None), STATE_KEY, None)
     return found if isinstance(found, Service) else None
 
 

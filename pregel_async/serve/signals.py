@@ -20,7 +20,7 @@ from .service import Service
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
-class _Listener:
+class _SignalHandler:
     """Stands in front of a server's handler of a signal.
 
     Attributes:
@@ -28,17 +28,17 @@ class _Listener:
         over: the service has ended. One that began later may stand before this listener, and bring it back.
     """
 
-    def __init__(self, before: Any, heard: Callable[[], object]) -> None:
+    def __init__(self, previous: Any, on_signal: Callable[[], object]) -> None:
         self.should_exit = False
-        self.over = False
-        self._before = before
-        self._heard = heard
+        self.detached = False
+        self._previous = previous
+        self._on_signal = on_signal
 
     def handle(self, number: int, frame: FrameType | None) -> None:
         self.should_exit = True
-        if not self.over:
-            self._heard()
-        self._before(number, frame)
+        if not self.detached:
+            self._on_signal()
+        self._previous(number, frame)
 
 
 @contextmanager
@@ -52,23 +52,25 @@ def on_exit_signal(service: Service) -> Generator[None, None, None]:
         return
     call_soon = _call_soon()
 
-    def heard() -> None:
+    def on_signal() -> None:
         # In a signal handler, which may interrupt anything: a flag now, and the rest in the event loop's turn.
         service.control.request_drain()
         call_soon(service.drain)
 
-    before = {number: signal.getsignal(number) for number in SIGNALS}
-    handled = {number: handler for number, handler in before.items() if callable(handler)}
-    listeners = {number: _Listener(handler, heard) for number, handler in handled.items()}
-    for number, listener in listeners.items():
-        signal.signal(number, listener.handle)
+    previous = {number: signal.getsignal(number) for number in SIGNALS}
+    callables = {
+        number: previous_handler for number, previous_handler in previous.items() if callable(previous_handler)
+    }
+    handlers = {number: _SignalHandler(previous_handler, on_signal) for number, previous_handler in callables.items()}
+    for number, handler in handlers.items():
+        signal.signal(number, handler.handle)
     try:
         yield
     finally:
-        for number, listener in listeners.items():
-            listener.over = True
-            if signal.getsignal(number) == listener.handle:
-                signal.signal(number, handled[number])
+        for number, handler in handlers.items():
+            handler.detached = True
+            if signal.getsignal(number) == handler.handle:
+                signal.signal(number, callables[number])
 
 
 def _call_soon() -> Callable[[Callable[[], object]], object]:

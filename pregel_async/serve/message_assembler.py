@@ -19,14 +19,14 @@ from ..messages import id_of
 
 PARTIAL, COMPLETE = "messages/partial", "messages/complete"
 
-Told: TypeAlias = tuple[str, Any]
+UnencodedEvent: TypeAlias = tuple[str, Any]
 """The name and the data of an event."""
 
-TEXTS = ("content", "reasoning", "refusal")
+TEXT_KEYS = ("content", "reasoning", "refusal")
 """The keys of a chunk in which its message goes on."""
 
 
-class _Said(msgspec.Struct):
+class _PartialMessage(msgspec.Struct):
     """A message, as far as it was said.
 
     Attributes:
@@ -38,79 +38,83 @@ class _Said(msgspec.Struct):
 
     message: Any
     step: int
-    due: int | None
+    due_step: int | None
     task: str | None = None
-    grows: bool = True
+    is_open: bool = True
 
 
-class Gathering:
+class MessageAssembler:
     """The messages that are being told, of the superstep that each graph is in."""
 
     def __init__(self) -> None:
-        self._said: dict[tuple[tuple[str, ...], Any], _Said] = {}
+        self._partials: dict[tuple[tuple[str, ...], Any], _PartialMessage] = {}
         self._step: int | None = None  # the newest of the called graph's that something was told of
 
-    def forget(self, tasks: Collection[str] | None = None) -> None:
+    def discard(self, tasks: Collection[str] | None = None) -> None:
         """Drop the messages of tasks that are void; all of them if `tasks` is None."""
-        for at, said in list(self._said.items()):
-            if tasks is None or said.task in tasks:
-                del self._said[at]
+        for key, partial in list(self._partials.items()):
+            if tasks is None or partial.task in tasks:
+                del self._partials[key]
 
-    def end(self) -> list[Told]:
+    def complete_all(self) -> list[UnencodedEvent]:
         """The supersteps are over: the events that complete what has grown in them, namespaces and all."""
-        return self._end(lambda ns, said: True)
+        return self._complete(lambda ns, partial: True)
 
-    def see(self, part: Any) -> list[Told]:
+    def complete_finished(self, part: Any) -> list[UnencodedEvent]:
         """The events that complete messages of supersteps that are over, as a part shows."""
-        ns, step, speaks = part["ns"], part["step"], part["type"] == "messages"
+        ns, step, is_message = part["ns"], part["step"], part["type"] == "messages"
         # What is read back says how far storage is now, and not how far it was.
         committed = part["committed"] if part["cursor"] is None else None
         if not ns:
             self._step = step
-            for said in self._said.values():
-                said.due = step if said.due is None else said.due
+            for partial in self._partials.values():
+                partial.due_step = step if partial.due_step is None else partial.due_step
 
-        def is_over(where: tuple[str, ...], said: _Said) -> bool:
-            if where == ns and (step > said.step or (speaks and step != said.step)):
+        def is_over(namespace: tuple[str, ...], partial: _PartialMessage) -> bool:
+            if namespace == ns and (step > partial.step or (is_message and step != partial.step)):
                 return True
-            if said.due is None:
+            if partial.due_step is None:
                 return False
-            return (not ns and step > said.due) or (committed is not None and committed >= said.due)
+            return (not ns and step > partial.due_step) or (committed is not None and committed >= partial.due_step)
 
-        return self._end(is_over)
+        return self._complete(is_over)
 
-    def _end(self, is_over: Callable[[tuple[str, ...], _Said], bool]) -> list[Told]:
-        over = {at: said for at, said in self._said.items() if is_over(at[0], said)}
-        for at in over:
-            del self._said[at]
+    def _complete(self, is_over: Callable[[tuple[str, ...], _PartialMessage], bool]) -> list[UnencodedEvent]:
+        finished = {key: partial for key, partial in self._partials.items() if is_over(key[0], partial)}
+        for key in finished:
+            del self._partials[key]
         return [
-            (COMPLETE + inside(ns), [_shown(said.message, whole=True)]) for (ns, _), said in over.items() if said.grows
+            (COMPLETE + namespace_suffix(ns), [_as_message(partial.message, is_complete=True)])
+            for (ns, _), partial in finished.items()
+            if partial.is_open
         ]
 
-    def add(self, part: Any) -> list[Told]:
+    def add(self, part: Any) -> list[UnencodedEvent]:
         """The events that tell a message, or a chunk of one."""
         (message, metadata), ns, step, committed = part["data"], part["ns"], part["step"], part["committed"]
         id = id_of(message)
         if id is None:
             return [(COMPLETE, [message])]
-        said = self._said.get((ns, id))
-        first = said is None
-        if said is None:
-            around = self._step if committed is None else committed
-            due = step if not ns else None if around is None else around + 1
-            said = self._said[ns, id] = _Said(message, step, due, None if part["task"] is None else part["task"]["id"])
+        partial = self._partials.get((ns, id))
+        first = partial is None
+        if partial is None:
+            parent_step = self._step if committed is None else committed
+            due_step = step if not ns else None if parent_step is None else parent_step + 1
+            partial = self._partials[ns, id] = _PartialMessage(
+                message, step, due_step, None if part["task"] is None else part["task"]["id"]
+            )
         else:
-            said.message = _added(said.message, message)
+            partial.message = _merged(partial.message, message)
         if _field(message, "type") == "AIMessageChunk":
-            said.grows = not (_field(message, "finish_reason") or _field(message, "chunk_position") == "last")
+            partial.is_open = not (_field(message, "finish_reason") or _field(message, "chunk_position") == "last")
         else:
-            said.grows = not first
-        name = PARTIAL if said.grows else COMPLETE
-        told = [(name, [_shown(said.message, whole=not said.grows)])]
-        return [("messages/metadata", {str(id): {"metadata": metadata}}), *told] if first else told
+            partial.is_open = not first
+        name = PARTIAL if partial.is_open else COMPLETE
+        events = [(name, [_as_message(partial.message, is_complete=not partial.is_open)])]
+        return [("messages/metadata", {str(id): {"metadata": metadata}}), *events] if first else events
 
 
-def inside(ns: tuple[str, ...]) -> str:
+def namespace_suffix(ns: tuple[str, ...]) -> str:
     """What stands behind the name of an event of a graph inside."""
     return "".join(f"|{name}" for name in ns)
 
@@ -119,25 +123,25 @@ def _field(message: Any, name: str) -> Any:
     return message.get(name) if isinstance(message, dict) else getattr(message, name, None)
 
 
-def _added(known: Any, chunk: Any) -> Any:
+def _merged(known: Any, chunk: Any) -> Any:
     if isinstance(chunk, dict):
-        return _added_dict(known if isinstance(known, dict) else {}, chunk)
+        return _merged_dict(known if isinstance(known, dict) else {}, chunk)
     try:
         return known + chunk  # what langchain-core's can
     except TypeError:
         joined: Any = copy.copy(chunk)
         try:
-            joined.content = _joined(_field(known, "content"), chunk.content)
+            joined.content = _concatenated(_field(known, "content"), chunk.content)
         except (AttributeError, TypeError):
             return chunk  # frozen: what came last is all that can be said
         return joined
 
 
-def _added_dict(known: dict[str, Any], chunk: dict[str, Any]) -> dict[str, Any]:
+def _merged_dict(known: dict[str, Any], chunk: dict[str, Any]) -> dict[str, Any]:
     added = {**known, **chunk}
-    for name in TEXTS:
+    for name in TEXT_KEYS:
         if name in known and name in chunk:
-            added[name] = _joined(known[name], chunk[name])
+            added[name] = _concatenated(known[name], chunk[name])
     if "tool_call_chunks" in chunk:
         calls = {call["index"]: call for call in known.get("tool_call_chunks", ())}
         for call in chunk["tool_call_chunks"]:
@@ -147,7 +151,7 @@ def _added_dict(known: dict[str, Any], chunk: dict[str, Any]) -> dict[str, Any]:
     return added
 
 
-def _joined(known: Any, more: Any) -> Any:
+def _concatenated(known: Any, more: Any) -> Any:
     if isinstance(known, str) and isinstance(more, str):
         return known + more
     if isinstance(known, list) and isinstance(more, list):
@@ -155,18 +159,18 @@ def _joined(known: Any, more: Any) -> Any:
     return known if more is None else more
 
 
-def _shown(message: Any, *, whole: bool) -> Any:
+def _as_message(message: Any, *, is_complete: bool) -> Any:
     """The message that a chunk is a chunk of, or sums of chunks are; anything else as it is."""
     if isinstance(message, dict):
         shown = {key: value for key, value in message.items() if key != "type" or value != "AIMessageChunk"}
-        return _with_calls(shown) if whole and "tool_call_chunks" in shown else shown
+        return _with_parsed_tool_calls(shown) if is_complete and "tool_call_chunks" in shown else shown
     langchain: Any = sys.modules.get("langchain_core.messages")
     if langchain is not None and isinstance(message, langchain.BaseMessageChunk):
         return langchain.message_chunk_to_message(message)
     return message
 
 
-def _with_calls(message: dict[str, Any]) -> dict[str, Any]:
+def _with_parsed_tool_calls(message: dict[str, Any]) -> dict[str, Any]:
     """A message whose tool calls are there whole: as `pregel_async.adapters` returns them."""
     calls: list[Any] = []
     invalid: list[Any] = []

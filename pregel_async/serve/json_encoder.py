@@ -13,11 +13,11 @@ from typing import Any
 
 import msgspec
 
-DEEP = 64
+MAX_DEPTH = 64
 """Levels that a value is looked into that msgspec refuses."""
 
 
-class Writer:
+class JsonEncoder:
     """Writes values as JSON.
 
     Args:
@@ -25,20 +25,20 @@ class Writer:
     """
 
     def __init__(self, encode: Callable[[Any], Any] | None = None) -> None:
-        self._own = encode
-        self._encoder = msgspec.json.Encoder(enc_hook=self._simpler)
+        self._encode = encode
+        self._encoder = msgspec.json.Encoder(enc_hook=self._encode_hook)
 
     def __call__(self, value: Any) -> bytes:
         try:
             return self._encoder.encode(value)
         except Exception:
             # A key that is a tuple, half of a surrogate, an object that holds itself.
-            return self._encoder.encode(self._plain(value, DEEP))
+            return self._encoder.encode(self._to_plain(value, MAX_DEPTH))
 
-    def _simpler(self, value: Any) -> Any:
-        if self._own is not None:
+    def _encode_hook(self, value: Any) -> Any:
+        if self._encode is not None:
             try:
-                return self._own(value)
+                return self._encode(value)
             except TypeError:
                 pass  # it does not know it either
         if isinstance(value, BaseException):
@@ -48,7 +48,7 @@ class Writer:
             return dump()
         return unserializable(value)
 
-    def _plain(self, value: Any, depth: int) -> Any:
+    def _to_plain(self, value: Any, depth: int) -> Any:
         if isinstance(value, str):
             return value.encode("utf-8", "replace").decode()
         if value is None or isinstance(value, (bool, float, int)):
@@ -56,16 +56,16 @@ class Writer:
         if depth == 0:
             return unserializable(value)
         if isinstance(value, Mapping):
-            return {self._key(key): self._plain(each, depth - 1) for key, each in value.items()}
+            return {self._to_key(key): self._to_plain(each, depth - 1) for key, each in value.items()}
         if isinstance(value, (list, tuple, set, frozenset)):
-            return [self._plain(each, depth - 1) for each in value]
+            return [self._to_plain(each, depth - 1) for each in value]
         try:
-            return self._plain(msgspec.to_builtins(value, enc_hook=self._simpler, str_keys=True), depth - 1)
+            return self._to_plain(msgspec.to_builtins(value, enc_hook=self._encode_hook, str_keys=True), depth - 1)
         except Exception:  # whatever a class of the user's does when it is looked into
             return unserializable(value)
 
-    def _key(self, key: Any) -> str:
-        return self._plain(key, 0) if isinstance(key, str) else str(self._plain(key, 1))
+    def _to_key(self, key: Any) -> str:
+        return self._to_plain(key, 0) if isinstance(key, str) else str(self._to_plain(key, 1))
 
 
 def unserializable(value: Any) -> dict[str, str]:

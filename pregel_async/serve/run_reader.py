@@ -21,11 +21,11 @@ from ..errors import (
     RunCancelledError,
     UnstorableValueError,
 )
-from .audience import Seat
-from .failures import Refusal, log, told
+from .event_encoder import EventEncoder
+from .failures import Refusal, describe_failure, log
 from .limits import Limits
+from .readers import ReaderRegistration
 from .service import Service
-from .wire import Wire
 
 Status: TypeAlias = Literal["success", "interrupted", "error", "drained", "timeout", "cancelled"]
 """How a run has ended, as a client is told:
@@ -39,19 +39,19 @@ Status: TypeAlias = Literal["success", "interrupted", "error", "drained", "timeo
 """
 
 
-UNREAD = 16
+BUFFERED_EVENTS = 16
 """Events that wait for the client, beside the parts that wait in the stream's pipe. They go out together."""
 
 
-FOLDING = "raised by the reducer of "
+REDUCER_NOTE_PREFIX = "raised by the reducer of "
 """How the note begins that an exception has from the fold in which a reducer raised it."""
 
 
-def _is_folding(error: Exception) -> bool:
-    return any(note.startswith(FOLDING) for note in getattr(error, "__notes__", ()))
+def _was_raised_by_reducer(error: Exception) -> bool:
+    return any(note.startswith(REDUCER_NOTE_PREFIX) for note in getattr(error, "__notes__", ()))
 
 
-class Reading:
+class RunReader:
     """One stream, and what becomes of it.
 
     Attributes:
@@ -73,130 +73,130 @@ class Reading:
     def __init__(
         self,
         stream: GraphStream[Any],
-        wire: Wire,
+        encoder: EventEncoder,
         limits: Limits,
         service: Service,
         *,
         run_id: str | None = None,
         attempt: int = 1,
-        more: dict[str, Any] | None = None,
-        seat: Seat | None = None,
-        expose: bool = False,
+        extra: dict[str, Any] | None = None,
+        registration: ReaderRegistration | None = None,
+        expose_errors: bool = False,
     ) -> None:
         self.started = anyio.Event()
-        self.over = anyio.Event()
-        self.refused: Exception | None = None
-        self.promised = False
+        self.finished = anyio.Event()
+        self.refusal: Exception | None = None
+        self.response_started = False
         self.status: Status = "error"
         self.failure: Exception | None = None
-        self.last: Any = None
+        self.last_values: Any = None
         self.run_id = run_id
         self._stream = stream
-        self._wire = wire
+        self._encoder = encoder
         self._limits = limits
         self._service = service
         self._attempt = attempt
-        self._more = {} if more is None else more
-        self._seat = seat
-        self._expose = expose
-        self._introduced = False
-        self._told_failure = False
+        self._extra = {} if extra is None else extra
+        self._registration = registration
+        self._expose_errors = expose_errors
+        self._metadata_sent = False
+        self._failure_is_new = False
         self._scope: anyio.CancelScope | None = None
-        self._stopped = False
-        self._sender, self.events = anyio.create_memory_object_stream[bytes](UNREAD)
+        self._cancel_requested = False
+        self._sender, self.events = anyio.create_memory_object_stream[bytes](BUFFERED_EVENTS)
 
-    def waiting(self) -> bytes:
+    def take_buffered(self) -> bytes:
         """The events that can be told at once."""
         events: list[bytes] = []
         with contextlib.suppress(anyio.WouldBlock, anyio.EndOfStream):
-            while len(events) < UNREAD:
+            while len(events) < BUFFERED_EVENTS:
                 events.append(self.events.receive_nowait())
         return b"".join(events)
 
-    def stop(self, *, for_good: bool = False) -> None:
+    def cancel(self, *, for_good: bool = False) -> None:
         """Cancel the run.
 
         Args:
             for_good: nobody wants it any more: it is not to be picked up.
         """
-        self._stopped = True
+        self._cancel_requested = True
         if for_good:
             self._stream.dismiss()
         if self._scope is not None:
             self._scope.cancel()
 
-    async def drive(self) -> None:
+    async def read_to_end(self) -> None:
         """Read the run to its end. Raises nothing but a cancellation, which cancels the run."""
         try:
-            await self._drive()
+            await self._read_to_end()
         finally:
             self._sender.close()
             self.started.set()
-            self.over.set()
+            self.finished.set()
 
-    async def _drive(self) -> None:
+    async def _read_to_end(self) -> None:
         seconds = self._limits.run
         deadline = float("inf") if seconds is None else anyio.current_time() + seconds
         with anyio.CancelScope(deadline=deadline) as self._scope:
-            if self._stopped:
+            if self._cancel_requested:
                 self._scope.cancel()
             try:
                 async with self._stream:
-                    await self._read()
+                    await self._send_parts()
                 self.status = "success" if self._stream.status == "done" else "interrupted"
             except Exception as error:
-                self._fail(error)
+                self._record_failure(error)
         if self._scope.cancelled_caught:
-            self.status = "cancelled" if self._stopped else "timeout"
-            if not self.started.is_set() and not self.promised:
-                self.refused = Refusal(503, "Busy", "the run could not begin in time", {"retry-after": "1"})
-        if self.refused is None:
+            self.status = "cancelled" if self._cancel_requested else "timeout"
+            if not self.started.is_set() and not self.response_started:
+                self.refusal = Refusal(503, "Busy", "the run could not begin in time", {"retry-after": "1"})
+        if self.refusal is None:
             self.started.set()
-            await self._close()
+            await self._send_final_events()
 
-    def _fail(self, error: Exception) -> None:
+    def _record_failure(self, error: Exception) -> None:
         self.failure = error
         if isinstance(error, GraphDrained):
             self.status = "drained"
         elif isinstance(error, RunCancelledError):
             self.status = "cancelled"
-        elif not self.started.is_set() and not self.promised and not isinstance(error, RecordedFailureError):
-            self.refused = error
-            if isinstance(error, EmptyInputError) and self._wire.place is not None:
-                self.refused = Refusal(404, "NotFound", "this thread has nothing to come back to")
+        elif not self.started.is_set() and not self.response_started and not isinstance(error, RecordedFailureError):
+            self.refusal = error
+            if isinstance(error, EmptyInputError) and self._encoder.last_cursor is not None:
+                self.refusal = Refusal(404, "NotFound", "this thread has nothing to come back to")
             elif isinstance(error, (InvalidUpdateError, UnstorableValueError)):
-                self.refused = Refusal(422, type(error).__name__, str(error))  # nothing has run: it is the client's own
-            elif _is_folding(error):  # so it is here; but the words are the service's
-                self.refused = Refusal(422, type(error).__name__, "what was sent does not fit the graph's state")
-        elif not isinstance(error, RecordedFailureError) and not told(error).known:
+                self.refusal = Refusal(422, type(error).__name__, str(error))  # nothing has run: it is the client's own
+            elif _was_raised_by_reducer(error):  # so it is here; but the words are the service's
+                self.refusal = Refusal(422, type(error).__name__, "what was sent does not fit the graph's state")
+        elif not isinstance(error, RecordedFailureError) and not describe_failure(error).is_expected:
             log.error("run %s has failed", self.run_id, exc_info=error)
 
-    async def _read(self) -> None:
-        stream, wire = self._stream, self._wire
+    async def _send_parts(self) -> None:
+        stream, encoder = self._stream, self._encoder
         await stream.begin()
         if stream.run_id is not None and stream.run_id != self.run_id:
             self.run_id, self._attempt = stream.run_id, 1
-        if wire.place is None:
-            wire.place = stream.cursor
+        if encoder.last_cursor is None:
+            encoder.last_cursor = stream.cursor
         self.started.set()
-        if self._seat is not None:
-            self._seat.take()
-        read_along = await self._introduce()
+        if self._registration is not None:
+            self._registration.register()
+        has_client = await self._send_metadata()
         async for part in stream:
             if part["type"] == "error":
-                self._told_failure = part["seq"] > 0  # else it was told before
+                self._failure_is_new = part["seq"] > 0  # else it was told before
             elif part["type"] == "values" and not part["ns"]:
-                self.last = part
-            events = wire.part(part)
-            if read_along and not await self._tell(events):
+                self.last_values = part
+            events = encoder.encode_part(part)
+            if has_client and not await self._send(events):
                 await stream.finish()
                 return
 
-    async def _introduce(self) -> bool:
-        self._introduced = True
-        return await self._tell([self._wire.metadata(self.run_id, self._attempt, **self._more)])
+    async def _send_metadata(self) -> bool:
+        self._metadata_sent = True
+        return await self._send([self._encoder.encode_metadata(self.run_id, self._attempt, **self._extra)])
 
-    async def _tell(self, events: list[bytes]) -> bool:
+    async def _send(self, events: list[bytes]) -> bool:
         """Hand events to the client's side. Whether it takes any."""
         try:
             for event in events:
@@ -205,13 +205,15 @@ class Reading:
             return False
         return True
 
-    async def _close(self) -> None:
+    async def _send_final_events(self) -> None:
         """The last events."""
-        wire, failure = self._wire, self.failure
-        if not self._introduced:
-            await self._introduce()
+        encoder, failure = self._encoder, self.failure
+        if not self._metadata_sent:
+            await self._send_metadata()
         events: list[bytes] = []
-        read_before = isinstance(failure, RecordedFailureError) and not self._told_failure
-        if self.status == "error" and failure is not None and not read_before:
-            events.append(wire.failure(told(failure, expose=self._expose)))
-        await self._tell([*events, *wire.rest(self.status), wire.end(self.run_id, self.status)])
+        already_sent = isinstance(failure, RecordedFailureError) and not self._failure_is_new
+        if self.status == "error" and failure is not None and not already_sent:
+            events.append(encoder.encode_failure(describe_failure(failure, expose_errors=self._expose_errors)))
+        await self._send(
+            [*events, *encoder.encode_final_messages(self.status), encoder.encode_end(self.run_id, self.status)]
+        )
