@@ -1,4 +1,4 @@
-"""Graphs in a web service. Importing `pregel_async` does not import it; it needs the extra `serve`.
+"""Serve graphs over HTTP. Importing `pregel_async` does not import this package, which needs the extra `serve`.
 
 endpoint           `graph_endpoint`: one route for one graph
 request            what a request asks for, and which thread it may use
@@ -10,7 +10,7 @@ message_assembler  adds up the chunks of each message
 json_encoder       encodes any value as JSON
 failures           maps exceptions to HTTP statuses and messages that clients may see
 limits             `Limits`: body size, concurrent requests, timeouts
-lifespan           `graph_lifespan`: open the saver, resume runs that were cut off, drain at shutdown
+lifespan           `graph_lifespan`: opens the saver, resumes runs that were cut off, drains at shutdown
 service            `Service`: the state that an application's requests share
 signals            starts the drain when the shutdown signal arrives
 pick_up            resumes runs that were cut off

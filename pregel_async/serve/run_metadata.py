@@ -1,4 +1,4 @@
-"""What is known of a run that somebody comes back to, from the metadata of its checkpoints."""
+"""What an endpoint stores about a run in the metadata of its checkpoints, and reads to resume the run."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ INTERRUPT_BEFORE, INTERRUPT_AFTER = "interrupt_before", "interrupt_after"
 CONTEXT = "has_context"
 
 Breakpoints = str | list[str] | None
-"""Nodes to stop at, "*" for all; None for those that the graph was compiled with."""
+"""Nodes to stop at, "*" for all; None for the breakpoints that the graph was compiled with."""
 
 
 class RunMetadata(msgspec.Struct, kw_only=True):
-    """What an endpoint knows of a run: it is stored with the run's checkpoints, for whoever goes on with it.
+    """What an endpoint must know about a run to resume it. It is stored with the run's checkpoints.
 
     Attributes:
-        run_id: "" where it is not known.
-        graph: its name; "" of a run that no endpoint has started.
-        attempt: 1, and one more each time that it is gone on with.
-        modes: what is shown of it, and kept; with "messages-tuple".
-        subgraphs: the graphs inside are shown too.
-        interrupt_before, interrupt_after: where its client wants it to stop.
-        context: its nodes have a context, which is not stored.
+        run_id: the run's id; "" if unknown.
+        graph: the graph's name; "" if no endpoint started the run.
+        attempt: 1 for the first attempt, one more for each resume.
+        modes: the stream modes whose events are kept, with "messages-tuple" among them if the client asked for that.
+        subgraphs: True if the events of subgraphs are kept too.
+        interrupt_before: the breakpoints that the client asked for, before nodes.
+        interrupt_after: the breakpoints that the client asked for, after nodes.
+        has_context: True if the run's nodes were given a context. The context itself is not stored.
     """
 
     run_id: str = ""
@@ -43,7 +44,14 @@ class RunMetadata(msgspec.Struct, kw_only=True):
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, Any]) -> RunMetadata:
-        """Of a checkpoint that the run has made; with the defaults, if it was not started here."""
+        """Read the metadata of a checkpoint that the run made.
+
+        Args:
+            metadata: the checkpoint's metadata, the user's keys included.
+
+        Returns:
+            What an endpoint stored there. Every field but `run_id` has its default if no endpoint started the run.
+        """
         run_id, metadata = str(metadata.get("run_id") or ""), _endpoint_metadata(metadata)
         attempt, modes = metadata.get(ATTEMPT), metadata.get(MODES)
         return cls(
@@ -58,14 +66,21 @@ class RunMetadata(msgspec.Struct, kw_only=True):
         )
 
     def to_metadata(self, graph: str) -> dict[str, Any]:
-        """To be stored with its checkpoints, apart from the user's keys, and instead of what a client says there."""
+        """Return the metadata to store with the run's checkpoints.
+
+        Args:
+            graph: the graph's name.
+
+        Returns:
+            A dict with one reserved key. Merge it last, so that it replaces a value that a client sent under that key.
+        """
         own = {
             GRAPH: graph,
             ATTEMPT: self.attempt,
             MODES: ",".join(self.modes),
             SUBGRAPHS: self.subgraphs,
             CONTEXT: self.has_context,
-            # Names of nodes may have commas in them.
+            # JSON, and not joined with commas as the modes are: names of nodes may contain commas.
             INTERRUPT_BEFORE: _encode_breakpoints(self.interrupt_before),
             INTERRUPT_AFTER: _encode_breakpoints(self.interrupt_after),
         }
@@ -73,7 +88,7 @@ class RunMetadata(msgspec.Struct, kw_only=True):
 
 
 def _endpoint_metadata(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what an endpoint has stored of a run."""
+    """Return what an endpoint stored in a checkpoint's metadata; an empty mapping if there is nothing."""
     own = metadata.get(RUN)
     return cast("dict[str, Any]", own) if isinstance(own, dict) else {}
 
@@ -86,9 +101,16 @@ def _decode_breakpoints(stored: Any) -> Breakpoints:
     try:
         return msgspec.json.decode(stored, type=Breakpoints) if isinstance(stored, str) else None
     except msgspec.MsgspecError:
-        return None  # not an endpoint's
+        return None  # no endpoint wrote this value
 
 
 def runtime_modes(served_modes: Sequence[str]) -> list[StreamMode]:
-    """As `astream` knows them."""
+    """Translate an endpoint's stream modes to those of `astream`: "messages-tuple" is its "messages".
+
+    Args:
+        served_modes: modes of an endpoint's stream.
+
+    Returns:
+        The modes, in the same order.
+    """
     return [cast("StreamMode", mode.removesuffix("-tuple")) for mode in served_modes]
