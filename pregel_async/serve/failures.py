@@ -1,7 +1,7 @@
-"""Failures as a client is told them: a status, a name, and a sentence from which nothing leaks.
+"""Map exceptions to what a client may see: a status, a name, and a message that reveals nothing about the service.
 
-What a client can act on is told in the error's own words. Of all else (a node's exception, a storage's) it gets the
-name of the class; the words, and where it happened, are for the service's log.
+Errors that a client can act on keep their own message. Of all others (a node's exception, a storage error) the client
+gets the class's name only; message and traceback are written to the service's log.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ log = logging.getLogger("pregel_async.serve")
 
 
 class Refusal(Exception):
-    """A request that is not served.
+    """A request is refused.
 
     Attributes:
-        status: of HTTP.
-        error: what a program tells it by.
-        message: what a person is told.
-        headers: of the response.
+        status: the HTTP status.
+        error: the error's name, for programs.
+        message: the reason, for people.
+        headers: additional headers of the response.
     """
 
     def __init__(self, status: int, error: str, message: str, headers: Mapping[str, str] | None = None) -> None:
@@ -56,14 +56,22 @@ class Refusal(Exception):
 
 
 class FailureReport(msgspec.Struct, frozen=True):
-    """What a client is told of a failure."""
+    """What a client may see of a failure.
+
+    Attributes:
+        status: the HTTP status.
+        error: the error's name, for programs.
+        message: the reason, for people.
+        headers: additional headers of the response.
+        is_expected: True if the client can act on the failure. False if it is the service's own: then it must be
+            logged.
+    """
 
     status: int
     error: str
     message: str
     headers: dict[str, str] = {}
     is_expected: bool = True
-    """The client can act on it; else it is the service's own affair, and goes to its log."""
 
 
 _PUBLIC_MESSAGES: tuple[tuple[type[Exception], int], ...] = (
@@ -77,7 +85,7 @@ _PUBLIC_MESSAGES: tuple[tuple[type[Exception], int], ...] = (
     (GraphRecursionError, 500),
     (GraphDrained, 503),
 )
-"""Errors that are told in their own words, which name nothing but what the client gave and the graph's nodes."""
+"""Errors whose own messages a client may see, with their status. They name only what the client sent, and nodes."""
 
 _REPLACED_MESSAGES: tuple[tuple[type[Exception], int, str], ...] = (
     (ThreadBusyError, 409, "the thread is in use by another run: wait for its end, or come back to it"),
@@ -88,19 +96,24 @@ _REPLACED_MESSAGES: tuple[tuple[type[Exception], int, str], ...] = (
     (StorageError, 503, "what keeps the threads does not answer: try again soon"),
     (PermissionError, 403, "this is not for you"),
 )
-"""Errors whose own words say too much: hosts, processes, paths."""
+"""Errors whose own messages name hosts, processes or paths, with a status and a message to send instead."""
 
 _PUBLIC_CLASSES = {f"{kind.__module__}.{kind.__qualname__}" for kind, _ in _PUBLIC_MESSAGES}
-"""As a recorded failure names them: where a class comes from counts. A user's may have the name of one of ours."""
+"""The classes of `_PUBLIC_MESSAGES`, as recorded failures name them. With their modules: a class of the user's may have
+the same name as one of ours, and its message may say anything."""
 
 HIDDEN_MESSAGE = "the run has failed; the service's log says why"
 
 
 def describe_failure(error: BaseException, *, expose_errors: bool = False) -> FailureReport:
-    """What a client is told of an exception.
+    """Describe an exception for the client.
 
     Args:
-        expose: tell the words of every error.
+        error: the exception.
+        expose_errors: give every error's own message, also those that may name hosts, paths or data. For development.
+
+    Returns:
+        Status, name, message and headers for the client.
     """
     if isinstance(error, Refusal):
         return FailureReport(error.status, error.error, error.message, error.headers)
@@ -117,23 +130,36 @@ def describe_failure(error: BaseException, *, expose_errors: bool = False) -> Fa
     for kind, status, message in _REPLACED_MESSAGES:
         if isinstance(error, kind):
             headers = {"retry-after": "1"} if status in (409, 503) else {}
+            # 503 here is a storage error, which the client cannot act on beyond trying again: it is logged.
             return FailureReport(status, name, str(error) if expose_errors else message, headers, status != 503)
     return FailureReport(500, name, _message_of(error) if expose_errors else HIDDEN_MESSAGE, {}, False)
 
 
 def failure_class_name(failure: str) -> str:
-    """The class of a failure that is there as text, `module.Class: words`."""
+    """Return the class name in a failure that is given as text.
+
+    Args:
+        failure: `module.Class: message`, or `Class: message`.
+
+    Returns:
+        The class's name, without its module.
+    """
     return failure.partition(":")[0].rpartition(".")[2]
 
 
 def failure_response(
     error: BaseException, *, expose_errors: bool = False, is_logged: bool = False, **extra: Any
 ) -> Response:
-    """The response to a request that could not be served; what is not the client's affair is logged.
+    """Make the response to a request that cannot be served, and log the error if it is the service's own.
 
     Args:
-        is_logged: the failure is a run's, and was logged when the run ended.
-        more: entries of the document beside `error` and `message`.
+        error: the exception.
+        expose_errors: see `describe_failure`.
+        is_logged: the exception ended a run, and was logged then.
+        extra: entries of the JSON document besides `error` and `message`.
+
+    Returns:
+        A JSON response.
     """
     report = describe_failure(error, expose_errors=expose_errors)
     if not report.is_expected and not is_logged:
@@ -147,6 +173,7 @@ def failure_response(
 
 
 def _reason_name(status: int) -> str:
+    """Return the name of an HTTP status, in the form that `Refusal.error` has: "NotFound"."""
     try:
         return HTTPStatus(status).phrase.title().replace(" ", "")
     except ValueError:
@@ -154,7 +181,8 @@ def _reason_name(status: int) -> str:
 
 
 def _message_of(error: BaseException) -> str:
+    """Return an exception's message as text that can be encoded as UTF-8."""
     try:
         return str(error).encode("utf-8", "backslashreplace").decode()
-    except Exception:  # a class of the user's that cannot be printed
+    except Exception:  # the `__str__` of a user's class may raise
         return HIDDEN_MESSAGE

@@ -1,7 +1,8 @@
-"""Hearing of a shutdown when it begins.
+"""Start the drain when the shutdown signal arrives.
 
-A server runs the lifespan's end only when its connections are closed, and connections of streams close when their runs
-have stopped. So the signal itself is listened to, beside the server.
+A server runs the end of the lifespan only after its connections are closed, and connections of streams close only after
+their runs have stopped. A drain in the lifespan would therefore wait for itself. So the service handles the signal too,
+before the server does.
 """
 
 from __future__ import annotations
@@ -21,11 +22,14 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class _SignalHandler:
-    """Stands in front of a server's handler of a signal.
+    """Notifies a service of a signal, then calls the handler that was installed before.
 
     Attributes:
-        should_exit: the signal has come. sse-starlette looks for it where it looks for uvicorn's server.
-        over: the service has ended. One that began later may stand before this listener, and bring it back.
+        should_exit: True after the signal. sse-starlette finds uvicorn's server by the `__self__` of the installed
+            handler, and reads this attribute of it. This object stands in the server's place, so it has the attribute
+            too.
+        detached: True after the service has ended. A service that started later may have saved this handler as its
+            previous one, and may install it again when it ends: then this handler only calls the one before it.
     """
 
     def __init__(self, previous: Any, on_signal: Callable[[], object]) -> None:
@@ -35,6 +39,12 @@ class _SignalHandler:
         self._on_signal = on_signal
 
     def handle(self, number: int, frame: FrameType | None) -> None:
+        """Handle the signal, in the main thread between any two of its instructions.
+
+        Args:
+            number: the signal's number.
+            frame: the interrupted stack frame.
+        """
         self.should_exit = True
         if not self.detached:
             self._on_signal()
@@ -43,9 +53,16 @@ class _SignalHandler:
 
 @contextmanager
 def on_exit_signal(service: Service) -> Generator[None, None, None]:
-    """Drain a service when the process is told to stop, before its server acts on that.
+    """Drain a service when its process is asked to stop, before the server acts on the signal.
 
-    Only where a server handles the signal, and in the main thread; elsewhere the service drains when the lifespan ends.
+    Does nothing outside the main thread, where signal handlers cannot be installed, and for signals that the server
+    does not handle. There the service drains when the lifespan ends.
+
+    Args:
+        service: the service to drain.
+
+    Yields:
+        None, once the handlers are installed. They are removed when the context ends.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -53,11 +70,13 @@ def on_exit_signal(service: Service) -> Generator[None, None, None]:
     call_soon = _call_soon()
 
     def on_signal() -> None:
-        # In a signal handler, which may interrupt anything: a flag now, and the rest in the event loop's turn.
+        # A signal handler may interrupt the event loop anywhere, and setting an anyio event there is not safe. Set the
+        # flag now, so that runs stop at once, and leave the event to the loop.
         service.control.request_drain()
         call_soon(service.drain)
 
     previous = {number: signal.getsignal(number) for number in SIGNALS}
+    # SIG_DFL and SIG_IGN are not callable: without a server's handler, the process is to end as it would.
     callables = {
         number: previous_handler for number, previous_handler in previous.items() if callable(previous_handler)
     }
@@ -69,12 +88,13 @@ def on_exit_signal(service: Service) -> Generator[None, None, None]:
     finally:
         for number, handler in handlers.items():
             handler.detached = True
+            # Another handler may have been installed since. Restoring the previous one would remove that too.
             if signal.getsignal(number) == handler.handle:
                 signal.signal(number, callables[number])
 
 
 def _call_soon() -> Callable[[Callable[[], object]], object]:
-    """How to have something called by the running event loop, from a signal handler."""
+    """Return a function that has the running event loop call another one; signal handlers may call it."""
     if on_asyncio():
         return asyncio.get_running_loop().call_soon_threadsafe
     import trio
