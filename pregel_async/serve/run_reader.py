@@ -1,8 +1,8 @@
-"""A stream that is read to its end for a client that may leave: the side of a response that belongs to the run.
+"""Read a stream to its end for a client that may disconnect: the run's side of a response.
 
-The run is read in a task of its own (`drive`), inside the request that it answers. The client's side takes what is
-told from a channel that holds little, so that a slow client slows the run. When that side is closed, the run is
-cancelled, or goes on and nobody waits for its chunks.
+A task of its own reads the run (`read_to_end`), within the request that the run answers. The client's side receives the
+encoded events from a small channel, so that a slow client slows the run. When the client's side closes the channel, the
+run is cancelled, or continues and no longer waits for the client.
 """
 
 from __future__ import annotations
@@ -28,46 +28,55 @@ from .readers import ReaderRegistration
 from .service import Service
 
 Status: TypeAlias = Literal["success", "interrupted", "error", "drained", "timeout", "cancelled"]
-"""How a run has ended, as a client is told:
+"""How a run has ended, as the event `end` says:
 
     success      nothing is left to run
-    interrupted  it asks, or has stopped at a breakpoint
+    interrupted  it waits for an answer, or has stopped at a breakpoint
     error        it has failed
-    drained      the service shuts down; come back, and it goes on
-    timeout      it has taken as long as a run may
-    cancelled    by the service, or because those who watched it have left
+    drained      the service shuts down; a client that reconnects resumes the run
+    timeout      it has taken longer than `Limits.run`
+    cancelled    the service cancelled it, or its clients have disconnected
 """
 
 
 BUFFERED_EVENTS = 16
-"""Events that wait for the client, beside the parts that wait in the stream's pipe. They go out together."""
+"""Number of events that the channel holds, in addition to the parts in the stream's buffer. They are sent together."""
 
 
 REDUCER_NOTE_PREFIX = "raised by the reducer of "
-"""How the note begins that an exception has from the fold in which a reducer raised it."""
+"""The beginning of the note that the runtime adds to an exception which a reducer has raised."""
 
 
 def _was_raised_by_reducer(error: Exception) -> bool:
+    """Return True if a reducer raised the exception, as its notes say."""
     return any(note.startswith(REDUCER_NOTE_PREFIX) for note in getattr(error, "__notes__", ()))
 
 
 class RunReader:
-    """One stream, and what becomes of it.
+    """Reads one run's stream, and encodes its parts as events.
 
     Attributes:
-        started: set when it is known whether there is a run to tell of.
-        over: set when the run has ended, and all was told.
-        refused: why there is none.
-        promised: the client has been told that there is one, though it is not known yet.
+        started: set when the run has begun or is refused.
+        finished: set when the run has ended, and all its events are in the channel.
+        refusal: why the run is refused; None if it is not. A refused run has sent no event.
+        response_started: set by the client's side before it sends the status 200. From then on, a run that cannot begin
+            sends an `error` event, and is not refused.
         status: how the run has ended.
-        failure: what it has failed with.
-        last: the newest `values` part.
-        run_id: of the run.
+        failure: the exception that ended the run; None if it did not fail.
+        last_values: the newest `values` part of the called graph; None before the first.
+        run_id: the run's id.
+        events: the channel's receiving side: encoded events. Closing it means that the client has disconnected.
 
     Args:
-        more: entries of `metadata` beside the run's id and attempt.
-        seat: where the reader sits once the run has begun.
-        expose: tell the words of every error.
+        stream: the run's stream, not read yet.
+        encoder: encodes its parts.
+        limits: `run` counts here.
+        service: the application's service.
+        run_id: the run's id, if the run is started or resumed here.
+        attempt: the number of the attempt that is read, from 1.
+        extra: entries of the event `metadata` besides the run's id and attempt.
+        registration: is registered when the run has begun; None if the run has no stored thread.
+        expose_errors: send the client every error's own message.
     """
 
     def __init__(
@@ -106,7 +115,11 @@ class RunReader:
         self._sender, self.events = anyio.create_memory_object_stream[bytes](BUFFERED_EVENTS)
 
     def take_buffered(self) -> bytes:
-        """The events that can be told at once."""
+        """Take the events that are in the channel, without waiting.
+
+        Returns:
+            The encoded events, joined; empty if there are none.
+        """
         events: list[bytes] = []
         with contextlib.suppress(anyio.WouldBlock, anyio.EndOfStream):
             while len(events) < BUFFERED_EVENTS:
@@ -114,10 +127,10 @@ class RunReader:
         return b"".join(events)
 
     def cancel(self, *, for_good: bool = False) -> None:
-        """Cancel the run.
+        """Cancel the run. If it has not begun, it never begins.
 
         Args:
-            for_good: nobody wants it any more: it is not to be picked up.
+            for_good: also record that no service is to resume the run.
         """
         self._cancel_requested = True
         if for_good:
@@ -126,10 +139,15 @@ class RunReader:
             self._scope.cancel()
 
     async def read_to_end(self) -> None:
-        """Read the run to its end. Raises nothing but a cancellation, which cancels the run."""
+        """Read the run to its end.
+
+        The run's exceptions are not raised: `refusal`, `failure` and `status` hold the outcome. If the call is
+        cancelled, so is the run.
+        """
         try:
             await self._read_to_end()
         finally:
+            # Also when this task is cancelled: the client's side waits for these.
             self._sender.close()
             self.started.set()
             self.finished.set()
@@ -138,7 +156,7 @@ class RunReader:
         seconds = self._limits.run
         deadline = float("inf") if seconds is None else anyio.current_time() + seconds
         with anyio.CancelScope(deadline=deadline) as self._scope:
-            if self._cancel_requested:
+            if self._cancel_requested:  # by `cancel`, before there was a scope
                 self._scope.cancel()
             try:
                 async with self._stream:
@@ -155,6 +173,7 @@ class RunReader:
             await self._send_final_events()
 
     def _record_failure(self, error: Exception) -> None:
+        """Note the exception that ended the run: as a refusal if the run has not begun, and else as a failure."""
         self.failure = error
         if isinstance(error, GraphDrained):
             self.status = "drained"
@@ -165,39 +184,46 @@ class RunReader:
             if isinstance(error, EmptyInputError) and self._encoder.last_cursor is not None:
                 self.refusal = Refusal(404, "NotFound", "this thread has nothing to come back to")
             elif isinstance(error, (InvalidUpdateError, UnstorableValueError)):
-                self.refusal = Refusal(422, type(error).__name__, str(error))  # nothing has run: it is the client's own
-            elif _was_raised_by_reducer(error):  # so it is here; but the words are the service's
+                # No node has run, so the value is the client's own, and the message says nothing of the service.
+                self.refusal = Refusal(422, type(error).__name__, str(error))
+            elif _was_raised_by_reducer(error):
+                # The value is the client's own here too, but the message is the service's code: hide it.
                 self.refusal = Refusal(422, type(error).__name__, "what was sent does not fit the graph's state")
         elif not isinstance(error, RecordedFailureError) and not describe_failure(error).is_expected:
             log.error("run %s has failed", self.run_id, exc_info=error)
 
     async def _send_parts(self) -> None:
+        """Send the event `metadata`, and then the events of each part."""
         stream, encoder = self._stream, self._encoder
         await stream.begin()
+        # The stream may have joined a run that was started elsewhere, after the metadata was read.
         if stream.run_id is not None and stream.run_id != self.run_id:
             self.run_id, self._attempt = stream.run_id, 1
         if encoder.last_cursor is None:
             encoder.last_cursor = stream.cursor
         self.started.set()
+        # Not before: a request that is refused, or waits for its thread, must not keep the thread's present run alive.
         if self._registration is not None:
             self._registration.register()
         has_client = await self._send_metadata()
         async for part in stream:
             if part["type"] == "error":
-                self._failure_is_new = part["seq"] > 0  # else it was told before
+                self._failure_is_new = part["seq"] > 0  # 0: the client read it before it reconnected
             elif part["type"] == "values" and not part["ns"]:
                 self.last_values = part
             events = encoder.encode_part(part)
             if has_client and not await self._send(events):
+                # Let the run continue without waiting for anyone. If it is to be cancelled, `cancel` does that.
                 await stream.finish()
                 return
 
     async def _send_metadata(self) -> bool:
+        """Send the event `metadata`. Return False if the client has disconnected."""
         self._metadata_sent = True
         return await self._send([self._encoder.encode_metadata(self.run_id, self._attempt, **self._extra)])
 
     async def _send(self, events: list[bytes]) -> bool:
-        """Hand events to the client's side. Whether it takes any."""
+        """Put events into the channel. Return False if the client has disconnected."""
         try:
             for event in events:
                 await self._sender.send(event)
@@ -206,11 +232,14 @@ class RunReader:
         return True
 
     async def _send_final_events(self) -> None:
-        """The last events."""
+        """Send the events of a run that has ended: its failure, its last messages, and `end`."""
         encoder, failure = self._encoder, self.failure
         if not self._metadata_sent:
             await self._send_metadata()
         events: list[bytes] = []
+        # The encoder holds the event of a recorded failure back. It is sent here instead, made of the exception that
+        # ended the run, which says more than its record. A client that reconnects after that event does not get it
+        # again.
         already_sent = isinstance(failure, RecordedFailureError) and not self._failure_is_new
         if self.status == "error" and failure is not None and not already_sent:
             events.append(encoder.encode_failure(describe_failure(failure, expose_errors=self._expose_errors)))
