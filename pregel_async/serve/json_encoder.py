@@ -1,9 +1,9 @@
-"""Values as JSON, whatever a state holds.
+"""Encode values as JSON, whatever a state holds.
 
-JSON's own types, dates, UUIDs, decimals, sets, dataclasses, msgspec.Structs are msgspec's work; pydantic's models and
-langchain's messages are written as they dump themselves. An exception is its class's name. What has no such form is
-`{"__unserializable__": "Class"}`: a reader is told that there is something, and a stream does not fail for being
-watched.
+msgspec encodes JSON's own types, dates, UUIDs, decimals, sets, dataclasses and Structs. pydantic's models and
+langchain's messages are encoded as their `model_dump` returns them, and exceptions as the name of their class. Any
+other value becomes `{"__unserializable__": "Class"}`: a reader sees that there is a value, and the stream does not fail
+because of it.
 """
 
 from __future__ import annotations
@@ -14,14 +14,16 @@ from typing import Any
 import msgspec
 
 MAX_DEPTH = 64
-"""Levels that a value is looked into that msgspec refuses."""
+"""Levels of nested containers that `JsonEncoder` converts by itself. Deeper ones become a marker, as do containers that
+contain themselves."""
 
 
 class JsonEncoder:
-    """Writes values as JSON.
+    """Encodes values as JSON.
 
     Args:
-        encode: asked first for what is not JSON by nature: gives something simpler, or raises `TypeError`.
+        encode: called first with each value that is not JSON by nature; it returns something simpler, or raises
+            `TypeError`.
     """
 
     def __init__(self, encode: Callable[[Any], Any] | None = None) -> None:
@@ -32,15 +34,17 @@ class JsonEncoder:
         try:
             return self._encoder.encode(value)
         except Exception:
-            # A key that is a tuple, half of a surrogate, an object that holds itself.
+            # msgspec refuses the whole value for a key that is a tuple, an unpaired surrogate in a text, or a container
+            # that contains itself. The slow way replaces only what cannot be encoded.
             return self._encoder.encode(self._to_plain(value, MAX_DEPTH))
 
     def _encode_hook(self, value: Any) -> Any:
+        """Return something simpler for a value that msgspec does not encode."""
         if self._encode is not None:
             try:
                 return self._encode(value)
             except TypeError:
-                pass  # it does not know it either
+                pass  # the user's hook does not know the value either
         if isinstance(value, BaseException):
             return type(value).__name__
         dump = getattr(value, "model_dump", None)
@@ -49,6 +53,7 @@ class JsonEncoder:
         return unserializable(value)
 
     def _to_plain(self, value: Any, depth: int) -> Any:
+        """Return a value as JSON's own types, with a marker in the place of each value that has no such form."""
         if isinstance(value, str):
             return value.encode("utf-8", "replace").decode()
         if value is None or isinstance(value, (bool, float, int)):
@@ -61,12 +66,21 @@ class JsonEncoder:
             return [self._to_plain(each, depth - 1) for each in value]
         try:
             return self._to_plain(msgspec.to_builtins(value, enc_hook=self._encode_hook, str_keys=True), depth - 1)
-        except Exception:  # whatever a class of the user's does when it is looked into
+        except Exception:  # a user's class may raise anything when its attributes are read
             return unserializable(value)
 
     def _to_key(self, key: Any) -> str:
+        """Return a dict's key as text."""
         return self._to_plain(key, 0) if isinstance(key, str) else str(self._to_plain(key, 1))
 
 
 def unserializable(value: Any) -> dict[str, str]:
+    """Return the marker that stands for a value without a JSON form.
+
+    Args:
+        value: the value.
+
+    Returns:
+        A dict with the name of the value's class, and nothing of the value itself.
+    """
     return {"__unserializable__": type(value).__qualname__}

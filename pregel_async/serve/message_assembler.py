@@ -1,9 +1,9 @@
-"""Messages that grow: chunks added up, so that each event of `messages/partial` has the message as far as it is known.
+"""Add up the chunks of messages, so that each event `messages/partial` has the message so far.
 
-A chunk says that it is one: by its type, "AIMessageChunk" (those of `pregel_async.adapters`), or by its class
-(langchain-core's, which are added by their own `+`). What does not is a whole message; unless more comes with its id,
-which is then added to its content. The chunk that says how its message has ended completes it; where none says so, the
-end of the superstep in which it was said does.
+A chunk is recognised by its type, "AIMessageChunk" (those of `pregel_async.adapters`), or by its class
+(langchain-core's chunks, which are added by their own `+`). Anything else is a whole message, unless more comes with
+the same id: that is then added to the message's content. A chunk that says how its message ended completes the message.
+If no chunk does, the end of the superstep completes it.
 """
 
 from __future__ import annotations
@@ -20,20 +20,21 @@ from ..messages import id_of
 PARTIAL, COMPLETE = "messages/partial", "messages/complete"
 
 UnencodedEvent: TypeAlias = tuple[str, Any]
-"""The name and the data of an event."""
+"""The name of an event and its data, before they are encoded."""
 
 TEXT_KEYS = ("content", "reasoning", "refusal")
-"""The keys of a chunk in which its message goes on."""
+"""The keys of a chunk whose values are appended to those of the message."""
 
 
 class _PartialMessage(msgspec.Struct):
-    """A message, as far as it was said.
+    """The sum of a message's chunks so far.
 
     Attributes:
-        step: the superstep of its graph.
-        due: the superstep of the called graph with which it is over at the latest; None when that is not known.
-        task: the id of the task that says it; None where no events are kept.
-        grows: it was not told as complete.
+        message: the sum.
+        step: the superstep of the message's graph.
+        due_step: the superstep of the called graph after which the message is complete at the latest; None if unknown.
+        task: the id of the task that sends the message; None if no events are kept.
+        is_open: True if no `messages/complete` was made for the message.
     """
 
     message: Any
@@ -44,26 +45,42 @@ class _PartialMessage(msgspec.Struct):
 
 
 class MessageAssembler:
-    """The messages that are being told, of the superstep that each graph is in."""
+    """Adds up the messages of the superstep that each graph is in."""
 
     def __init__(self) -> None:
         self._partials: dict[tuple[tuple[str, ...], Any], _PartialMessage] = {}
-        self._step: int | None = None  # the newest of the called graph's that something was told of
+        self._step: int | None = None  # the superstep of the called graph's newest part
 
     def discard(self, tasks: Collection[str] | None = None) -> None:
-        """Drop the messages of tasks that are void; all of them if `tasks` is None."""
+        """Drop messages that are void, without completing them.
+
+        Args:
+            tasks: the ids of the tasks whose messages are void; None for all messages.
+        """
         for key, partial in list(self._partials.items()):
             if tasks is None or partial.task in tasks:
                 del self._partials[key]
 
     def complete_all(self) -> list[UnencodedEvent]:
-        """The supersteps are over: the events that complete what has grown in them, namespaces and all."""
+        """Complete all messages, because their supersteps are over.
+
+        Returns:
+            One `messages/complete` for each message that had none, its name with the graph's namespace.
+        """
         return self._complete(lambda ns, partial: True)
 
     def complete_finished(self, part: Any) -> list[UnencodedEvent]:
-        """The events that complete messages of supersteps that are over, as a part shows."""
+        """Complete the messages of supersteps that are over, as a part of the stream shows.
+
+        Args:
+            part: any part of the stream, before its own chunk is added.
+
+        Returns:
+            One `messages/complete` for each message that had none, its name with the graph's namespace.
+        """
         ns, step, is_message = part["ns"], part["step"], part["type"] == "messages"
-        # What is read back says how far storage is now, and not how far it was.
+        # A part with a cursor may be read back from storage. Its `committed` then says how far storage is now, and not
+        # how far it was when the part was made: that would complete messages too early.
         committed = part["committed"] if part["cursor"] is None else None
         if not ns:
             self._step = step
@@ -80,6 +97,7 @@ class MessageAssembler:
         return self._complete(is_over)
 
     def _complete(self, is_over: Callable[[tuple[str, ...], _PartialMessage], bool]) -> list[UnencodedEvent]:
+        """Remove the messages of supersteps that are over, and return the events that complete them."""
         finished = {key: partial for key, partial in self._partials.items() if is_over(key[0], partial)}
         for key in finished:
             del self._partials[key]
@@ -90,7 +108,15 @@ class MessageAssembler:
         ]
 
     def add(self, part: Any) -> list[UnencodedEvent]:
-        """The events that tell a message, or a chunk of one."""
+        """Add a message, or a chunk of one.
+
+        Args:
+            part: a part of type `messages`.
+
+        Returns:
+            The event with the message so far; for a new message with an id, after its `messages/metadata`. Names are
+            without namespace.
+        """
         (message, metadata), ns, step, committed = part["data"], part["ns"], part["step"], part["committed"]
         id = id_of(message)
         if id is None:
@@ -115,7 +141,14 @@ class MessageAssembler:
 
 
 def namespace_suffix(ns: tuple[str, ...]) -> str:
-    """What stands behind the name of an event of a graph inside."""
+    """Return what follows an event's name, to say which graph the event belongs to.
+
+    Args:
+        ns: the graph's namespace, relative to the called graph; empty for the called graph.
+
+    Returns:
+        "|" and the name, for each level of subgraphs.
+    """
     return "".join(f"|{name}" for name in ns)
 
 
@@ -124,16 +157,17 @@ def _field(message: Any, name: str) -> Any:
 
 
 def _merged(known: Any, chunk: Any) -> Any:
+    """Return the sum of a message so far and a chunk of it."""
     if isinstance(chunk, dict):
         return _merged_dict(known if isinstance(known, dict) else {}, chunk)
     try:
-        return known + chunk  # what langchain-core's can
+        return known + chunk  # chunks of langchain-core can be added
     except TypeError:
         joined: Any = copy.copy(chunk)
         try:
             joined.content = _concatenated(_field(known, "content"), chunk.content)
         except (AttributeError, TypeError):
-            return chunk  # frozen: what came last is all that can be said
+            return chunk  # a frozen class, or one without content: the newest chunk is all there is
         return joined
 
 
@@ -152,6 +186,7 @@ def _merged_dict(known: dict[str, Any], chunk: dict[str, Any]) -> dict[str, Any]
 
 
 def _concatenated(known: Any, more: Any) -> Any:
+    """Return two pieces of content in one: texts or lists joined, and else the newer one that is not None."""
     if isinstance(known, str) and isinstance(more, str):
         return known + more
     if isinstance(known, list) and isinstance(more, list):
@@ -160,7 +195,11 @@ def _concatenated(known: Any, more: Any) -> Any:
 
 
 def _as_message(message: Any, *, is_complete: bool) -> Any:
-    """The message that a chunk is a chunk of, or sums of chunks are; anything else as it is."""
+    """Return a chunk, or a sum of chunks, as a message; anything else unchanged.
+
+    Args:
+        is_complete: the message is whole, so that the arguments of its tool calls can be parsed.
+    """
     if isinstance(message, dict):
         shown = {key: value for key, value in message.items() if key != "type" or value != "AIMessageChunk"}
         return _with_parsed_tool_calls(shown) if is_complete and "tool_call_chunks" in shown else shown
@@ -171,7 +210,7 @@ def _as_message(message: Any, *, is_complete: bool) -> Any:
 
 
 def _with_parsed_tool_calls(message: dict[str, Any]) -> dict[str, Any]:
-    """A message whose tool calls are there whole: as `pregel_async.adapters` returns them."""
+    """Return a whole message with its tool calls parsed, as `pregel_async.adapters` returns them."""
     calls: list[Any] = []
     invalid: list[Any] = []
     for chunk in message.pop("tool_call_chunks"):

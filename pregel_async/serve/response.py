@@ -283,9 +283,8 @@ def sse_response(
     position = _request_position(request)
     if position is not None:
         if position.after_end:
-            return Response(
-                status_code=204
-            )  # stops a browser's EventSource, which reconnects when a stream merely ends
+            # A browser's EventSource reconnects whenever a stream ends; 204 stops it.
+            return Response(status_code=204)
         # Chunks of unfinished messages that this client has read come again, unsent, so that their sums are known.
         stream.recall()
     encoder = EventEncoder(JsonEncoder(encode), tuples=tuples, position=position, expose_errors=expose_errors)
