@@ -1,4 +1,4 @@
-"""One route for one graph."""
+"""An ASGI application that serves one graph on one route."""
 
 from __future__ import annotations
 
@@ -42,11 +42,15 @@ from .service import Service, find_service
 METHODS = ("GET", "POST")
 
 ContextFactory = Callable[[Request], Awaitable[Any] | Any]
-"""Maps a request to what its run's nodes get as context."""
+"""Maps a request to the context that its run's nodes get."""
 
 
 class GraphEndpoint:
-    """An ASGI application that runs a graph; made by `graph_endpoint`."""
+    """An ASGI application that runs a graph. `graph_endpoint` makes one, and documents the options.
+
+    Attributes:
+        graph: the graph, as it was passed.
+    """
 
     def __init__(
         self,
@@ -82,13 +86,16 @@ class GraphEndpoint:
             return
         request = Request(scope, limit_body_size(receive, self._limits.body))
         try:
+            # Around the whole response, and so around the run: the response ends after its run, even without a client.
             with self._limiter:
                 response = await self._respond(request)
                 await response(scope, receive, send)
+        # The limiter refused: `_respond` turns other refusals into responses itself.
         except Refusal as error:
             await failure_response(error)(scope, receive, send)
 
     async def _respond(self, request: Request) -> Response:
+        """Make the response to a request. Failures before the run starts become responses too."""
         try:
             if request.method not in METHODS:
                 raise Refusal(405, "MethodNotAllowed", "GET or POST", {"allow": ", ".join(METHODS)})
@@ -105,12 +112,15 @@ class GraphEndpoint:
             return failure_response(error, expose_errors=self._expose_errors)
 
     async def _read_request(self, request: Request) -> tuple[ThreadAccess, RunRequest, Any]:
+        """Read a request: its thread, what it asks for, and the run's context. Raises what refuses the request."""
+        # Before the body is read: a client without access must not make the service read and decode it.
         access = await authorize_thread(request, self._thread_resolver, client_may_name=self._allow_any_thread)
         run_request = await read_run_request(request, self._limits)
         access = select_thread(access, request, run_request.body, allow_checkpoints=self._allow_checkpoints)
         for action in run_request.actions:
             if action not in self._accept:
                 raise Refusal(403, "Forbidden", f"clients bring no {action} here")
+        # A new thread has no events, no questions and no state.
         if access.thread_id is None and (run_request.after is not None or run_request.actions != ["input"]):
             raise Refusal(403, "Forbidden", "this request has no thread to come back to")
         context = run_request.body.context
@@ -125,6 +135,7 @@ class GraphEndpoint:
     async def _start_run(
         self, access: ThreadAccess, run_request: RunRequest, context: Any, service: Service
     ) -> Response:
+        """Make the response that runs the graph, or resumes or joins a stored run."""
         graph, body = service.graph(self.graph), run_request.body
         stored = isinstance(graph.checkpointer, BaseCheckpointSaver)
         if not stored and (self._thread_resolver is not None or self._allow_any_thread):
@@ -137,6 +148,7 @@ class GraphEndpoint:
         if not stored and access.thread_id is None and run_request.graph_input is None:
             raise EmptyInputError("there is no input, and no thread to go on with")
         thread_id = access.thread_id or str(uuid4())
+        # A resumed run continues as it was started: a client that reconnects sends none of its options again.
         previous = RunMetadata()
         if run_request.after is not None:
             if not stored:
@@ -168,15 +180,18 @@ class GraphEndpoint:
                 if run_request.after is not None or body.multitask_strategy == "enqueue"
                 else "reject",
                 control=service.control,
+                # A document needs the last values only. Events must all be sent: a slow client slows the run.
                 overflow="coalesce" if run_request.wants_document else "block",
                 keep_events=stored and run_request.after is None,
                 after=run_request.after,
                 version="v2",
             )
-        except ValueError as error:  # a config that says no more than its type
+        # `astream` checks the client's config: some checks raise a plain ValueError.
+        except ValueError as error:
             if isinstance(error, ConfigError):
                 raise
             raise Refusal(422, "Invalid", str(error)) from error
+        # Chunks of unfinished messages that this client has read come again, unsent, so that their sums are known.
         if run_request.after is not None:
             stream.recall()
         encoder = EventEncoder(
@@ -185,6 +200,8 @@ class GraphEndpoint:
             position=run_request.position,
             expose_errors=self._expose_errors,
         )
+        # Only a client that may name threads learns the id. An id that `thread=` chose may be a secret, such as a
+        # session.
         extra = {"thread_id": thread_id} if access.client_may_name and stored else {}
         registration = self._readers.new_registration(thread_id) if stored else None
 
@@ -228,6 +245,7 @@ class GraphEndpoint:
     def _run_config(
         self, access: ThreadAccess, run_request: RunRequest, thread_id: str, run_metadata: RunMetadata
     ) -> dict[str, Any]:
+        """Return the run's config: the client's, overridden by the service's own, and that by the endpoint's."""
         body, client_config = run_request.body, run_request.body.config
         configurable: dict[str, Any] = {}
         config: dict[str, Any] = {}
@@ -253,13 +271,17 @@ class GraphEndpoint:
     async def _document(
         self, graph: Graph[Any, Any], thread_id: str, reader: RunReader, extra: dict[str, Any], *, stored: bool
     ) -> bytes:
+        """Return the JSON document of a run that has ended without a failure."""
         last = reader.last_values
+        # Without a `values` part, for one when the run had ended before the client reconnected: read the thread's
+        # state.
         if last is None and stored:
             state = await graph.aget_state(thread_id)
             output, interrupts = state.values, state.interrupts
         else:
             output, interrupts = (None, ()) if last is None else (last["data"], last["interrupts"])
         output_channels = graph.output_channels
+        # Stored values include channels that are not in the graph's output schema.
         if isinstance(output, dict) and not isinstance(output_channels, str):
             output = {key: value for key, value in output.items() if key in output_channels}
         return self._encode_json(
@@ -287,32 +309,40 @@ def graph_endpoint(
     encode: Callable[[Any], Any] | None = None,
     expose_errors: bool = False,
 ) -> GraphEndpoint:
-    """One route for a compiled graph: an ASGI application, for `Route(path, ...)` of Starlette and FastAPI alike.
+    """Make a route for a compiled graph: an ASGI application, for `Route(path, ...)` of Starlette and FastAPI alike.
 
         app = FastAPI(
             routes=[Route("/chat", graph_endpoint(graph, thread=thread_of))],
             lifespan=graph_lifespan(graph, saver=SqliteSaver.from_conn_string("chats.db")),
         )
 
-    POST brings an input or a command, and is answered with the run's events; or, where the client accepts only
-    `application/json`, with one document when the run has ended. GET, or POST, with `Last-Event-ID` comes back to a
-    run: what was missed comes first. GET without it tells all that is kept of the thread.
+    POST sends an input or a command. The answer is the run's events, or one document when the run has ended, if the
+    client accepts `application/json` and not `text/event-stream`. GET or POST with `Last-Event-ID` reconnects to a run:
+    events that the client missed come first. GET without that header returns all events that are kept of the thread.
 
     Args:
-        graph: compiled; with a saver of its own, or with the one that `graph_lifespan` opens for it.
-        thread: maps a request to its thread's id, or refuses: see `ThreadOf`. It is asked for every request, of
-            whatever kind, before its body is read.
-        allow_any_thread: without `thread`: clients name their threads (`config.configurable.thread_id`, or
-            `thread_id` in path or query). Whoever knows an id reads that thread and writes it. Without both, each
-            request has a thread of its own, to which nothing comes back.
-        allow_checkpoints: clients go on from older checkpoints of their threads (`config.configurable.checkpoint_id`).
-        accept: what clients may bring.
-        context: maps a request to the context of its run. Without it, the context is what clients post.
-        stream_mode: for requests that name none: one, or several.
-        on_disconnect: see `sse_response`; a request may say otherwise. A run is not cancelled while another reader has
-            come back to it.
-        limits: see `Limits`.
-        encode, expose_errors: see `sse_response`.
+        graph: a compiled graph, with a saver of its own or with the one that `graph_lifespan` opens for it.
+        thread: maps a request to its thread's id, or refuses the request, see `ThreadResolver`. It is called for every
+            request, reconnects included, before the body is read.
+        allow_any_thread: used without `thread`. True lets clients name their threads (`config.configurable.thread_id`,
+            or `thread_id` in path or query): any client that knows a thread's id can read and write the thread. False
+            gives each request a new thread, to which no client can reconnect.
+        allow_checkpoints: let clients continue from older checkpoints (`config.configurable.checkpoint_id`).
+        accept: what clients may do: "input", "resume", "update", "goto".
+        context: maps a request to the context of its run; it may be async. Without it, clients post the context.
+        stream_mode: one stream mode or several, for requests that name none.
+        on_disconnect: see `sse_response`. A request may override it. A run is not cancelled while another client reads
+            it.
+        limits: see `Limits`; None for the defaults.
+        encode: see `sse_response`.
+        expose_errors: see `sse_response`.
+
+    Returns:
+        The ASGI application.
+
+    Raises:
+        ConfigError: `graph` is not compiled, an option has a wrong type or value, or `thread` and `allow_any_thread`
+            are both given.
     """
     if not isinstance(cast("object", graph), Graph):
         raise ConfigError(f"graph_endpoint serves a compiled graph, not a {type(graph).__name__}: call compile()")

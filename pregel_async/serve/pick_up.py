@@ -1,4 +1,4 @@
-"""Resuming what was cut off: when the application last ended, or another process of it since."""
+"""Resume runs that were cut off when this application, or another process with the same threads, ended."""
 
 from __future__ import annotations
 
@@ -26,22 +26,25 @@ from .run_metadata import INTERRUPT_AFTER, INTERRUPT_BEFORE, RunMetadata, runtim
 from .service import Service
 
 ResumeArguments: TypeAlias = Callable[[str], Awaitable[Mapping[str, Any] | None] | Mapping[str, Any] | None]
-"""What a thread's run needs again; None leaves it alone."""
+"""Maps a thread's id to the arguments that its run needs again. None leaves the thread alone."""
 
 MAX_CONCURRENT_RESUMES = 8
-"""Threads that are picked up at the same time."""
-
+"""Number of threads that are resumed at the same time."""
 
 SCAN_INTERVAL = CLAIM_SECONDS / 3
-"""Time between two looks. A run whose process has died on another host waits for its lease to lapse, and then for the
-next look."""
+"""Seconds between two scans. A run whose process has died on another host is resumed at the first scan after its lease
+has lapsed."""
 
 
 async def pick_up_all(service: Service, resume_arguments: ResumeArguments | None) -> None:
-    """Resume the threads of a service that were cut off: now, and those that a later look finds, until it drains.
+    """Resume threads that were cut off, now and whenever a later scan finds one, until the service drains.
 
-    Other processes that serve the same threads come and go. One that dies leaves claims that lapse, and one that shuts
-    down releases its own. Failures are logged, as no caller waits for them.
+    Other processes that serve the same threads start and end at any time. If one is killed, the leases on its threads
+    lapse; if one shuts down, it releases them. Failures are logged, because no caller waits for these runs.
+
+    Args:
+        service: the service whose graphs' threads are resumed.
+        resume_arguments: returns the arguments that a thread's run needs again; None if runs need none.
     """
     slots = anyio.Semaphore(MAX_CONCURRENT_RESUMES)
     savers = {id(each.checkpointer): each.checkpointer for each in service.graphs}.values()
@@ -60,15 +63,16 @@ async def pick_up_all(service: Service, resume_arguments: ResumeArguments | None
 
 
 async def _cancel_when_draining(service: Service, scan_scope: anyio.CancelScope) -> None:
+    """Cancel the scans when the service drains."""
     await service.draining.wait()
     scan_scope.cancel()
 
 
 class _ThreadScanner:
-    """Looks for threads of one saver that were cut off, again and again; each costs what has changed since the last.
+    """Finds threads of one saver that were cut off.
 
     Args:
-        slots: for runs that are resumed at the same time.
+        slots: limits how many runs are resumed at the same time, over all scanners.
     """
 
     def __init__(
@@ -84,17 +88,24 @@ class _ThreadScanner:
         self._slots = slots
         self._graphs = {graph.name: graph for graph in service.graphs if graph.checkpointer is saver}
         self._scanned: dict[str, tuple[int, CheckpointId | None]] = {}
-        self._retry_later: set[str] = set()  # threads that storage kept from being resumed
+        self._retry_later: set[str] = set()  # ids of threads whose resume failed in storage
 
     async def scan(self, group: TaskGroup) -> None:
-        """Look once. A failure is logged: it must not take the application with it, and another look follows."""
+        """Resume the threads that were cut off since the last scan.
+
+        A failure is logged and not raised: it would end the application, and the next scan may succeed.
+        """
         found: dict[str, tuple[int, CheckpointId | None]] = {}
         now = self._service.graphs[0].world.now()
         try:
             async with aclosing(self._saver.alist_threads()) as threads:
                 async for thread in threads:
                     if thread.owner is not None and is_live(thread.owner, thread.expires_at, now=now):
-                        continue  # it runs, here or elsewhere. If it is cut off, a later look finds it changed
+                        # Some process runs the thread, perhaps this one. The thread is not in `found`, so that the
+                        # first scan after its lease has ended sees it as changed.
+                        continue
+                    # Epoch and newest checkpoint change with each run. A thread that no run has touched since the last
+                    # scan costs no read: most threads have ended long ago.
                     found[thread.thread_id] = state = thread.epoch, thread.newest
                     if self._scanned.get(thread.thread_id) != state or thread.thread_id in self._retry_later:
                         self._retry_later.discard(thread.thread_id)
@@ -102,12 +113,15 @@ class _ThreadScanner:
         except Exception:
             log.exception("the threads cannot be listed, so that none more is picked up before the next look")
         else:
+            # Only after a whole scan: after a failed one, the next must not skip threads that this one did not reach.
             self._scanned = found
 
     async def _start_resume(self, group: TaskGroup, thread_id: str) -> None:
+        """Start to resume a thread, if an endpoint of this service started its last run."""
         for newest in await self._saver.scan(thread_id, "", limit=1):
             graph = self._graphs.get(RunMetadata.from_metadata(newest.metadata).graph)
             if graph is not None and not self._service.control.drain_requested:
+                # Acquire here and not in the child, so that the scan waits, instead of starting a task for each thread.
                 await self._slots.acquire()
                 start_soon(
                     group, _resume, self._service, graph, newest, self._resume_arguments, self._slots, self._retry_later
@@ -115,7 +129,7 @@ class _ThreadScanner:
 
 
 async def _was_dismissed(graph: Graph[Any, Any], thread_id: str, at: CheckpointId) -> bool:
-    """Whether the last that was kept of a thread is that its run was cancelled because nobody wanted it any more."""
+    """Return True if a thread's last run was cancelled for good: its client had disconnected."""
     saver, status = graph.checkpointer, None
     if isinstance(saver, BaseCheckpointSaver):
         run = StoredRun(saver, thread_id, Cursor(at, 0, 0), graph.events_codec())
@@ -138,7 +152,8 @@ async def _resume(
 
     Args:
         slots: one of them is released at the end.
-        again_later: gets the thread's id if storage has failed, which leaves the thread as it was found.
+        retry_later: gets the thread's id if storage has failed. The thread is unchanged then, and the next scan must
+            not skip it.
     """
     thread_id = header.thread_id
     try:
@@ -163,7 +178,8 @@ async def _resume(
         arguments = {key: value for key, value in overrides.items() if key != "config"}
         if await _was_dismissed(graph, thread_id, header.checkpoint_id):
             return
-        # Who comes back to the newest checkpoint learns how its run has ended; if it has not, it is run on with.
+        # Reading on after the newest checkpoint (`after=`), instead of calling the graph with input None, makes no
+        # difference to a run that was cut off: it is resumed. But a run that has ended only replays how it ended.
         breakpoints: dict[str, Any] = {
             INTERRUPT_BEFORE: run_metadata.interrupt_before,
             INTERRUPT_AFTER: run_metadata.interrupt_after,
@@ -180,7 +196,9 @@ async def _resume(
         )
         await stream.finish()
     except (ThreadBusyError, GraphDrained, RecordedFailureError, RunCancelledError):
-        pass  # it goes on elsewhere; it is to stop; it had failed before
+        # Another process resumed the thread first; or this service drains; or the run had failed, or was cancelled,
+        # before. None of these is a failure of the resume.
+        pass
     except Exception as error:
         if isinstance(error, StorageError):
             retry_later.add(thread_id)
