@@ -119,14 +119,14 @@ class GraphEndpoint:
         access = select_thread(access, request, run_request.body, allow_checkpoints=self._allow_checkpoints)
         for action in run_request.actions:
             if action not in self._accept:
-                raise Refusal(403, "Forbidden", f"clients bring no {action} here")
+                raise Refusal(403, "Forbidden", f"clients may not send {action} here")
         # A new thread has no events, no questions and no state.
         if access.thread_id is None and (run_request.after is not None or run_request.actions != ["input"]):
-            raise Refusal(403, "Forbidden", "this request has no thread to come back to")
+            raise Refusal(403, "Forbidden", "this request has no stored thread to reconnect to")
         context = run_request.body.context
         if self._context_factory is not None:
             if context is not None:
-                raise Refusal(403, "Forbidden", "clients bring no context here")
+                raise Refusal(403, "Forbidden", "clients may not send a context here")
             context = self._context_factory(request)
             if inspect.isawaitable(context):
                 context = await context
@@ -144,15 +144,15 @@ class GraphEndpoint:
                 "graph_lifespan(graph, saver=...) and pass that as the application's lifespan=",
                 graph.name,
             )
-            raise Refusal(500, "NotStored", "this service is not set up: it has nowhere to keep threads")
+            raise Refusal(500, "NotStored", "this service is not set up: it has no saver to store threads with")
         if not stored and access.thread_id is None and run_request.graph_input is None:
-            raise EmptyInputError("there is no input, and no thread to go on with")
+            raise EmptyInputError("there is no input, and no stored thread to resume")
         thread_id = access.thread_id or str(uuid4())
         # A resumed run continues as it was started: a client that reconnects sends none of its options again.
         previous = RunMetadata()
         if run_request.after is not None:
             if not stored:
-                raise Refusal(404, "NotFound", "this service keeps nothing to come back to")
+                raise Refusal(404, "NotFound", "this service stores no runs to reconnect to")
             state = await graph.aget_state(thread_id)
             previous = RunMetadata.from_metadata({} if state.metadata is None else state.metadata)
         modes = ["values"] if run_request.wants_document else run_request.modes or previous.modes or self._modes
@@ -350,12 +350,12 @@ def graph_endpoint(
     modes = check_modes(stream_mode)
     for name, function in (("thread", thread), ("context", context), ("encode", encode)):
         if function is not None and not callable(cast("object", function)):
-            raise ConfigError(f"{name}= is a function, and this is a {type(function).__name__}")
+            raise ConfigError(f"{name}= must be a function, not a {type(function).__name__}")
     for action in accept:
         if action not in get_args(ClientAction):
-            raise ConfigError(f"accept names {action!r}; clients may bring {', '.join(get_args(ClientAction))}")
+            raise ConfigError(f"accept= names {action!r}; known are {', '.join(get_args(ClientAction))}")
     if thread is not None and allow_any_thread:
-        raise ConfigError("thread= says whose thread a request has; allow_any_thread=True would let it name another")
+        raise ConfigError("thread= and allow_any_thread=True both choose the thread of a request: give one of them")
     return GraphEndpoint(
         graph,
         thread,

@@ -297,7 +297,7 @@ def parse_event_id(id: str) -> ReaderPosition:
     checkpoint, _, number = position.rpartition(".")
     number, dash, completions = number.partition(COMPLETION_MARK)
     if dash and not (completions.isascii() and completions.isdigit() and len(completions) < 16):
-        raise InvalidCursorError(f"{id!r} is no id of an event: pass it as it was")
+        raise InvalidCursorError(f"{id!r} is not the id of an event: pass an id unchanged")
     return ReaderPosition(
         str(Cursor.read(f"{checkpoint}.{number}")), completions=int(completions or 0), after_end=position != id
     )

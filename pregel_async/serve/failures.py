@@ -88,13 +88,13 @@ _PUBLIC_MESSAGES: tuple[tuple[type[Exception], int], ...] = (
 """Errors whose own messages a client may see, with their status. They name only what the client sent, and nodes."""
 
 _REPLACED_MESSAGES: tuple[tuple[type[Exception], int, str], ...] = (
-    (ThreadBusyError, 409, "the thread is in use by another run: wait for its end, or come back to it"),
+    (ThreadBusyError, 409, "the thread is in use by another run: wait for its end, or reconnect to it"),
     (GraphChangedError, 409, "the thread was stored by another version of this service: start a new one"),
     (StoredTypeChangedError, 409, "the thread was stored by another version of this service: start a new one"),
     (RunCancelledError, 409, "the run was cancelled"),
-    (BudgetExceededError, 500, "the run has spent what it may, and has stopped; it is stored"),
-    (StorageError, 503, "what keeps the threads does not answer: try again soon"),
-    (PermissionError, 403, "this is not for you"),
+    (BudgetExceededError, 500, "the run has spent its budget and has stopped; its state is stored"),
+    (StorageError, 503, "the storage of threads does not answer: try again soon"),
+    (PermissionError, 403, "access is denied"),
 )
 """Errors whose own messages name hosts, processes or paths, with a status and a message to send instead."""
 

@@ -61,9 +61,9 @@ def graph_lifespan(
     # A stored run names its graph by this name alone: `pick_up` must find one graph by it.
     names = [graph.name for graph in graphs]
     if pick_up and len(set(names)) < len(names):
-        raise ConfigError("graphs whose threads are picked up have names of their own: compile(name=...)")
+        raise ConfigError("pick_up= finds a thread's graph by its name: give each graph its own, by compile(name=...)")
     if pick_up and saver is None and not all(isinstance(graph.checkpointer, BaseCheckpointSaver) for graph in graphs):
-        raise ConfigError("pick_up= goes on with stored threads: give saver=, or graphs with savers of their own")
+        raise ConfigError("pick_up= resumes stored threads: give saver=, or compile each graph with a saver")
 
     @asynccontextmanager
     async def lifespan(app: Any) -> AsyncGenerator[dict[str, Any], None]:
@@ -99,5 +99,5 @@ async def _open_saver(saver: Any, stack: AsyncExitStack) -> BaseCheckpointSaver 
     source: Any = saver() if callable(saver) and not isinstance(saver, BaseCheckpointSaver) else saver
     opened: object = await stack.enter_async_context(source) if hasattr(source, "__aenter__") else source
     if opened is not None and not isinstance(opened, BaseCheckpointSaver):
-        raise ConfigError(f"saver= is a saver, or what makes one, not a {type(opened).__name__}")
+        raise ConfigError(f"saver= must be a saver, or a function that makes one, not a {type(opened).__name__}")
     return opened

@@ -111,7 +111,7 @@ class _ThreadScanner:
                         self._retry_later.discard(thread.thread_id)
                         await self._start_resume(group, thread.thread_id)
         except Exception:
-            log.exception("the threads cannot be listed, so that none more is picked up before the next look")
+            log.exception("the threads cannot be listed, so that no more of them are resumed before the next scan")
         else:
             # Only after a whole scan: after a failed one, the next must not skip threads that this one did not reach.
             self._scanned = found
@@ -202,6 +202,6 @@ async def _resume(
     except Exception as error:
         if isinstance(error, StorageError):
             retry_later.add(thread_id)
-        log.exception("thread %r was picked up, and its run has failed", thread_id)
+        log.exception("thread %r was resumed, and its run has failed", thread_id)
     finally:
         slots.release()

@@ -217,7 +217,7 @@ def last_event_id_of(request: Request) -> str | None:
     """
     for values in (request.headers.getlist("last-event-id"), request.query_params.getlist("last_event_id")):
         if len(values) > 1:
-            raise Refusal(400, "Malformed", "Last-Event-ID, or last_event_id in the query, is given once")
+            raise Refusal(400, "Malformed", "give Last-Event-ID, or last_event_id in the query, once")
         if values and values[0]:
             return values[0]
     return None
@@ -230,7 +230,7 @@ def _query_flag(request: Request, name: str) -> bool | None:
         return None
     meanings = {"true": True, "1": True, "false": False, "0": False}
     if len(values) > 1 or values[0].lower() not in meanings:
-        raise Refusal(422, "Invalid", f"{name} is true or false (or 1 or 0), once")
+        raise Refusal(422, "Invalid", f"{name} must be given once, as true or false (or 1 or 0)")
     return meanings[values[0].lower()]
 
 
@@ -270,7 +270,7 @@ def check_modes(requested: object) -> list[str]:
     if not modes or len(set(modes)) < len(modes):
         raise ConfigError("stream_mode names each mode once, and at least one")
     if {"messages", "messages-tuple"} <= set(modes):
-        raise ConfigError("stream_mode shows messages as they grow (messages) or as pairs (messages-tuple)")
+        raise ConfigError("stream_mode names messages (sums of chunks) or messages-tuple (pairs), not both")
     return modes
 
 
@@ -291,7 +291,7 @@ def _position(last: str | None) -> ReaderPosition | None:
     try:
         return parse_event_id(last)
     except (InvalidCursorError, ValueError):
-        raise Refusal(400, "Malformed", "Last-Event-ID is no id of an event that was sent") from None
+        raise Refusal(400, "Malformed", "Last-Event-ID is not the id of an event of this service") from None
 
 
 async def _read_body(request: Request, limits: Limits, *, empty: bool) -> Body:
@@ -308,7 +308,7 @@ async def _read_body(request: Request, limits: Limits, *, empty: bool) -> Body:
     try:
         data = await request.body()
     except ClientDisconnect:
-        raise Refusal(400, "Malformed", "the body has not come whole") from None
+        raise Refusal(400, "Malformed", "the connection was closed before the whole body had arrived") from None
     if not data:
         if empty:
             return Body()
@@ -316,7 +316,7 @@ async def _read_body(request: Request, limits: Limits, *, empty: bool) -> Body:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     encoding = request.headers.get("content-encoding", "").strip().lower()
     if kind != "application/json" or encoding not in ("", "identity"):
-        raise Refusal(415, "NotJson", "the body is to be plain application/json")
+        raise Refusal(415, "NotJson", "the body must be application/json, without a content encoding")
     try:
         body = msgspec.json.decode(data, type=Body)
     except msgspec.ValidationError as error:
@@ -324,7 +324,7 @@ async def _read_body(request: Request, limits: Limits, *, empty: bool) -> Body:
     except RecursionError:
         _refuse_deep_body()
     except (msgspec.DecodeError, UnicodeError, ValueError) as error:
-        raise Refusal(400, "Malformed", f"the body is no JSON: {error}") from None
+        raise Refusal(400, "Malformed", f"the body is not JSON: {error}") from None
     if _exceeds_max_depth(body):
         _refuse_deep_body()
     return body
@@ -362,7 +362,7 @@ def _graph_input(body: Body) -> Any:
     if command is None:
         return body.input
     if body.input is not None:
-        raise Refusal(422, "Invalid", "a request brings an input or a command, not both")
+        raise Refusal(422, "Invalid", "a request has an input or a command, not both")
     goto = command.goto or ()
     return Command(
         resume=command.resume,
@@ -419,12 +419,12 @@ async def authorize_thread(request: Request, thread: ThreadResolver | None, *, c
         trusted = dict(cast("Mapping[str, Any]", answer))
         answer = trusted.get("configurable", {}).get("thread_id")
     if answer is None or answer is False or answer == "":
-        raise Refusal(403, "Forbidden", "this request has no thread here")
+        raise Refusal(403, "Forbidden", "this request may use no thread here")
     try:
         return ThreadAccess(check_thread_id(answer), trusted, False)
     except ConfigError:
         raise TypeError(
-            f"thread= gave a {type(answer).__name__}, and not a thread's id: give a string, or None to refuse"
+            f"thread= returned a {type(answer).__name__}, and not a thread's id: return a string, or None to refuse"
         ) from None
 
 
@@ -450,17 +450,17 @@ def select_thread(access: ThreadAccess, request: Request, body: Body, *, allow_c
         candidates.append(request.path_params.get("thread_id"))
     for key in CHECKPOINT_KEYS:
         if key in configurable and not allow_checkpoints:
-            raise Refusal(403, "Forbidden", f"clients do not choose {key} here")
+            raise Refusal(403, "Forbidden", f"clients may not choose {key} here")
     for key in configurable:
         if key.startswith("__"):  # reserved for the runtime
-            raise Refusal(403, "Forbidden", f"clients do not set {key[:40]!r}")
+            raise Refusal(403, "Forbidden", f"clients may not set {key[:40]!r}")
     thread_ids = {check_thread_id(each) for each in candidates if each is not None}
     if not thread_ids:
         return access
     if access.thread_id is None and access.client_may_name and len(thread_ids) == 1:
         return ThreadAccess(thread_ids.pop(), access.trusted_config, True)
     if thread_ids != {access.thread_id}:
-        raise Refusal(403, "Forbidden", "this is not a thread of this request's")
+        raise Refusal(403, "Forbidden", "this request may not use that thread")
     return access
 
 
@@ -479,4 +479,4 @@ async def run_with_deadline(seconds: float | None, work: Callable[[], Awaitable[
     """
     with anyio.move_on_after(seconds):
         return await work()
-    raise Refusal(408, "TooSlow", "the request has not come in time", {"connection": "close"})
+    raise Refusal(408, "TooSlow", "the request did not arrive in time", {"connection": "close"})

@@ -225,7 +225,7 @@ class DocumentResponse(RunResponse):
             if reader.failure is not None:
                 return failure_response(reader.failure, expose_errors=self._expose_errors, is_logged=True, **extra)
             if reader.status == "timeout":
-                message = "the run has taken as long as a run may; come back to it, or go on with its thread"
+                message = "the run has taken longer than a run may; reconnect to it, or resume its thread"
                 return failure_response(Refusal(504, "Timeout", message), **extra)
             if reader.status == "cancelled":
                 return failure_response(Refusal(503, "Cancelled", "the run was cancelled"), **extra)

@@ -182,7 +182,7 @@ class RunReader:
         elif not self.started.is_set() and not self.response_started and not isinstance(error, RecordedFailureError):
             self.refusal = error
             if isinstance(error, EmptyInputError) and self._encoder.last_cursor is not None:
-                self.refusal = Refusal(404, "NotFound", "this thread has nothing to come back to")
+                self.refusal = Refusal(404, "NotFound", "this thread has no run to reconnect to")
             elif isinstance(error, (InvalidUpdateError, UnstorableValueError)):
                 # No node has run, so the value is the client's own, and the message says nothing of the service.
                 self.refusal = Refusal(422, type(error).__name__, str(error))
