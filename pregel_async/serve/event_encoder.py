@@ -194,8 +194,8 @@ class EventEncoder:
         """
         # A run that was cut off is resumed when its client reconnects, or by `pick_up`. Without an id on this event,
         # the client reconnects with the id of the event before.
-        goes_on = status in ("drained", "cancelled", "timeout")
-        id = None if self.last_cursor is None or goes_on else self.last_cursor + END_MARK
+        is_resumable = status in ("drained", "cancelled", "timeout")
+        id = None if self.last_cursor is None or is_resumable else self.last_cursor + END_MARK
         return encode_event(END, self._encode_json({"run_id": run_id, "status": status}), id)
 
     def _completed_messages(self, part: Any) -> list[tuple[str, Any]]:

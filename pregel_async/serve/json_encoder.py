@@ -27,7 +27,7 @@ class JsonEncoder:
     """
 
     def __init__(self, encode: Callable[[Any], Any] | None = None) -> None:
-        self._encode = encode
+        self._user_hook = encode
         self._encoder = msgspec.json.Encoder(enc_hook=self._encode_hook)
 
     def __call__(self, value: Any) -> bytes:
@@ -40,9 +40,9 @@ class JsonEncoder:
 
     def _encode_hook(self, value: Any) -> Any:
         """Return something simpler for a value that msgspec does not encode."""
-        if self._encode is not None:
+        if self._user_hook is not None:
             try:
-                return self._encode(value)
+                return self._user_hook(value)
             except TypeError:
                 pass  # the user's hook does not know the value either
         if isinstance(value, BaseException):

@@ -166,8 +166,8 @@ async def _resume(
         run_metadata = RunMetadata.from_metadata(header.metadata)
         if run_metadata.has_context and "context" not in overrides:
             log.warning(
-                "thread %r was cut off and is left alone: its nodes have a context, which is not stored. Let pick_up= "
-                "be a function that gives it again, or its client come back",
+                "thread %r was cut off and is not resumed: its nodes have a context, which is not stored. Pass a "
+                "function as pick_up= that returns the context, or wait for the client to reconnect",
                 thread_id,
             )
             return

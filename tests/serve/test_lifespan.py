@@ -197,7 +197,7 @@ async def test_what_had_a_context_is_not_picked_up_without_it(caplog: pytest.Log
         async with browsing(application(Starlette, graph, saver=saver, pick_up=True)):
             while not caplog.records:
                 await anyio.sleep(0)
-    assert "'ada' was cut off and is left alone" in caplog.text
+    assert "'ada' was cut off and is not resumed" in caplog.text
     assert (await graph.with_checkpointer(saver).aget_state("ada")).next == ("held",)
     assert contexts == [{"user": "ada"}]
 
