@@ -1,10 +1,10 @@
 """The service: a page, the conversations of its user, and the graph.
 
     POST /api/chats                  {"title"} -> {"id"}: a new conversation
-    GET  /api/chats                  the user's own, newest first
-    GET  /api/chats/{chat}           as it is stored, and after which event to read on
+    GET  /api/chats                  the user's conversations, newest first
+    GET  /api/chats/{chat}           the stored messages and open questions, and the event id after which to read on
     POST /api/chats/{chat}/run       {"input": {"text"}}, or {"command": {"resume": {question: true or false}}}
-    GET  /api/chats/{chat}/run       with Last-Event-ID: what was said since, and what is being said
+    GET  /api/chats/{chat}/run       with Last-Event-ID: the events since, and those of a run that continues
 
 uvicorn examples.chat_service.app:app --timeout-graceful-shutdown 30
 """
@@ -30,7 +30,7 @@ from .graph import graph
 
 DB = os.environ.get("CHAT_DB", "chat.db")
 GRACE = float(os.environ.get("CHAT_GRACE", "20"))
-"""Seconds that an answer has to come to its end when the service is stopped. One that is cut off is given again."""
+"""Seconds that an answer has to finish when the service is stopped. An answer that is cut off is given again later."""
 
 PAGE = Path(__file__).with_name("page.html")
 POLICY = "default-src 'none'; connect-src 'self'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
@@ -44,7 +44,10 @@ async def lifespan(app: FastAPI) -> AsyncGenerator[dict[str, Any]]:
 
 
 def user_of(request: Request) -> str:
-    """The page gives each browser a name that nobody guesses. In a service of yours: whoever your login says."""
+    """Return the user of a request: the random name that the page gave to the browser.
+
+    Replace this with your login.
+    """
     user = request.cookies.get("user")
     if not user:
         raise HTTPException(401, "open the page first: it says who you are")
@@ -52,7 +55,7 @@ def user_of(request: Request) -> str:
 
 
 async def thread_of(request: Request) -> str:
-    """The thread of a request: the conversation in its path, if that is the user's own."""
+    """Return the thread of a request: the conversation in its path, if that belongs to the user."""
     chat: str = request.path_params["chat"]
     if not await request.state.chats.belongs(chat, user_of(request)):
         raise HTTPException(404, "you have no such conversation")
@@ -64,7 +67,7 @@ run = graph_endpoint(
     thread=thread_of,
     accept=("input", "resume"),
     stream_mode="messages",
-    on_disconnect="continue",  # whoever reloads the page finds the answer going on
+    on_disconnect="continue",  # the run must survive a reload of the page
     limits=Limits(body=64 * 1024, run=600),
 )
 
@@ -78,6 +81,7 @@ Thread = Annotated[str, Depends(thread_of)]
 def page(request: Request) -> HTMLResponse:
     response = HTMLResponse(PAGE.read_text("utf-8"), headers={"content-security-policy": POLICY})
     if "user" not in request.cookies:
+        # The name is all that protects the conversations: it must not be guessable.
         name = secrets.token_urlsafe(32)
         secure = request.url.scheme == "https"
         response.set_cookie("user", name, max_age=365 * 86400, httponly=True, samesite="lax", secure=secure)

@@ -1,6 +1,6 @@
-"""The graph: hear what the user says, answer, and use the tools that the user allows.
+"""The graph: take what the user says, answer, and use the tools that the user allows.
 
-hear --> answer --> use_tool (once for each call; each asks first) --> answer ...
+hear --> answer --> use_tool (one task for each call; each asks first) --> answer ...
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from . import model
 
 
 class Said(TypedDict):
-    """What a run takes: text, and no messages, so that nobody puts words into the model's mouth."""
+    """The input of a run: text, and no messages, so that a client cannot make up messages of the model."""
 
     text: str
 
@@ -26,7 +26,7 @@ class Chat(MessagesState, Said):
 
 
 def send_email(to: str, subject: str, body: str) -> str:
-    """A tool. This one has no mail server."""
+    """Send an email, as a tool of the model. This one has no mail server."""
     return f"Sent to {to}: {subject}"
 
 
@@ -34,34 +34,40 @@ TOOLS = {"send_email": send_email}
 
 
 async def hear(chat: Chat) -> dict[str, Any]:
-    """Who says something new instead of answering a question has refused."""
+    """Add the user's message. A user who writes instead of answering a question has refused the open tool calls."""
     refused = [result(call, "Not done: the user went on to something else.") for call in open_calls(chat["messages"])]
     return {"messages": [*refused, {"role": "user", "id": str(uuid4()), "content": chat["text"]}]}
 
 
 async def answer(chat: Chat) -> dict[str, Any]:
-    """Let the model speak. Each token is shown as it comes."""
+    """Let the model answer. Each token is streamed as it comes."""
     return {"messages": [await stream_message(model.reply(chat["messages"]))]}
 
 
 def use_the_tools(chat: Chat) -> list[Send] | Literal["__end__"]:
-    """One task for each tool that the model wants to use; none, and it is the user's turn."""
+    """Start one task for each tool call of the model; without any, end: it is the user's turn."""
     return [Send("use_tool", call) for call in open_calls(chat["messages"])] or END
 
 
 def use_tool(call: ToolCall) -> dict[str, Any]:
-    """Ask, and wait: for minutes or days. What must not be done unasked, or twice, comes after the question."""
+    """Ask the user, then use the tool. The run is stored while it waits, for minutes or days.
+
+    A resume runs this node from its start. So everything that needs permission, or must happen once, is after the
+    question.
+    """
     allowed = interrupt({"tool": call["name"], "args": call["args"]})
     if allowed is not True:
         return {"messages": [result(call, "Not done: the user refused.")]}
     try:
         return {"messages": [result(call, TOOLS[call["name"]](**call["args"]))]}
-    except Exception as error:  # the model has made up a tool or an argument, or the tool has failed: the model is told
+    # The model has made up a tool or an argument, or the tool has failed. The model gets the error and can react; a
+    # failed node would end the run.
+    except Exception as error:
         return {"messages": [result(call, f"Failed: {error!r}")]}
 
 
 def open_calls(messages: list[Any]) -> list[ToolCall]:
-    """The calls that have no result yet. Models insist on one for each."""
+    """Return the tool calls that have no result yet. Models insist on one result for each call."""
     done = {message["tool_call_id"] for message in messages if message["role"] == "tool"}
     return [call for message in messages for call in message.get("tool_calls", ()) if call["id"] not in done]
 

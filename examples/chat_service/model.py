@@ -1,6 +1,6 @@
-"""Who speaks: Anthropic's or OpenAI's model when there is a key for it, and else a script.
+"""The language model: Anthropic's or OpenAI's if there is a key for it, and else a script.
 
-`reply` gives whatever `stream_message` reads: a stream of the provider's own SDK, as its client gives it.
+`reply` returns what `stream_message` reads: a stream of the provider's own SDK, as the SDK's client returns it.
 """
 
 from __future__ import annotations
@@ -29,15 +29,12 @@ SEND_EMAIL: dict[str, Any] = {
 
 
 def reply(messages: list[Any]) -> Any:
-    """What comes next in a conversation."""
+    """Start the next message of a conversation."""
     if os.environ.get("ANTHROPIC_API_KEY"):
         return from_anthropic(messages)
     if os.environ.get("OPENAI_API_KEY"):
         return from_openai(messages)
     return from_the_script(messages)
-
-
-# ---- real ones -------------------------------------------------------------------------------------------------------
 
 
 @cache
@@ -64,7 +61,10 @@ def from_anthropic(messages: list[Any]) -> Any:
 
 
 def as_anthropic(message: Any) -> dict[str, Any]:
-    """A tool's result is part of what the user says; several turns of one role in a row count as one."""
+    """Return a message in Anthropic's form.
+
+    A tool's result is part of a user's message there. Several messages of one role in a row count as one.
+    """
     if message["role"] == "tool":
         block = {"type": "tool_result", "tool_use_id": message["tool_call_id"], "content": message["content"]}
         return {"role": "user", "content": [block]}
@@ -75,7 +75,7 @@ def as_anthropic(message: Any) -> dict[str, Any]:
         {"type": "tool_use", "id": call["id"], "name": call["name"], "input": call["args"]}
         for call in message.get("tool_calls", ())
     ]
-    nothing = [{"type": "text", "text": "(nothing)"}]  # empty content is refused
+    nothing = [{"type": "text", "text": "(nothing)"}]  # Anthropic refuses a message without content
     return {"role": "assistant", "content": message.get("blocks") or [*said, *calls] or nothing}
 
 
@@ -105,6 +105,7 @@ def from_openai(messages: list[Any]) -> Any:
 
 
 def as_openai(message: Any) -> dict[str, Any]:
+    """Return a message in OpenAI's form."""
     if message["role"] == "tool":
         return {"role": "tool", "tool_call_id": message["tool_call_id"], "content": message["content"]}
     calls = [
@@ -117,8 +118,6 @@ def as_openai(message: Any) -> dict[str, Any]:
     ]
     return {"role": message["role"], "content": message["content"], **({"tool_calls": calls} if calls else {})}
 
-
-# ---- the script ------------------------------------------------------------------------------------------------------
 
 SCRIPT = {
     "superstep": """A graph runs in supersteps. In each, every node that has something to do runs, all of them at \
@@ -140,7 +139,7 @@ sentence, it takes the question up again as soon as it is back.""",
 
 
 def script(messages: list[Any]) -> tuple[str, dict[str, str] | None]:
-    """What the script says next, and the email that it wants to send."""
+    """Return the script's next text, and the email that the script wants to send."""
     last = messages[-1]
     if last["role"] == "tool":
         if last["content"].startswith("Sent"):
@@ -159,7 +158,7 @@ def script(messages: list[Any]) -> tuple[str, dict[str, str] | None]:
 
 
 async def from_the_script(messages: list[Any]) -> AsyncIterator[dict[str, Any]]:
-    """It streams like OpenAI's SDK."""
+    """Stream the script's next message, in the form of OpenAI's SDK."""
 
     def chunk(delta: dict[str, Any], finish_reason: str | None = None) -> dict[str, Any]:
         return {"model": "script", "choices": [{"index": 0, "delta": delta, "finish_reason": finish_reason}]}

@@ -1,20 +1,20 @@
-"""Graphs in a web service. Importing `pregel_async` does not import it; it needs the extra `serve`.
+"""Serve graphs over HTTP. Importing `pregel_async` does not import this package, which needs the extra `serve`.
 
-endpoint     `graph_endpoint`, one route for a graph
-request      what a request asks for, and whose thread it has
-response     `sse_response`: a run as server-sent events; and as one document
-reading      a stream that is read for a client that may leave
-audience     who reads along with a run
-wire         parts of a stream as events, and their ids
-gathering    messages that grow
-plain        values as JSON
-failures     failures as a client is told them
-limits       how much a service takes on
-lifespan     `graph_lifespan`: open the saver, drain, pick up
-service      what the requests of an application share
-signals      hearing of a shutdown when it begins
-pick_up      running on with what was cut off
-known        what is known of a run that somebody comes back to
+endpoint           `graph_endpoint`: one route for one graph
+request            what a request asks for, and which thread it may use
+response           `sse_response`: a run as server-sent events, or as one JSON document
+run_reader         reads a run's stream, whether or not the client stays connected
+readers            counts the readers of each thread's run
+event_encoder      encodes parts of a stream as server-sent events, and parses event ids
+message_assembler  adds up the chunks of each message
+json_encoder       encodes any value as JSON
+failures           maps exceptions to HTTP statuses and messages that clients may see
+limits             `Limits`: body size, concurrent requests, timeouts
+lifespan           `graph_lifespan`: opens the saver, resumes runs that were cut off, drains at shutdown
+service            `Service`: the state that an application's requests share
+signals            starts the drain when the shutdown signal arrives
+pick_up            resumes runs that were cut off
+run_metadata       what an endpoint stores with a run, and reads to resume it
 """
 
 try:

@@ -1,7 +1,7 @@
-"""Failures as a client is told them: a status, a name, and a sentence from which nothing leaks.
+"""Map exceptions to what a client may see: a status, a name, and a message that reveals nothing about the service.
 
-What a client can act on is told in the error's own words. Of all else (a node's exception, a storage's) it gets the
-name of the class; the words, and where it happened, are for the service's log.
+Errors that a client can act on keep their own message. Of all others (a node's exception, a storage error) the client
+gets the class's name only; message and traceback are written to the service's log.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ log = logging.getLogger("pregel_async.serve")
 
 
 class Refusal(Exception):
-    """A request that is not served.
+    """A request is refused.
 
     Attributes:
-        status: of HTTP.
-        error: what a program tells it by.
-        message: what a person is told.
-        headers: of the response.
+        status: the HTTP status.
+        error: the error's name, for programs.
+        message: the reason, for people.
+        headers: additional headers of the response.
     """
 
     def __init__(self, status: int, error: str, message: str, headers: Mapping[str, str] | None = None) -> None:
@@ -55,18 +55,26 @@ class Refusal(Exception):
         super().__init__(message)
 
 
-class Told(msgspec.Struct, frozen=True):
-    """What a client is told of a failure."""
+class FailureReport(msgspec.Struct, frozen=True):
+    """What a client may see of a failure.
+
+    Attributes:
+        status: the HTTP status.
+        error: the error's name, for programs.
+        message: the reason, for people.
+        headers: additional headers of the response.
+        is_expected: True if the client can act on the failure. False if it is the service's own: then it must be
+            logged.
+    """
 
     status: int
     error: str
     message: str
     headers: dict[str, str] = {}
-    known: bool = True
-    """The client can act on it; else it is the service's own affair, and goes to its log."""
+    is_expected: bool = True
 
 
-_OWN_WORDS: tuple[tuple[type[Exception], int], ...] = (
+_PUBLIC_MESSAGES: tuple[tuple[type[Exception], int], ...] = (
     (InvalidInputError, 422),
     (ConfigError, 422),
     (InvalidResumeError, 422),
@@ -77,82 +85,104 @@ _OWN_WORDS: tuple[tuple[type[Exception], int], ...] = (
     (GraphRecursionError, 500),
     (GraphDrained, 503),
 )
-"""Errors that are told in their own words, which name nothing but what the client gave and the graph's nodes."""
+"""Errors whose own messages a client may see, with their status. They name only what the client sent, and nodes."""
 
-_OTHER_WORDS: tuple[tuple[type[Exception], int, str], ...] = (
-    (ThreadBusyError, 409, "the thread is in use by another run: wait for its end, or come back to it"),
+_REPLACED_MESSAGES: tuple[tuple[type[Exception], int, str], ...] = (
+    (ThreadBusyError, 409, "the thread is in use by another run: wait for its end, or reconnect to it"),
     (GraphChangedError, 409, "the thread was stored by another version of this service: start a new one"),
     (StoredTypeChangedError, 409, "the thread was stored by another version of this service: start a new one"),
     (RunCancelledError, 409, "the run was cancelled"),
-    (BudgetExceededError, 500, "the run has spent what it may, and has stopped; it is stored"),
-    (StorageError, 503, "what keeps the threads does not answer: try again soon"),
-    (PermissionError, 403, "this is not for you"),
+    (BudgetExceededError, 500, "the run has spent its budget and has stopped; its state is stored"),
+    (StorageError, 503, "the storage of threads does not answer: try again soon"),
+    (PermissionError, 403, "access is denied"),
 )
-"""Errors whose own words say too much: hosts, processes, paths."""
+"""Errors whose own messages name hosts, processes or paths, with a status and a message to send instead."""
 
-_OURS = {f"{kind.__module__}.{kind.__qualname__}" for kind, _ in _OWN_WORDS}
-"""As a recorded failure names them: where a class comes from counts. A user's may have the name of one of ours."""
+_PUBLIC_CLASSES = {f"{kind.__module__}.{kind.__qualname__}" for kind, _ in _PUBLIC_MESSAGES}
+"""The classes of `_PUBLIC_MESSAGES`, as recorded failures name them. With their modules: a class of the user's may have
+the same name as one of ours, and its message may say anything."""
 
-HIDDEN = "the run has failed; the service's log says why"
+HIDDEN_MESSAGE = "the run has failed; the service's log says why"
 
 
-def told(error: BaseException, *, expose: bool = False) -> Told:
-    """What a client is told of an exception.
+def describe_failure(error: BaseException, *, expose_errors: bool = False) -> FailureReport:
+    """Describe an exception for the client.
 
     Args:
-        expose: tell the words of every error.
+        error: the exception.
+        expose_errors: give every error's own message, also those that may name hosts, paths or data. For development.
+
+    Returns:
+        Status, name, message and headers for the client.
     """
     if isinstance(error, Refusal):
-        return Told(error.status, error.error, error.message, error.headers)
+        return FailureReport(error.status, error.error, error.message, error.headers)
     if isinstance(error, HTTPException):
         detail: Any = error.detail
-        return Told(error.status_code, _phrase(error.status_code), str(detail), dict(error.headers or {}))
+        return FailureReport(error.status_code, _reason_name(error.status_code), str(detail), dict(error.headers or {}))
     if isinstance(error, RecordedFailureError):
-        words = error.message if expose or error.type in _OURS else HIDDEN
-        return Told(500, error.type.rpartition(".")[2], words)
+        message = error.message if expose_errors or error.type in _PUBLIC_CLASSES else HIDDEN_MESSAGE
+        return FailureReport(500, error.type.rpartition(".")[2], message)
     name = type(error).__name__
-    for kind, status in _OWN_WORDS:
+    for kind, status in _PUBLIC_MESSAGES:
         if isinstance(error, kind):
-            return Told(status, name, str(error), {"retry-after": "1"} if status == 503 else {})
-    for kind, status, words in _OTHER_WORDS:
+            return FailureReport(status, name, str(error), {"retry-after": "1"} if status == 503 else {})
+    for kind, status, message in _REPLACED_MESSAGES:
         if isinstance(error, kind):
             headers = {"retry-after": "1"} if status in (409, 503) else {}
-            return Told(status, name, str(error) if expose else words, headers, status != 503)
-    return Told(500, name, _words(error) if expose else HIDDEN, {}, False)
+            # 503 here is a storage error, which the client cannot act on beyond trying again: it is logged.
+            return FailureReport(status, name, str(error) if expose_errors else message, headers, status != 503)
+    return FailureReport(500, name, _message_of(error) if expose_errors else HIDDEN_MESSAGE, {}, False)
 
 
-def named(failure: str) -> str:
-    """The class of a failure that is there as text, `module.Class: words`."""
+def failure_class_name(failure: str) -> str:
+    """Return the class name in a failure that is given as text.
+
+    Args:
+        failure: `module.Class: message`, or `Class: message`.
+
+    Returns:
+        The class's name, without its module.
+    """
     return failure.partition(":")[0].rpartition(".")[2]
 
 
-def failure_response(error: BaseException, *, expose: bool = False, is_logged: bool = False, **more: Any) -> Response:
-    """The response to a request that could not be served; what is not the client's affair is logged.
+def failure_response(
+    error: BaseException, *, expose_errors: bool = False, is_logged: bool = False, **extra: Any
+) -> Response:
+    """Make the response to a request that cannot be served, and log the error if it is the service's own.
 
     Args:
-        is_logged: the failure is a run's, and was logged when the run ended.
-        more: entries of the document beside `error` and `message`.
+        error: the exception.
+        expose_errors: see `describe_failure`.
+        is_logged: the exception ended a run, and was logged then.
+        extra: entries of the JSON document besides `error` and `message`.
+
+    Returns:
+        A JSON response.
     """
-    what = told(error, expose=expose)
-    if not what.known and not is_logged:
+    report = describe_failure(error, expose_errors=expose_errors)
+    if not report.is_expected and not is_logged:
         log.error("a request could not be served", exc_info=error)
     return Response(
-        msgspec.json.encode({"error": what.error, "message": what.message, **more}),
-        what.status,
-        headers={**what.headers, "cache-control": "no-store"},
+        msgspec.json.encode({"error": report.error, "message": report.message, **extra}),
+        report.status,
+        headers={**report.headers, "cache-control": "no-store"},
         media_type="application/json",
     )
 
 
-def _phrase(status: int) -> str:
+def _reason_name(status: int) -> str:
+    """Return the name of an HTTP status, in the form that `Refusal.error` has: "NotFound"."""
     try:
         return HTTPStatus(status).phrase.title().replace(" ", "")
     except ValueError:
         return "Refused"
 
 
-def _words(error: BaseException) -> str:
+def _message_of(error: BaseException) -> str:
+    """Return an exception's message as text that can be encoded as UTF-8."""
     try:
         return str(error).encode("utf-8", "backslashreplace").decode()
-    except Exception:  # a class of the user's that cannot be printed
-        return HIDDEN
+    except Exception:  # the `__str__` of a user's class may raise
+        return HIDDEN_MESSAGE

@@ -1,30 +1,31 @@
-"""How much a service takes on: bytes, requests at once, seconds."""
+"""Limits of an endpoint: body size, concurrent requests, timeouts."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable
 
 import msgspec
 
 from ..errors import ConfigError
 from .failures import Refusal
 
-Receive = Callable[[], Awaitable[dict[str, object]]]
-
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What one endpoint takes on. None lifts a limit.
+    """The limits of one endpoint. None lifts a limit.
 
     Attributes:
-        body: bytes of a request's body. More is answered with 413, however it is sent.
-        concurrency: requests that are being answered at once; runs whose readers have left count. One more is answered
-            with 503.
-        read: seconds that a request may take to arrive, and to be given its thread. Then: 408.
-        run: seconds that a run may take from its start, queues included. Then it is cancelled, with status "timeout";
-            what is stored stays, and the thread can be gone on with.
-        write: seconds that a reader may take to accept something. Then it counts as gone.
-        heartbeat: seconds between two comments that keep a connection open; 0 sends none.
+        body: bytes of a request's body. A larger body is answered with 413, with or without a `Content-Length`.
+        concurrency: number of requests that are answered at the same time. Runs whose readers have disconnected count.
+            A request above the limit is answered with 503.
+        read: seconds in which a request must arrive, `thread=` and `context=` included. After that it is answered with
+            408.
+        run: seconds that a run may take from its start, including the time that it waits for its thread. After that the
+            run is cancelled with status "timeout". Its stored supersteps stay, and the thread can be resumed.
+        write: seconds in which a reader must accept a chunk. After that the reader counts as disconnected.
+        heartbeat: seconds between two comments that keep the connection open; 0 sends none.
+
+    Raises:
+        ConfigError: a limit is not a number, or is out of its range.
     """
 
     body: int | None = 1024 * 1024
@@ -46,24 +47,31 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _is_number(value: object) -> bool:
-    """Return True for what can be counted in: no flag, no NaN, and no whole number beyond the range of a float."""
+    """Return True for an int or float, except bools, NaN, and ints beyond the range of a float."""
     try:
         return isinstance(value, (int, float)) and not isinstance(value, bool) and not math.isnan(value)
     except OverflowError:
         return False
 
 
-class Places:
-    """The requests that are being answered. Use it in `with`, around each."""
+class RequestLimiter:
+    """Limits how many requests are answered at the same time. Enter it with `with` around each request.
+
+    Entering raises `Refusal` (503) when the limit is reached; requests do not queue.
+
+    Args:
+        limit: number of requests; None for no limit.
+    """
 
     def __init__(self, limit: int | None) -> None:
         self._limit = limit
-        self._taken = 0
+        self._active = 0
 
     def __enter__(self) -> None:
-        if self._limit is not None and self._taken >= self._limit:
+        if self._limit is not None and self._active >= self._limit:
             raise Refusal(503, "Busy", "the service is at its limit: try again soon", {"retry-after": "1"})
-        self._taken += 1
+        # Neither method awaits, so that no lock is needed.
+        self._active += 1
 
     def __exit__(self, *_: object) -> None:
-        self._taken -= 1
+        self._active -= 1

@@ -1,4 +1,4 @@
-"""Resuming what was cut off: when the application last ended, or another process of it since."""
+"""Resume runs that were cut off when this application, or another process with the same threads, ended."""
 
 from __future__ import annotations
 
@@ -22,90 +22,114 @@ from .._runtime.streaming.parts import END, Cursor
 from .._runtime.streaming.stored_events import StoredRun
 from ..errors import GraphDrained, RecordedFailureError, RunCancelledError
 from .failures import log
-from .known import AFTER, BEFORE, Known, modes_of
+from .run_metadata import INTERRUPT_AFTER, INTERRUPT_BEFORE, RunMetadata, runtime_modes
 from .service import Service
 
-Again: TypeAlias = Callable[[str], Awaitable[Mapping[str, Any] | None] | Mapping[str, Any] | None]
-"""What a thread's run needs again; None leaves it alone."""
+ResumeArguments: TypeAlias = Callable[[str], Awaitable[Mapping[str, Any] | None] | Mapping[str, Any] | None]
+"""Maps a thread's id to the arguments that its run needs again. None leaves the thread alone."""
 
-AT_ONCE = 8
-"""Threads that are picked up at the same time."""
+MAX_CONCURRENT_RESUMES = 8
+"""Number of threads that are resumed at the same time."""
 
-
-LOOK_SECONDS = LEASE_SECONDS / 3
-"""Time between two looks. A run whose process has died on another host waits for its lease to lapse, and then for the
-next look."""
-
-
-async def pick_up_all(service: Service, again: Again | None) -> None:
-    """Resume the threads of a service that were cut off: now, and those that a later look finds, until it drains.
-
-    Other processes that serve the same threads come and go. One that dies leaves leases that lapse, and one that shuts
-    down releases its own. Failures are logged, as no caller waits for them.
-    """
-    slots = anyio.Semaphore(AT_ONCE)
-    savers = {id(each.checkpointer): each.checkpointer for each in service.graphs}.values()
-    looks = [_Look(service, saver, again, slots) for saver in savers if isinstance(saver, BaseCheckpointSaver)]
-    async with anyio.create_task_group() as group:
-        with anyio.CancelScope() as looking:
-            start_soon(group, _cancel_when_draining, service, looking)
-            while looks:
-                for look in looks:
-                    await look.start_what_it_finds(group)
-                await service.graphs[0].environment.sleep(LOOK_SECONDS)
+SCAN_INTERVAL = LEASE_SECONDS / 3
+"""Seconds between two scans. A run whose process has died on another host is resumed at the first scan after its lease
+has lapsed."""
 
 
-async def _cancel_when_draining(service: Service, looking: anyio.CancelScope) -> None:
-    await service.draining.wait()
-    looking.cancel()
+async def pick_up_all(service: Service, resume_arguments: ResumeArguments | None) -> None:
+    """Resume threads that were cut off, now and whenever a later scan finds one, until the service drains.
 
-
-class _Look:
-    """Looks for threads of one saver that were cut off, again and again; each costs what has changed since the last.
+    Other processes that serve the same threads start and end at any time. If one is killed, the leases on its threads
+    lapse; if one shuts down, it releases them. Failures are logged, because no caller waits for these runs.
 
     Args:
-        slots: for runs that are resumed at the same time.
+        service: the service whose graphs' threads are resumed.
+        resume_arguments: returns the arguments that a thread's run needs again; None if runs need none.
+    """
+    slots = anyio.Semaphore(MAX_CONCURRENT_RESUMES)
+    savers = {id(each.checkpointer): each.checkpointer for each in service.graphs}.values()
+    scanners = [
+        _ThreadScanner(service, saver, resume_arguments, slots)
+        for saver in savers
+        if isinstance(saver, BaseCheckpointSaver)
+    ]
+    async with anyio.create_task_group() as group:
+        with anyio.CancelScope() as scan_scope:
+            start_soon(group, _cancel_when_draining, service, scan_scope)
+            while scanners:
+                for scanner in scanners:
+                    await scanner.scan(group)
+                await service.graphs[0].environment.sleep(SCAN_INTERVAL)
+
+
+async def _cancel_when_draining(service: Service, scan_scope: anyio.CancelScope) -> None:
+    """Cancel the scans when the service drains."""
+    await service.draining.wait()
+    scan_scope.cancel()
+
+
+class _ThreadScanner:
+    """Finds threads of one saver that were cut off.
+
+    Args:
+        slots: limits how many runs are resumed at the same time, over all scanners.
     """
 
     def __init__(
-        self, service: Service, saver: BaseCheckpointSaver, again: Again | None, slots: anyio.Semaphore
+        self,
+        service: Service,
+        saver: BaseCheckpointSaver,
+        resume_arguments: ResumeArguments | None,
+        slots: anyio.Semaphore,
     ) -> None:
         self._service = service
         self._saver = saver
-        self._again = again
+        self._resume_arguments = resume_arguments
         self._slots = slots
         self._graphs = {graph.name: graph for graph in service.graphs if graph.checkpointer is saver}
-        self._seen: dict[str, tuple[int, CheckpointId | None]] = {}
-        self._again_later: set[str] = set()  # threads that storage kept from being resumed
+        self._scanned: dict[str, tuple[int, CheckpointId | None]] = {}
+        self._retry_later: set[str] = set()  # ids of threads whose resume failed in storage
 
-    async def start_what_it_finds(self, group: TaskGroup) -> None:
-        """Look once. A failure is logged: it must not take the application with it, and another look follows."""
+    async def scan(self, group: TaskGroup) -> None:
+        """Resume the threads that were cut off since the last scan.
+
+        A failure is logged and not raised: it would end the application, and the next scan may succeed.
+        """
         found: dict[str, tuple[int, CheckpointId | None]] = {}
         now = self._service.graphs[0].environment.now()
         try:
             async with aclosing(self._saver.alist_threads()) as threads:
                 async for thread in threads:
                     if thread.owner is not None and is_live(thread.owner, thread.expires_at, now=now):
-                        continue  # it runs, here or elsewhere. If it is cut off, a later look finds it changed
+                        # Some process runs the thread, perhaps this one. The thread is not in `found`, so that the
+                        # first scan after its lease has ended sees it as changed.
+                        continue
+                    # Epoch and newest checkpoint change with each run. A thread that no run has touched since the last
+                    # scan costs no read: most threads have ended long ago.
                     found[thread.thread_id] = state = thread.epoch, thread.newest
-                    if self._seen.get(thread.thread_id) != state or thread.thread_id in self._again_later:
-                        self._again_later.discard(thread.thread_id)
-                        await self._start(group, thread.thread_id)
+                    if self._scanned.get(thread.thread_id) != state or thread.thread_id in self._retry_later:
+                        self._retry_later.discard(thread.thread_id)
+                        await self._start_resume(group, thread.thread_id)
         except Exception:
-            log.exception("the threads cannot be listed, so that none more is picked up before the next look")
+            log.exception("the threads cannot be listed, so that no more of them are resumed before the next scan")
         else:
-            self._seen = found
+            # Only after a whole scan: after a failed one, the next must not skip threads that this one did not reach.
+            self._scanned = found
 
-    async def _start(self, group: TaskGroup, thread_id: str) -> None:
+    async def _start_resume(self, group: TaskGroup, thread_id: str) -> None:
+        """Start to resume a thread, if an endpoint of this service started its last run."""
         for newest in await self._saver.scan(thread_id, "", limit=1):
-            graph = self._graphs.get(Known.of(newest.metadata).graph)
+            graph = self._graphs.get(RunMetadata.from_metadata(newest.metadata).graph)
             if graph is not None and not self._service.control.drain_requested:
+                # Acquire here and not in the child, so that the scan waits, instead of starting a task for each thread.
                 await self._slots.acquire()
-                start_soon(group, _pick_up, self._service, graph, newest, self._again, self._slots, self._again_later)
+                start_soon(
+                    group, _resume, self._service, graph, newest, self._resume_arguments, self._slots, self._retry_later
+                )
 
 
 async def _was_dismissed(graph: Graph[Any, Any], thread_id: str, at: CheckpointId) -> bool:
-    """Whether the last that was kept of a thread is that its run was cancelled because nobody wanted it any more."""
+    """Return True if a thread's last run was cancelled for good: its client had disconnected."""
     saver, status = graph.checkpointer, None
     if isinstance(saver, BaseCheckpointSaver):
         run = StoredRun(saver, thread_id, Cursor(at, 0, 0), graph.events_codec())
@@ -116,61 +140,68 @@ async def _was_dismissed(graph: Graph[Any, Any], thread_id: str, at: CheckpointI
     return status == "cancelled"
 
 
-async def _pick_up(
+async def _resume(
     service: Service,
     graph: Graph[Any, Any],
     header: Header,
-    again: Again | None,
+    resume_arguments: ResumeArguments | None,
     slots: anyio.Semaphore,
-    again_later: set[str],
+    retry_later: set[str],
 ) -> None:
     """Resume one thread.
 
     Args:
         slots: one of them is released at the end.
-        again_later: gets the thread's id if storage has failed, which leaves the thread as it was found.
+        retry_later: gets the thread's id if storage has failed. The thread is unchanged then, and the next scan must
+            not skip it.
     """
     thread_id = header.thread_id
     try:
-        answer: Any = {} if again is None else again(thread_id)
-        if inspect.isawaitable(answer):
-            answer = await answer
-        if answer is None:
+        returned: Any = {} if resume_arguments is None else resume_arguments(thread_id)
+        if inspect.isawaitable(returned):
+            returned = await returned
+        if returned is None:
             return
-        more: dict[str, Any] = dict(answer)
-        run = Known.of(header.metadata)
-        if run.context and "context" not in more:
+        overrides: dict[str, Any] = dict(returned)
+        run_metadata = RunMetadata.from_metadata(header.metadata)
+        if run_metadata.has_context and "context" not in overrides:
             log.warning(
-                "thread %r was cut off and is left alone: its nodes have a context, which is not stored. Let pick_up= "
-                "be a function that gives it again, or its client come back",
+                "thread %r was cut off and is not resumed: its nodes have a context, which is not stored. Pass a "
+                "function as pick_up= that returns the context, or wait for the client to reconnect",
                 thread_id,
             )
             return
-        run.attempt += 1
-        config: dict[str, Any] = {**more.get("config", {}), "run_id": run.run_id}
-        config["metadata"] = {**config.get("metadata", {}), **run.metadata(graph.name)}
+        run_metadata.attempt += 1
+        config: dict[str, Any] = {**overrides.get("config", {}), "run_id": run_metadata.run_id}
+        config["metadata"] = {**config.get("metadata", {}), **run_metadata.to_metadata(graph.name)}
         config["configurable"] = {**config.get("configurable", {}), "thread_id": thread_id}
-        arguments = {key: value for key, value in more.items() if key != "config"}
+        arguments = {key: value for key, value in overrides.items() if key != "config"}
         if await _was_dismissed(graph, thread_id, header.checkpoint_id):
             return
-        # Who comes back to the newest checkpoint learns how its run has ended; if it has not, it is run on with.
-        stops: dict[str, Any] = {BEFORE: run.interrupt_before, AFTER: run.interrupt_after}
+        # Reading on after the newest checkpoint (`after=`), instead of calling the graph with input None, makes no
+        # difference to a run that was cut off: it is resumed. But a run that has ended only replays how it ended.
+        breakpoints: dict[str, Any] = {
+            INTERRUPT_BEFORE: run_metadata.interrupt_before,
+            INTERRUPT_AFTER: run_metadata.interrupt_after,
+        }
         stream = graph.astream(
             None,
             config,
-            stream_mode=modes_of(run.modes) or ["values"],
-            subgraphs=run.subgraphs,
+            stream_mode=runtime_modes(run_metadata.modes) or ["values"],
+            subgraphs=run_metadata.subgraphs,
             after=str(Cursor(header.checkpoint_id, 0, 0)),
             control=service.control,
             version="v2",
-            **{**stops, **arguments},
+            **{**breakpoints, **arguments},
         )
         await stream.finish()
     except (ThreadBusyError, GraphDrained, RecordedFailureError, RunCancelledError):
-        pass  # it goes on elsewhere; it is to stop; it had failed before
+        # Another process resumed the thread first; or this service drains; or the run had failed, or was cancelled,
+        # before. None of these is a failure of the resume.
+        pass
     except Exception as error:
         if isinstance(error, StorageError):
-            again_later.add(thread_id)
-        log.exception("thread %r was picked up, and its run has failed", thread_id)
+            retry_later.add(thread_id)
+        log.exception("thread %r was resumed, and its run has failed", thread_id)
     finally:
         slots.release()

@@ -1,4 +1,4 @@
-"""Responses that tell a run while it goes on, as server-sent events; or its result, as one document."""
+"""Responses that send a run to the client, as server-sent events or as one JSON document."""
 
 from __future__ import annotations
 
@@ -20,190 +20,219 @@ from .._runtime.streaming.parts import Cursor
 from .._runtime.streaming.stream import GraphStream
 from ..errors import ConfigError, InvalidCursorError
 from ..types import StateSnapshot
-from .audience import Seat
+from .event_encoder import EventEncoder, ReaderPosition, parse_event_id
 from .failures import Refusal, failure_response
+from .json_encoder import JsonEncoder
 from .limits import Limits
-from .plain import Writer
-from .reading import Reading
+from .readers import ReaderRegistration
 from .request import OnDisconnect, last_event_id_of
+from .run_reader import RunReader
 from .service import Service, find_service
-from .wire import Seen, Wire, seen
 
 HEARTBEAT = "heartbeat"
 
-NEVER = 1_000_000_000
-"""Seconds."""
+NO_HEARTBEAT_SECONDS = 1_000_000_000
+"""The ping interval in seconds when there are no heartbeats. None would mean sse-starlette's default of 15 seconds."""
 
-PATIENCE = 5.0
-"""Seconds until a status is sent, where there are no heartbeats."""
+FIRST_BYTE_SECONDS = 5.0
+"""Seconds to wait for the run to begin before the status is sent, when there are no heartbeats."""
 
 
 class RunResponse(Response):
     """Answers a request with a run.
 
-    Until the run has begun, or has been refused, no status is sent; for as long as between two heartbeats at most.
+    The run is read in a child task, so that it does not depend on the connection. The response ends when the run has
+    ended, also after its client has disconnected.
+
+    Args:
+        make_reader: makes the run's reader; called once, when the response starts.
+        service: the application's service, which may start a drain.
+        limits: `run`, `write` and `heartbeat` count here.
+        on_disconnect: "cancel" or "continue", see `sse_response`.
+        registration: counts this client among the thread's readers; None if the run has no stored thread.
+        expose_errors: send the client every error's own message.
     """
 
     def __init__(
         self,
-        reading: Callable[[], Reading],
+        make_reader: Callable[[], RunReader],
         service: Service,
         limits: Limits,
         *,
         on_disconnect: OnDisconnect,
-        seat: Seat | None = None,
-        expose: bool = False,
+        registration: ReaderRegistration | None = None,
+        expose_errors: bool = False,
     ) -> None:
         super().__init__()
-        self._make = reading
+        self._make_reader = make_reader
         self._service = service
         self._limits = limits
         self._on_disconnect = on_disconnect
-        self._seat = seat
-        self._expose = expose
+        self._registration = registration
+        self._expose_errors = expose_errors
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        reading = self._make()
+        reader = self._make_reader()
         try:
             async with anyio.create_task_group() as group:
-                start_soon(group, reading.drive)
-                start_soon(group, self._watch, reading)
-                await self._answer(reading, scope, receive, send)
-                if not reading.over.is_set():
-                    start_soon(group, self._leave, reading)
-                    await reading.over.wait()
+                start_soon(group, reader.read_to_end)
+                start_soon(group, self._cancel_after_grace, reader)
+                await self._respond(reader, scope, receive, send)
+                if not reader.finished.is_set():
+                    start_soon(group, self._handle_disconnect, reader)
+                    await reader.finished.wait()
                 group.cancel_scope.cancel()
-        except BaseExceptionGroup as several:
-            raise alone(several) from None
+        # The child tasks handle their failures, so the group holds what was raised in this task. Raise it bare.
+        except BaseExceptionGroup as group_error:
+            raise alone(group_error) from None
         finally:
-            reading.events.close()
-            if self._seat is not None:
-                self._seat.leave()
+            reader.events.close()
+            if self._registration is not None:
+                self._registration.unregister()
 
-    async def _answer(self, reading: Reading, scope: Scope, receive: Receive, send: Send) -> None:
-        with anyio.move_on_after(self._limits.heartbeat or PATIENCE):
-            await reading.started.wait()
-        reading.promised = reading.refused is None
-        if reading.refused is not None:
-            await failure_response(reading.refused, expose=self._expose)(scope, receive, send)
+    async def _respond(self, reader: RunReader, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send a response: a refusal if the run is refused in time, and the run's events otherwise."""
+        # Waiting lets a refusal have a status of its own: once events are sent, the status is 200. But a run may wait
+        # for its thread for long, and a proxy may close a connection on which nothing arrives. So wait no longer than
+        # between two heartbeats.
+        with anyio.move_on_after(self._limits.heartbeat or FIRST_BYTE_SECONDS):
+            await reader.started.wait()
+        reader.response_started = reader.refusal is None
+        if reader.refusal is not None:
+            await failure_response(reader.refusal, expose_errors=self._expose_errors)(scope, receive, send)
             return
-        await self._tell(reading, scope, receive, send)
+        await self._send_events(reader, scope, receive, send)
 
-    async def _tell(self, reading: Reading, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _send_events(self, reader: RunReader, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the run's events, until the run has ended or the client has disconnected."""
         raise NotImplementedError
 
-    async def _leave(self, reading: Reading) -> None:
-        """The client has left."""
+    async def _handle_disconnect(self, reader: RunReader) -> None:
+        """Cancel the run, or let it continue without a client, as `on_disconnect` says."""
         if self._on_disconnect == "cancel":
-            if self._seat is not None:
-                self._seat.leave()
-            if self._seat is not None and self._seat.others:
-                reading.events.close()
-                await self._seat.nobody()
-            reading.stop(for_good=True)
-        reading.events.close()
+            # Unregister first: else this client counts among the others.
+            if self._registration is not None:
+                self._registration.unregister()
+            if self._registration is not None and self._registration.has_others:
+                # Close the channel before waiting: events that this client does not take would block the run that the
+                # others read.
+                reader.events.close()
+                await self._registration.wait_until_unread()
+            # For good: the client wants the run no more, so that `pick_up` must not resume it.
+            reader.cancel(for_good=True)
+        reader.events.close()
 
-    async def _watch(self, reading: Reading) -> None:
-        """When the service shuts down, the run has some time to get to its next barrier."""
+    async def _cancel_after_grace(self, reader: RunReader) -> None:
+        """Wait until the service drains, then cancel the run if it has not stopped within the grace period."""
         await self._service.draining.wait()
+        # sse-starlette may have set the event by itself, when it saw that the server stops: see `shutdown_event` below.
         self._service.control.request_drain()
         await anyio.sleep(self._service.grace)
-        reading.stop()
+        reader.cancel()
 
 
 class EventsResponse(RunResponse):
-    """As server-sent events."""
+    """Sends a run as server-sent events."""
 
-    async def _tell(self, reading: Reading, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _send_events(self, reader: RunReader, scope: Scope, receive: Receive, send: Send) -> None:
         async def events() -> AsyncGenerator[bytes, None]:
-            # Not the channel itself, which would be closed with the response: that says that the reader is gone.
-            async for event in reading.events:
-                yield event + reading.waiting()
+            # Do not hand sse-starlette the channel itself: it closes its iterator with the response, and a closed
+            # channel means to the run that the client has disconnected.
+            async for event in reader.events:
+                yield event + reader.take_buffered()
 
-        told = events()
+        event_stream = events()
         response = EventSourceResponse(
-            told,
+            event_stream,
             sep="\n",
-            ping=self._limits.heartbeat or NEVER,
+            ping=self._limits.heartbeat or NO_HEARTBEAT_SECONDS,
             ping_message_factory=lambda: ServerSentEvent(comment=HEARTBEAT, sep="\n"),
-            # It looks for the server's shutdown by itself, and cuts the stream off when this time has passed. The run's
-            # own time is over before.
+            # sse-starlette watches for the server's shutdown by itself, sets the event, and cuts the stream off after
+            # the grace period. Longer than the service's own, so that the run's last events are sent before.
             shutdown_event=self._service.draining,
             shutdown_grace_period=self._service.grace + 5,
         )
-        # Around every message, the last and the heartbeats too: a client that takes nothing holds each of them up. One
-        # scope for all of them, with a deadline while something is on its way.
+        # A client that reads nothing blocks every `send`, heartbeats and the last message included. One scope covers
+        # them all, with a deadline only while at least one is being sent: a scope and a timer for each event cost more.
+        # Heartbeats and events are sent by two tasks, hence a count and not a flag.
         write = float("inf") if self._limits.write is None else self._limits.write
-        sending, gone = 0, False
+        sending, connection_lost = 0, False
 
-        async def bounded(message: Message) -> None:
-            nonlocal sending, gone
+        async def send_with_deadline(message: Message) -> None:
+            nonlocal sending, connection_lost
             if sending == 0:
-                patience.deadline = anyio.current_time() + write
+                write_scope.deadline = anyio.current_time() + write
             sending += 1
             try:
                 await send(message)
             except OSError:
-                gone = True
+                connection_lost = True
                 raise
             finally:
                 sending -= 1
                 if sending == 0:
-                    patience.deadline = float("inf")
+                    write_scope.deadline = float("inf")
 
-        with anyio.CancelScope() as patience:
+        with anyio.CancelScope() as write_scope:
             try:
-                async with aclosing(told):
-                    await response(scope, receive, bounded)
+                async with aclosing(event_stream):
+                    await response(scope, receive, send_with_deadline)
+            # A lost connection is a disconnect, not a failure. Any other exception is a bug, here or in a middleware.
             except Exception:
-                if not gone:
+                if not connection_lost:
                     raise
 
 
 class DocumentResponse(RunResponse):
-    """As one document, when the run has ended."""
+    """Sends a run as one JSON document, when it has ended.
 
-    def __init__(self, *args: Any, finish: Callable[[Reading], Any], **more: Any) -> None:
-        super().__init__(*args, **more)
-        self._finish = finish
+    Args:
+        make_document: makes the document of a run that succeeded or was interrupted, as JSON.
+    """
 
-    async def _answer(self, reading: Reading, scope: Scope, receive: Receive, send: Send) -> None:
+    def __init__(self, *args: Any, make_document: Callable[[RunReader], Any], **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._make_document = make_document
+
+    async def _respond(self, reader: RunReader, scope: Scope, receive: Receive, send: Send) -> None:
         async with anyio.create_task_group() as group:
 
-            async def listen() -> None:
+            async def wait_for_disconnect() -> None:
                 while (await receive())["type"] != "http.disconnect":
                     pass
                 group.cancel_scope.cancel()
 
-            async def take() -> None:
-                async for _ in reading.events:
+            # The run waits while its channel is full: read the events, though the document needs none of them.
+            async def discard_events() -> None:
+                async for _ in reader.events:
                     pass
 
-            start_soon(group, listen)
-            start_soon(group, take)
-            await reading.over.wait()
+            start_soon(group, wait_for_disconnect)
+            start_soon(group, discard_events)
+            await reader.finished.wait()
             group.cancel_scope.cancel()
-        if reading.over.is_set():
-            response = await self._document(reading)
+        if reader.finished.is_set():
+            response = await self._document(reader)
             with anyio.move_on_after(self._limits.write):
                 await response(scope, receive, send)
 
-    async def _document(self, reading: Reading) -> Response:
+    async def _document(self, reader: RunReader) -> Response:
+        """Make the response to a run that has ended."""
         try:
-            if reading.refused is not None:
-                return failure_response(reading.refused, expose=self._expose)
-            more: dict[str, Any] = {"run_id": reading.run_id, "status": reading.status}
-            if reading.failure is not None:
-                return failure_response(reading.failure, expose=self._expose, is_logged=True, **more)
-            if reading.status == "timeout":
-                words = "the run has taken as long as a run may; come back to it, or go on with its thread"
-                return failure_response(Refusal(504, "Timeout", words), **more)
-            if reading.status == "cancelled":
-                return failure_response(Refusal(503, "Cancelled", "the run was cancelled"), **more)
-            content = await self._finish(reading)
+            if reader.refusal is not None:
+                return failure_response(reader.refusal, expose_errors=self._expose_errors)
+            extra: dict[str, Any] = {"run_id": reader.run_id, "status": reader.status}
+            if reader.failure is not None:
+                return failure_response(reader.failure, expose_errors=self._expose_errors, is_logged=True, **extra)
+            if reader.status == "timeout":
+                message = "the run has taken longer than a run may; reconnect to it, or resume its thread"
+                return failure_response(Refusal(504, "Timeout", message), **extra)
+            if reader.status == "cancelled":
+                return failure_response(Refusal(503, "Cancelled", "the run was cancelled"), **extra)
+            content = await self._make_document(reader)
             return Response(content, media_type="application/json", headers={"cache-control": "no-store"})
         except Exception as error:
-            return failure_response(error, expose=self._expose)
+            return failure_response(error, expose_errors=self._expose_errors)
 
 
 def sse_response(
@@ -216,7 +245,7 @@ def sse_response(
     expose_errors: bool = False,
     tuples: bool = False,
 ) -> Response:
-    """Tell a run as server-sent events, in a route of your own.
+    """Make a response that sends a run as server-sent events, for a route of your own.
 
         @app.post("/chat/{thread_id}")
         async def chat(thread_id: str, message: Message, request: Request) -> Response:
@@ -226,78 +255,114 @@ def sse_response(
     A run that is refused before it has begun is answered with a status and a JSON document instead.
 
     Args:
-        stream: of `astream(..., version="v2")`, not read yet. It is read and closed here. To let readers come back,
-            make it with `keep_events=True`, and with `after=last_event_id(request)` where there is one.
-        on_disconnect: "cancel" cancels the run when its reader is gone: has closed the connection, or has not taken a
-            chunk for `limits.write` seconds. "continue" lets it go on to its end, and nobody waits for the reader; the
-            request is not over before the run is.
-        limits: `run`, `write` and `heartbeat` count here.
-        encode: makes something simpler of what is not JSON by nature, or raises `TypeError`.
-        expose_errors: tell clients the words of every error, and not only of those that they can act on.
-        tuples: tell messages as pairs with where they come from (`messages`), and not as they grow.
+        stream: the stream of `astream(..., version="v2")`, not read yet. The response reads and closes it. To let
+            clients reconnect, make it with `keep_events=True`, and with `after=last_event_id(request)` if that is not
+            None.
+        request: the request to answer.
+        on_disconnect: "cancel" cancels the run when its client has disconnected: when the client has closed the
+            connection, or has not accepted a chunk for `limits.write` seconds. "continue" lets the run finish without
+            its client. In both cases the request ends after the run.
+        limits: `run`, `write` and `heartbeat` count here, all in seconds; None for the defaults of `Limits`.
+        encode: called with each value that is not JSON by nature. It returns something simpler, or raises `TypeError`.
+        expose_errors: send clients the message of every error, and not only of those that they can act on.
+        tuples: send messages as pairs with their metadata (event `messages`), instead of adding up their chunks (events
+            `messages/partial` and `messages/complete`).
+
+    Returns:
+        The response. It is empty, with status 204, if the client has read the run's last event already.
 
     Raises:
-        ConfigError: the stream is none of version "v2".
-        HTTPException: 400: the request names no event's id where it names one, or several.
+        ConfigError: the stream is not one of version "v2", or `on_disconnect` is not known.
+        HTTPException: 400: the request's `Last-Event-ID` is not the id of an event, or is given more than once.
     """
-    check(stream)
+    check_stream(stream)
     check_on_disconnect(on_disconnect)
     limits = Limits() if limits is None else limits
     found = find_service(request)
     service = Service() if found is None else found
-    place = _place(request)
-    if place is not None:
-        if place.over:
-            return Response(status_code=204)  # an EventSource stops at that
+    position = _request_position(request)
+    if position is not None:
+        if position.after_end:
+            # A browser's EventSource reconnects whenever a stream ends; 204 stops it.
+            return Response(status_code=204)
+        # Chunks of unfinished messages that this client has read come again, unsent, so that their sums are known.
         stream.recall()
-    wire = Wire(Writer(encode), tuples=tuples, seen=place, expose=expose_errors)
+    encoder = EventEncoder(JsonEncoder(encode), tuples=tuples, position=position, expose_errors=expose_errors)
     return EventsResponse(
-        lambda: Reading(stream, wire, limits, service, expose=expose_errors),
+        lambda: RunReader(stream, encoder, limits, service, expose_errors=expose_errors),
         service,
         limits,
         on_disconnect=on_disconnect,
-        expose=expose_errors,
+        expose_errors=expose_errors,
     )
 
 
 def check_on_disconnect(policy: OnDisconnect) -> None:
-    """Raises `ConfigError`."""
+    """Check a disconnect policy.
+
+    Args:
+        policy: the policy.
+
+    Raises:
+        ConfigError: it is neither "cancel" nor "continue".
+    """
     if cast("object", policy) not in get_args(OnDisconnect):
         raise ConfigError(f"on_disconnect is one of {', '.join(get_args(OnDisconnect))}, not {policy!r}")
 
 
-def check(stream: GraphStream[Any]) -> None:
-    """Raises `ConfigError` for a stream that does not say of what type its parts are."""
+def check_stream(stream: GraphStream[Any]) -> None:
+    """Check that a stream's chunks say of which type they are.
+
+    Args:
+        stream: the stream.
+
+    Raises:
+        ConfigError: it is not a stream of `astream(..., version="v2")`.
+    """
     given: object = stream
     if not isinstance(given, GraphStream) or not stream.is_labelled:
         raise ConfigError("sse_response takes a stream of astream(..., version='v2')")
 
 
 def last_event_id(request: Request) -> str | None:
-    """Where a reader has got to that comes back: for `astream(after=...)`. None for a new one.
+    """Return the cursor from which a reconnecting client continues: pass it to `astream(after=...)`.
 
-    The id of an event is not always a cursor; this gives the cursor in it.
+    An event's id may contain more than a cursor. This returns the cursor alone.
+
+    Args:
+        request: the client's request.
+
+    Returns:
+        The cursor, or None if the client does not reconnect.
 
     Raises:
-        HTTPException: 400: it is no id of an event.
+        HTTPException: 400: the request's `Last-Event-ID` is not the id of an event, or is given more than once.
     """
-    place = _place(request)
-    return None if place is None else place.cursor
+    position = _request_position(request)
+    return None if position is None else position.cursor
 
 
-def _place(request: Request) -> Seen | None:
+def _request_position(request: Request) -> ReaderPosition | None:
+    """Return the position that a reconnecting client has reached; None if the client does not reconnect."""
     try:
         given = last_event_id_of(request)
-        return None if given is None else seen(given)
+        return None if given is None else parse_event_id(given)
     except (InvalidCursorError, Refusal) as error:
         raise HTTPException(400, str(error)) from error
 
 
 def event_id(state: StateSnapshot) -> str | None:
-    """After which event to read on for who has a thread's state: for `Last-Event-ID`, or `astream(after=...)`.
+    """Return the event id after which a client that has a thread's state continues reading.
 
-    What was shown since that state was stored comes first, also of a superstep that is under way. So a client needs to
-    remember nothing: it takes the state, and reads on. None where nothing is stored: it reads from the beginning.
+    Send it as `Last-Event-ID`, or pass it to `astream(after=...)`. The client gets the events since that state was
+    stored, those of a superstep that is running included. So a client need not remember anything: it fetches the state,
+    and reads on.
+
+    Args:
+        state: a snapshot of the thread, as `aget_state` returns it.
+
+    Returns:
+        The id, or None if nothing is stored: then the client reads from the beginning.
     """
     checkpoint_id = state.config.get("configurable", {}).get("checkpoint_id")
     return None if checkpoint_id is None else str(Cursor(checkpoint_id, 0, 0))

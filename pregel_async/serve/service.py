@@ -1,4 +1,4 @@
-"""What the requests of one application share while it runs: its graphs with their open saver, and its shutdown."""
+"""The state that an application's requests share: its graphs with their open saver, and its shutdown."""
 
 from __future__ import annotations
 
@@ -15,20 +15,30 @@ from .._api.compiled import Graph
 from ..errors import ConfigError
 from ..runtime import RunControl
 
-KEY = "pregel_async"
-"""Under which a service is found in the state of a request, and of its application."""
+STATE_KEY = "pregel_async"
+"""The key of the service in the state of requests (`scope["state"]`) and of the application (`app.state`)."""
 
 GraphT = TypeVar("GraphT", bound=Graph[Any, Any])
 
 
 class Service:
-    """An application's graphs, while it runs.
+    """The graphs of a running application, with their open saver.
+
+    `graph_lifespan` makes one and stores it in the application's state; `service_of` returns the service of a request.
 
     Attributes:
-        control: give it to runs of your own (`astream(..., control=service.control)`), so that they stop at their next
-            barrier when the application shuts down.
-        draining: set when it does.
-        grace: seconds that runs have to get there; then they are cancelled.
+        control: the drain switch of all runs. Pass it to runs of your own (`astream(..., control=service.control)`), so
+            that they stop at their next barrier when the application shuts down.
+        draining: an event that is set when the application shuts down.
+        grace: seconds that runs have to reach their next barrier after that. Then they are cancelled.
+
+    Args:
+        graphs: the graphs that the application serves.
+        saver: an open saver to store their threads with; None leaves each graph the saver that it was compiled with.
+        grace: seconds, 0 or more.
+
+    Raises:
+        ConfigError: `grace` is not a number of seconds, 0 or more.
     """
 
     def __init__(
@@ -37,28 +47,54 @@ class Service:
         self.control = RunControl()
         self.draining = anyio.Event()
         self.grace = check_grace(grace)
+        # By identity: the keys are the very graphs that endpoints were made with. Each value holds its graph, so that
+        # no other object can get the same id.
         self._bound = {
             id(graph): (graph, graph if saver is None else graph.with_checkpointer(saver)) for graph in graphs
         }
 
     def graph(self, graph: GraphT) -> GraphT:
-        """The graph with the saver that the application has opened for it; the graph itself if it has not."""
+        """Return a graph with the saver that the application opened for it.
+
+        Args:
+            graph: a compiled graph, usually one of those that the service was made with.
+
+        Returns:
+            The graph with the application's saver; the same graph if the service was made without a saver or without
+            this graph.
+        """
         found = self._bound.get(id(graph))
         return graph if found is None else cast("GraphT", found[1])
 
     @property
     def graphs(self) -> list[Graph[Any, Any]]:
-        """All of them, with their saver."""
+        """The graphs that the service was made with, each with its saver."""
         return [bound for _, bound in self._bound.values()]
 
     def drain(self, reason: str = "shutdown") -> None:
-        """Let all runs stop at their next barrier, and take no new ones. On the event loop."""
+        """Stop all runs at their next barrier, and refuse new requests. Call it on the application's event loop.
+
+        Runs that are stopped can be resumed. The call does not wait for them.
+
+        Args:
+            reason: what `GraphDrained.reason` says in the runs that stop. The first call's reason counts.
+        """
         self.control.request_drain(reason)
         self.draining.set()
 
 
 def check_grace(grace: object) -> float:
-    """Return the time that runs have to reach a barrier, in seconds. Raises `ConfigError`."""
+    """Return a grace period in seconds, as a float.
+
+    Args:
+        grace: seconds that runs have to reach a barrier at shutdown, 0 or more; infinity is allowed.
+
+    Returns:
+        The number of seconds.
+
+    Raises:
+        ConfigError: `grace` is not a number of seconds, 0 or more.
+    """
     try:
         return read_seconds("grace", grace, zero=True, endless=True)
     except (TypeError, ValueError) as error:
@@ -66,20 +102,35 @@ def check_grace(grace: object) -> float:
 
 
 def find_service(connection: HTTPConnection) -> Service | None:
-    """The service that a request belongs to, if its application runs with `graph_lifespan`."""
+    """Return the service of the application that received a request.
+
+    Args:
+        connection: the request.
+
+    Returns:
+        The service, or None if the application runs without `graph_lifespan`.
+    """
     state: Mapping[str, Any] = connection.scope.get("state") or {}
-    found = state.get(KEY)
+    found = state.get(STATE_KEY)
     if found is None:
+        # A lifespan of the user's own may not pass on the state that `graph_lifespan` yields, and servers need not
+        # support lifespan state. `graph_lifespan` has set the attribute of `app.state` as well.
         app = connection.scope.get("app")
-        found = getattr(getattr(app, "state", None), KEY, None)
+        found = getattr(getattr(app, "state", None), STATE_KEY, None)
     return found if isinstance(found, Service) else None
 
 
 def service_of(connection: HTTPConnection) -> Service:
-    """The service that a request belongs to.
+    """Return the service of the application that received a request.
+
+    Args:
+        connection: the request.
+
+    Returns:
+        The service that `graph_lifespan` made.
 
     Raises:
-        ConfigError: its application runs without `graph_lifespan`.
+        ConfigError: the application runs without `graph_lifespan`.
     """
     found = find_service(connection)
     if found is None:

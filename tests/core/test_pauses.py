@@ -25,7 +25,7 @@ FAILED = Failed(ValueError("oops"))
 LEAVES = Finished([(PARENT, Command(graph="outer"))], leaves=True)
 
 
-class Received(Script):
+class Told(Script):
     """Says what becomes of each task instead of running it."""
 
     def __init__(self, program: Program, **outcomes: Outcome) -> None:
@@ -37,7 +37,7 @@ class Received(Script):
         return [self.outcomes.get(task.node.name, DONE) for task in tasks]
 
 
-def pair(**outcomes: Outcome) -> tuple[Received, Any]:
+def pair(**outcomes: Outcome) -> tuple[Told, Any]:
     """`a` and `b` in one superstep, then `c`."""
     made = program(
         node("a", "in", sends=["go"]),
@@ -45,7 +45,7 @@ def pair(**outcomes: Outcome) -> tuple[Received, Any]:
         node("c", "go"),
         **{"in": EphemeralValue(int), "go": EphemeralValue(int)},
     )
-    port = Received(made, **outcomes)
+    port = Told(made, **outcomes)
     return port, superstep.run(made, begin(made, {"in": 1}), port, scope=SCOPE, limit=10)
 
 

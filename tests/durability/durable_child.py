@@ -41,7 +41,7 @@ class Job(msgspec.Struct):
     mode: Durability
 
 
-class Received(Probe):
+class Told(Probe):
     """A probe that writes what it is told to the log."""
 
     def __init__(self, log: int, thread: str) -> None:
@@ -84,7 +84,7 @@ async def main(database: str, log: int, job: Job) -> None:
 
 
 async def one(inner: BaseCheckpointSaver, saver: BaseCheckpointSaver, log: int, thread: str, job: Job) -> None:
-    probe = Received(log, thread)
+    probe = Told(log, thread)
     what = job.threads[thread]
     if isinstance(what, int):
         stored = await Stored.of(inner, thread)

@@ -24,7 +24,7 @@ class Counted(TypedDict, total=False):
     log: Annotated[list[str], operator.add]
 
 
-class Received(msgspec.Struct):
+class Told(msgspec.Struct):
     """What a writer says in the end: how many runs ended well, how many were refused, how many nodes ran."""
 
     done: int = 0
@@ -32,7 +32,7 @@ class Received(msgspec.Struct):
     ran: int = 0
 
 
-def counter(saver: BaseCheckpointSaver, told: Received, **settings: Any) -> CompiledStateGraph[Any, Any, Any]:
+def counter(saver: BaseCheckpointSaver, told: Told, **settings: Any) -> CompiledStateGraph[Any, Any, Any]:
     """Counts in two supersteps: one looks, the next writes, so that two writers would overwrite each other."""
 
     async def look(state: Counted) -> dict[str, Any]:
@@ -50,7 +50,7 @@ def counter(saver: BaseCheckpointSaver, told: Received, **settings: Any) -> Comp
 
 
 async def main(database: str, action: str, times: int) -> None:
-    told = Received()
+    told = Told()
 
     async def once() -> None:
         try:

@@ -36,7 +36,7 @@ from pregel_async.errors import (
 from pregel_async.types import Durability
 from tests.durability.durable_graphs import Planned, Probe, State, node, sends, update_of
 from tests.durability.durable_world import EXPIRY, MODES, TestWorld, is_one_chain, trace_of
-from tests.durability.durable_writer import Counted, Received, counter
+from tests.durability.durable_writer import Counted, Told, counter
 from tests.helpers.passing_saver import Through
 
 pytestmark = pytest.mark.anyio
@@ -81,7 +81,7 @@ async def test_ten_runs_of_which_one_is_let_in(saver: BaseCheckpointSaver, envir
 
 async def test_ten_runs_that_wait_for_each_other(saver: BaseCheckpointSaver) -> None:
     """P6: with `on_conflict="wait"` every one of them counts."""
-    told = Received()
+    told = Told()
     graph = counter(saver, told)
     async with anyio.create_task_group() as group:
         for _ in range(10):
@@ -120,7 +120,7 @@ async def test_one_run_id_twice(saver: BaseCheckpointSaver, environment: TestWor
 
 async def test_a_run_within_a_run(saver: BaseCheckpointSaver, environment: TestWorld) -> None:
     """P6: a node that runs its own thread is refused, like anybody else; other threads it may run."""
-    inner = counter(saver, Received(), environment=environment)
+    inner = counter(saver, Told(), environment=environment)
 
     async def outer(state: Counted) -> dict[str, Any]:
         with pytest.raises(ThreadBusyError):
@@ -141,7 +141,7 @@ async def test_a_run_within_a_run(saver: BaseCheckpointSaver, environment: TestW
 def test_twenty_event_loops(together: bool, tmp_path: Path) -> None:
     """P6, P13: one compiled graph and one open saver serve 20 OS threads, each with a loop of its own."""
     times = 2 if together else 5
-    told = Received()
+    told = Told()
 
     async def main() -> None:
         async with SqliteSaver(tmp_path / "threads.db", synchronous="NORMAL", busy_timeout=60) as saver:
@@ -228,7 +228,7 @@ def test_two_processes(action: str, tmp_path: Path) -> None:
     with writer(database, action, 10) as first, writer(database, action, 10) as second:
         go(first)
         go(second)
-        told = [msgspec.json.decode(process.communicate()[0], type=Received) for process in (first, second)]
+        told = [msgspec.json.decode(process.communicate()[0], type=Told) for process in (first, second)]
         assert [first.returncode, second.returncode] == [0, 0]
     done, refused, ran = (sum(getattr(one, name) for one in told) for name in ("done", "refused", "ran"))
     assert done + refused == 20 and ran == done and done >= 1
@@ -236,7 +236,7 @@ def test_two_processes(action: str, tmp_path: Path) -> None:
 
     async def look() -> None:
         async with SqliteSaver(database) as saver:
-            assert (await counter(saver, Received()).aget_state("t")).values["n"] == done
+            assert (await counter(saver, Told()).aget_state("t")).values["n"] == done
             await is_one_chain(saver)
 
     anyio.run(look)
@@ -246,7 +246,7 @@ async def test_a_process_that_lives_and_then_is_gone(tmp_path: Path) -> None:
     """P6: its lease is respected as long as it lives, and gone with it, even while nobody has collected it."""
     database = tmp_path / "threads.db"
     async with SqliteSaver(database) as saver:
-        graph = counter(saver, told := Received())
+        graph = counter(saver, told := Told())
         with writer(database, "lease") as process:
             go(process)
             assert process.stdout is not None

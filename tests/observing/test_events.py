@@ -51,7 +51,7 @@ from pregel_async.observing import (
     UpdateEnded,
     UpdateStarted,
 )
-from tests.observing.watched import Clock, Received, Slow, State, beside, chain, node
+from tests.observing.watched import Clock, EventLog, Slow, State, beside, chain, node
 
 pytestmark = pytest.mark.anyio
 
@@ -68,7 +68,7 @@ def clock() -> Clock:
 
 async def test_a_run_is_told_from_its_beginning_to_its_end(clock: Clock) -> None:
     """Run, superstep, attempt, attempt, what was stored, superstep, run; the hidden start is no superstep."""
-    told = Received()
+    told = EventLog()
     graph = chain(("a", node("a", clock=clock, takes=3)), ("b", node("b", clock=clock, takes=5)))
     graph = graph.compile(Slow(clock, 0.25, 0.5), environment=clock, name="two", observer=told)
     await graph.ainvoke({"log": []}, {"configurable": {"thread_id": "t"}, "run_id": "mine"})
@@ -108,7 +108,7 @@ async def test_a_run_is_told_from_its_beginning_to_its_end(clock: Clock) -> None
 
 async def test_a_graph_inside_is_told_with_the_node_that_runs_it(clock: Clock) -> None:
     """It shares the call's id, has its own namespace, and refers to the node's attempt and to the run around it."""
-    told = Received()
+    told = EventLog()
     inner = chain(("x", node("x"))).compile(name="inner")
     graph = chain(("a", inner)).compile(InMemorySaver(), name="outer", observer=told)
     await graph.ainvoke({"log": []}, "t")
@@ -127,7 +127,7 @@ async def test_a_graph_inside_is_told_with_the_node_that_runs_it(clock: Clock) -
 
 
 async def test_a_called_task_is_told_with_its_caller() -> None:
-    told = Received()
+    told = EventLog()
 
     @task
     async def inner(number: int) -> int:
@@ -150,7 +150,7 @@ async def test_a_called_task_is_told_with_its_caller() -> None:
 
 async def test_what_a_router_at_the_start_does_is_no_superstep() -> None:
     """A task that it calls and a graph that it runs are told, with no superstep and no node."""
-    told = Received()
+    told = EventLog()
     inner = chain(("x", node("x"))).compile(name="inner")
 
     @task
@@ -174,7 +174,7 @@ async def test_what_a_router_at_the_start_does_is_no_superstep() -> None:
 
 
 async def test_each_attempt_is_told_and_why_it_is_tried_again(clock: Clock) -> None:
-    told, figures = Received(), Figures()
+    told, figures = EventLog(), Figures()
     graph = chain(("a", node("a", clock=clock, takes=1, fails=2)), retry_policy=RETRY)
     await graph.compile(environment=clock, observer=told).ainvoke({"log": []}, observer=figures)
     assert [each.number for each in told.of(AttemptStarted)] == [1, 2, 3]
@@ -196,7 +196,7 @@ async def test_each_attempt_is_told_and_why_it_is_tried_again(clock: Clock) -> N
 
 async def test_a_failure_that_is_handled_fails_no_superstep() -> None:
     """The error handler is a task of its own."""
-    told, figures = Received(), Figures()
+    told, figures = EventLog(), Figures()
 
     async def handler(state: State, error: NodeError) -> State:
         return {"log": ["handled"]}
@@ -218,7 +218,7 @@ async def test_a_failure_that_is_collected_is_told_once() -> None:
     class Collects(TypedDict, total=False):
         failed: Annotated[list[Any], operator.add]
 
-    told, figures = Received(), Figures()
+    told, figures = EventLog(), Figures()
 
     async def fails(state: Any) -> Any:
         raise ConnectionError("no")
@@ -233,7 +233,7 @@ async def test_a_failure_that_is_collected_is_told_once() -> None:
 
 async def test_a_node_whose_router_alone_runs_again() -> None:
     """P3: the node has run before, and is no task of this call; the attempt says that only routers run."""
-    told, figures, left = Received(), Figures(), [1]
+    told, figures, left = EventLog(), Figures(), [1]
 
     async def router(state: State) -> str:
         if left:
@@ -252,7 +252,7 @@ async def test_a_node_whose_router_alone_runs_again() -> None:
 
 async def test_how_tasks_of_a_failed_superstep_have_ended() -> None:
     """One fails, one had finished, one is cancelled; and none is left open."""
-    told, gate = Received(), anyio.Event()
+    told, gate = EventLog(), anyio.Event()
 
     async def done(state: State) -> State:
         gate.set()
@@ -289,7 +289,7 @@ async def test_how_tasks_of_a_failed_superstep_have_ended() -> None:
 
 async def test_a_failed_fold_ends_the_superstep_as_failed() -> None:
     """The node has finished; its update is refused."""
-    told = Received()
+    told = EventLog()
 
     async def bad(state: State) -> Any:
         return {"log": 5}
@@ -304,7 +304,7 @@ async def test_a_failed_fold_ends_the_superstep_as_failed() -> None:
 
 
 async def test_a_question_is_no_failure() -> None:
-    told, figures = Received(), Figures()
+    told, figures = EventLog(), Figures()
 
     async def asks(state: State) -> State:
         return {"log": [interrupt("who?")]}
@@ -322,7 +322,7 @@ async def test_a_question_is_no_failure() -> None:
 
 async def test_how_runs_stop() -> None:
     """At a breakpoint, drained, over budget, cancelled; with a bad input before they begin."""
-    told = Received()
+    told = EventLog()
 
     async def drains(state: State) -> State:
         control.request_drain("enough")
@@ -362,7 +362,7 @@ async def test_how_runs_stop() -> None:
 @pytest.mark.parametrize("stored", [False, True])
 async def test_what_was_spent_is_told_with_the_call(stored: bool) -> None:
     """All of it, by nodes of graphs inside too, and of a failed attempt; once, and not again with the graph inside."""
-    told, figures = Received(), Figures()
+    told, figures = EventLog(), Figures()
     left = [1]
 
     async def spends(state: State) -> State:
@@ -384,7 +384,7 @@ async def test_what_was_spent_is_told_with_the_call(stored: bool) -> None:
 @pytest.mark.parametrize("stored", [False, True])
 async def test_a_cancelled_run_leaves_nothing_open(stored: bool) -> None:
     """Everything that was told to have begun is told to have ended, inside first."""
-    told = Received()
+    told = EventLog()
 
     async def waits(state: State) -> State:
         scope.cancel()
@@ -404,7 +404,7 @@ async def test_a_cancelled_run_leaves_nothing_open(stored: bool) -> None:
 
 
 async def test_a_closed_stream_is_a_cancelled_run() -> None:
-    told = Received()
+    told = EventLog()
     graph = chain(("a", node("a")), ("b", node("b"))).compile(observer=told)
     async with graph.astream({"log": []}, capacity=1) as chunks:
         async for _ in chunks:
@@ -414,7 +414,7 @@ async def test_a_closed_stream_is_a_cancelled_run() -> None:
 
 async def test_what_an_outer_failure_hides_does_not_count(clock: Clock) -> None:
     """A graph that is called while an exception is being handled has not raised it."""
-    told = Received()
+    told = EventLog()
     graph = chain(("a", node("a"))).compile(observer=told)
     try:
         raise ConnectionError("earlier")
@@ -428,7 +428,7 @@ async def test_what_an_outer_failure_hides_does_not_count(clock: Clock) -> None:
 
 async def test_what_is_stored_is_told_with_its_size_and_how_long_it_took(clock: Clock) -> None:
     """By the saver's own counts: rows, records and bytes."""
-    told, figures = Received(), Figures()
+    told, figures = EventLog(), Figures()
     saver = Slow(clock, 0.04, 0.02, 0.01)
     sizes: list[tuple[int, int]] = []
 
@@ -458,7 +458,7 @@ async def test_what_is_stored_is_told_with_its_size_and_how_long_it_took(clock: 
 
 
 async def test_events_that_are_kept_are_stored_too(clock: Clock) -> None:
-    told = Received()
+    told = EventLog()
     graph = chain(("a", node("a"))).compile(InMemorySaver(), observer=told)
     async with graph.astream({"log": []}, "t", keep_events=True, version="v2") as chunks:
         async for _ in chunks:
@@ -467,7 +467,7 @@ async def test_events_that_are_kept_are_stored_too(clock: Clock) -> None:
 
 
 async def test_a_write_that_fails_is_told_and_stored_by_nobody(clock: Clock) -> None:
-    told, figures = Received(), Figures()
+    told, figures = EventLog(), Figures()
     saver = Slow(clock, 0.5)
     saver.fails["commit"] = StorageError("the disk is full")
     graph = chain(("a", node("a"))).compile(saver, environment=clock, observer=told)
@@ -484,7 +484,7 @@ async def test_a_write_that_fails_is_told_and_stored_by_nobody(clock: Clock) -> 
 
 async def test_runs_that_meet_on_a_thread(clock: Clock) -> None:
     """One that does not run, and one that waits, which is told once however often it looks."""
-    told, looked = Received(), anyio.Event()
+    told, looked = EventLog(), anyio.Event()
     go = anyio.Event()
 
     class Looks(Observer):
@@ -537,7 +537,7 @@ class Both(Observer):
 
 async def test_a_thread_that_is_taken_over(clock: Clock) -> None:
     """The run that lost it is told of, and its write."""
-    told, figures = Received(), Figures()
+    told, figures = EventLog(), Figures()
     saver = InMemorySaver()
 
     async def slow(state: State) -> State:
@@ -558,8 +558,8 @@ async def test_a_thread_that_is_taken_over(clock: Clock) -> None:
 
 
 async def test_how_many_parts_wait_for_the_reader() -> None:
-    """Told as each is put into the queue: one more, until it is full, and never beyond."""
-    told, figures = Received(), Figures()
+    """EventLog as each is put into the queue: one more, until it is full, and never beyond."""
+    told, figures = EventLog(), Figures()
     graph = chain(*((name, node(name)) for name in "abcde")).compile(observer=told)
     async with graph.astream({"log": []}, stream_mode="updates", capacity=3, observer=figures) as chunks:
         with anyio.fail_after(30):
@@ -580,7 +580,7 @@ async def test_how_many_parts_wait_for_the_reader() -> None:
 
 async def test_chunks_that_nobody_waits_for_are_no_queue() -> None:
     """`ainvoke` that returns chunks keeps them all."""
-    told = Received()
+    told = EventLog()
     await chain(("a", node("a"))).compile(observer=told).ainvoke({"log": []}, stream_mode="updates")
     assert told.of(StreamFilled) == []
 
@@ -590,7 +590,7 @@ async def test_chunks_that_nobody_waits_for_are_no_queue() -> None:
 
 async def test_an_edit_of_a_thread_is_told(clock: Clock) -> None:
     """How many supersteps it makes, and how long it took; it is no run."""
-    told, figures = Received(), Figures()
+    told, figures = EventLog(), Figures()
     saver = Slow(clock)
     graph = chain(("a", node("a"))).compile(saver, environment=clock, name="edited")
     await graph.ainvoke({"log": []}, "t")
@@ -618,7 +618,7 @@ async def test_an_edit_of_a_thread_is_told(clock: Clock) -> None:
 
 async def test_the_calls_observer_is_told_besides_the_graphs() -> None:
     """Whoever asked to watch watches; one that is given twice is told once."""
-    first, second = Received(), Received()
+    first, second = EventLog(), EventLog()
     graph = chain(("a", node("a"))).compile(observer=first)
     await graph.ainvoke({"log": []}, observer=second)
     assert first.events == second.events
@@ -631,7 +631,7 @@ async def test_the_calls_observer_is_told_besides_the_graphs() -> None:
 
 async def test_a_graph_inside_has_its_own_observer_too() -> None:
     """It is told of that graph alone; the one around is told of both."""
-    outer, inner, own_saver = Received(), Received(), Received()
+    outer, inner, own_saver = EventLog(), EventLog(), EventLog()
     inside = chain(("x", node("x"))).compile(name="inside", observer=inner)
     apart = chain(("y", node("y"))).compile(InMemorySaver(), name="apart", observer=own_saver)
 
@@ -652,7 +652,7 @@ async def test_a_graph_inside_has_its_own_observer_too() -> None:
 
 def test_every_way_to_make_a_graph_takes_an_observer() -> None:
     """Channels and workflows; and the verbs without async."""
-    told = Received()
+    told = EventLog()
     low = Pregel(
         nodes={"a": NodeBuilder().subscribe_only("in").do(lambda x: x + 1).write_to("out")},
         channels={"in": LastValue(int), "out": LastValue(int)},
@@ -668,25 +668,25 @@ def test_every_way_to_make_a_graph_takes_an_observer() -> None:
 
     assert flow.invoke(3) == 3
     assert [each.graph for each in told.of(RunEnded)] == ["Pregel", "flow"]
-    for_call = Received()
+    for_call = EventLog()
     assert chain(("a", node("a"))).compile().invoke({"log": []}, observer=for_call) == {"log": ["a"]}
     assert list(chain(("a", node("a"))).compile().stream({"log": []}, observer=for_call))
     assert [each.status for each in for_call.of(RunEnded)] == ["done", "done"]
 
 
-@pytest.mark.parametrize("wrong", [Received, print, "told"])
+@pytest.mark.parametrize("wrong", [EventLog, print, "told"])
 async def test_what_is_no_observer_is_refused(wrong: Any) -> None:
     """Where it is declared, and before anything runs; a class is told that it is one."""
     graph = chain(("a", node("a")))
     with pytest.raises(GraphValidationError, match="observer"):
         graph.compile(observer=wrong)
-    with pytest.raises(ConfigError, match="the class Told: make one" if wrong is Received else "not a "):
+    with pytest.raises(ConfigError, match="the class EventLog: make one" if wrong is EventLog else "not a "):
         await graph.compile().ainvoke({"log": []}, observer=wrong)
 
 
 async def test_runs_with_one_id_do_not_mix() -> None:
     """Two calls that were given the same id, at the same time: each attempt belongs to its own run."""
-    told, started = Received(), []
+    told, started = EventLog(), []
     both = anyio.Event()
 
     async def meets(state: State) -> State:

@@ -20,7 +20,7 @@ from pregel_async import START, Command, NodeError, RetryPolicy, StateGraph, int
 from pregel_async._runtime.observing import observation, observed, observer, observers
 from pregel_async.errors import ObserverWarning
 from pregel_async.observing import AttemptStarted, Event, Figures, Observer, RunEnded, RunStarted
-from tests.observing.watched import Clock, Received, Slow, State, beside, chain, node
+from tests.observing.watched import Clock, EventLog, Slow, State, beside, chain, node
 
 pytestmark = pytest.mark.anyio
 
@@ -115,7 +115,7 @@ class Broken(Observer):
 @pytest.mark.parametrize("stored", [False, True])
 async def test_an_observer_that_raises_changes_nothing(stored: bool) -> None:
     """P9: it is told once, when the run has ended, with what it was and how often; the others miss nothing."""
-    broken, told = Broken(), Received()
+    broken, told = Broken(), EventLog()
     inner = chain(("x", node("x"))).compile()
     graph = chain(("a", node("a")), ("b", inner)).compile(InMemorySaver() if stored else None, observer=broken)
     with warnings.catch_warnings(record=True) as caught:
@@ -178,7 +178,7 @@ async def test_where_warnings_are_errors_the_runs_own_error_is_raised() -> None:
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
 async def test_what_ends_the_process_is_let_through(error: type[BaseException]) -> None:
     """Ctrl-C may hit an observer's code as well as any other."""
-    told = Received()
+    told = EventLog()
 
     class Ends(Observer):
         def observe(self, event: Event, /) -> None:

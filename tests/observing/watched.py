@@ -63,7 +63,7 @@ class Slow(Through):
         return await call()
 
 
-class Received(Observer):
+class EventLog(Observer):
     """Keeps what it is told."""
 
     def __init__(self) -> None:

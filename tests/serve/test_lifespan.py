@@ -21,7 +21,7 @@ from checkpoint_savers.records import RUN, Owner
 from pregel_async import Runtime
 from pregel_async.errors import ConfigError
 from pregel_async.serve import graph_endpoint, graph_lifespan, last_event_id, service_of, sse_response
-from pregel_async.serve.known import Known
+from pregel_async.serve.run_metadata import RunMetadata
 from pregel_async.serve.service import Service
 from pregel_async.testing import VirtualClock
 from tests.serve.browser import browsing
@@ -197,7 +197,7 @@ async def test_what_had_a_context_is_not_picked_up_without_it(caplog: pytest.Log
         async with browsing(application(Starlette, graph, saver=saver, pick_up=True)):
             while not caplog.records:
                 await anyio.sleep(0)
-    assert "'ada' was cut off and is left alone" in caplog.text
+    assert "'ada' was cut off and is not resumed" in caplog.text
     assert (await graph.with_checkpointer(saver).aget_state("ada")).next == ("held",)
     assert contexts == [{"user": "ada"}]
 
@@ -459,10 +459,10 @@ async def test_what_a_service_knows_of_a_run_is_apart_from_its_threads_metadata(
 
 def test_what_is_known_of_a_run() -> None:
     """P4: what an endpoint has stored, and nothing of the user's own keys of the same names."""
-    own = Known(attempt=2, modes=["updates"]).metadata("chat")
-    known = Known.of({"run_id": "r", "user": "ada", **own})
+    own = RunMetadata(attempt=2, modes=["updates"]).to_metadata("chat")
+    known = RunMetadata.from_metadata({"run_id": "r", "user": "ada", **own})
     assert (known.run_id, known.graph, known.attempt, known.modes) == ("r", "chat", 2, ["updates"])
-    known = Known.of({"run_id": "r", "user": "ada", **own[RUN]})
+    known = RunMetadata.from_metadata({"run_id": "r", "user": "ada", **own[RUN]})
     assert (known.run_id, known.graph, known.attempt, known.modes) == ("r", "", 1, [])
 
 

@@ -399,7 +399,7 @@ async def test_limits() -> None:
 )
 async def test_functions_that_are_none(more: dict[str, Any]) -> None:
     """What is asked for each request is a function: another thing is refused when the endpoint is made."""
-    with pytest.raises(ConfigError, match=f"{next(iter(more))}= is a function"):
+    with pytest.raises(ConfigError, match=f"{next(iter(more))}= must be a function"):
         graph_endpoint(steps().compile(InMemorySaver()), **more)
 
 

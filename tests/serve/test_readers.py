@@ -10,7 +10,7 @@ import pytest
 from checkpoint_savers import InMemorySaver
 from pregel_async import StreamWriter
 from pregel_async.serve import Limits, graph_endpoint
-from pregel_async.serve.audience import Audience
+from pregel_async.serve.readers import ReaderRegistry
 from tests.serve.browser import browsing
 from tests.serve.served import Gate, Log, chain, gated, logs
 
@@ -185,12 +185,12 @@ async def test_who_left_before_the_run_began_takes_no_seat() -> None:
     (`enqueue`), and whose client had left, took a seat when its run began: when the reader before it was gone, its run
     went on for nobody.
     """
-    audience = Audience()
-    reader, gone = audience.seat("t"), audience.seat("t")
-    reader.take()
-    gone.leave()
-    assert gone.others
-    gone.take()
-    reader.leave()
+    readers = ReaderRegistry()
+    reader, gone = readers.new_registration("t"), readers.new_registration("t")
+    reader.register()
+    gone.unregister()
+    assert gone.has_others
+    gone.register()
+    reader.unregister()
     with anyio.fail_after(1):
-        await gone.nobody()
+        await gone.wait_until_unread()

@@ -42,8 +42,8 @@ async def statuses(browser: Browser, *asked: dict[str, Any]) -> list[int]:
     [
         (b"", 400, "empty"),
         (b"{", 400, "truncated"),
-        (b'{"input": NaN}', 400, "no JSON"),
-        (b"\xff\xfe{}", 400, "no JSON"),
+        (b'{"input": NaN}', 400, "not JSON"),
+        (b"\xff\xfe{}", 400, "not JSON"),
         (b'{"input": ' + b"[" * 100_000, 422, "levels deep"),
         (b"[]", 422, "object"),
         (b'"hello"', 422, "object"),
@@ -245,7 +245,7 @@ async def test_any_thread() -> None:
         done = await browser.ask(json={"command": {"resume": "yes"}, "config": named}, headers=DOCUMENT)
         assert done.json["output"] == {"log": ["first", "yes"]}
         assert (done.json["status"], done.json["thread_id"]) == ("success", thread)
-    with pytest.raises(ConfigError, match="whose thread"):
+    with pytest.raises(ConfigError, match="give one of them"):
         graph_endpoint(asking().compile(), thread=whose, allow_any_thread=True)
     with pytest.raises(ConfigError, match="compile"):
         graph_endpoint(asking())  # a builder

@@ -22,9 +22,9 @@ from checkpoint_savers import InMemorySaver
 from pregel_async import START, Interrupt, StateGraph, StreamWriter, add_messages, interrupt
 from pregel_async.errors import InvalidCursorError
 from pregel_async.serve import graph_endpoint, sse_response
+from pregel_async.serve.event_encoder import EventEncoder, ReaderPosition, parse_event_id
 from pregel_async.serve.failures import log
-from pregel_async.serve.plain import Writer
-from pregel_async.serve.wire import Seen, Wire, seen
+from pregel_async.serve.json_encoder import JsonEncoder
 from tests.serve.browser import Event, browsing, parsed
 from tests.serve.served import CHUNK, Log, asking, chain, logs
 
@@ -87,15 +87,15 @@ class Broken:
 )
 async def test_values(value: Any, says: Any) -> None:
     """Whatever a state holds goes out as JSON; what has no such form is named, and nothing of it is told."""
-    assert json.loads(Writer()(value)) == says
-    assert b"1234" not in Writer()({"in": [value]})
+    assert json.loads(JsonEncoder()(value)) == says
+    assert b"1234" not in JsonEncoder()({"in": [value]})
 
 
 async def test_values_that_hold_themselves() -> None:
     """They end somewhere."""
     endless: list[Any] = []
     endless.append(endless)
-    assert b"__unserializable__" in Writer()(endless)
+    assert b"__unserializable__" in JsonEncoder()(endless)
 
 
 async def test_values_of_ones_own() -> None:
@@ -106,7 +106,7 @@ async def test_values_of_ones_own() -> None:
             return {"opaque": [UUID(int=0)]}
         raise TypeError
 
-    write = Writer(encode)
+    write = JsonEncoder(encode)
     assert json.loads(write([Opaque(), ValueError()])) == [{"opaque": [str(UUID(int=0))]}, "ValueError"]
     assert json.loads(write({(): Opaque()})) == {"[]": {"opaque": [str(UUID(int=0))]}}
 
@@ -116,7 +116,7 @@ async def test_values_of_ones_own() -> None:
 
 async def test_ids() -> None:
     """Each is text that grows; the halves, what is complete later, and the end are told from places."""
-    wire = Wire(Writer(), tuples=False)
+    encoder = EventEncoder(JsonEncoder(), tuples=False)
     part: Any = {
         "type": "messages",
         "ns": (),
@@ -127,28 +127,28 @@ async def test_ids() -> None:
         "task": {"id": "t1", "ns": (), "name": "says"},
     }
     part["data"] = ({"role": "assistant", "content": "x", "id": "m"}, {})
-    half, whole = parsed(b"".join(wire.part(part)).decode())
+    half, whole = parsed(b"".join(encoder.encode_part(part)).decode())
     part = {**part, "seq": 5, "cursor": f"{AT}.000002.00000008.00000005"}
-    parsed(b"".join(wire.part(part)).decode())
-    (complete,) = parsed(b"".join(wire.rest("success")).decode())
-    (end,) = parsed(wire.end("r", "success").decode())
+    parsed(b"".join(encoder.encode_part(part)).decode())
+    (complete,) = parsed(b"".join(encoder.encode_final_messages("success")).decode())
+    (end,) = parsed(encoder.encode_end("r", "success").decode())
     assert half.id is not None
     assert whole.id is not None
     assert complete.id is not None
     assert end.id is not None
     assert f"{AT}.000002.00000006.00000003" < half.id < whole.id < f"{AT}.000002.00000008.+00000005"
     assert f"{AT}.000002.00000008.00000005" < complete.id < end.id < f"{AT}.000002.00000009.+00000006"
-    assert seen(half.id) == Seen(f"{AT}.000002.00000006.00000003", half=True)
-    assert seen(whole.id) == Seen(f"{AT}.000002.00000007.00000004")
-    assert seen(complete.id) == Seen(f"{AT}.000002.00000008.00000005", ended=1)
-    assert seen(end.id) == Seen(f"{AT}.000002.00000008.00000005", over=True)
+    assert parse_event_id(half.id) == ReaderPosition(f"{AT}.000002.00000006.00000003", mid_part=True)
+    assert parse_event_id(whole.id) == ReaderPosition(f"{AT}.000002.00000007.00000004")
+    assert parse_event_id(complete.id) == ReaderPosition(f"{AT}.000002.00000008.00000005", completions=1)
+    assert parse_event_id(end.id) == ReaderPosition(f"{AT}.000002.00000008.00000005", after_end=True)
     for bad in (
         f"{AT}.000002.00000008.00000005-",
         f"{AT}.000002.00000008.00000005-x",
         f"{AT}.000002.00000008-1.00000005",
     ):
         with pytest.raises(InvalidCursorError):
-            seen(bad)
+            parse_event_id(bad)
 
 
 # ---- messages --------------------------------------------------------------------------------------------------------
@@ -325,7 +325,7 @@ async def test_messages_that_do_not_say_that_they_have_ended(saver: str) -> None
 @pytest.mark.parametrize("epoch", [1, 2])
 async def test_what_is_void_is_never_complete(epoch: int) -> None:
     """A message of a superstep that starts anew is said anew: what was said of it before is dropped."""
-    wire = Wire(Writer(), tuples=False)
+    encoder = EventEncoder(JsonEncoder(), tuples=False)
     part: Any = {
         "type": "messages",
         "ns": (),
@@ -336,13 +336,13 @@ async def test_what_is_void_is_never_complete(epoch: int) -> None:
         "task": {"id": "t1", "ns": (), "name": "says"},
     }
     part["data"] = ({**CHUNK, "content": "He", "id": "m"}, {})
-    wire.part(part)
+    encoder.encode_part(part)
     void: Any = {"type": "superstep_restarted", "cursor": f"c.00000{epoch}.00000001.00000002", "task": None}
     void["data"] = {"step": 1, "checkpoint_id": "c", "after": "c.000000.00000000.00000000", "tasks": [part["task"]]}
     told = [
-        *wire.part({**part, **void, "seq": 2}),
-        *wire.part({**part, "seq": 3, "cursor": "c.000002.00000002.00000003"}),
-        *wire.rest("success"),
+        *encoder.encode_part({**part, **void, "seq": 2}),
+        *encoder.encode_part({**part, "seq": 3, "cursor": "c.000002.00000002.00000003"}),
+        *encoder.encode_final_messages("success"),
     ]
     events = parsed(b"".join(told).decode())
     assert [event.name for event in events] == [

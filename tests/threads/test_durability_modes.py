@@ -55,7 +55,7 @@ async def stored(graph: Any, step: int) -> None:
             await anyio.lowlevel.checkpoint()
 
 
-class Received(Through):
+class Told(Through):
     """A saver that lists the verbs that write, waits where it is told to, and fails when it is told to.
 
     Attributes:
@@ -89,7 +89,7 @@ class Received(Through):
 
 async def test_exit_stores_one_checkpoint() -> None:
     """A run that ends well stores one checkpoint, whose parent is the last one that was stored before it."""
-    saver = Received(InMemorySaver())
+    saver = Told(InMemorySaver())
     graph = chain(saver, "a", "b", "c")
     for number in range(3):
         assert len((await graph.ainvoke({"log": ["in"]}, "t", durability="exit"))["log"]) == 4 * (number + 1)
@@ -375,7 +375,7 @@ async def test_a_caught_failure_inside(mode: Durability) -> None:
 async def test_who_inherits_it() -> None:
     """A graph that a node runs is as durable as the run around it; to say the same is fine, to say otherwise is an
     error; a run of its own has its own."""
-    saver = Received(InMemorySaver())
+    saver = Told(InMemorySaver())
     inner = chain(None, "i")
     own = chain(InMemorySaver(), "o", "p")
     given: list[Any] = [None]
@@ -436,7 +436,7 @@ async def test_workflows(mode: Durability) -> None:
 
 async def test_storing_overlaps_with_the_next_superstep() -> None:
     """While a slow saver stores a superstep, the next one's node runs; the one after that waits for it."""
-    saver = Received(InMemorySaver())
+    saver = Told(InMemorySaver())
     gate = anyio.Event()
     ran: list[str] = []
 
@@ -476,7 +476,7 @@ async def test_storing_overlaps_with_the_next_superstep() -> None:
 async def test_failing_storage(mode: Durability) -> None:
     """The run ends with the storage's error, which says what is not stored; no node starts after it was known; once
     storage is back, the thread goes on from where it stands."""
-    saver = Received(InMemorySaver())
+    saver = Told(InMemorySaver())
     ran: list[str] = []
 
     def runs(name: str) -> Node:
@@ -510,7 +510,7 @@ async def test_failing_storage(mode: Durability) -> None:
 
 async def test_a_failed_commit_beside_a_node_stops_the_run() -> None:
     """The node that was running comes to its end, and nothing is started any more: no sibling graph, no next node."""
-    saver = Received(InMemorySaver())
+    saver = Told(InMemorySaver())
     ran: list[str] = []
 
     async def b(state: State) -> dict[str, Any]:
@@ -548,7 +548,7 @@ async def test_a_failed_commit_beside_a_node_stops_the_run() -> None:
 
 async def test_no_node_starts_once_storing_has_failed() -> None:
     """P4: the commit of a superstep fails while the run waits for its reader: the next superstep does not start."""
-    saver = Received(InMemorySaver())
+    saver = Told(InMemorySaver())
     ran: list[str] = []
 
     async def a(state: State) -> dict[str, Any]:
@@ -599,7 +599,7 @@ async def test_committed_is_never_ahead(mode: Durability) -> None:
 
 async def test_live_parts_are_not_held_back() -> None:
     """With "exit" an update is shown when it happens, long before it is stored."""
-    saver = Received(InMemorySaver())
+    saver = Told(InMemorySaver())
     read = anyio.Event()
 
     async def b(state: State) -> dict[str, Any]:
