@@ -15,11 +15,9 @@ from typing import Annotated, Any
 
 import typer
 
-from .ending import DbOption, TracebackOption, guarded
-from .listing import exists, print_rows
-from .listing import history as read_history
-from .running import Request
-from .running import run as run_graph
+from .exit_codes import DbOption, TracebackOption, report_errors
+from .history import database_exists, print_rows, read_history
+from .run_command import RunRequest, run_graph
 from .target import NotStoredError, UsageError, attach, load
 from .threads import threads
 
@@ -121,14 +119,14 @@ def run(
     Progress goes to standard error, the output to standard output. Ctrl-C or SIGTERM ends the run in order and says how
     to go on; a second one ends it at once. Whatever ends it, what was recorded does not run again.
     """
-    with guarded(full=traceback):
-        given = _input(input)
-        if given is not None and resume is not None:
+    with report_errors(full=traceback):
+        graph_input = _parse_input(input)
+        if graph_input is not None and resume is not None:
             raise UsageError("--input begins anew and --resume answers: give one of them")
-        request = Request(
+        request = RunRequest(
             target=graph,
-            given=given,
-            resume=_input(resume, "--resume"),
+            graph_input=graph_input,
+            resume=_parse_input(resume, "--resume"),
             thread=thread,
             db=db,
             recursion_limit=recursion_limit,
@@ -158,8 +156,8 @@ def history(
     traceback: TracebackOption = False,
 ) -> None:
     """List the checkpoints of a thread, newest first."""
-    with guarded(full=traceback):
-        if not exists(db):
+    with report_errors(full=traceback):
+        if not database_exists(db):
             raise NotStoredError(f"there is no database {db}")
         rows = read_history(None if graph is None else load(graph), thread=thread, db=db, limit=limit)
         if not rows:
@@ -184,7 +182,7 @@ def draw(
     traceback: TracebackOption = False,
 ) -> None:
     """Print a graph: as mermaid, as text for the terminal, as an SVG image, or as JSON."""
-    with guarded(full=traceback):
+    with report_errors(full=traceback):
         drawn = attach(load(graph), None).get_graph(xray=xray)
         if form is Format.text:
             print(drawn.draw_text(width=shutil.get_terminal_size().columns))
@@ -196,7 +194,7 @@ def draw(
             print(drawn.draw_mermaid(), end="")
 
 
-def _input(text: str | None, source: str = "--input") -> Any:
+def _parse_input(text: str | None, source: str = "--input") -> Any:
     """The value that an option means."""
     if text is None:
         return None

@@ -14,14 +14,14 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 
 from ..types import INTERRUPT, StreamMode
-from .showing import escaped, plural, seconds
+from .formatting import escape, format_duration, plural
 
 MODES: tuple[StreamMode, ...] = ("tasks", "updates")
 """What is streamed for it. `tasks` tells each task of a superstep before one of them runs, `updates` each that is done,
 those recorded by an earlier run too."""
 
 
-class Progress:
+class RunProgress:
     """Counts of one run.
 
     Attributes:
@@ -52,7 +52,7 @@ class Progress:
         return time.monotonic() - self._began
 
     @property
-    def is_between(self) -> bool:
+    def is_superstep_done(self) -> bool:
         """All tasks of the superstep are done, and none of the next has been told."""
         return self.done == self.planned
 
@@ -60,22 +60,22 @@ class Progress:
     def nodes(self) -> str:
         """The nodes that are at work; of a superstep that is over, those that were."""
         names = tuple(self._left) or self._names
-        return escaped(", ".join(names[:3])) + (", ..." if len(names) > 3 else "")
+        return escape(", ".join(names[:3])) + (", ..." if len(names) > 3 else "")
 
-    def take(self, mode: str, chunk: Mapping[str, Any]) -> bool:
+    def count_chunk(self, mode: str, chunk: Mapping[str, Any]) -> bool:
         """Count a chunk. Whether it says that a task is done."""
         if mode == "updates":
             if INTERRUPT in chunk:  # questions, which are told at the end
                 return False
             name = next(key for key in chunk if key != "__metadata__")
-            self._end(name, recorded="__metadata__" in chunk)
+            self._end_task(name, recorded="__metadata__" in chunk)
             return True
         if "input" in chunk:
-            self._plan(chunk["name"])
+            self._plan_task(chunk["name"])
         return False
 
-    def _plan(self, name: str) -> None:
-        if self.is_between:
+    def _plan_task(self, name: str) -> None:
+        if self.is_superstep_done:
             self.step += not self._first
             self._first = False
             self.planned = self.done = self.recorded = 0
@@ -86,32 +86,32 @@ class Progress:
             self._names = (*self._names, name)
         self._left[name] += 1
 
-    def _end(self, name: str, *, recorded: bool) -> None:
+    def _end_task(self, name: str, *, recorded: bool) -> None:
         self.done += 1
         self.recorded += recorded
         self.tasks += not recorded
         self._left[name] -= 1
         if not self._left[name]:
             del self._left[name]
-        self.supersteps += self.is_between
+        self.supersteps += self.is_superstep_done
 
     def __str__(self) -> str:
         """One line: the superstep, what it does, how far it is, and since when the run goes on."""
         tasks = plural(self.planned, "task")
-        if self.planned > 1 or not self.is_between:
+        if self.planned > 1 or not self.is_superstep_done:
             tasks = f"{self.done} of {tasks}"
         earlier = f", {self.recorded} of them earlier" if self.recorded else ""
-        return f"superstep {self.step}: {self.nodes}, {tasks} done{earlier}, {seconds(self.elapsed)}"
+        return f"superstep {self.step}: {self.nodes}, {tasks} done{earlier}, {format_duration(self.elapsed)}"
 
 
-class View(Protocol):
+class ProgressView(Protocol):
     """Shows progress while it is open.
 
     Attributes:
         clearing: what makes room for a line on the terminal, and leaves it fit for use.
     """
 
-    clearing: bytes
+    clear_sequence: bytes
 
     def __enter__(self) -> Self: ...
 
@@ -121,37 +121,37 @@ class View(Protocol):
         """Stop showing; once is enough, and more does no harm."""
         ...
 
-    def changed(self) -> None:
+    def on_task_done(self) -> None:
         """A task is done."""
         ...
 
-    def passed(self) -> None:
+    def on_tick(self) -> None:
         """Time has gone by."""
         ...
 
 
-def view_of(progress: Progress, stream: TextIO) -> View:
+def choose_view(progress: RunProgress, stream: TextIO) -> ProgressView:
     """Live on a terminal, lines everywhere else."""
     dumb = os.environ.get("TERM", "").lower() in ("dumb", "unknown")
-    return LiveView(progress) if stream.isatty() and not dumb else Lines(progress, stream)
+    return LiveView(progress) if stream.isatty() and not dumb else LineView(progress, stream)
 
 
-class Lines:
+class LineView:
     """A line when a superstep has ended, and now and then while one goes on; never many a second.
 
     Args:
         every: seconds between two lines of one superstep.
     """
 
-    clearing = b""
+    clear_sequence = b""
 
-    ALWAYS = 10
+    ALWAYS_SHOWN = 10
     """So many supersteps get their line whatever the time."""
 
-    PAUSE = 0.5
+    MIN_PAUSE = 0.5
     """Seconds between the lines of two supersteps after that."""
 
-    def __init__(self, progress: Progress, stream: TextIO, *, every: float = 2.0) -> None:
+    def __init__(self, progress: RunProgress, stream: TextIO, *, every: float = 2.0) -> None:
         self._progress = progress
         self._stream = stream
         self._every = every
@@ -166,16 +166,16 @@ class Lines:
     def close(self) -> None:
         return
 
-    def changed(self) -> None:
+    def on_task_done(self) -> None:
         since = time.monotonic() - self._last
-        if self._progress.is_between:
-            if self._progress.supersteps <= self.ALWAYS or since >= self.PAUSE:
+        if self._progress.is_superstep_done:
+            if self._progress.supersteps <= self.ALWAYS_SHOWN or since >= self.MIN_PAUSE:
                 self._write()
         elif since >= self._every:
             self._write()
 
-    def passed(self) -> None:
-        if not self._progress.is_between and time.monotonic() - self._last >= self._every:
+    def on_tick(self) -> None:
+        if not self._progress.is_superstep_done and time.monotonic() - self._last >= self._every:
             self._write()
 
     def _write(self) -> None:
@@ -187,9 +187,9 @@ class LiveView:
     """One line at the bottom of the terminal, drawn again by a thread of its own, so that the clock runs when nothing
     else does. What nodes print appears above it. It leaves nothing behind."""
 
-    clearing = b"\r\x1b[2K\x1b[?25h"  # erase the line, show the cursor
+    clear_sequence = b"\r\x1b[2K\x1b[?25h"  # erase the line, show the cursor
 
-    def __init__(self, progress: Progress) -> None:
+    def __init__(self, progress: RunProgress) -> None:
         self._progress = progress
         self._live = Live(
             self,
@@ -209,10 +209,10 @@ class LiveView:
     def close(self) -> None:
         self._live.stop()
 
-    def changed(self) -> None:
+    def on_task_done(self) -> None:
         return
 
-    def passed(self) -> None:
+    def on_tick(self) -> None:
         return
 
     def __rich__(self) -> Table:
@@ -225,6 +225,6 @@ class LiveView:
             ProgressBar(total=progress.planned or 1, completed=progress.done, width=24),
             f"{progress.done} of {plural(progress.planned, 'task')}",
             progress.nodes,
-            seconds(progress.elapsed),
+            format_duration(progress.elapsed),
         )
         return line

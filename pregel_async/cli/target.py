@@ -18,9 +18,9 @@ from checkpoint_savers.errors import annotate
 from .._api.compiled import Graph
 from ..graph import StateGraph
 
-AnyGraph: TypeAlias = Graph[Any, Any]
-AnyBuilder: TypeAlias = StateGraph[Any, Any, Any]
-Target: TypeAlias = AnyGraph | AnyBuilder | Callable[..., object]
+UntypedGraph: TypeAlias = Graph[Any, Any]
+UntypedBuilder: TypeAlias = StateGraph[Any, Any, Any]
+Target: TypeAlias = UntypedGraph | UntypedBuilder | Callable[..., object]
 
 
 class UsageError(Exception):
@@ -52,7 +52,7 @@ def load(text: str) -> Target:
         )
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
-    module = _import_file(Path(name)) if name.endswith(".py") else _import(name)
+    module = _import_file(Path(name)) if name.endswith(".py") else _import_module(name)
     try:
         found: object = reduce(getattr, path.split("."), cast("Any", module))
     except AttributeError:
@@ -66,7 +66,7 @@ def load(text: str) -> Target:
     )
 
 
-def attach(target: Target, saver: BaseCheckpointSaver | None) -> AnyGraph:
+def attach(target: Target, saver: BaseCheckpointSaver | None) -> UntypedGraph:
     """The graph, storing its threads in `saver`, whatever it was compiled with. With None it is only looked at.
 
     A function is called: without arguments, or with the saver if it takes one.
@@ -78,10 +78,10 @@ def attach(target: Target, saver: BaseCheckpointSaver | None) -> AnyGraph:
         return target.compile(saver)
     if isinstance(target, Graph):
         return target if saver is None else target.with_checkpointer(saver)
-    return _made(target, saver)
+    return _call_factory(target, saver)
 
 
-def _made(make: Callable[..., object], saver: BaseCheckpointSaver | None) -> AnyGraph:
+def _call_factory(make: Callable[..., object], saver: BaseCheckpointSaver | None) -> UntypedGraph:
     name = getattr(make, "__qualname__", repr(make))
     needed = [
         parameter
@@ -103,7 +103,7 @@ def _made(make: Callable[..., object], saver: BaseCheckpointSaver | None) -> Any
     raise UsageError(f"{name} returned a {type(made).__name__}, which is no graph")
 
 
-def _import(name: str) -> ModuleType:
+def _import_module(name: str) -> ModuleType:
     if name.startswith(".") or not all(name.split(".")):
         raise UsageError(f"{name!r} is no module's name")
     try:
@@ -137,7 +137,7 @@ def _import_file(path: Path) -> ModuleType:
         parts.pop()
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
-    module = _import(".".join(parts))
+    module = _import_module(".".join(parts))
     if module.__file__ is None or Path(module.__file__).resolve() != file:
         raise UsageError(
             f"{path} cannot be imported: another module has its name, {module.__name__!r}. Rename the file."

@@ -16,13 +16,13 @@ from checkpoint_savers.entries import read_record, timestamp
 from checkpoint_savers.history import walk
 
 from ..types import START
-from .showing import columns, counted, escaped, print_json
+from .formatting import count_names, escape, format_columns, print_json
 from .target import Target, attach
 
 HEAD = ("step", "source", "ran", "next", "time", "checkpoint", "notes")
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
+class HistoryRow(msgspec.Struct, frozen=True, kw_only=True):
     """A checkpoint.
 
     Attributes:
@@ -45,7 +45,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     metadata: dict[str, Any]
 
 
-def history(target: Target | None, *, thread: str, db: str, limit: int | None) -> list[Row]:
+def read_history(target: Target | None, *, thread: str, db: str, limit: int | None) -> list[HistoryRow]:
     """A thread's checkpoints, newest first.
 
     Args:
@@ -55,11 +55,11 @@ def history(target: Target | None, *, thread: str, db: str, limit: int | None) -
     Raises:
         PregelError: of storage, or of what is stored.
     """
-    return anyio.run(_read, target, thread, db, limit)
+    return anyio.run(_read_rows, target, thread, db, limit)
 
 
-async def _read(target: Target | None, thread: str, db: str, limit: int | None) -> list[Row]:
-    rows: list[Row] = []
+async def _read_rows(target: Target | None, thread: str, db: str, limit: int | None) -> list[HistoryRow]:
+    rows: list[HistoryRow] = []
     async with SqliteSaver.from_conn_string(db) as saver:
         upcoming: dict[str, tuple[str, ...]] = {}
         if target is not None:
@@ -70,7 +70,7 @@ async def _read(target: Target | None, thread: str, db: str, limit: int | None) 
             state = reader.state(header.checkpoint_id)
             entries = [read_record(record, thread) for record in records]
             rows.append(
-                Row(
+                HistoryRow(
                     step=header.step,
                     source=str(header.metadata.get("source", "")),
                     ran=tuple(name for name in state.ran if name != START),
@@ -86,12 +86,12 @@ async def _read(target: Target | None, thread: str, db: str, limit: int | None) 
     return rows
 
 
-def exists(db: str) -> bool:
+def database_exists(db: str) -> bool:
     """Whether there is such a database, as far as can be told without opening it, which would make one."""
     return db.startswith("file:") or Path(db).exists()
 
 
-def print_rows(rows: list[Row], *, as_json: bool) -> None:
+def print_rows(rows: list[HistoryRow], *, as_json: bool) -> None:
     """On standard output: JSON, a table in a terminal, aligned columns elsewhere."""
     if as_json:
         print_json(rows, indent=2)
@@ -102,26 +102,26 @@ def print_rows(rows: list[Row], *, as_json: bool) -> None:
     cells = [[_cell(row, name, is_open=row.checkpoint_id not in closed) for name in head] for row in rows]
     console = Console(markup=False, emoji=False)
     if not console.is_terminal:
-        print("\n".join(columns(head, cells)))
+        print("\n".join(format_columns(head, cells)))
         return
     table = Table(box=None, padding=(0, 2, 0, 0))
     for name in head:
         table.add_column(name, no_wrap=name in ("step", "checkpoint"), justify="right" if name == "step" else "left")
     for row in cells:
-        table.add_row(*map(escaped, row))
+        table.add_row(*map(escape, row))
     console.print(table)
 
 
-def _cell(row: Row, name: str, *, is_open: bool) -> str:
+def _cell(row: HistoryRow, name: str, *, is_open: bool) -> str:
     match name:
         case "step":
             return str(row.step)
         case "source":
             return row.source
         case "ran":
-            return counted(row.ran)
+            return count_names(row.ran)
         case "next":
-            return counted(row.next or ())
+            return count_names(row.next or ())
         case "time":
             return datetime.fromisoformat(row.time).astimezone().isoformat(" ", "seconds")
         case "checkpoint":

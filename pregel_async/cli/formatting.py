@@ -17,19 +17,19 @@ from rich.highlighter import ReprHighlighter
 from rich.pretty import pretty_repr
 from rich.text import Text
 
-LONGEST = 5
+MAX_ITEMS = 5
 """Items of a container that are written out for people."""
 
-LONGEST_TEXT = 300
+MAX_TEXT = 300
 """Characters of a string that are."""
 
-ERRORS = 5
+MAX_ERRORS = 5
 """Members of an exception group that are."""
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
 
-def escaped(text: str) -> str:
+def escape(text: str) -> str:
     """Write every character that would not be seen as Python writes it in a string: `\\x1b`, `\\n`, `\\u202e`.
 
     Thread ids, names of nodes and messages of errors may come from anywhere. Printed as they are, control characters
@@ -68,7 +68,7 @@ def print_value(value: object) -> None:
         console.width = 120
     if isinstance(value, Mapping) and value:
         for key, item in value.items():
-            console.print(f"{escaped(str(key))}:", end=" ", highlight=False)
+            console.print(f"{escape(str(key))}:", end=" ", highlight=False)
             console.print(_pretty(item, console.width))
     else:
         console.print(_pretty(value, console.width))
@@ -76,8 +76,8 @@ def print_value(value: object) -> None:
 
 def _pretty(value: object, width: int) -> Text:
     # Not rich's `Pretty`, which obeys the escape sequences in what the `__repr__` of a user's class returns.
-    text = pretty_repr(value, max_width=width, max_length=LONGEST, max_string=LONGEST_TEXT, indent_size=2)
-    return ReprHighlighter()(Text("\n".join(map(escaped, text.split("\n"))), style="pretty"))
+    text = pretty_repr(value, max_width=width, max_length=MAX_ITEMS, max_string=MAX_TEXT, indent_size=2)
+    return ReprHighlighter()(Text("\n".join(map(escape, text.split("\n"))), style="pretty"))
 
 
 def print_json(value: object, *, indent: int | None = None) -> None:
@@ -122,27 +122,27 @@ def explain(error: BaseException, *, full: bool) -> Iterator[str]:
         full: with the traceback.
     """
     if full:
-        yield from map(escaped, "".join(traceback.format_exception(error)).splitlines())
+        yield from map(escape, "".join(traceback.format_exception(error)).splitlines())
     else:
-        yield from map(escaped, _explained(error))
+        yield from map(escape, _error_lines(error))
 
 
-def _explained(error: BaseException) -> Iterator[str]:
+def _error_lines(error: BaseException) -> Iterator[str]:
     if isinstance(error, BaseExceptionGroup):
         first, *rest = _message_lines(error.message)
         yield f"error: {first}"
         yield from rest
-        for inner in error.exceptions[:ERRORS]:
-            yield from (f"  {line}" for line in _brief(inner))
-        if len(error.exceptions) > ERRORS:
-            yield f"  and {len(error.exceptions) - ERRORS} more"
+        for inner in error.exceptions[:MAX_ERRORS]:
+            yield from (f"  {line}" for line in _brief_lines(inner))
+        if len(error.exceptions) > MAX_ERRORS:
+            yield f"  and {len(error.exceptions) - MAX_ERRORS} more"
     else:
-        first, *rest = _brief(error)
+        first, *rest = _brief_lines(error)
         yield f"error: {first}"
         yield from rest
 
 
-def _brief(error: BaseException) -> list[str]:
+def _brief_lines(error: BaseException) -> list[str]:
     message = str(error)
     lines = _message_lines(f"{type(error).__name__}: {message}" if message else type(error).__name__)
     for note in getattr(error, "__notes__", ()):
@@ -155,7 +155,7 @@ def _message_lines(message: str) -> list[str]:
     return [first, *(f"  {line}" for line in rest)]
 
 
-def counted(names: Iterable[str], most: int = 3) -> str:
+def count_names(names: Iterable[str], most: int = 3) -> str:
     """Names, each once, with how often it occurs: `audit x12, rank`."""
     counts = Counter(names)
     shown = [name if count == 1 else f"{name} x{count}" for name, count in list(counts.items())[:most]]
@@ -166,7 +166,7 @@ def plural(count: int, what: str) -> str:
     return f"{count} {what}" + ("" if count == 1 else "s")
 
 
-def seconds(elapsed: float) -> str:
+def format_duration(elapsed: float) -> str:
     """`0.4 s`, `12.3 s`, `3:05 min`, `1:02:03 h`."""
     if elapsed < 60:
         return f"{elapsed:.1f} s"
@@ -174,9 +174,9 @@ def seconds(elapsed: float) -> str:
     return f"{minutes}:{rest:02} min" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02}:{rest:02} h"
 
 
-def columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+def format_columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
     """A table for programs and log files: one row a line, the columns two spaces apart."""
-    lines = [list(map(escaped, row)) for row in (head, *rows)]
+    lines = [list(map(escape, row)) for row in (head, *rows)]
     widths = [max(len(line[place]) for line in lines) for place in range(len(head))]
     for row in lines:
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

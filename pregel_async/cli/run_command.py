@@ -22,16 +22,16 @@ from .._api.compiled import Graph
 from ..errors import PregelError, ThreadBusyError
 from ..observing import Figures
 from ..types import START, Command, OnConflict, RunnableConfig, StateSnapshot
-from .progress import MODES, Progress, View, view_of
-from .showing import counted, escaped, explain, plural, print_json, print_value, seconds, shell_word
-from .target import AnyGraph, Target, UsageError, attach
+from .formatting import count_names, escape, explain, format_duration, plural, print_json, print_value, shell_word
+from .progress import MODES, ProgressView, RunProgress, choose_view
+from .target import Target, UntypedGraph, UsageError, attach
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 STDERR = 2
-STOPPING = b"stopping as soon as the tasks that have begun let go; another Ctrl-C ends it at once\n"
+STOPPING_NOTICE = b"stopping as soon as the tasks that have begun let go; another Ctrl-C ends it at once\n"
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
+class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What the command line asked for.
 
     Attributes:
@@ -50,7 +50,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     target: str
-    given: Any
+    graph_input: Any
     resume: Any
     thread: str | None
     db: str
@@ -64,32 +64,32 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     program: tuple[str, ...]
 
 
-def run(target: Target, request: Request) -> int:
+def run_graph(target: Target, request: RunRequest) -> int:
     """Run on asyncio. The exit code: 0, 1 when the run failed, 130 or 143 when a signal stopped it.
 
     Raises:
         UsageError: nothing was run.
     """
-    this = _Run(target, request)
+    this = _RunCommand(target, request)
     code = anyio.run(this.execute)
     if code == 0:
         print_json(this.output) if request.output_json else print_value(this.output)
     return code
 
 
-class _Run:
+class _RunCommand:
     """A run, and what is said about it.
 
     Attributes:
         output: the graph's, when it has come to an end.
     """
 
-    def __init__(self, target: Target, request: Request) -> None:
+    def __init__(self, target: Target, request: RunRequest) -> None:
         self.output: object = None
         self._target = target
         self._request = request
         self._thread = request.thread or secrets.token_hex(6)
-        self._stop = _Stop()
+        self._stop = _StopSignals()
         self._figures = Figures()
 
     async def execute(self) -> int:
@@ -98,17 +98,17 @@ class _Run:
                 graph = attach(self._target, saver)
                 if isinstance(self._target, Graph) and self._target.checkpointer is not None:
                     replaced = type(self._target.checkpointer).__name__
-                    _tell(f"the graph's own {replaced} is not used: threads are kept in {self._request.db}")
+                    _print_status(f"the graph's own {replaced} is not used: threads are kept in {self._request.db}")
                 before = await graph.aget_state(self._config)
-                given = self._begin(before)
-                if given is None and (not before.next or _only_asks(before)):
+                graph_input = self._choose_input(before)
+                if graph_input is None and (not before.next or _waits_for_answers(before)):
                     self.output = graph.output_from(before.values)
                     return 0
-                return await self._go(graph, given, before)
+                return await self._run_graph(graph, graph_input, before)
         except UsageError:
             raise
         except Exception as error:  # of storage, of what is stored, of a function that makes the graph
-            return self._failed(error)
+            return self._report_failure(error)
 
     @property
     def _config(self) -> RunnableConfig:
@@ -122,78 +122,81 @@ class _Run:
             config["max_concurrency"] = self._request.max_concurrency
         return config
 
-    def _begin(self, before: StateSnapshot) -> Any:
+    def _choose_input(self, before: StateSnapshot) -> Any:
         """Say what is going to happen, and with which input: None goes on with what is stored."""
-        given, where = self._request.given, f"thread {self._thread} in {self._request.db}"
+        graph_input, where = self._request.graph_input, f"thread {self._thread} in {self._request.db}"
         if self._request.resume is not None:
             if not before.interrupts:
                 raise UsageError(f"{where} has no open question to answer: leave --resume out")
-            _tell(f"{where}: answered, after superstep {(before.metadata or {}).get('step')}{_recorded(before)}")
+            _print_status(
+                f"{where}: answered, after superstep {(before.metadata or {}).get('step')}{_recorded_note(before)}"
+            )
             return Command(resume=self._request.resume)
         if before.metadata is None:
-            _tell(f"{where}: new")
-            return {} if given is None else given
+            _print_status(f"{where}: new")
+            return {} if graph_input is None else graph_input
         at = f"superstep {before.metadata.get('step')}"
-        if given is None and _only_asks(before):
-            _tell(f"{where}: waits after {at}{_recorded(before)}")
-            self._tell_questions(before)
+        if graph_input is None and _waits_for_answers(before):
+            _print_status(f"{where}: waits after {at}{_recorded_note(before)}")
+            self._print_questions(before)
             return None
-        if given is None:
+        if graph_input is None:
             ended = f"finished at {at}, nothing is left to run (--input runs it again, on its state)"
-            _tell(f"{where}: {f'goes on after {at}{_recorded(before)}' if before.next else ended}")
+            _print_status(f"{where}: {f'goes on after {at}{_recorded_note(before)}' if before.next else ended}")
             return None
         if not before.next:
-            _tell(f"{where}: a new input, after {at}")
+            _print_status(f"{where}: a new input, after {at}")
         elif self._request.discard_pending:
-            _tell(f"{where}: a new input, after {at}; discarded: {counted(before.next)}")
+            _print_status(f"{where}: a new input, after {at}; discarded: {count_names(before.next)}")
         else:
             raise UsageError(
-                f"thread {self._thread!r} has unfinished work ({counted(before.next)}), which a new input discards. "
-                f"To go on with it, leave --input out: {self._again}. To discard it, add --discard-pending."
+                f"thread {self._thread!r} has unfinished work ({count_names(before.next)}), "
+                f"which a new input discards. To go on with it, leave --input out: {self._resume_command}. To discard it, add --discard-pending."
             )
-        return given
+        return graph_input
 
-    async def _go(self, graph: AnyGraph, given: Any, before: StateSnapshot) -> int:
-        progress = Progress(_first_step(graph, given, before))
-        view = view_of(progress, sys.stderr)
+    async def _run_graph(self, graph: UntypedGraph, graph_input: Any, before: StateSnapshot) -> int:
+        progress = RunProgress(_first_step(graph, graph_input, before))
+        view = choose_view(progress, sys.stderr)
         failure: BaseException | None = None
-        with anyio.CancelScope() as scope, self._stop.listening(scope, view):
+        with anyio.CancelScope() as scope, self._stop.cancel_on_signal(scope, view):
             try:
                 with view:
-                    await self._stream(graph, given, progress, view)
+                    await self._stream(graph, graph_input, progress, view)
             except anyio.get_cancelled_exc_class():
                 raise
             except (Exception, KeyboardInterrupt, SystemExit) as error:
                 failure = error
         if scope.cancelled_caught:
             assert self._stop.received is not None
-            _tell(f"stopped by {self._stop.received.name}")
-            self._tell_figures()
-            await self._tell_how_to_go_on(graph)
+            _print_status(f"stopped by {self._stop.received.name}")
+            self._print_figures()
+            await self._print_resume_command(graph)
             return 128 + self._stop.received
         if failure is not None:
-            code = self._failed(failure)
-            self._tell_figures()
-            await self._tell_how_to_go_on(graph)
+            code = self._report_failure(failure)
+            self._print_figures()
+            await self._print_resume_command(graph)
             return code
         after = await graph.aget_state(self._config)
-        _tell(
-            f"{'stopped before ' + counted(after.next) if after.next else 'finished'}: "
-            f"{plural(progress.supersteps, 'superstep')}, {plural(progress.tasks, 'task')}, {seconds(progress.elapsed)}"
+        _print_status(
+            f"{'stopped before ' + count_names(after.next) if after.next else 'finished'}: "
+            f"{plural(progress.supersteps, 'superstep')}, {plural(progress.tasks, 'task')}, "
+            f"{format_duration(progress.elapsed)}"
         )
-        self._tell_figures()
+        self._print_figures()
         if after.interrupts:
-            self._tell_questions(after)
+            self._print_questions(after)
         elif after.next:
-            _tell(f"to go on: {self._again}")
+            _print_status(f"to go on: {self._resume_command}")
         self.output = graph.output_from(after.values)
         return 0
 
-    async def _stream(self, graph: AnyGraph, given: Any, progress: Progress, view: View) -> None:
+    async def _stream(self, graph: UntypedGraph, graph_input: Any, progress: RunProgress, view: ProgressView) -> None:
         async def tick() -> None:
             while True:
                 await anyio.sleep(1)
-                view.passed()
+                view.on_tick()
 
         conflict: OnConflict = "wait" if self._request.wait else "reject"
         quiet = contextlib.redirect_stdout(sys.stderr) if self._request.output_json else contextlib.nullcontext()
@@ -203,55 +206,58 @@ class _Run:
             try:
                 with quiet:
                     stream = graph.astream(
-                        given, self._config, stream_mode=MODES, on_conflict=conflict, observer=self._figures
+                        graph_input, self._config, stream_mode=MODES, on_conflict=conflict, observer=self._figures
                     )
                     async with stream as chunks:
                         async for mode, chunk in chunks:
-                            if progress.take(mode, chunk):
-                                view.changed()
+                            if progress.count_chunk(mode, chunk):
+                                view.on_task_done()
             except (Exception, KeyboardInterrupt, SystemExit) as error:
                 failure = error  # it leaves as it is, in no group
             group.cancel_scope.cancel()
         if failure is not None:
             raise failure
 
-    def _failed(self, error: BaseException) -> int:
+    def _report_failure(self, error: BaseException) -> int:
         for line in explain(error, full=self._request.traceback):
-            _tell(line)
+            _print_status(line)
         if isinstance(error, ThreadBusyError) and not error.lost:
-            _tell("--wait waits for that run to end")
+            _print_status("--wait waits for that run to end")
         elif not self._request.traceback and not isinstance(error, PregelError):
-            _tell("(--traceback shows where)")
+            _print_status("(--traceback shows where)")
         if isinstance(error, SystemExit) and isinstance(error.code, int) and error.code:
             return error.code
         return 130 if isinstance(error, KeyboardInterrupt) else 1
 
-    def _tell_figures(self) -> None:
+    def _print_figures(self) -> None:
         """What the run took, if it began; its graphs inside and called tasks included."""
         if self._request.figures and self._figures.writes:
             for line in self._figures.lines():
-                _tell(f"  {line}")
+                _print_status(f"  {line}")
 
-    async def _tell_how_to_go_on(self, graph: AnyGraph) -> None:
+    async def _print_resume_command(self, graph: UntypedGraph) -> None:
         try:
             state = await graph.aget_state(self._config)
         except PregelError:
             return  # what is wrong with storage has been said
         if state.metadata is not None and state.next:
             step = state.metadata.get("step")
-            _tell(f"thread {self._thread} is kept as it was after superstep {step}{_recorded(state)}")
-            _tell(f"to go on: {self._again}")
+            _print_status(f"thread {self._thread} is kept as it was after superstep {step}{_recorded_note(state)}")
+            _print_status(f"to go on: {self._resume_command}")
         elif state.metadata is None:
-            _tell("nothing was stored: to begin again, repeat the command")
+            _print_status("nothing was stored: to begin again, repeat the command")
 
-    def _tell_questions(self, state: StateSnapshot) -> None:
+    def _print_questions(self, state: StateSnapshot) -> None:
         """What the thread waits for, and how to answer."""
         for question in state.interrupts:
-            _tell(f"question {question.id}: {question.value!r}")
-        _tell(f"to answer: {self._again} --resume JSON" + (" ({id: answer, ...})" if len(state.interrupts) > 1 else ""))
+            _print_status(f"question {question.id}: {question.value!r}")
+        _print_status(
+            f"to answer: {self._resume_command} --resume JSON"
+            + (" ({id: answer, ...})" if len(state.interrupts) > 1 else "")
+        )
 
     @property
-    def _again(self) -> str:
+    def _resume_command(self) -> str:
         """The command that goes on."""
         request = self._request
         words = [*request.program, "run", request.target, "--thread", self._thread, "--db", request.db]
@@ -264,26 +270,26 @@ class _Run:
         return " ".join(map(shell_word, words))
 
 
-def _only_asks(state: StateSnapshot) -> bool:
+def _waits_for_answers(state: StateSnapshot) -> bool:
     """Whether nothing can go on before a question is answered."""
     return bool(state.interrupts) and all(task.interrupts or task.result is not None for task in state.tasks)
 
 
-def _recorded(state: StateSnapshot) -> str:
+def _recorded_note(state: StateSnapshot) -> str:
     """How much of the next superstep need not run again."""
     recorded = sum(task.result is not None for task in state.tasks)
     return f"; {recorded} of the {plural(len(state.tasks), 'task')} of the next are recorded" if recorded else ""
 
 
-def _first_step(graph: AnyGraph, given: Any, before: StateSnapshot) -> int:
+def _first_step(graph: UntypedGraph, graph_input: Any, before: StateSnapshot) -> int:
     """The number of the first superstep that will be seen. An input takes one, a StateGraph's hidden start the next."""
     stored = -2 if before.metadata is None else before.metadata.get("step", -2)
-    if given is None or isinstance(given, Command):
+    if graph_input is None or isinstance(graph_input, Command):
         return stored + 1
     return stored + (3 if START in graph.nodes else 2)
 
 
-class _Stop:
+class _StopSignals:
     """Signals: the first asks for an orderly end, the second has its default effect and kills.
 
     Attributes:
@@ -294,7 +300,7 @@ class _Stop:
         self.received: signal.Signals | None = None
 
     @contextlib.contextmanager
-    def listening(self, scope: anyio.CancelScope, view: View) -> Generator[None]:
+    def cancel_on_signal(self, scope: anyio.CancelScope, view: ProgressView) -> Generator[None]:
         """While open, the first signal cancels the scope."""
         loop = asyncio.get_running_loop()
 
@@ -307,13 +313,15 @@ class _Stop:
                 signal.signal(each, signal.SIG_DFL)
             self.received = signal.Signals(number)
             with contextlib.suppress(OSError):
-                os.write(STDERR, view.clearing + STOPPING)  # past all locks: the code that is interrupted may hold one
+                os.write(
+                    STDERR, view.clear_sequence + STOPPING_NOTICE
+                )  # past all locks: the code that is interrupted may hold one
             loop.call_soon_threadsafe(stop)
 
         before = {each: signal.getsignal(each) for each in SIGNALS}
         for each in SIGNALS:
             with contextlib.suppress(NotImplementedError):  # Windows
-                loop.add_signal_handler(each, _woken)  # a signal wakes the loop, however deep it sleeps
+                loop.add_signal_handler(each, _ignore_wakeup)  # a signal wakes the loop, however deep it sleeps
             signal.signal(each, handle)  # and is handled even while a node keeps the loop busy
         try:
             yield
@@ -324,10 +332,10 @@ class _Stop:
                 signal.signal(each, handler)
 
 
-def _woken() -> None:
+def _ignore_wakeup() -> None:
     """All is done by the handler proper."""
 
 
-def _tell(line: str) -> None:
+def _print_status(line: str) -> None:
     """To the person who watches; standard output is for the result alone."""
-    print(escaped(line), file=sys.stderr, flush=True)
+    print(escape(line), file=sys.stderr, flush=True)

@@ -17,7 +17,7 @@ from typing import Annotated
 import typer
 
 from ..errors import PregelError
-from .showing import escaped, explain
+from .formatting import escape, explain
 from .target import UsageError
 
 DbOption = Annotated[str, typer.Option("--db", metavar="FILE", help="The SQLite file that keeps threads.")]
@@ -25,12 +25,12 @@ TracebackOption = Annotated[bool, typer.Option("--traceback", help="Show where a
 
 
 @contextlib.contextmanager
-def guarded(*, full: bool) -> Generator[None]:
+def report_errors(*, full: bool) -> Generator[None]:
     """Turns what goes wrong into lines on standard error, and an exit code."""
     try:
         yield
     except UsageError as error:
-        print(escaped(f"error: {error}"), file=sys.stderr)
+        print(escape(f"error: {error}"), file=sys.stderr)
         raise typer.Exit(error.exit_code) from None
     except KeyboardInterrupt:  # typer would say 1
         raise typer.Exit(130) from None
