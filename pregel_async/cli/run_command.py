@@ -151,7 +151,8 @@ class _RunCommand:
         else:
             raise UsageError(
                 f"thread {self._thread!r} has unfinished work ({count_names(before.next)}), "
-                f"which a new input discards. To go on with it, leave --input out: {self._resume_command}. To discard it, add --discard-pending."
+                f"which a new input discards. To go on with it, leave --input out: {self._resume_command}. "
+                "To discard it, add --discard-pending."
             )
         return graph_input
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from .._api.drawing import Outline
 from ..types import END, START
-from .model import paths, pauses, short
+from .model import paths, pause_points, short_name
 
 
 def as_json(outline: Outline) -> dict[str, Any]:
@@ -17,9 +17,9 @@ def as_json(outline: Outline) -> dict[str, Any]:
         metadata: dict[str, Any] = {}
         if name in outline.deferred:
             metadata["defer"] = True
-        if stops := pauses(outline, name):
-            metadata["__interrupt"] = ",".join(stops)
-        found: dict[str, Any] = {"id": name, "type": kind, "data": {"name": short(name, path[name])}}
+        if pause_names := pause_points(outline, name):
+            metadata["__interrupt"] = ",".join(pause_names)
+        found: dict[str, Any] = {"id": name, "type": kind, "data": {"name": short_name(name, path[name])}}
         if path[name]:
             found["group"] = path[name][-1]
         if metadata:

@@ -27,48 +27,48 @@ def inlined(outline: OutlineT, depth: int | bool, above: tuple[Outline, ...] = (
     """
     if depth is not True and depth <= 0:
         return outline
-    line: tuple[Outline, ...] = (*above, outline)
-    for name, within in outline.subgraphs.items():
-        if name in outline.nodes and not any(within is one for one in line):
-            inner = inlined(within, True if depth is True else depth - 1, line)
-            outline = _replaced(outline, name, inner)
+    chain: tuple[Outline, ...] = (*above, outline)
+    for name, subgraph in outline.subgraphs.items():
+        if name in outline.nodes and not any(subgraph is one for one in chain):
+            inner = inlined(subgraph, True if depth is True else depth - 1, chain)
+            outline = _replace_node(outline, name, inner)
     return outline
 
 
-def _replaced(outline: OutlineT, name: str, inner: Outline) -> OutlineT:
+def _replace_node(outline: OutlineT, name: str, inner: Outline) -> OutlineT:
     """The outline with one node replaced by a graph."""
-    new = {one: f"{name}:{one}" for one in (*inner.nodes, *inner.groups) if not is_end(one)}
-    members = [new[one] for one in inner.nodes if one in new]
-    if not members or not {*outline.nodes, *outline.groups}.isdisjoint(new.values()):
+    renamed = {one: f"{name}:{one}" for one in (*inner.nodes, *inner.groups) if not is_end(one)}
+    members = [renamed[one] for one in inner.nodes if one in renamed]
+    if not members or not {*outline.nodes, *outline.groups}.isdisjoint(renamed.values()):
         return outline  # nothing to show instead, or it could not be told from what is there
     at = outline.nodes.index(name)
     nodes = (*outline.nodes[:at], *members, *outline.nodes[at + 1 :])
     inside = {one for held in inner.groups.values() for one in held}
     groups = {
         **outline.groups,
-        name: tuple(new[one] for one in (*inner.groups, *inner.nodes) if one in new and one not in inside),
-        **{new[group]: tuple(new[one] for one in held) for group, held in inner.groups.items()},
+        name: tuple(renamed[one] for one in (*inner.groups, *inner.nodes) if one in renamed and one not in inside),
+        **{renamed[group]: tuple(renamed[one] for one in held) for group, held in inner.groups.items()},
     }
 
     def marked(outer: frozenset[str], inner_: frozenset[str]) -> frozenset[str]:
-        return outer | {new[one] for one in inner_ if one in new}
+        return outer | {renamed[one] for one in inner_ if one in renamed}
 
     return msgspec.structs.replace(
         outline,
         nodes=nodes,
-        edges=arranged(nodes, _joined(outline, name, inner, new)),
+        edges=arranged(nodes, _join_edges(outline, name, inner, renamed)),
         deferred=marked(outline.deferred, inner.deferred),
         interrupt_before=marked(outline.interrupt_before, inner.interrupt_before),
         interrupt_after=marked(outline.interrupt_after, inner.interrupt_after),
         subgraphs={
-            **{one: within for one, within in outline.subgraphs.items() if one != name},
-            **{new[one]: within for one, within in inner.subgraphs.items() if one in new},
+            **{one: subgraph for one, subgraph in outline.subgraphs.items() if one != name},
+            **{renamed[one]: subgraph for one, subgraph in inner.subgraphs.items() if one in renamed},
         },
         groups=groups,
     )
 
 
-def _joined(outline: Outline, name: str, inner: Outline, new: dict[str, str]) -> Iterable[Edge]:
+def _join_edges(outline: Outline, name: str, inner: Outline, renamed: dict[str, str]) -> Iterable[Edge]:
     """The edges of both: those that met the node are joined with those that meet the graph's start and end."""
     edges = [
         msgspec.structs.replace(
@@ -81,15 +81,15 @@ def _joined(outline: Outline, name: str, inner: Outline, new: dict[str, str]) ->
     edges += [
         msgspec.structs.replace(
             edge,
-            source=_IN if edge.source == START else new[edge.source],
-            target=_OUT if edge.target == END else new[edge.target],
+            source=_IN if edge.source == START else renamed[edge.source],
+            target=_OUT if edge.target == END else renamed[edge.target],
         )
-        for edge in _with_ends(inner)
+        for edge in _edges_with_ends(inner)
     ]
-    return _without(_without(edges, _IN), _OUT)
+    return _bypass(_bypass(edges, _IN), _OUT)
 
 
-def _with_ends(inner: Outline) -> list[Edge]:
+def _edges_with_ends(inner: Outline) -> list[Edge]:
     """A graph's edges, its start and its end among them even where it does not say.
 
     Nodes that nothing leads to are its start then, and nodes that lead nowhere its end: nodes of the low level are
@@ -110,7 +110,7 @@ def _with_ends(inner: Outline) -> list[Edge]:
     return edges
 
 
-def _without(edges: list[Edge], point: str) -> list[Edge]:
+def _bypass(edges: list[Edge], point: str) -> list[Edge]:
     """The edges with a point taken out: whatever led to it leads to all that it led to."""
     before = [edge for edge in edges if edge.target == point and edge.source != point]
     after = [edge for edge in edges if edge.source == point and edge.target != point]

@@ -27,12 +27,12 @@ Vertex: TypeAlias = str | tuple[Literal["top", "bottom"], str]
 KeyT = TypeVar("KeyT", bound=Hashable)
 
 SWEEPS = 8
-FEW = 2
-MANY_SLOTS = 3000
+FEW_SWEEPS = 2
+MANY_ITEMS = 3000
 """From this size on there are few sweeps: nobody sees in such a drawing what more of them gain."""
 
 
-class Slot(msgspec.Struct, eq=False, kw_only=True):
+class RowItem(msgspec.Struct, eq=False, kw_only=True):
     """A place in a row. Changed while a layout is made, and not seen after.
 
     Attributes:
@@ -52,10 +52,10 @@ class Slot(msgspec.Struct, eq=False, kw_only=True):
     name: str = ""
     width: int = 3
     height: int = 1
-    up: list[Slot] = []
-    down: list[Slot] = []
-    beside: Slot | None = None
-    at: float = 0
+    up: list[RowItem] = []
+    down: list[RowItem] = []
+    anchor: RowItem | None = None
+    position: float = 0
     x: int = 0
     column: int = 0
 
@@ -68,24 +68,24 @@ class Chain(msgspec.Struct, eq=False, kw_only=True):
     """
 
     edge: Edge
-    source: Slot
-    target: Slot
-    bends: list[Slot]
+    source: RowItem
+    target: RowItem
+    bends: list[RowItem]
     upward: bool
-    labelled: Slot | None = None
+    labelled: RowItem | None = None
 
 
-class Rows(msgspec.Struct, kw_only=True):
+class Layering(msgspec.Struct, kw_only=True):
     """The rows in order, the edges through them, and each group's first and last row, the outer groups first."""
 
-    rows: list[list[Slot]]
+    rows: list[list[RowItem]]
     chains: list[Chain]
     spans: dict[str, tuple[int, int]]
 
 
-def layered(
+def assign_layers(
     outline: Outline, size: Callable[[str], tuple[int, int]], title: Callable[[str], int], label: Callable[[Edge], int]
-) -> Rows:
+) -> Layering:
     """The rows of a drawing.
 
     Args:
@@ -95,9 +95,9 @@ def layered(
         label: columns of an edge's label; 0 when it has none.
     """
     path = paths(outline)
-    upward = _closing(outline)
-    row = _ranked(outline, path, upward, label)
-    made = Rows(
+    upward = _cycle_edges(outline)
+    row = _assign_rows(outline, path, upward, label)
+    layering = Layering(
         rows=[[] for _ in range(max(row.values(), default=-1) + 1)],
         chains=[],
         spans={
@@ -105,54 +105,61 @@ def layered(
             for group in sorted(outline.groups, key=lambda group: len(path[group]))
         },
     )
-    slots: list[Slot] = []
+    items: list[RowItem] = []
 
-    def add(slot: Slot) -> Slot:
-        slot.index = len(slots)
-        slots.append(slot)
-        made.rows[slot.row].append(slot)
-        return slot
+    def add(item: RowItem) -> RowItem:
+        item.index = len(items)
+        items.append(item)
+        layering.rows[item.row].append(item)
+        return item
 
-    for group, (top, _) in made.spans.items():
-        add(Slot(index=0, kind="title", row=top, path=(*path[group], group), name=group, width=title(group) + 2))
+    for group, (top, _) in layering.spans.items():
+        add(RowItem(index=0, kind="title", row=top, path=(*path[group], group), name=group, width=title(group) + 2))
     leaving, entering = Counter(e.source for e in outline.edges), Counter(e.target for e in outline.edges)
-    nodes: dict[str, Slot] = {}
+    nodes: dict[str, RowItem] = {}
     for name in outline.nodes:
         width, height = size(name)
         # Room for a port in every other column, so that `layout` always finds a free one.
         width = max(width, 2 * max(leaving[name], entering[name]) + 3)
         nodes[name] = add(
-            Slot(index=0, kind="node", row=row[name], path=path[name], name=name, width=width, height=height)
+            RowItem(index=0, kind="node", row=row[name], path=path[name], name=name, width=width, height=height)
         )
     for number, edge in enumerate(outline.edges):
         source, target = nodes[edge.source], nodes[edge.target]
         up = number in upward
         between = range(source.row, target.row - 1, -1) if up else range(source.row + 1, target.row)
         bends = [
-            add(Slot(index=0, kind="bend", row=at, path=_home(at, source.path, target.path, made.spans)))
-            for at in between
+            add(
+                RowItem(
+                    index=0,
+                    kind="bend",
+                    row=row_index,
+                    path=_bend_groups(row_index, source.path, target.path, layering.spans),
+                )
+            )
+            for row_index in between
         ]
         chain = Chain(edge=edge, source=source, target=target, bends=bends, upward=up)
-        made.chains.append(chain)
+        layering.chains.append(chain)
         if wide := label(edge):
-            off_borders = [bend for bend in bends if all(bend.row not in made.spans[group] for group in bend.path)]
+            off_borders = [bend for bend in bends if all(bend.row not in layering.spans[group] for group in bend.path)]
             chain.labelled = (off_borders or bends)[0]
             chain.labelled.width = wide + 4
         if up:
-            bends[0].beside, bends[-1].beside = source, target
+            bends[0].anchor, bends[-1].anchor = source, target
         for one, two in pairwise(bends if up else [source, *bends, target]):
             above, below = (two, one) if up else (one, two)
             above.down.append(below)
             below.up.append(above)
-    for group, (top, bottom) in made.spans.items():
-        for at in range(top + 1, bottom + 1):
-            if all(group not in slot.path for slot in made.rows[at]):
-                add(Slot(index=0, kind="filler", row=at, path=(*path[group], group), width=1))
-    _order(made)
-    return made
+    for group, (top, bottom) in layering.spans.items():
+        for row_index in range(top + 1, bottom + 1):
+            if all(group not in item.path for item in layering.rows[row_index]):
+                add(RowItem(index=0, kind="filler", row=row_index, path=(*path[group], group), width=1))
+    _order_rows(layering)
+    return layering
 
 
-def _closing(outline: Outline) -> frozenset[int]:
+def _cycle_edges(outline: Outline) -> frozenset[int]:
     """The edges, by number, that close a cycle: those that a walk in depth from the start finds to lead back."""
     leaving: dict[str, list[tuple[int, str]]] = {name: [] for name in outline.nodes}
     for number, edge in enumerate(outline.edges):
@@ -181,7 +188,7 @@ def _closing(outline: Outline) -> frozenset[int]:
     return frozenset(closing)
 
 
-def _ranked(
+def _assign_rows(
     outline: Outline, path: Mapping[str, tuple[str, ...]], upward: frozenset[int], label: Callable[[Edge], int]
 ) -> dict[Vertex, int]:
     """The row of each node and border: as far down as the longest way to it is long."""
@@ -207,22 +214,22 @@ def _ranked(
         two: Vertex = edge.target if into is None else ("top", into)
         if (out or into) and not _reaches(after, two, one):
             after[one].append((two, 2 if label(edge) else 1))
-    return longest(after, dict.fromkeys(after, 0))
+    return longest_paths(after, dict.fromkeys(after, 0))
 
 
 def _reaches(after: Mapping[Vertex, list[tuple[Vertex, int]]], start: Vertex, end: Vertex) -> bool:
     seen, todo = {start}, [start]
     while todo:
-        if (at := todo.pop()) == end:
+        if (vertex := todo.pop()) == end:
             return True
-        for then, _ in after[at]:
+        for then, _ in after[vertex]:
             if then not in seen:
                 seen.add(then)
                 todo.append(then)
     return False
 
 
-def longest(after: Mapping[KeyT, list[tuple[KeyT, int]]], least: Mapping[KeyT, int]) -> dict[KeyT, int]:
+def longest_paths(after: Mapping[KeyT, list[tuple[KeyT, int]]], least: Mapping[KeyT, int]) -> dict[KeyT, int]:
     """How far each is from the first, at least: by the longest way. There is no cycle in `after`."""
     waiting = Counter(then for following in after.values() for then, _ in following)
     found = dict(least)
@@ -236,7 +243,7 @@ def longest(after: Mapping[KeyT, list[tuple[KeyT, int]]], least: Mapping[KeyT, i
     return found
 
 
-def _home(
+def _bend_groups(
     row: int, source: tuple[str, ...], target: tuple[str, ...], spans: Mapping[str, tuple[int, int]]
 ) -> tuple[str, ...]:
     """The groups that a bend lies in: the innermost of either end's that has this row, or else what both are in."""
@@ -248,67 +255,67 @@ def _home(
     return tuple(common)
 
 
-def _order(made: Rows) -> None:
+def _order_rows(layering: Layering) -> None:
     """Order each row by where the slots are that its slots are joined with, by turns above and below.
 
     A group's slots stand together in each row, and two groups in the same order wherever both are: a group has one
     place for all of its rows. That is what lets `layout` draw a frame around it with nothing else inside.
     """
-    slots = [slot for row in made.rows for slot in row]
-    homes = {slot.path for slot in slots}
-    number = {group: -index for index, group in enumerate(made.spans, 1)}
-    for row in made.rows:
-        for at, slot in enumerate(row):
-            slot.at = at
+    items = [item for row in layering.rows for item in row]
+    homes = {item.path for item in items}
+    number = {group: -index for index, group in enumerate(layering.spans, 1)}
+    for row in layering.rows:
+        for position, item in enumerate(row):
+            item.position = position
 
     def arrange(downward: bool) -> None:
         mean: dict[str, float] = {}
         if homes != {()}:
-            within: dict[str, list[float]] = {group: [] for group in made.spans}
-            for slot in slots:
-                for group in slot.path:
-                    within[group].append(slot.at)
+            within: dict[str, list[float]] = {group: [] for group in layering.spans}
+            for item in items:
+                for group in item.path:
+                    within[group].append(item.position)
             mean = {group: sum(places) / len(places) for group, places in within.items()}
-        for row in made.rows if downward else reversed(made.rows):
-            wished = {slot.index: _wish(slot, downward) for slot in row}
+        for row in layering.rows if downward else reversed(layering.rows):
+            wishes = {item.index: _barycentre(item, downward) for item in row}
 
-            def place(slot: Slot, wished: Mapping[int, float] = wished) -> list[tuple[float, int, int]]:
-                if slot.kind == "title":
-                    own = float("-inf"), slot.index, 0
-                elif slot.beside is not None and not (slot.up if downward else slot.down):
+            def place(item: RowItem, wishes: Mapping[int, float] = wishes) -> list[tuple[float, int, int]]:
+                if item.kind == "title":
+                    own = float("-inf"), item.index, 0
+                elif item.anchor is not None and not (item.up if downward else item.down):
                     # Next to it on the right; of several, the last is next, for it comes from what is most right.
-                    own = wished[slot.beside.index], slot.beside.index, len(slots) - slot.index
+                    own = wishes[item.anchor.index], item.anchor.index, len(items) - item.index
                 else:
-                    own = wished[slot.index], slot.index, 0
-                return [*((mean[group], number[group], 0) for group in slot.path), own]
+                    own = wishes[item.index], item.index, 0
+                return [*((mean[group], number[group], 0) for group in item.path), own]
 
             row.sort(key=place)
-            for at, slot in enumerate(row):
-                slot.at = at
+            for position, item in enumerate(row):
+                item.position = position
 
     arrange(True)
-    best, fewest = [list(row) for row in made.rows], _crossings(made)
-    for turn in range(SWEEPS if len(slots) < MANY_SLOTS else FEW):
+    best, fewest = [list(row) for row in layering.rows], _count_crossings(layering)
+    for turn in range(SWEEPS if len(items) < MANY_ITEMS else FEW_SWEEPS):
         if not fewest:
             break
         arrange(turn % 2 == 1)
-        if (now := _crossings(made)) < fewest:
-            best, fewest = [list(row) for row in made.rows], now
-    made.rows[:] = best
+        if (now := _count_crossings(layering)) < fewest:
+            best, fewest = [list(row) for row in layering.rows], now
+    layering.rows[:] = best
 
 
-def _wish(slot: Slot, downward: bool) -> float:
-    joined = slot.up if downward else slot.down
-    return sum(one.at for one in joined) / len(joined) if joined else slot.at
+def _barycentre(item: RowItem, downward: bool) -> float:
+    joined = item.up if downward else item.down
+    return sum(one.position for one in joined) / len(joined) if joined else item.position
 
 
-def _crossings(made: Rows) -> int:
+def _count_crossings(layering: Layering) -> int:
     found = 0
-    for row in made.rows:
+    for row in layering.rows:
         ends: list[float] = []
-        for slot in row:
-            below = sorted(one.at for one in slot.down)
-            found += sum(len(ends) - bisect_right(ends, at) for at in below)
-            for at in below:
-                insort(ends, at)
+        for item in row:
+            below = sorted(one.position for one in item.down)
+            found += sum(len(ends) - bisect_right(ends, position) for position in below)
+            for position in below:
+                insort(ends, position)
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from .._api.drawing import Outline
-from .model import is_end, marks, paths, printable, short
+from .model import is_end, marks, paths, printable, short_name
 
 
 def mermaid(outline: Outline) -> str:
@@ -16,8 +16,8 @@ def mermaid(outline: Outline) -> str:
     lines = ["flowchart TD"]
 
     def caption(name: str) -> str:
-        said = marks(outline, name)
-        return _quoted(short(name, path[name]) + (f" ({said})" if said else ""))
+        mark_text = marks(outline, name)
+        return _quoted(short_name(name, path[name]) + (f" ({mark_text})" if mark_text else ""))
 
     def show(name: str, indent: str) -> None:
         text = caption(name)

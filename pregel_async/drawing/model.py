@@ -20,20 +20,20 @@ def paths(outline: Outline) -> dict[str, tuple[str, ...]]:
     return found
 
 
-def short(name: str, path: tuple[str, ...]) -> str:
+def short_name(name: str, path: tuple[str, ...]) -> str:
     """A name without the group that it is shown in."""
     return name.removeprefix(path[-1] + ":") if path else name
 
 
 def marks(outline: Outline, name: str) -> str:
     """What is special about a node or group: "deferred, interrupt before"; empty when nothing is."""
-    said = ["deferred"] if name in outline.deferred else []
-    if stops := pauses(outline, name):
-        said.append("interrupt " + " and ".join(stops))
-    return ", ".join(said)
+    found = ["deferred"] if name in outline.deferred else []
+    if pause_names := pause_points(outline, name):
+        found.append("interrupt " + " and ".join(pause_names))
+    return ", ".join(found)
 
 
-def pauses(outline: Outline, name: str) -> list[str]:
+def pause_points(outline: Outline, name: str) -> list[str]:
     """Where a node is stopped at: before it, after it."""
     known = (("before", outline.interrupt_before), ("after", outline.interrupt_after))
     return [word for word, names in known if name in names]
@@ -49,12 +49,12 @@ def is_end(name: str) -> bool:
     return name in (START, END)
 
 
-def cells(text: str) -> int:
+def text_width(text: str) -> int:
     """Columns that a text takes in a terminal."""
-    return sum(character_cells(one) for one in text)
+    return sum(character_width(one) for one in text)
 
 
-def character_cells(character: str) -> int:
+def character_width(character: str) -> int:
     """Columns that a character takes; a mark that goes on the one before takes none."""
     import unicodedata
 
