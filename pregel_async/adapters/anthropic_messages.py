@@ -9,10 +9,10 @@ import json
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from .draft import usage_of
+from .draft import make_usage
 from .errors import StreamFailedError
-from .fields import of, plain, text_of
-from .reader import Drafting
+from .fields import get_field, get_text, to_builtins
+from .reader import DraftReader
 
 _CACHED: Final = ("cache_creation_input_tokens", "cache_read_input_tokens")
 _COUNTS: Final = frozenset(("input_tokens", "output_tokens"))
@@ -23,7 +23,7 @@ _GROWS: Final = {"text_delta": ("text", "content"), "thinking_delta": ("thinking
 _SERVER_INPUTS: Final = frozenset(("server_tool_use", "mcp_tool_use"))
 
 
-class AnthropicMessage(Drafting):
+class AnthropicReader(DraftReader):
     """Events of `client.messages.create(stream=True)`, or of `client.messages.stream()`.
 
     The latter shows, beside the events of the wire, others that it derives from them (`text`, `input_json` ...). They
@@ -32,32 +32,34 @@ class AnthropicMessage(Drafting):
 
     provider: str | None = "anthropic"
 
-    def __init__(self, id: str | None, name: str | None, make: Callable[[], str]) -> None:
-        super().__init__(id, name, make)
+    def __init__(self, id: str | None, name: str | None, make_id: Callable[[], str]) -> None:
+        super().__init__(id, name, make_id)
         self._ended = False
         self._usage: dict[str, Any] = {}
         self._blocks: dict[int, dict[str, Any]] = {}
         self._parts: dict[int, dict[str, list[str]]] = {}
 
-    def take_in(self, item: Any) -> None:
-        kind = text_of(item, "type")
+    def consume(self, item: Any) -> None:
+        kind = get_text(item, "type")
         if kind == "content_block_delta":
-            self._delta(of(item, "index"), of(item, "delta"))
+            self._delta(get_field(item, "index"), get_field(item, "delta"))
         elif kind == "content_block_start":
-            self._start(of(item, "index"), plain(of(item, "content_block")))
+            self._start(get_field(item, "index"), to_builtins(get_field(item, "content_block")))
         elif kind == "message_start":
-            message = of(item, "message")
-            self.model = text_of(message, "model") or None
-            self.draft.called(text_of(message, "id"))
-            self._count(of(message, "usage"))
+            message = get_field(item, "message")
+            self.model = get_text(message, "model") or None
+            self.draft.set_provider_id(get_text(message, "id"))
+            self._count(get_field(message, "usage"))
         elif kind == "message_delta":
-            self.draft.finish_reason = of(of(item, "delta"), "stop_reason") or self.draft.finish_reason
-            self._count(of(item, "usage"))
+            self.draft.finish_reason = get_field(get_field(item, "delta"), "stop_reason") or self.draft.finish_reason
+            self._count(get_field(item, "usage"))
         elif kind == "message_stop":
             self._ended = True
         elif kind == "error":
-            error = of(item, "error")
-            raise StreamFailedError("anthropic", of(error, "type"), text_of(error, "message") or "no reason given")
+            error = get_field(item, "error")
+            raise StreamFailedError(
+                "anthropic", get_field(error, "type"), get_text(error, "message") or "no reason given"
+            )
 
     def _start(self, index: int, block: dict[str, Any]) -> None:
         self._blocks[index] = block
@@ -65,34 +67,34 @@ class AnthropicMessage(Drafting):
         if block.get("type") == "tool_use":
             # Its input is {} here, and comes in deltas; all at once from servers that only look like Anthropic's.
             given = json.dumps(block["input"]) if block.get("input") else ""
-            self.draft.call(index, id=block.get("id", ""), name=block.get("name", ""), args=given)
+            self.draft.add_call_piece(index, id=block.get("id", ""), name=block.get("name", ""), args=given)
         for field, kind in _GROWS.values():
             if block.get("type") == field:
                 self._grow(index, field, block.pop(field, ""), kind)
 
     def _delta(self, index: int, delta: Any) -> None:
-        kind = text_of(delta, "type")
+        kind = get_text(delta, "type")
         if kind in _GROWS:
             field, called = _GROWS[kind]
-            self._grow(index, field, text_of(delta, field), called)
+            self._grow(index, field, get_text(delta, field), called)
         elif kind == "input_json_delta":
-            text = text_of(delta, "partial_json")
+            text = get_text(delta, "partial_json")
             if self.draft.has_call(index):
-                self.draft.call(index, args=text)
+                self.draft.add_call_piece(index, args=text)
             else:
                 self._parts[index].setdefault("input", []).append(text)
         elif kind == "signature_delta":
-            self._parts[index].setdefault("signature", []).append(text_of(delta, "signature"))
+            self._parts[index].setdefault("signature", []).append(get_text(delta, "signature"))
         elif kind == "citations_delta":
-            self._blocks[index].setdefault("citations", []).append(plain(of(delta, "citation")))
+            self._blocks[index].setdefault("citations", []).append(to_builtins(get_field(delta, "citation")))
 
     def _grow(self, index: int, field: str, text: str, kind: str) -> None:
         self._parts[index].setdefault(field, []).append(text)
-        self.draft.text(text, kind)
+        self.draft.add_text(text, kind)
 
     def _count(self, usage: Any) -> None:
         # Later counts are totals, and take the place of those before; what is not told again stays.
-        self._usage.update(plain(usage) if usage is not None else {})
+        self._usage.update(to_builtins(usage) if usage is not None else {})
 
     def end(self) -> Iterable[Any]:
         if not self._ended:
@@ -100,8 +102,8 @@ class AnthropicMessage(Drafting):
         counted = self._usage
         if counted:
             whole = counted.get("input_tokens", 0) + sum(counted.get(name, 0) for name in _CACHED)
-            self.draft.usage = usage_of(counted, whole, counted.get("output_tokens", 0), None, _COUNTS)
-        if not all(_is_said(block) for block in self._blocks.values()):
+            self.draft.usage = make_usage(counted, whole, counted.get("output_tokens", 0), None, _COUNTS)
+        if not all(_is_covered(block) for block in self._blocks.values()):
             self.draft.blocks = [self._block(index) for index in sorted(self._blocks)]
         return super().end()
 
@@ -124,6 +126,6 @@ def _json(text: str) -> Any:
         return text  # cut off; the tool call says what is wrong with it
 
 
-def _is_said(block: dict[str, Any]) -> bool:
+def _is_covered(block: dict[str, Any]) -> bool:
     """Whether content and tool calls say all that a block says."""
     return block.get("type") == "tool_use" or (block.get("type") == "text" and not block.get("citations"))

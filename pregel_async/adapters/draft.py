@@ -12,7 +12,7 @@ from .shapes import InvalidToolCall, Message, MessageChunk, ToolCall, ToolCallCh
 TEXTS: Final = ("content", "reasoning", "refusal")
 
 
-class _Call:
+class _ToolCallDraft:
     __slots__ = ("args", "id", "name")
 
     def __init__(self) -> None:
@@ -21,45 +21,45 @@ class _Call:
         self.args: list[str] = []
 
 
-class Draft:
+class MessageDraft:
     """Collects a message. Readers of providers call it with what an event says; it knows nothing of events.
 
     Attributes:
         finish_reason, usage, blocks: as in `Message`; readers set them.
     """
 
-    def __init__(self, id: str | None, name: str | None, make: Callable[[], str]) -> None:
+    def __init__(self, id: str | None, name: str | None, make_id: Callable[[], str]) -> None:
         self._id = id
         self._name = name
-        self._make = make
+        self._make_id = make_id
         self.finish_reason: str | None = None
         self.usage: Usage | None = None
         self.blocks: list[dict[str, Any]] | None = None
         # Parts, and not strings that grow: a long message would be copied once for each of its tokens.
         self._texts: dict[str, list[str]] = {kind: [] for kind in TEXTS}
-        self._calls: dict[int, _Call] = {}
-        self._new: dict[str, Any] = {}
+        self._calls: dict[int, _ToolCallDraft] = {}
+        self._unsent: dict[str, Any] = {}
 
     @property
     def id(self) -> str:
         """The message's. Whoever asks first settles it: from then on, no other is taken."""
         if not self._id:
-            self._id = self._make()
+            self._id = self._make_id()
         return self._id
 
-    def called(self, id: str) -> None:
+    def set_provider_id(self, id: str) -> None:
         """What the provider calls the message: that is its id, if it has none yet."""
         self._id = self._id or id
 
-    def text(self, text: str, kind: str = "content") -> None:
+    def add_text(self, text: str, kind: str = "content") -> None:
         """The next piece of text, or of another of `TEXTS`."""
         if text:
             self._texts[kind].append(text)
-            self._new[kind] = self._new.get(kind, "") + text
+            self._unsent[kind] = self._unsent.get(kind, "") + text
 
-    def call(self, index: int, *, id: str = "", name: str = "", args: str = "") -> None:
+    def add_call_piece(self, index: int, *, id: str = "", name: str = "", args: str = "") -> None:
         """The next piece of a tool call. Id and name are those of its first piece that has any."""
-        call = self._calls.setdefault(index, _Call())
+        call = self._calls.setdefault(index, _ToolCallDraft())
         piece: ToolCallChunk = {"index": index, "args": args}
         if id and not call.id:
             call.id = piece["id"] = id
@@ -67,7 +67,7 @@ class Draft:
             call.name = piece["name"] = name
         if len(piece) > 2 or args:
             call.args.append(args)
-            self._new.setdefault("tool_call_chunks", []).append(piece)
+            self._unsent.setdefault("tool_call_chunks", []).append(piece)
 
     def has_call(self, index: int) -> bool:
         return index in self._calls
@@ -80,22 +80,22 @@ class Draft:
         return "".join(self._calls[index].args) if index in self._calls else ""
 
     @property
-    def last_call(self) -> int:
+    def last_index(self) -> int:
         """The highest index; -1 before the first call."""
         return max(self._calls, default=-1)
 
-    def said(self, kind: str) -> bool:
+    def has_text(self, kind: str) -> bool:
         """Whether there is any text of a kind."""
         return bool(self._texts[kind])
 
-    def take(self) -> MessageChunk | None:
+    def take_chunk(self) -> MessageChunk | None:
         """What has arrived since the last call; None when that is nothing."""
-        if not self._new:
+        if not self._unsent:
             return None
-        new, self._new = self._new, {}
+        new, self._unsent = self._unsent, {}
         return self._chunk(new)
 
-    def last(self) -> MessageChunk | None:
+    def final_chunk(self) -> MessageChunk | None:
         """How it ended and what it cost; None when nobody has told."""
         said: dict[str, Any] = {}
         if self.finish_reason:
@@ -148,7 +148,7 @@ class Draft:
         return calls, invalid
 
 
-def usage_of(counted: dict[str, Any], input: int, output: int, total: int | None, counts: frozenset[str]) -> Usage:
+def make_usage(counted: dict[str, Any], input: int, output: int, total: int | None, counts: frozenset[str]) -> Usage:
     """A provider's usage in our words; what it counted besides goes under `details`, as it is.
 
     Args:
@@ -168,6 +168,6 @@ def usage_of(counted: dict[str, Any], input: int, output: int, total: int | None
 def openai_usage(counted: dict[str, Any], input: str, output: str) -> Usage:
     """Of one of OpenAI's APIs, which differ in their names of what went in and out."""
     whole = counted.get("total_tokens")
-    return usage_of(
+    return make_usage(
         counted, counted.get(input, 0), counted.get(output, 0), whole, frozenset((input, output, "total_tokens"))
     )

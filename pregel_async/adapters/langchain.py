@@ -52,7 +52,7 @@ def ambient(writer: MessageWriter) -> Generator[None]:
     Raises:
         ImportError: langchain-core is not installed.
     """
-    _watch()
+    _register_handler()
     token = _AMBIENT.set(_handler_class()(writer))
     try:
         yield
@@ -61,7 +61,7 @@ def ambient(writer: MessageWriter) -> Generator[None]:
 
 
 @functools.cache
-def _watch() -> None:
+def _register_handler() -> None:
     """Have langchain-core look into `_AMBIENT`. Once: what is registered there stays."""
     # By name, and so without types: who checks this package need not have langchain-core.
     context: Any = import_module("langchain_core.tracers.context")
@@ -71,7 +71,7 @@ def _watch() -> None:
 @functools.cache
 def _handler_class() -> Any:
     """The handler's class, made when langchain-core is there to derive it from."""
-    bases: list[Any] = [_Tokens, import_module("langchain_core.callbacks").BaseCallbackHandler]
+    bases: list[Any] = [_TokenHandler, import_module("langchain_core.callbacks").BaseCallbackHandler]
     # It is langchain-core's own, made for LangGraph. Where it is missing, models that nobody tells to stream do not,
     # and `on_llm_end` has the message.
     with suppress(ImportError, AttributeError):
@@ -79,7 +79,7 @@ def _handler_class() -> Any:
     return type("TokenHandler", tuple(bases), {})
 
 
-class _Tokens:
+class _TokenHandler:
     """What the handler does; the other base classes say what it is.
 
     One belongs to one attempt at a node. Models may run in several threads and tasks at once; each of their runs has
@@ -96,8 +96,8 @@ class _Tokens:
         self._streamed: set[Any] = set()
         self._seen: set[str] = set()
         # Instance attributes, so that they are found before the base class's methods.
-        self.on_llm_new_token = _Waiting(self._token)
-        self.on_llm_end = _Waiting(self._end)
+        self.on_llm_new_token = _EagerMethod(self._token)
+        self.on_llm_end = _EagerMethod(self._end)
 
     def on_chat_model_start(
         self,
@@ -162,10 +162,10 @@ class _Tokens:
 
 
 async def _declared(*args: Any, **kwargs: Any) -> None:
-    """What `_Waiting` is taken for."""
+    """What `_EagerMethod` is taken for."""
 
 
-class _Waiting(functools.partial[Any]):
+class _EagerMethod(functools.partial[Any]):
     """An async function to who asks, which does its work when it is called, and only waits when it is awaited.
 
     langchain-core calls the same handler from `ainvoke` and from `invoke`. The first awaits what is a coroutine
@@ -175,18 +175,18 @@ class _Waiting(functools.partial[Any]):
     the chunk is on its way, and nobody waits for room that only the loop could make.
     """
 
-    def __new__(cls, work: Callable[..., Awaitable[None] | None]) -> _Waiting:
+    def __new__(cls, work: Callable[..., Awaitable[None] | None]) -> _EagerMethod:
         made = super().__new__(cls, _declared)
         made.work = work
         return made
 
     work: Callable[..., Awaitable[None] | None]
 
-    def __call__(self, /, *args: Any, **kwargs: Any) -> _Room:
-        return _Room(self.work(*args, **kwargs))
+    def __call__(self, /, *args: Any, **kwargs: Any) -> _CapacityWait:
+        return _CapacityWait(self.work(*args, **kwargs))
 
 
-class _Room:
+class _CapacityWait:
     """An awaitable that is no coroutine."""
 
     __slots__ = ("_wait",)

@@ -14,7 +14,7 @@ def messages_module() -> Any:
     return sys.modules.get("langchain_core.messages")
 
 
-class LangchainChunks:
+class LangchainReader:
     """Chunks of `model.astream()` and the like; or one whole message, which models give that do not stream.
 
     All chunks have the id of the first one, made up if it has none. Where a chunk has another or none, a copy is
@@ -24,10 +24,10 @@ class LangchainChunks:
     provider: str | None = None
     model: str | None = None
 
-    def __init__(self, id: str | None, name: str | None, make: Callable[[], str]) -> None:
+    def __init__(self, id: str | None, name: str | None, make_id: Callable[[], str]) -> None:
         self._id = id
         self._name = name
-        self._make = make
+        self._make_id = make_id
         self._chunks: list[Any] = []
 
     def read(self, item: Any) -> Iterable[Any]:
@@ -38,7 +38,7 @@ class LangchainChunks:
             isinstance(item, langchain.BaseMessageChunk) and isinstance(self._chunks[0], langchain.BaseMessageChunk)
         ):
             raise InvalidSourceError(type(item).__name__, "came after another message, of which it is no chunk")
-        self._id = self._id or item.id or self._make()
+        self._id = self._id or item.id or self._make_id()
         about = item.response_metadata
         self.provider = self.provider or about.get("model_provider")
         self.model = self.model or about.get("model_name")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
-from .draft import Draft
+from .draft import MessageDraft
 
 
-class Reader(Protocol):
+class MessageReader(Protocol):
     """One message of one provider. Nothing in it waits: items in, chunks out.
 
     Attributes:
@@ -41,8 +41,8 @@ class Reader(Protocol):
         ...
 
 
-class Drafting:
-    """What the readers share that make dicts: they fill a `Draft` item by item.
+class DraftReader:
+    """What the readers share that make dicts: they fill a `MessageDraft` item by item.
 
     Args:
         id: the message's, instead of what the provider calls it; None for that.
@@ -53,20 +53,20 @@ class Drafting:
     provider: str | None = None
     model: str | None = None
 
-    def __init__(self, id: str | None, name: str | None, make: Callable[[], str]) -> None:
-        self.draft = Draft(id, name, make)
+    def __init__(self, id: str | None, name: str | None, make_id: Callable[[], str]) -> None:
+        self.draft = MessageDraft(id, name, make_id)
 
     def read(self, item: Any) -> Iterable[Any]:
-        self.take_in(item)
-        chunk = self.draft.take()
+        self.consume(item)
+        chunk = self.draft.take_chunk()
         return () if chunk is None else (chunk,)
 
-    def take_in(self, item: Any) -> None:
+    def consume(self, item: Any) -> None:
         """Put what an item says into the draft."""
         raise NotImplementedError
 
     def end(self) -> Iterable[Any]:
-        chunk = self.draft.last()
+        chunk = self.draft.final_chunk()
         return () if chunk is None else (chunk,)
 
     def message(self) -> Any:

@@ -5,59 +5,60 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from .anthropic_messages import AnthropicMessage
+from .anthropic_messages import AnthropicReader
 from .errors import InvalidSourceError
-from .fields import of
-from .langchain_chunks import LangchainChunks, messages_module
-from .openai_chat import ChatCompletion
-from .openai_responses import Response
-from .plain import Strings
-from .reader import Reader
+from .fields import get_field
+from .langchain_chunks import LangchainReader, messages_module
+from .openai_chat import ChatCompletionReader
+from .openai_responses import ResponsesReader
+from .reader import MessageReader
+from .strings import StringReader
 
 _ANTHROPIC: Final = ("message_", "content_block_")
 
-TAKEN: Final = (
+ACCEPTED: Final = (
     "a stream of OpenAI (chat completions or responses), of Anthropic, of langchain-core's message chunks, or strings"
 )
 
 
-def reader_of(item: Any) -> Callable[[str | None, str | None, Callable[[], str]], Reader]:
-    """What reads the stream that begins with an item: given an id, a name, and what makes ids, as `Drafting` has them.
+def find_reader(item: Any) -> Callable[[str | None, str | None, Callable[[], str]], MessageReader]:
+    """Return the reader class for the stream that begins with this item.
+
 
     Raises:
         InvalidSourceError: nobody's.
     """
     if isinstance(item, str):
-        return Strings
+        return StringReader
     langchain = messages_module()
     if langchain is not None and isinstance(item, langchain.BaseMessage):
-        return LangchainChunks
+        return LangchainReader
     if _is_chat_chunk(item):
-        return ChatCompletion
-    kind = of(item, "type")
+        return ChatCompletionReader
+    kind = get_field(item, "type")
     if isinstance(kind, str):
-        if kind == "chunk" and _is_chat_chunk(of(item, "chunk")):
-            return ChatCompletion
+        if kind == "chunk" and _is_chat_chunk(get_field(item, "chunk")):
+            return ChatCompletionReader
         if kind.startswith("response."):
-            return Response
+            return ResponsesReader
         if kind.startswith(_ANTHROPIC) or kind == "ping":
-            return AnthropicMessage
+            return AnthropicReader
         if kind == "error":
-            return AnthropicMessage if of(item, "error") is not None else Response
+            return AnthropicReader if get_field(item, "error") is not None else ResponsesReader
     about = f"of type {kind!r} " if isinstance(kind, str) else ""
     raise InvalidSourceError(
-        type(item).__name__, f"{about}came out of the stream, and begins no message: {TAKEN} is taken"
+        type(item).__name__, f"{about}came out of the stream, and begins no message: {ACCEPTED} is taken"
     )
 
 
 def _is_chat_chunk(item: Any) -> bool:
     if not isinstance(item, Mapping) and isinstance(item, Sequence):
         return False
-    choices = of(item, "choices")
-    return isinstance(choices, (list, tuple)) and (not choices or of(choices[0], "delta") is not None)
+    choices = get_field(item, "choices")
+    return isinstance(choices, (list, tuple)) and (not choices or get_field(choices[0], "delta") is not None)
 
 
-def refuse(source: Any, *, name: str, also_async: bool) -> None:
+def check_source(source: Any, *, name: str, also_async: bool) -> None:
     """Refuse, before anything is read, what cannot be a stream.
 
     Raises:
@@ -65,7 +66,7 @@ def refuse(source: Any, *, name: str, also_async: bool) -> None:
     """
     kind = type(source)
     if isinstance(source, (str, bytes, bytearray, Mapping)):
-        raise InvalidSourceError(kind.__name__, f"is no stream: {name}() takes {TAKEN}, as they arrive")
+        raise InvalidSourceError(kind.__name__, f"is no stream: {name}() takes {ACCEPTED}, as they arrive")
     if hasattr(kind, "__pydantic_fields__") and not any(hasattr(kind, name) for name in ("__aiter__", "__next__")):
         # A whole response, or a model. All of pydantic's objects can be iterated, over their fields.
         raise InvalidSourceError(
@@ -80,4 +81,4 @@ def refuse(source: Any, *, name: str, also_async: bool) -> None:
             kind.__name__, "is read asynchronously: use `await stream_message(...)` in an async node"
         )
     if not sync:
-        raise InvalidSourceError(kind.__name__, f"cannot be iterated: {name}() takes {TAKEN}")
+        raise InvalidSourceError(kind.__name__, f"cannot be iterated: {name}() takes {ACCEPTED}")

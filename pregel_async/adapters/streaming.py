@@ -15,11 +15,11 @@ from typing import Any, Final, cast
 from .._runtime.tasks.context import CURRENT
 from ..errors import OutsideRunError
 from ..runtime import get_stream_writer
-from .plain import Strings
-from .reader import Reader
-from .recognise import reader_of
+from .reader import MessageReader
+from .recognise import find_reader
 from .shapes import MessageWriter
-from .sources import opened, opened_sync
+from .sources import open_source, open_source_sync
+from .strings import StringReader
 
 __all__ = ["stream_message", "stream_message_sync"]
 
@@ -72,10 +72,10 @@ async def stream_message(
             that an SDK raises itself are let through.
         OutsideRunError: called outside of a run, without a writer, or without an id where the provider gives none.
     """
-    reading = _Reading(id, name, metadata, tags)
+    reading = _MessageAssembler(id, name, metadata, tags)
     write = _writer(writer)
-    with _marked():
-        async with opened(source) as items:
+    with _mark_reading():
+        async with open_source(source) as items:
             async for item in items:
                 for chunk, about in reading.read(item):
                     await write.message(chunk, about)
@@ -106,10 +106,10 @@ def stream_message_sync(
         InvalidSourceError: the source is no such stream, or an async one.
         StreamFailedError, OutsideRunError: as there.
     """
-    reading = _Reading(id, name, metadata, tags)
+    reading = _MessageAssembler(id, name, metadata, tags)
     write = _writer(writer)
-    with _marked():
-        with opened_sync(source) as items:
+    with _mark_reading():
+        with open_source_sync(source) as items:
             for item in items:
                 for chunk, about in reading.read(item):
                     write.message(chunk, about)
@@ -125,7 +125,7 @@ def _writer(writer: MessageWriter | None) -> MessageWriter:
 
 
 @contextmanager
-def _marked() -> Generator[None]:
+def _mark_reading() -> Generator[None]:
     token = READING.set(True)
     try:
         yield
@@ -133,7 +133,7 @@ def _marked() -> Generator[None]:
         READING.reset(token)
 
 
-class _Reading:
+class _MessageAssembler:
     """One message that is read: what to write for each item. It waits for nothing, so that both verbs share it."""
 
     def __init__(
@@ -145,25 +145,25 @@ class _Reading:
         if tags:
             self._metadata["tags"] = [*self._metadata.get("tags", ()), *tags]
         # Taken now, in the order of the node's code, and not when the first token comes, which is the network's.
-        self._made = None if id is not None else _made_id()
-        self._reader: Reader | None = None
+        self._generated_id = None if id is not None else _fallback_id()
+        self._reader: MessageReader | None = None
 
     def read(self, item: Any) -> Iterator[tuple[Any, Mapping[str, Any]]]:
         if self._reader is None:
-            self._reader = reader_of(item)(self._id, self._name, self._make)
+            self._reader = find_reader(item)(self._id, self._name, self._make_id)
         return self._about(self._reader, self._reader.read(item))
 
     def end(self) -> Iterator[tuple[Any, Mapping[str, Any]]]:
         if self._reader is None:
             # Nothing came, and nobody said whose nothing it is: a message without text.
-            self._reader = Strings(self._id, self._name, self._make)
+            self._reader = StringReader(self._id, self._name, self._make_id)
         return self._about(self._reader, self._reader.end())
 
     def message(self) -> Any:
         assert self._reader is not None, "the message is asked for before its end"
         return self._reader.message()
 
-    def _about(self, reader: Reader, chunks: Iterable[Any]) -> Iterator[tuple[Any, Mapping[str, Any]]]:
+    def _about(self, reader: MessageReader, chunks: Iterable[Any]) -> Iterator[tuple[Any, Mapping[str, Any]]]:
         for chunk in chunks:
             known: dict[str, Any] = {"ls_model_type": "chat"} if reader.provider or reader.model else {}
             if reader.provider:
@@ -172,16 +172,16 @@ class _Reading:
                 known["ls_model_name"] = reader.model
             yield chunk, known | self._metadata
 
-    def _make(self) -> str:
-        if self._made is None:
+    def _make_id(self) -> str:
+        if self._generated_id is None:
             raise OutsideRunError(
                 "the provider gives this message no id, and outside of a run there is no task to name it after: "
                 "give stream_message() an id"
             )
-        return self._made
+        return self._generated_id
 
 
-def _made_id() -> str | None:
+def _fallback_id() -> str | None:
     """An id that is the same whenever the running node gets here; None outside of a run."""
     running = CURRENT.get()
     # Places are counted in the order of the node's code, over all that it asks, calls, runs and streams.

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from .errors import InvalidSourceError
-from .reader import Drafting
+from .reader import DraftReader
 
 
-class Strings(Drafting):
+class StringReader(DraftReader):
     """An iterable of strings. It ends when it ends."""
 
-    def take_in(self, item: Any) -> None:
+    def consume(self, item: Any) -> None:
         if not isinstance(item, str):
             raise InvalidSourceError(type(item).__name__, "came after strings in one stream: it is no token")
-        self.draft.text(item)
+        self.draft.add_text(item)
