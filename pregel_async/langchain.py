@@ -91,11 +91,11 @@ def add_messages(left: Any, right: Any) -> list[Any]:
     for side, given in (("left", left), ("right", right)):
         if given is None:
             raise InvalidMessageError(f"add_messages takes two lists of messages, and the {side} one is None")
-    before = [_message(item) for item in (left if isinstance(left, list) else [left])]
-    return fold_messages(before, (right,), _message)
+    before = [_to_langchain(item) for item in (left if isinstance(left, list) else [left])]
+    return fold_messages(before, (right,), _to_langchain)
 
 
-def _message(given: Any) -> Any:
+def _to_langchain(given: Any) -> Any:
     if isinstance(given, _messages.BaseMessage):
         return given
     if isinstance(given, dict) and given.get("role", given.get("type")) == "remove":

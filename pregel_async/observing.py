@@ -57,7 +57,7 @@ __all__ = [
     "UpdateStarted",
 ]
 
-KEPT = 4096
+LATENCY_WINDOW = 4096
 """Writes whose latencies are kept for the percentiles: the newest."""
 
 
@@ -103,7 +103,7 @@ class Figures(Observer):
         self.update_seconds = 0.0
         self.seconds = 0.0
         self.spent: dict[str, int | Decimal] = {}
-        self._latencies: deque[float] = deque(maxlen=KEPT)
+        self._latencies: deque[float] = deque(maxlen=LATENCY_WINDOW)
         self._slowest = 0.0
         self._lock = threading.Lock()
 
@@ -172,36 +172,37 @@ class Figures(Observer):
     def lines(self) -> Iterator[str]:
         """For people: what was done, and what is worth a look."""
         more = [
-            _some(self.replayed, "task not run again", "tasks not run again"),
-            _some(self.retries, "retry", "retries"),
-            _some(self.failures, "failure", "failures") + (f" ({self.handled} handled)" if self.handled else ""),
+            _count_if_any(self.replayed, "task not run again", "tasks not run again"),
+            _count_if_any(self.retries, "retry", "retries"),
+            _count_if_any(self.failures, "failure", "failures")
+            + (f" ({self.handled} handled)" if self.handled else ""),
         ]
-        done = [_many(self.supersteps, "superstep"), _many(self.tasks, "task"), *filter(None, more)]
+        done = [_count(self.supersteps, "superstep"), _count(self.tasks, "task"), *filter(None, more)]
         yield f"{', '.join(done)}, {self.seconds:.1f} s"
         if self.writes or self.refused:
             refused = f" ({self.refused} refused)" if self.refused else ""
             yield (
-                f"{_many(self.writes, 'write')} to storage{refused}: {_many(self.checkpoints, 'checkpoint')}, "
-                f"{_many(self.records, 'record')}, {_size(self.bytes)}; p50 {_milliseconds(self.latency(0.5))}, "
+                f"{_count(self.writes, 'write')} to storage{refused}: {_count(self.checkpoints, 'checkpoint')}, "
+                f"{_count(self.records, 'record')}, {_size(self.bytes)}; p50 {_milliseconds(self.latency(0.5))}, "
                 f"p95 {_milliseconds(self.latency(0.95))}, max {_milliseconds(self.latency(1))}"
             )
         if self.depth:
-            yield f"{_many(self.depth, 'part')} waited for the reader at most"
+            yield f"{_count(self.depth, 'part')} waited for the reader at most"
         if self.conflicts:
-            told = ", ".join(f"{count} {kind}" for kind, count in sorted(self.conflicts.items()))
-            yield f"conflicts with other runs: {told}"
+            conflicts = ", ".join(f"{count} {kind}" for kind, count in sorted(self.conflicts.items()))
+            yield f"conflicts with other runs: {conflicts}"
         if self.updates:
             longest = _milliseconds(self.update_seconds)
-            yield f"{_many(self.updates, 'edit')} of threads; {longest} for a superstep at most"
+            yield f"{_count(self.updates, 'edit')} of threads; {longest} for a superstep at most"
         if self.spent:
             yield "spent: " + ", ".join(f"{name} {amount}" for name, amount in sorted(self.spent.items()))
 
 
-def _some(count: int, one: str, several: str) -> str:
+def _count_if_any(count: int, one: str, several: str) -> str:
     return f"{count} {one if count == 1 else several}" if count else ""
 
 
-def _many(count: int, what: str) -> str:
+def _count(count: int, what: str) -> str:
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 

@@ -99,7 +99,7 @@ CONFLICTS: Final = "pregel_conflicts"
 BYTES_WRITTEN: Final = "pregel_bytes_written"
 WRITES_REFUSED: Final = "pregel_writes_refused"
 
-_Begun = RunStarted | SuperstepStarted | AttemptStarted | UpdateStarted
+_Started = RunStarted | SuperstepStarted | AttemptStarted | UpdateStarted
 
 
 class OpenTelemetryObserver(Observer):
@@ -115,7 +115,7 @@ class OpenTelemetryObserver(Observer):
         tracers = get_tracer_provider() if tracer_provider is None else tracer_provider
         meter = (get_meter_provider() if meter_provider is None else meter_provider).get_meter(SCOPE)
         self._tracer = tracers.get_tracer(SCOPE)
-        self._spans: dict[_Begun, Span] = {}  # of what is under way; a begun event is equal to itself alone
+        self._spans: dict[_Started, Span] = {}  # of what is under way; a begun event is equal to itself alone
         self._lock = threading.Lock()  # runs of several event loops may share this
         self._steps = meter.create_histogram(STEPS_PER_RUN, "{superstep}", "Supersteps that a call took.")
         self._latency = meter.create_histogram(WRITE_LATENCY, "ms", "How long a transaction of storage took.")
@@ -151,9 +151,9 @@ class OpenTelemetryObserver(Observer):
             case RunEnded():
                 self._end_run(event)
             case SuperstepStarted():
-                self._begin(event, "superstep", (event.run,), {STEP: event.step, NODES: event.nodes})
+                self._start_span(event, "superstep", (event.run,), {STEP: event.step, NODES: event.nodes})
             case SuperstepEnded():
-                self._end(event.started, event.status, failed=event.status == "failed")
+                self._end_span(event.started, event.status, failed=event.status == "failed")
             case AttemptStarted():
                 self._begin_attempt(event)
             case AttemptEnded():
@@ -175,7 +175,7 @@ class OpenTelemetryObserver(Observer):
             case UpdateStarted():
                 self._begin_update(event)
             case UpdateEnded():
-                self._end(event.run, None, event.error, failed=event.error is not None, records=True)
+                self._end_span(event.run, None, event.error, failed=event.error is not None, record_error=True)
                 if event.error is None:
                     self._update.record(event.seconds * 1000 / event.run.supersteps, {GRAPH: event.run.graph})
 
@@ -183,12 +183,14 @@ class OpenTelemetryObserver(Observer):
         attributes: dict[str, AttributeValue] = {RUN_ID: event.run_id, GRAPH: event.graph, NAMESPACE: event.namespace}
         if event.thread_id is not None:
             attributes[THREAD_ID] = event.thread_id
-        self._begin(event, f"run {event.graph}", (event.within, event.around), attributes)
+        self._start_span(event, f"run {event.graph}", (event.within, event.around), attributes)
 
     def _end_run(self, event: RunEnded) -> None:
         called = event.run.around is None
         failed = event.status == "failed"
-        self._end(event.run, event.status, event.error, failed=failed, records=called, supersteps=event.supersteps)
+        self._end_span(
+            event.run, event.status, event.error, failed=failed, record_error=called, supersteps=event.supersteps
+        )
         if called:
             attributes = {GRAPH: event.graph, STATUS: event.status}
             self._steps.record(event.supersteps, attributes)
@@ -203,7 +205,7 @@ class OpenTelemetryObserver(Observer):
             NAMESPACE: event.namespace,
             SUPERSTEPS: event.supersteps,
         }
-        self._begin(event, f"update_state {event.graph}", (), attributes)
+        self._start_span(event, f"update_state {event.graph}", (), attributes)
 
     def _begin_attempt(self, event: AttemptStarted) -> None:
         attributes: dict[str, AttributeValue] = {
@@ -215,23 +217,23 @@ class OpenTelemetryObserver(Observer):
             ATTEMPT: event.number,
             HANDLER: event.handles,
         }
-        self._begin(event, f"node {event.node}", (event.caller, event.superstep, event.run), attributes)
+        self._start_span(event, f"node {event.node}", (event.caller, event.superstep, event.run), attributes)
         if event.number == 1 and not event.routes:
             self._tasks.add(1, {GRAPH: event.graph, NODE: event.node})
 
     def _end_attempt(self, event: AttemptEnded) -> None:
         failed = event.outcome == "failed"
-        self._end(event.started, event.outcome, event.error, failed=failed, records=True)
+        self._end_span(event.started, event.outcome, event.error, failed=failed, record_error=True)
         if failed:
             kind = "" if event.error is None else described(event.error)[0]
             self._failures.add(1, {GRAPH: event.graph, NODE: event.node, ERROR_TYPE: kind})
 
-    def _begin(
-        self, event: _Begun, name: str, within: tuple[_Begun | None, ...], attributes: Mapping[str, AttributeValue]
+    def _start_span(
+        self, event: _Started, name: str, parents: tuple[_Started | None, ...], attributes: Mapping[str, AttributeValue]
     ) -> None:
         """Begin a span, in that of the first of these which has one; else in the current one, the caller's."""
         parent: Context | None = None
-        for outer in within:
+        for outer in parents:
             if outer is not None and outer in self._spans:
                 parent = in_context(self._spans[outer])
                 break
@@ -239,18 +241,18 @@ class OpenTelemetryObserver(Observer):
         with self._lock:
             self._spans[event] = span
 
-    def _end(
+    def _end_span(
         self,
-        begun: _Begun,
+        started: _Started,
         status: str | None,
         error: BaseException | None = None,
         *,
         failed: bool,
-        records: bool = False,
+        record_error: bool = False,
         supersteps: int | None = None,
     ) -> None:
         with self._lock:
-            span = self._spans.pop(begun, None)
+            span = self._spans.pop(started, None)
         if span is None:
             return  # it could not be begun, and that is told
         try:
@@ -263,7 +265,7 @@ class OpenTelemetryObserver(Observer):
                 span.set_status(Status(StatusCode.ERROR, f"{kind}: {message}" if kind else None))
                 if error is not None:
                     span.set_attribute(ERROR_TYPE, kind)
-                    if records:
+                    if record_error:
                         span.record_exception(error)
         finally:  # an exception that cannot be printed, say
             span.end()

@@ -72,7 +72,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
     frames: tuple[Frame, ...]
 
 
-Port: TypeAlias = tuple[RowItem, Literal["top", "bottom"]]
+SegmentEnd: TypeAlias = tuple[RowItem, Literal["top", "bottom"]]
 
 
 class _Segment(msgspec.Struct, eq=False, kw_only=True):
@@ -86,7 +86,7 @@ class _Segment(msgspec.Struct, eq=False, kw_only=True):
     """
 
     chain: int
-    ends: tuple[Port, Port]
+    ends: tuple[SegmentEnd, SegmentEnd]
     columns: list[int]
     track: int | None = None
 
@@ -250,10 +250,10 @@ def _row_elements(row: list[RowItem]) -> Iterator[Element]:
 
 def _split_chain(number: int, chain: Chain) -> list[_Segment]:
     """An edge's pieces, in its direction: down from bottoms to tops, or up the other way with a turn at either end."""
-    ends: list[Port] = [(chain.source, "bottom")]
+    ends: list[SegmentEnd] = [(chain.source, "bottom")]
     for bend in chain.bends:
-        top: Port = (bend, "top")
-        bottom: Port = (bend, "bottom")
+        top: SegmentEnd = (bend, "top")
+        bottom: SegmentEnd = (bend, "bottom")
         ends += [bottom, top] if chain.upward else [top, bottom]
     ends.append((chain.target, "top"))
     return [
@@ -278,12 +278,12 @@ def _assign_columns(rows: list[list[RowItem]], channels: list[list[_Segment]]) -
         taken = {segment.columns[end] for segment in above for end in (0, 1) if segment.ends[end][1] == "bottom"}
         for item in row:
             _assign_entries(item, entering[item], taken)
-            leaving[item].sort(key=_port_order)
+            leaving[item].sort(key=_end_order)
             for (segment, end), column in zip(leaving[item], _even_columns(item, len(leaving[item])), strict=True):
                 segment.columns[end] = column
 
 
-def _port_order(pair: tuple[_Segment, int]) -> tuple[int, float, int]:
+def _end_order(pair: tuple[_Segment, int]) -> tuple[int, float, int]:
     """In which order pieces have their ends at a slot, from left to right.
 
     By where they come from or lead to. Pieces that turn round to the right are last, and the longest of them first, so
@@ -314,7 +314,7 @@ def _assign_entries(item: RowItem, pairs: list[tuple[_Segment, int]], taken: set
         item.column = straight if straight in inside else next(one for one in inside if one not in taken)
         segment.columns[end] = item.column
         return
-    pairs.sort(key=_port_order)
+    pairs.sort(key=_end_order)
     room = range(item.x + 1, item.x + item.width - 1)
     fixed = [column if (column := _straight_column(segment, end)) in room else None for segment, end in pairs]
     used = [column for column in fixed if column is not None]
