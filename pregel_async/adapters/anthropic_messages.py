@@ -1,4 +1,4 @@
-"""Anthropic's messages: events about a message's content blocks.
+"""Read Anthropic's messages: events about a message's content blocks.
 
 Source: https://docs.anthropic.com/en/docs/build-with-claude/streaming
 """
@@ -18,16 +18,16 @@ _CACHED: Final = ("cache_creation_input_tokens", "cache_read_input_tokens")
 _COUNTS: Final = frozenset(("input_tokens", "output_tokens"))
 
 _GROWS: Final = {"text_delta": ("text", "content"), "thinking_delta": ("thinking", "reasoning")}
-"""Delta -> the field of it and of its block that grows, and what that is called here."""
+"""Type of a delta -> the field of delta and block that holds the text, and the text's kind in `MessageDraft`."""
 
 _SERVER_INPUTS: Final = frozenset(("server_tool_use", "mcp_tool_use"))
 
 
 class AnthropicReader(DraftReader):
-    """Events of `client.messages.create(stream=True)`, or of `client.messages.stream()`.
+    """Read the events of `client.messages.create(stream=True)`, or of `client.messages.stream()`.
 
-    The latter shows, beside the events of the wire, others that it derives from them (`text`, `input_json` ...). They
-    say nothing new, and are passed over.
+    The latter adds events that the SDK derives from those of the API (`text`, `input_json` ...). The reader ignores
+    them: they repeat text that other events have already delivered.
     """
 
     provider: str | None = "anthropic"
@@ -40,6 +40,14 @@ class AnthropicReader(DraftReader):
         self._parts: dict[int, dict[str, list[str]]] = {}
 
     def consume(self, item: Any) -> None:
+        """Add one event to the draft.
+
+        Args:
+            item: an event of Anthropic's API, as the SDK's model or as a dict. Events of unknown types are ignored.
+
+        Raises:
+            StreamFailedError: the event is an error of the provider.
+        """
         kind = get_text(item, "type")
         if kind == "content_block_delta":
             self._delta(get_field(item, "index"), get_field(item, "delta"))
@@ -65,7 +73,7 @@ class AnthropicReader(DraftReader):
         self._blocks[index] = block
         self._parts[index] = {}
         if block.get("type") == "tool_use":
-            # Its input is {} here, and comes in deltas; all at once from servers that only look like Anthropic's.
+            # Anthropic sends {} here and the input in deltas. Compatible servers may send all of the input at once.
             given = json.dumps(block["input"]) if block.get("input") else ""
             self.draft.add_call_piece(index, id=block.get("id", ""), name=block.get("name", ""), args=given)
         for field, kind in _GROWS.values():
@@ -93,10 +101,18 @@ class AnthropicReader(DraftReader):
         self.draft.add_text(text, kind)
 
     def _count(self, usage: Any) -> None:
-        # Later counts are totals, and take the place of those before; what is not told again stays.
+        # Later counts are totals, not increments: they replace earlier ones. Counts that are not repeated stay.
         self._usage.update(to_builtins(usage) if usage is not None else {})
 
     def end(self) -> Iterable[Any]:
+        """Return the last chunk, with the finish reason and the usage.
+
+        Returns:
+            No chunk or one.
+
+        Raises:
+            StreamFailedError: no `message_stop` event has arrived: the message is incomplete.
+        """
         if not self._ended:
             raise StreamFailedError("anthropic", None, "the stream ended before `message_stop`")
         counted = self._usage
@@ -108,7 +124,7 @@ class AnthropicReader(DraftReader):
         return super().end()
 
     def _block(self, index: int) -> dict[str, Any]:
-        """A block as Anthropic takes it back."""
+        """Return a block in the form in which Anthropic accepts it in the next request."""
         block = {**self._blocks[index]}
         for field, parts in self._parts[index].items():
             block[field] = "".join(parts)
@@ -123,9 +139,9 @@ def _json(text: str) -> Any:
     try:
         return json.loads(text) if text.strip() else {}
     except ValueError:
-        return text  # cut off; the tool call says what is wrong with it
+        return text  # cut off: `invalid_tool_calls` has the error
 
 
 def _is_covered(block: dict[str, Any]) -> bool:
-    """Whether content and tool calls say all that a block says."""
+    """Return True if `content` and `tool_calls` hold everything that a block holds."""
     return block.get("type") == "tool_use" or (block.get("type") == "text" and not block.get("citations"))

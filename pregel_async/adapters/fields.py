@@ -1,4 +1,4 @@
-"""Reading events of any make: an SDK's models, plain dicts, or whatever has the same attributes."""
+"""Read events of any form: an SDK's models, plain dicts, or objects with the same attributes."""
 
 from __future__ import annotations
 
@@ -7,20 +7,43 @@ from typing import Any, cast
 
 
 def get_field(event: Any, name: str) -> Any:
-    """A field of an event; None when it has no such field."""
+    """Return a field of an event.
+
+    Args:
+        event: a mapping, or an object with attributes.
+        name: the key or attribute.
+
+    Returns:
+        The value, or None if the event has no such field.
+    """
     if isinstance(event, Mapping):
         return cast("Mapping[str, Any]", event).get(name)
     return getattr(event, name, None)
 
 
 def get_text(event: Any, name: str) -> str:
-    """A field that is text; "" when it is missing, or something else."""
+    """Return a text field of an event.
+
+    Args:
+        event: a mapping, or an object with attributes.
+        name: the key or attribute.
+
+    Returns:
+        The text, or "" if the field is missing or is not a string.
+    """
     found = get_field(event, name)
     return found if isinstance(found, str) else ""
 
 
 def to_builtins(value: Any) -> Any:
-    """An event as builtin values, without the fields that say nothing."""
+    """Convert an event to builtin values, without the fields that are None.
+
+    Args:
+        value: an SDK's model, a container, or a scalar.
+
+    Returns:
+        Dicts, lists, strings, numbers and booleans.
+    """
     if value is None or isinstance(value, (str, int, float, bool)):
         return value
     if isinstance(value, Mapping):
@@ -28,7 +51,7 @@ def to_builtins(value: Any) -> Any:
     elif isinstance(value, (list, tuple)):
         return [to_builtins(part) for part in cast("Sequence[Any]", value)]
     elif hasattr(value, "model_dump"):
-        # Without warnings: SDKs make their models without validation, so that what a server adds does not break them.
+        # SDKs make their models without validation, so fields that a server adds would only cause warnings here.
         fields = value.model_dump(mode="json", by_alias=True, warnings=False)
     else:
         fields = vars(value)

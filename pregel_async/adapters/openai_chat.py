@@ -1,4 +1,4 @@
-"""OpenAI's chat completions, and what other servers stream in their form.
+"""Read OpenAI's chat completions, and the streams of other servers that use their format.
 
 Source: https://platform.openai.com/docs/api-reference/chat-streaming
 """
@@ -13,26 +13,35 @@ from .fields import get_field, get_text, to_builtins
 from .reader import DraftReader
 
 _REASONING: Final = ("reasoning_content", "reasoning")
-"""Where other servers (DeepSeek, vLLM, OpenRouter) put what a model thinks; OpenAI itself streams none of it here."""
+"""Where other servers (DeepSeek, vLLM, OpenRouter) put a model's reasoning. OpenAI itself streams no reasoning here."""
 
 
 class ChatCompletionReader(DraftReader):
-    """Chunks of `client.chat.completions.create(stream=True)`, or the events of `client.chat.completions.stream()`.
+    """Read chunks of `client.chat.completions.create(stream=True)`, or events of `client.chat.completions.stream()`.
 
-    That a choice has a `finish_reason` is not insisted upon: some servers end without.
+    A missing `finish_reason` is not an error: some servers end their streams without one.
     """
 
     provider: str | None = "openai"
 
     def consume(self, item: Any) -> None:
+        """Add one chunk to the draft.
+
+        Args:
+            item: a chunk, or an event of the SDK's helper. Events without a chunk are ignored.
+
+        Raises:
+            InvalidSourceError: the chunk belongs to a second choice (`n > 1`).
+            StreamFailedError: the chunk holds an error of the provider.
+        """
         error = get_field(item, "error")
-        if error:  # of servers in OpenAI's form; what OpenAI's own send is raised by the SDK
+        if error:  # sent by compatible servers; the SDK itself raises OpenAI's own errors
             code, said = get_field(error, "code"), get_text(error, "message") or str(error)
             raise StreamFailedError("openai", None if code is None else str(code), said)
         chunk = _chunk(item)
         if chunk is None:
-            return  # an event that the helper derives from chunks that it has shown before
-        # The first chunk of Azure's servers is about the prompt, and has neither an id nor a model.
+            return  # an event that the SDK's helper derives from chunks that it has already passed on
+        # Azure's first chunk is about the prompt, with an empty id and model: later chunks must be able to set them.
         self.draft.set_provider_id(get_text(chunk, "id"))
         self.model = self.model or get_text(chunk, "model") or None
         for choice in get_field(chunk, "choices") or ():
@@ -51,7 +60,7 @@ class ChatCompletionReader(DraftReader):
                 self._call(call)
         usage = get_field(chunk, "usage")
         if usage is not None:
-            # The last one counts: some servers tell with each chunk what has been used so far.
+            # Replace, do not add: some servers send the running total with each chunk.
             self.draft.usage = openai_usage(to_builtins(usage), "prompt_tokens", "completion_tokens")
 
     def _call(self, piece: Any) -> None:
@@ -61,7 +70,7 @@ class ChatCompletionReader(DraftReader):
         if not isinstance(index, int):
             index = self.draft.last_index + (1 if id else 0)
         elif id and self.draft.has_call(index) and self.draft.call_id(index) not in ("", id):
-            # Servers that send whole calls number all of them 0.
+            # Servers that send whole calls give all of them index 0: another id is another call.
             index = self.draft.last_index + 1
         self.draft.add_call_piece(
             max(index, 0), id=id, name=get_text(function, "name"), args=get_text(function, "arguments")
@@ -69,5 +78,5 @@ class ChatCompletionReader(DraftReader):
 
 
 def _chunk(item: Any) -> Any:
-    """The chunk that an item is or has; None when it has none."""
+    """Return the item itself if it is a chunk, or else the chunk in the event, or None."""
     return item if get_field(item, "choices") is not None else get_field(item, "chunk")

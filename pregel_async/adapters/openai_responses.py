@@ -1,4 +1,4 @@
-"""OpenAI's Responses: events about a response's items.
+"""Read OpenAI's Responses: events about a response's items.
 
 Source: https://platform.openai.com/docs/api-reference/responses-streaming
 """
@@ -25,9 +25,9 @@ _TEXTS: Final = {
 
 
 class ResponsesReader(DraftReader):
-    """Events of `client.responses.create(stream=True)` or `client.responses.stream()`.
+    """Read the events of `client.responses.create(stream=True)` or `client.responses.stream()`.
 
-    The message's id is the response's: with it the next request can go on from here (`previous_response_id`).
+    The message's id is the response's id, so that the next request can continue from it (`previous_response_id`).
     """
 
     provider: str | None = "openai"
@@ -38,6 +38,14 @@ class ResponsesReader(DraftReader):
         self._thought: Any = None
 
     def consume(self, item: Any) -> None:
+        """Add one event to the draft.
+
+        Args:
+            item: an event of the Responses API, as the SDK's model or as a dict. Events of other types are ignored.
+
+        Raises:
+            StreamFailedError: the event says that the response has failed.
+        """
         kind = get_text(item, "type")
         if kind in _TEXTS:
             self._text(item, _TEXTS[kind])
@@ -61,7 +69,7 @@ class ResponsesReader(DraftReader):
 
     def _text(self, item: Any, kind: str) -> None:
         if kind == "reasoning":
-            # A response may think in several parts, which are paragraphs.
+            # A response may have several parts of reasoning: separate them as paragraphs.
             part = (get_field(item, "output_index"), get_field(item, "summary_index"), get_field(item, "content_index"))
             if self._thought not in (None, part):
                 self.draft.add_text("\n\n", kind)
@@ -82,7 +90,8 @@ class ResponsesReader(DraftReader):
                 index, id=get_text(item, "call_id"), name=get_text(item, "name"), args=get_text(item, "arguments")
             )
         elif get_field(item, "type") == "custom_tool_call":
-            # Its input is text and no JSON. Made so here, when it is whole: pieces of it could not be joined.
+            # The input is plain text. Encode it as JSON only when it is complete: the encoded pieces of a text, joined,
+            # are not the JSON of the whole text.
             args = json.dumps({"input": get_text(item, "input")})
             self.draft.add_call_piece(index, id=get_text(item, "call_id"), name=get_text(item, "name"), args=args)
 
@@ -99,13 +108,21 @@ class ResponsesReader(DraftReader):
             self.draft.blocks = output
 
     def end(self) -> Iterable[Any]:
+        """Return the last chunk, with the finish reason and the usage.
+
+        Returns:
+            No chunk or one.
+
+        Raises:
+            StreamFailedError: neither `response.completed` nor `response.incomplete` has arrived.
+        """
         if not self._ended:
             raise StreamFailedError("openai", None, "the stream ended before `response.completed`")
         return super().end()
 
 
 def _is_covered(item: dict[str, Any]) -> bool:
-    """Whether content and tool calls say all that an item says."""
+    """Return True if `content` and `tool_calls` hold everything that an item holds."""
     if item.get("type") == "message":
         return not any(part.get("annotations") for part in item.get("content", ()))
     return item.get("type") == "function_call"

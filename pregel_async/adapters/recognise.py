@@ -1,4 +1,4 @@
-"""Whose stream it is, by its first item. No SDK is asked: what has the shape is taken for it."""
+"""Recognise a stream's provider by the shape of its first item, without importing any SDK."""
 
 from __future__ import annotations
 
@@ -22,11 +22,16 @@ ACCEPTED: Final = (
 
 
 def find_reader(item: Any) -> Callable[[str | None, str | None, Callable[[], str]], MessageReader]:
-    """Return the reader class for the stream that begins with this item.
+    """Return the reader class for the stream that begins with an item.
 
+    Args:
+        item: the stream's first item.
+
+    Returns:
+        A callable that makes the reader from an id, a name and an id factory; see `DraftReader`.
 
     Raises:
-        InvalidSourceError: nobody's.
+        InvalidSourceError: no reader knows items of this shape.
     """
     if isinstance(item, str):
         return StringReader
@@ -59,16 +64,22 @@ def _is_chat_chunk(item: Any) -> bool:
 
 
 def check_source(source: Any, *, name: str, also_async: bool) -> None:
-    """Refuse, before anything is read, what cannot be a stream.
+    """Check, before anything is read, that a source can be a stream.
+
+    Args:
+        source: the argument of the public function.
+        name: the public function's name, for error messages.
+        also_async: True if the caller can also read async sources.
 
     Raises:
-        InvalidSourceError: with what to do instead.
+        InvalidSourceError: the source cannot be a stream, or needs async code. The message says what to do instead.
     """
     kind = type(source)
     if isinstance(source, (str, bytes, bytearray, Mapping)):
         raise InvalidSourceError(kind.__name__, f"is no stream: {name}() takes {ACCEPTED}, as they arrive")
     if hasattr(kind, "__pydantic_fields__") and not any(hasattr(kind, name) for name in ("__aiter__", "__next__")):
-        # A whole response, or a model. All of pydantic's objects can be iterated, over their fields.
+        # A whole response, or a model object. pydantic's objects iterate over their fields, so the checks for
+        # `__iter__` below would accept them.
         raise InvalidSourceError(
             kind.__name__,
             f"is a whole object and no stream: call the model with stream=True, or by astream(), for {name}()",

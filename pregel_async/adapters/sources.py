@@ -1,6 +1,6 @@
-"""From what was given to its items: awaited, entered, iterated, and closed in the end.
+"""Get from a source to its items: await it, enter it, iterate it, and close it in the end.
 
-A source is used up. It is closed however its reading ends, and nobody else is to read on.
+Reading consumes a source. It is closed however reading ends, so no other code may continue to read it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .errors import InvalidSourceError
 from .recognise import check_source
 
 CLOSE_SECONDS: Final = 10.0
-"""Seconds for closing a stream, which no cancellation cuts short: a connection is given back, or broken off."""
+"""Seconds that closing a stream may take. A cancellation does not cut this short: a connection must be given back."""
 
 _END: Final = object()
 
@@ -30,10 +30,16 @@ _CloseSync: TypeAlias = Callable[[BaseException | None], None]
 
 @asynccontextmanager
 async def open_source(source: Any) -> AsyncGenerator[AsyncIterator[Any]]:
-    """The items of a source, in async code. What is not async in it runs in worker threads.
+    """Open a source in async code, and close it at the end. Sync sources are read in worker threads.
+
+    Args:
+        source: an async or sync iterable of items, or an awaitable or a context manager that gives one.
+
+    Yields:
+        An async iterator over the items.
 
     Raises:
-        InvalidSourceError: it cannot be a stream; nothing was read.
+        InvalidSourceError: the source cannot be a stream; nothing has been read.
     """
     closers: list[_Close] = []
     try:
@@ -46,6 +52,7 @@ async def open_source(source: Any) -> AsyncGenerator[AsyncIterator[Any]]:
 
 
 async def _find_items(source: Any, closers: list[_Close]) -> AsyncIterator[Any]:
+    """Await and enter the source until an iterator is found. Each step appends its clean-up to `closers`."""
     candidate: Any = source
     entered: Any = None
     while True:
@@ -83,20 +90,23 @@ async def _find_items(source: Any, closers: list[_Close]) -> AsyncIterator[Any]:
 
 
 async def _close_all(closers: list[_Close], error: BaseException | None) -> None:
-    """Close all, the last one first. What fails there does not hide why we leave."""
+    """Call the closers, the last one first. An error in one of them does not hide the error that ended the reading."""
     failed = error
     while closers:
         close = closers.pop()
         try:
             await close(failed)
-        except BaseException as closing:  # a cancellation too: the others are closed all the same
+        except BaseException as closing:  # also a cancellation: the remaining ones must still be closed
             failed = _primary_error(failed, closing)
     if failed is not None and failed is not error:
         raise failed
 
 
 def _primary_error(failed: BaseException | None, closing: BaseException) -> BaseException:
-    """Which of two is raised: the first, but for a cancellation, which must not get lost. It notes the other one."""
+    """Return the error to raise: the first one, with the other as a note.
+
+    A cancellation replaces an ordinary exception: if it were only a note, it would be lost.
+    """
     if failed is None or failed is closing:
         return closing
     if isinstance(failed, Exception) and not isinstance(closing, Exception):
@@ -110,13 +120,14 @@ def _can_close(candidate: Any) -> bool:
 
 
 def _stream_closer(stream: Any, in_thread: bool = False) -> _Close:
-    """Close a stream, whatever happens to its reader meanwhile."""
+    """Return a function that closes a stream even if its reader is cancelled."""
 
     async def close(error: BaseException | None) -> None:
         if not _can_close(stream):
             return
         method = stream.aclose if hasattr(stream, "aclose") else stream.close
-        # No scope of the stream's own can be open here, as it could around a context manager's body.
+        # A shield is safe here: unlike a context manager around a body, a stream cannot have a cancel scope of its own
+        # open, which would have to be the innermost one.
         with anyio.move_on_after(CLOSE_SECONDS, shield=True):
             closed = await to_thread.run_sync(method, abandon_on_cancel=True) if in_thread else method()
             if inspect.isawaitable(closed):
@@ -126,12 +137,13 @@ def _stream_closer(stream: Any, in_thread: bool = False) -> _Close:
 
 
 def _manager_closer(manager: Any, in_thread: bool = False) -> _Close:
-    """Leave a context manager. It is told the error, and not asked whether to go on: half a message is none.
+    """Return a function that exits a context manager with the error, and ignores its wish to suppress that error.
 
-    Not under a shield. It may hold a cancel scope or a task group, which has to be the innermost scope when it ends;
-    its clean-up is its own matter, as in any `async with`.
+    Suppressing would return half a message as if it were complete.
     """
 
+    # Without a shield: the manager may hold a cancel scope or a task group, which must be the innermost scope when it
+    # exits. Its clean-up handles cancellation itself, as in any `async with`.
     async def close(error: BaseException | None) -> None:
         if in_thread:
             await to_thread.run_sync(manager.__exit__, *_exc_info(error))
@@ -142,11 +154,12 @@ def _manager_closer(manager: Any, in_thread: bool = False) -> _Close:
 
 
 def _exc_info(error: BaseException | None) -> tuple[Any, Any, Any]:
+    """Return the arguments of `__exit__` for an error or None."""
     return (None, None, None) if error is None else (type(error), error, error.__traceback__)
 
 
 class _AsyncIterator:
-    """A sync iterator as an async one. No generator, which would have to be closed itself."""
+    """Read a sync iterator from async code. A class, because an async generator would have to be closed itself."""
 
     def __init__(self, iterator: Iterator[Any], in_thread: bool) -> None:
         self._iterator = iterator
@@ -157,7 +170,7 @@ class _AsyncIterator:
 
     async def __anext__(self) -> Any:
         if self._in_thread:
-            # A thread that waits for a token cannot be interrupted: a cancellation takes effect with the next one.
+            # A thread that waits for a token cannot be interrupted: a cancellation takes effect at the next token.
             item = await to_thread.run_sync(next, self._iterator, _END)
         else:
             item = next(self._iterator, _END)
@@ -168,10 +181,16 @@ class _AsyncIterator:
 
 @contextmanager
 def open_source_sync(source: Any) -> Generator[Iterator[Any]]:
-    """The items of a source, in a thread.
+    """Open a source in a plain function, and close it at the end.
+
+    Args:
+        source: an iterable of items, or a context manager that gives one.
+
+    Yields:
+        An iterator over the items.
 
     Raises:
-        InvalidSourceError: it cannot be a stream, or only in async code; nothing was read.
+        InvalidSourceError: the source cannot be a stream, or can only be read in async code; nothing has been read.
     """
     closers: list[_CloseSync] = []
     try:
@@ -184,6 +203,7 @@ def open_source_sync(source: Any) -> Generator[Iterator[Any]]:
 
 
 def _find_items_sync(source: Any, closers: list[_CloseSync]) -> Iterator[Any]:
+    """Enter the source until an iterator is found. Each step appends its clean-up to `closers`."""
     candidate: Any = source
     entered: Any = None
     while True:
@@ -219,7 +239,7 @@ def _manager_closer_sync(manager: Any) -> _CloseSync:
 
 
 def _close_all_sync(closers: list[_CloseSync], error: BaseException | None) -> None:
-    """`_close_all`, in a thread."""
+    """Do the same as `_close_all`, in a plain function."""
     failed = error
     while closers:
         close = closers.pop()
