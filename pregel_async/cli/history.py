@@ -1,4 +1,4 @@
-"""`history`: the checkpoints of a thread. It needs no graph: without one, no stored value is decoded."""
+"""List the checkpoints of a thread, for the command `history`. No stored value is decoded unless a graph is given."""
 
 from __future__ import annotations
 
@@ -23,14 +23,19 @@ HEAD = ("step", "source", "ran", "next", "time", "checkpoint", "notes")
 
 
 class HistoryRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A checkpoint.
+    """A checkpoint, as the command prints it.
 
     Attributes:
-        ran: the nodes of the superstep that made it, in plan order.
-        next: the nodes that have yet to run after it; None when no graph was given that could tell.
-        recorded: how many tasks of the superstep after it were recorded before that ended.
-        errors: what failed in it, as (node, error).
-        metadata: the caller's own, and the run's id.
+        step: the number of its superstep.
+        source: why it was made, as in its metadata.
+        ran: the nodes of its superstep, in plan order.
+        next: the nodes that run in the next superstep; None if no graph was given to compute them.
+        time: when it was made.
+        checkpoint_id: its id.
+        parent_id: the id of the checkpoint before; None for the first.
+        recorded: how many tasks of the next superstep were recorded before that superstep ended.
+        errors: the failures of the next superstep, as (node, error).
+        metadata: the caller's own keys, and the run's id.
     """
 
     step: int
@@ -46,14 +51,20 @@ class HistoryRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_history(target: Target | None, *, thread: str, db: str, limit: int | None) -> list[HistoryRow]:
-    """A thread's checkpoints, newest first.
+    """Read a thread's checkpoints, newest first.
 
     Args:
-        target: tells what runs next after each.
-        limit: at most so many.
+        target: the graph that computes the nodes that run next; None to leave them out.
+        thread: the thread's id.
+        db: the SQLite file.
+        limit: how many checkpoints at most; None for all.
+
+    Returns:
+        A row for each checkpoint.
 
     Raises:
-        PregelError: of storage, or of what is stored.
+        UsageError: the target is a function that does not return a graph.
+        PregelError: the database cannot be read, or its content is invalid.
     """
     return anyio.run(_read_rows, target, thread, db, limit)
 
@@ -87,12 +98,24 @@ async def _read_rows(target: Target | None, thread: str, db: str, limit: int | N
 
 
 def database_exists(db: str) -> bool:
-    """Whether there is such a database, as far as can be told without opening it, which would make one."""
+    """Return True if a database exists, without opening it, because opening would create it.
+
+    Args:
+        db: the path of an SQLite file, or a `file:` URI.
+
+    Returns:
+        Whether the file exists. Every URI counts as existing.
+    """
     return db.startswith("file:") or Path(db).exists()
 
 
 def print_rows(rows: list[HistoryRow], *, as_json: bool) -> None:
-    """On standard output: JSON, a table in a terminal, aligned columns elsewhere."""
+    """Print checkpoints on standard output: as a table on a terminal, as aligned columns elsewhere.
+
+    Args:
+        rows: the checkpoints, newest first.
+        as_json: print JSON instead.
+    """
     if as_json:
         print_json(rows, indent=2)
         return

@@ -1,4 +1,4 @@
-"""How far a run is: counts made of a stream's chunks, and two views of them, for files and for terminals."""
+"""Show the progress of a run: counts made from a stream's chunks, and views of them for files and for terminals."""
 
 from __future__ import annotations
 
@@ -17,21 +17,23 @@ from ..types import INTERRUPT, StreamMode
 from .formatting import escape, format_duration, plural
 
 MODES: tuple[StreamMode, ...] = ("tasks", "updates")
-"""What is streamed for it. `tasks` tells each task of a superstep before one of them runs, `updates` each that is done,
-those recorded by an earlier run too."""
+"""The stream modes that `RunProgress` counts.
+
+`tasks` has a chunk for each task of a superstep before any of them starts. `updates` has a chunk for each finished
+task, including those that an earlier run recorded."""
 
 
 class RunProgress:
-    """Counts of one run.
-
-    Attributes:
-        step: the number of the superstep that runs, or ran last.
-        planned, done: its tasks.
-        recorded: those of its tasks that an earlier run had done.
-        supersteps, tasks: how many this run has ended, of all supersteps; recorded tasks are not among them.
+    """Count the supersteps and tasks of one run.
 
     Args:
         step: the number of the first superstep.
+
+    Attributes:
+        step: the number of the current superstep, or of the last one after the run.
+        planned, done: the number of its tasks, and of those that have finished.
+        recorded: how many of its tasks an earlier run had already finished.
+        supersteps, tasks: how many this run has finished in all. Recorded tasks are not included.
     """
 
     def __init__(self, step: int) -> None:
@@ -53,19 +55,27 @@ class RunProgress:
 
     @property
     def is_superstep_done(self) -> bool:
-        """All tasks of the superstep are done, and none of the next has been told."""
+        """True if all tasks of the current superstep have finished and none of the next one is known."""
         return self.done == self.planned
 
     @property
     def nodes(self) -> str:
-        """The nodes that are at work; of a superstep that is over, those that were."""
+        """The names of the running nodes; if the superstep has finished, the names of its nodes."""
         names = tuple(self._left) or self._names
         return escape(", ".join(names[:3])) + (", ..." if len(names) > 3 else "")
 
     def count_chunk(self, mode: str, chunk: Mapping[str, Any]) -> bool:
-        """Count a chunk. Whether it says that a task is done."""
+        """Count a chunk of the stream.
+
+        Args:
+            mode: the chunk's stream mode, one of `MODES`.
+            chunk: the chunk.
+
+        Returns:
+            True if the chunk reports a finished task.
+        """
         if mode == "updates":
-            if INTERRUPT in chunk:  # questions, which are told at the end
+            if INTERRUPT in chunk:  # open questions, which the command prints at the end
                 return False
             name = next(key for key in chunk if key != "__metadata__")
             self._end_task(name, recorded="__metadata__" in chunk)
@@ -96,7 +106,7 @@ class RunProgress:
         self.supersteps += self.is_superstep_done
 
     def __str__(self) -> str:
-        """One line: the superstep, what it does, how far it is, and since when the run goes on."""
+        """Format one line: the superstep, its nodes, the number of finished tasks, and the time since the run began."""
         tasks = plural(self.planned, "task")
         if self.planned > 1 or not self.is_superstep_done:
             tasks = f"{self.done} of {tasks}"
@@ -105,10 +115,10 @@ class RunProgress:
 
 
 class ProgressView(Protocol):
-    """Shows progress while it is open.
+    """Show progress while the context is open.
 
     Attributes:
-        clearing: what makes room for a line on the terminal, and leaves it fit for use.
+        clear_sequence: the bytes that clear the view's line on the terminal and restore the cursor.
     """
 
     clear_sequence: bytes
@@ -118,38 +128,48 @@ class ProgressView(Protocol):
     def __exit__(self, *failure: object) -> None: ...
 
     def close(self) -> None:
-        """Stop showing; once is enough, and more does no harm."""
+        """Stop showing progress. Further calls do nothing."""
         ...
 
     def on_task_done(self) -> None:
-        """A task is done."""
+        """React to a finished task."""
         ...
 
     def on_tick(self) -> None:
-        """Time has gone by."""
+        """React to the passing of time."""
         ...
 
 
 def choose_view(progress: RunProgress, stream: TextIO) -> ProgressView:
-    """Live on a terminal, lines everywhere else."""
+    """Choose a live view for a terminal, or lines for everything else.
+
+    Args:
+        progress: the counts to show.
+        stream: where to write.
+
+    Returns:
+        The view, not yet open.
+    """
     dumb = os.environ.get("TERM", "").lower() in ("dumb", "unknown")
     return LiveView(progress) if stream.isatty() and not dumb else LineView(progress, stream)
 
 
 class LineView:
-    """A line when a superstep has ended, and now and then while one goes on; never many a second.
+    """Print a line after each superstep, and now and then during a long one.
 
     Args:
+        progress: the counts to show.
+        stream: where to write.
         every: seconds between two lines of one superstep.
     """
 
     clear_sequence = b""
 
     ALWAYS_SHOWN = 10
-    """So many supersteps get their line whatever the time."""
+    """How many supersteps get a line even if they end quickly."""
 
     MIN_PAUSE = 0.5
-    """Seconds between the lines of two supersteps after that."""
+    """After those, the minimum number of seconds between the lines of two supersteps."""
 
     def __init__(self, progress: RunProgress, stream: TextIO, *, every: float = 2.0) -> None:
         self._progress = progress
@@ -164,9 +184,11 @@ class LineView:
         self.close()
 
     def close(self) -> None:
+        """Do nothing: printed lines stay."""
         return
 
     def on_task_done(self) -> None:
+        """Print a line if the superstep has ended, or if the last line is `every` seconds old."""
         since = time.monotonic() - self._last
         if self._progress.is_superstep_done:
             if self._progress.supersteps <= self.ALWAYS_SHOWN or since >= self.MIN_PAUSE:
@@ -175,6 +197,7 @@ class LineView:
             self._write()
 
     def on_tick(self) -> None:
+        """Print a line if the superstep is still running and the last line is `every` seconds old."""
         if not self._progress.is_superstep_done and time.monotonic() - self._last >= self._every:
             self._write()
 
@@ -184,8 +207,14 @@ class LineView:
 
 
 class LiveView:
-    """One line at the bottom of the terminal, drawn again by a thread of its own, so that the clock runs when nothing
-    else does. What nodes print appears above it. It leaves nothing behind."""
+    """Show one line at the bottom of the terminal, and remove it at the end.
+
+    Output of nodes appears above the line. A thread redraws it, so that the clock advances even while a node blocks the
+    event loop.
+
+    Args:
+        progress: the counts to show.
+    """
 
     clear_sequence = b"\r\x1b[2K\x1b[?25h"  # erase the line, show the cursor
 
@@ -207,12 +236,15 @@ class LiveView:
         self.close()
 
     def close(self) -> None:
+        """Remove the line from the terminal."""
         self._live.stop()
 
     def on_task_done(self) -> None:
+        """Do nothing: a thread redraws the line."""
         return
 
     def on_tick(self) -> None:
+        """Do nothing: a thread redraws the line."""
         return
 
     def __rich__(self) -> Table:

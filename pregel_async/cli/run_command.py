@@ -1,4 +1,4 @@
-"""One run: begin or go on, show how far it is, stop when told, and say how to go on from there."""
+"""Run a graph for the command `run`: start or continue, show progress, stop on a signal, and print how to resume."""
 
 from __future__ import annotations
 
@@ -32,21 +32,22 @@ STOPPING_NOTICE = b"stopping as soon as the tasks that have begun let go; anothe
 
 
 class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What the command line asked for.
+    """The options of the command `run`.
 
     Attributes:
-        target: MODULE:GRAPH, as it was written.
-        given: the input; None when there was none.
-        resume: answers to open questions, as in `Command(resume=...)`; None when there were none.
-        thread: the thread's id; None to make one up.
-        db: SQLite's file.
-        recursion_limit, max_concurrency: as in a config; None for their defaults.
+        target: MODULE:GRAPH, as written on the command line.
+        graph_input: the input; None if none was given.
+        resume: answers to open questions, as in `Command(resume=...)`; None if none were given.
+        thread: the thread's id; None to generate one.
+        db: the SQLite file.
+        recursion_limit: the maximum number of supersteps; None for the default.
+        max_concurrency: the maximum number of tasks at a time; None for the default.
         discard_pending: a new input may discard unfinished work.
-        wait: wait for a run that owns the thread.
+        wait: wait while another run owns the thread.
         output_json: print the output as JSON.
         figures: print what the run took.
-        traceback: show where errors come from.
-        program: how this program was called, for the command that goes on.
+        traceback: print tracebacks of errors.
+        program: the words that start this program, for the command that resumes the run.
     """
 
     target: str
@@ -65,10 +66,17 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run_graph(target: Target, request: RunRequest) -> int:
-    """Run on asyncio. The exit code: 0, 1 when the run failed, 130 or 143 when a signal stopped it.
+    """Run a graph on asyncio, and print its output.
+
+    Args:
+        target: the graph, builder or factory that `load` returned.
+        request: the command's options.
+
+    Returns:
+        The exit code: 0, 1 if the run failed, 130 or 143 if a signal stopped it. A node's `SystemExit` may set another.
 
     Raises:
-        UsageError: nothing was run.
+        UsageError: the options do not fit the thread; nothing was run.
     """
     this = _RunCommand(target, request)
     code = anyio.run(this.execute)
@@ -78,10 +86,10 @@ def run_graph(target: Target, request: RunRequest) -> int:
 
 
 class _RunCommand:
-    """A run, and what is said about it.
+    """One execution of the command.
 
     Attributes:
-        output: the graph's, when it has come to an end.
+        output: the graph's output, once the run has finished.
     """
 
     def __init__(self, target: Target, request: RunRequest) -> None:
@@ -93,6 +101,7 @@ class _RunCommand:
         self._figures = Figures()
 
     async def execute(self) -> int:
+        """Do what the options ask for, and return the exit code."""
         try:
             async with SqliteSaver.from_conn_string(self._request.db) as saver:
                 graph = attach(self._target, saver)
@@ -107,7 +116,7 @@ class _RunCommand:
                 return await self._run_graph(graph, graph_input, before)
         except UsageError:
             raise
-        except Exception as error:  # of storage, of what is stored, of a function that makes the graph
+        except Exception as error:  # from the database, its content, or the function that makes the graph
             return self._report_failure(error)
 
     @property
@@ -123,7 +132,7 @@ class _RunCommand:
         return config
 
     def _choose_input(self, before: StateSnapshot) -> Any:
-        """Say what is going to happen, and with which input: None goes on with what is stored."""
+        """Print what is going to happen, and return the input of the run; None continues from the stored state."""
         graph_input, where = self._request.graph_input, f"thread {self._thread} in {self._request.db}"
         if self._request.resume is not None:
             if not before.interrupts:
@@ -214,12 +223,13 @@ class _RunCommand:
                             if progress.count_chunk(mode, chunk):
                                 view.on_task_done()
             except (Exception, KeyboardInterrupt, SystemExit) as error:
-                failure = error  # it leaves as it is, in no group
+                failure = error  # re-raised after the task group, which would wrap it in an exception group
             group.cancel_scope.cancel()
         if failure is not None:
             raise failure
 
     def _report_failure(self, error: BaseException) -> int:
+        """Print an error, and return the exit code."""
         for line in explain(error, full=self._request.traceback):
             _print_status(line)
         if isinstance(error, ThreadBusyError) and not error.lost:
@@ -231,16 +241,17 @@ class _RunCommand:
         return 130 if isinstance(error, KeyboardInterrupt) else 1
 
     def _print_figures(self) -> None:
-        """What the run took, if it began; its graphs inside and called tasks included."""
+        """Print what the run took, including nested graphs and called tasks. Print nothing if no run began."""
         if self._request.figures and self._figures.writes:
             for line in self._figures.lines():
                 _print_status(f"  {line}")
 
     async def _print_resume_command(self, graph: UntypedGraph) -> None:
+        """Print what is stored, and the command that continues from it."""
         try:
             state = await graph.aget_state(self._config)
         except PregelError:
-            return  # what is wrong with storage has been said
+            return  # the error of storage has been printed already
         if state.metadata is not None and state.next:
             step = state.metadata.get("step")
             _print_status(f"thread {self._thread} is kept as it was after superstep {step}{_recorded_note(state)}")
@@ -249,7 +260,7 @@ class _RunCommand:
             _print_status("nothing was stored: to begin again, repeat the command")
 
     def _print_questions(self, state: StateSnapshot) -> None:
-        """What the thread waits for, and how to answer."""
+        """Print the thread's open questions, and the command that answers them."""
         for question in state.interrupts:
             _print_status(f"question {question.id}: {question.value!r}")
         _print_status(
@@ -259,7 +270,7 @@ class _RunCommand:
 
     @property
     def _resume_command(self) -> str:
-        """The command that goes on."""
+        """The command that resumes the thread."""
         request = self._request
         words = [*request.program, "run", request.target, "--thread", self._thread, "--db", request.db]
         if request.recursion_limit is not None:
@@ -272,18 +283,19 @@ class _RunCommand:
 
 
 def _waits_for_answers(state: StateSnapshot) -> bool:
-    """Whether nothing can go on before a question is answered."""
+    """Return True if no task can run before a question is answered."""
     return bool(state.interrupts) and all(task.interrupts or task.result is not None for task in state.tasks)
 
 
 def _recorded_note(state: StateSnapshot) -> str:
-    """How much of the next superstep need not run again."""
+    """Format how many tasks of the next superstep are recorded, and so do not run again."""
     recorded = sum(task.result is not None for task in state.tasks)
     return f"; {recorded} of the {plural(len(state.tasks), 'task')} of the next are recorded" if recorded else ""
 
 
 def _first_step(graph: UntypedGraph, graph_input: Any, before: StateSnapshot) -> int:
-    """The number of the first superstep that will be seen. An input takes one, a StateGraph's hidden start the next."""
+    """Return the number of the first superstep whose tasks the stream shows."""
+    # An input takes a superstep, and the hidden start node of a StateGraph takes the next one.
     stored = -2 if before.metadata is None else before.metadata.get("step", -2)
     if graph_input is None or isinstance(graph_input, Command):
         return stored + 1
@@ -291,10 +303,10 @@ def _first_step(graph: UntypedGraph, graph_input: Any, before: StateSnapshot) ->
 
 
 class _StopSignals:
-    """Signals: the first asks for an orderly end, the second has its default effect and kills.
+    """Handle signals: the first one cancels the run, the second one has its default effect and kills the process.
 
     Attributes:
-        received: the first signal.
+        received: the first signal; None before it.
     """
 
     def __init__(self) -> None:
@@ -302,7 +314,7 @@ class _StopSignals:
 
     @contextlib.contextmanager
     def cancel_on_signal(self, scope: anyio.CancelScope, view: ProgressView) -> Generator[None]:
-        """While open, the first signal cancels the scope."""
+        """Cancel the scope on the first signal during the body."""
         loop = asyncio.get_running_loop()
 
         def stop() -> None:
@@ -314,16 +326,18 @@ class _StopSignals:
                 signal.signal(each, signal.SIG_DFL)
             self.received = signal.Signals(number)
             with contextlib.suppress(OSError):
-                os.write(
-                    STDERR, view.clear_sequence + STOPPING_NOTICE
-                )  # past all locks: the code that is interrupted may hold one
+                # Not print(): the interrupted code may hold the lock of sys.stderr or of the live view.
+                os.write(STDERR, view.clear_sequence + STOPPING_NOTICE)
             loop.call_soon_threadsafe(stop)
 
         before = {each: signal.getsignal(each) for each in SIGNALS}
         for each in SIGNALS:
             with contextlib.suppress(NotImplementedError):  # Windows
-                loop.add_signal_handler(each, _ignore_wakeup)  # a signal wakes the loop, however deep it sleeps
-            signal.signal(each, handle)  # and is handled even while a node keeps the loop busy
+                # Sets the wake-up descriptor, so that a signal interrupts the event loop's wait.
+                loop.add_signal_handler(each, _ignore_wakeup)
+            # Replaces asyncio's handler, which could run only in a turn of the event loop: this one runs even while a
+            # node blocks the loop.
+            signal.signal(each, handle)
         try:
             yield
         finally:
@@ -334,9 +348,9 @@ class _StopSignals:
 
 
 def _ignore_wakeup() -> None:
-    """All is done by the handler proper."""
+    """Do nothing: the handler that `signal.signal` installed does the work."""
 
 
 def _print_status(line: str) -> None:
-    """To the person who watches; standard output is for the result alone."""
+    """Print a line for the user on standard error. Standard output is for the result only."""
     print(escape(line), file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""MODULE:GRAPH: from what a command line names to a graph that stores its threads."""
+"""MODULE:GRAPH: from the name on a command line to a graph that stores its threads."""
 
 from __future__ import annotations
 
@@ -24,26 +24,32 @@ Target: TypeAlias = UntypedGraph | UntypedBuilder | Callable[..., object]
 
 
 class UsageError(Exception):
-    """The command line is wrong, or does not fit what it names; nothing was run."""
+    """The command line is wrong, or does not fit the graph or thread that it names; nothing was run."""
 
     exit_code = 2
 
 
 class NotStoredError(UsageError):
-    """What was asked for is not there."""
+    """The requested thread or database does not exist."""
 
     exit_code = 1
 
 
 def load(text: str) -> Target:
-    """Import what MODULE:GRAPH names.
+    """Import the object that MODULE:GRAPH names.
 
-    MODULE is a module's name, found from the working directory as well, or the path of a `.py` file. GRAPH is a
-    builder, a compiled graph, or a function that returns one of them.
+    MODULE is the name of a module, which is also searched in the working directory, or the path of a `.py` file. GRAPH
+    is a builder, a compiled graph, or a function that returns one of them.
+
+    Args:
+        text: the name, as written on the command line.
+
+    Returns:
+        The builder, graph or function.
 
     Raises:
-        UsageError: there is no such module or name, or it is nothing of that kind.
-        Exception: what the module raised while it was imported, with a note.
+        UsageError: the module or name does not exist, or names an object of another kind.
+        Exception: the module raised an exception while it was imported; it passes through with a note.
     """
     name, colon, path = text.rpartition(":")
     if not colon or not name or not path:
@@ -67,12 +73,19 @@ def load(text: str) -> Target:
 
 
 def attach(target: Target, saver: BaseCheckpointSaver | None) -> UntypedGraph:
-    """The graph, storing its threads in `saver`, whatever it was compiled with. With None it is only looked at.
+    """Return the graph, with `saver` in place of the checkpointer that it was compiled with.
 
-    A function is called: without arguments, or with the saver if it takes one.
+    A function is called: without arguments, or with the saver if it has a parameter.
+
+    Args:
+        target: the builder, graph or function.
+        saver: where the graph stores its threads; None if the graph is only inspected.
+
+    Returns:
+        A compiled graph.
 
     Raises:
-        UsageError: a function does not return a graph.
+        UsageError: a function takes other arguments, or does not return a graph.
     """
     if isinstance(target, StateGraph):
         return target.compile(saver)

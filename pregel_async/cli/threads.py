@@ -1,4 +1,4 @@
-"""`threads`: what is stored, whichever graph made it: listed, shown, copied, pruned, erased, exported and imported."""
+"""The commands `threads ...`, which need no graph: list, show, copy, prune, erase, export and import stored threads."""
 
 from __future__ import annotations
 
@@ -183,7 +183,9 @@ def erase(
 
         async def work(saver: BaseCheckpointSaver) -> None:
             unknown = [each for each in ids if await saver.dump(each) is None]
-            if len(unknown) in (0, len(ids)):  # of unknown ones, an erasure that broke off may have left bytes
+            # Erase all or nothing: a misspelt id stops the command. If all ids are unknown, erase anyway: an earlier
+            # erasure may have been interrupted and have left bytes in the files.
+            if len(unknown) in (0, len(ids)):
                 await erase_threads(saver, ids)
             if unknown:
                 raise ThreadNotFoundError(unknown[0])
@@ -239,7 +241,7 @@ def _run_with_saver(
     *,
     new: bool = False,
 ) -> T:
-    """Open the database, and work with it."""
+    """Open the database, and call `work` with its saver."""
 
     async def opened() -> T:
         saver: AbstractAsyncContextManager[BaseCheckpointSaver]
@@ -262,7 +264,8 @@ async def _thread_details(saver: BaseCheckpointSaver, thread_id: str) -> dict[st
     if dump is None:
         raise ThreadNotFoundError(thread_id)
     header: dict[str, Any] = {}
-    async for each in saver.alist_threads(after=thread_id[:-1] or None):  # those before it, as far as they begin so
+    # `after` is exclusive: list from the id without its last character, which sorts just before the thread.
+    async for each in saver.alist_threads(after=thread_id[:-1] or None):
         if each.thread_id >= thread_id:
             header = _header_fields(each, saver.clock())
             break
@@ -297,7 +300,7 @@ def _parse_filter(given: list[str] | None) -> dict[str, Any] | None:
         try:
             wanted[key] = json.loads(text)
         except json.JSONDecodeError:
-            wanted[key] = text  # a text need not be quoted
+            wanted[key] = text  # text without quotes
     return wanted or None
 
 
