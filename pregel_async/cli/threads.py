@@ -133,7 +133,7 @@ def prune(
     max_bytes: Annotated[
         int | None, typer.Option("--max-bytes", min=0, metavar="N", help="Keep the newest that take no more.")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", "-n", help="Only tell what would go.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", "-n", help="Only print what would be removed.")] = False,
     yes: YesOption = False,
     as_json: JsonOption = False,
     traceback: TracebackOption = False,
@@ -318,7 +318,7 @@ def _confirm(question: str, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise UsageError(f"{question} Nobody is there to answer: pass --yes")
+        raise UsageError(f"{question} Standard input is not a terminal: pass --yes")
     if not typer.confirm(escape(question)):
         raise UsageError("nothing was done")
 
