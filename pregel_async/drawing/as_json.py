@@ -1,4 +1,4 @@
-"""A drawing as values that JSON has."""
+"""Write a drawing as JSON values."""
 
 from __future__ import annotations
 
@@ -10,7 +10,14 @@ from .model import paths, pause_points, short_name
 
 
 def as_json(outline: Outline) -> dict[str, Any]:
-    """Nodes, edges and groups: see `Drawing.to_json`."""
+    """Convert a drawing to nodes, edges and groups; see `Drawing.to_json` for the format.
+
+    Args:
+        outline: the drawing.
+
+    Returns:
+        A dict of JSON values.
+    """
     path = paths(outline)
 
     def described(name: str, kind: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Graphs within a graph, put in the place of the nodes that run them."""
+"""Replace nodes by the graphs that they run."""
 
 from __future__ import annotations
 
@@ -13,17 +13,21 @@ from .model import is_end
 
 OutlineT = TypeVar("OutlineT", bound=Outline)
 
-# The two faces of an expanded node while edges are joined: what leads in, and what leads out. No node is called so.
+# Stand-ins for an expanded node while edges are joined, one for edges that lead in and one for edges that lead out. No
+# node has such a name.
 _IN, _OUT = "\0in", "\0out"
 
 
 def inlined(outline: OutlineT, depth: int | bool, above: tuple[Outline, ...] = ()) -> OutlineT:
-    """The outline with the graphs of its nodes in the nodes' place, `depth` levels deep.
+    """Return the outline with nodes replaced by their graphs, `depth` levels deep.
 
     Args:
-        outline: what to expand.
-        depth: how many levels; True is all of them, False and 0 none.
-        above: the graphs that this one is being put into. One that contains itself is left a node there.
+        outline: the drawing to expand.
+        depth: the number of levels; True for all of them, False or 0 for none.
+        above: the graphs that contain this one. A node that runs one of them is not replaced, which would never end.
+
+    Returns:
+        The expanded outline.
     """
     if depth is not True and depth <= 0:
         return outline
@@ -36,11 +40,11 @@ def inlined(outline: OutlineT, depth: int | bool, above: tuple[Outline, ...] = (
 
 
 def _replace_node(outline: OutlineT, name: str, inner: Outline) -> OutlineT:
-    """The outline with one node replaced by a graph."""
+    """Return the outline with one node replaced by a graph."""
     renamed = {one: f"{name}:{one}" for one in (*inner.nodes, *inner.groups) if not is_end(one)}
     members = [renamed[one] for one in inner.nodes if one in renamed]
     if not members or not {*outline.nodes, *outline.groups}.isdisjoint(renamed.values()):
-        return outline  # nothing to show instead, or it could not be told from what is there
+        return outline  # the graph has no nodes, or a new name would be ambiguous
     at = outline.nodes.index(name)
     nodes = (*outline.nodes[:at], *members, *outline.nodes[at + 1 :])
     inside = {one for held in inner.groups.values() for one in held}
@@ -69,7 +73,7 @@ def _replace_node(outline: OutlineT, name: str, inner: Outline) -> OutlineT:
 
 
 def _join_edges(outline: Outline, name: str, inner: Outline, renamed: dict[str, str]) -> Iterable[Edge]:
-    """The edges of both: those that met the node are joined with those that meet the graph's start and end."""
+    """Return the edges of both graphs, with the edges of the node joined to those of the graph's start and end."""
     edges = [
         msgspec.structs.replace(
             edge,
@@ -90,11 +94,11 @@ def _join_edges(outline: Outline, name: str, inner: Outline, renamed: dict[str, 
 
 
 def _edges_with_ends(inner: Outline) -> list[Edge]:
-    """A graph's edges, its start and its end among them even where it does not say.
+    """Return a graph's edges, with edges from its start and to its end added if it has none.
 
-    Nodes that nothing leads to are its start then, and nodes that lead nowhere its end: nodes of the low level are
-    triggered by channels, and a command may end a graph where no edge does. In a loop that says neither, it is the
-    first node and the last.
+    Low-level nodes are triggered by channels, and a command may end a graph without an edge. In such graphs, the start
+    leads to the nodes without incoming edges, and nodes without outgoing edges lead to the end. In a loop with neither,
+    the first node and the last node are used.
     """
     nodes = [one for one in inner.nodes if not is_end(one)]
     edges = list(inner.edges)
@@ -111,7 +115,7 @@ def _edges_with_ends(inner: Outline) -> list[Edge]:
 
 
 def _bypass(edges: list[Edge], point: str) -> list[Edge]:
-    """The edges with a point taken out: whatever led to it leads to all that it led to."""
+    """Return the edges without a point: each edge to it is joined with each edge from it."""
     before = [edge for edge in edges if edge.target == point and edge.source != point]
     after = [edge for edge in edges if edge.source == point and edge.target != point]
     through = [

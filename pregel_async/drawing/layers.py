@@ -1,7 +1,7 @@
-"""Which row each node is in, and in what order a row has them.
+"""Assign nodes to rows, and order each row: the first half of a layered drawing. The second half is `layout`.
 
-The first half of a layered drawing. Edges that close a cycle are set aside, rows are longest paths, an edge that spans
-rows gets a bend in each row between, and sweeps order the rows so that little crosses. The second half is `layout`.
+Edges that close a cycle are left out when rows are assigned. Rows are longest paths. An edge over several rows gets a bend in
+each row between, and sweeps order the rows to reduce crossings.
 
 Source: Sugiyama, Tagawa, Toda, "Methods for Visual Understanding of Hierarchical System Structures" (1981); the borders
 of groups as rows of their own, Sander, "Layout of Compound Directed Graphs" (1996).
@@ -22,27 +22,31 @@ from ..types import START
 from .model import paths
 
 Vertex: TypeAlias = str | tuple[Literal["top", "bottom"], str]
-"""What is given a row: a node, or a border of a group."""
+"""A vertex that is assigned a row: a node, or the border of a group."""
 
 KeyT = TypeVar("KeyT", bound=Hashable)
 
 SWEEPS = 8
 FEW_SWEEPS = 2
 MANY_ITEMS = 3000
-"""From this size on there are few sweeps: nobody sees in such a drawing what more of them gain."""
+"""From this number of items on, there are only `FEW_SWEEPS`: more would bring no visible gain."""
 
 
 class RowItem(msgspec.Struct, eq=False, kw_only=True):
-    """A place in a row. Changed while a layout is made, and not seen after.
+    """An item in a row. Items are changed while a layout is made, and not used afterwards.
 
     Attributes:
-        kind: a node; a bend of an edge; the title of a group, in its first row; or a filler, which keeps a group's
-            place in a row where it has nothing else.
-        path: the groups that it lies in, outermost first.
-        up: what it is joined with in the row above; `down`, in the row below.
-        beside: of the first and the last bend of an edge that leads upwards, the node in the same row.
-        at: where it stands in its row, as the sweeps see it.
-        x: the first column; `column`, of a bend, the one that its line is in.
+        index: its number in the drawing, in the order in which items are made.
+        kind: a node; a bend of an edge; the title of a group, in its first row; or a filler, which reserves space for a
+            group in a row where the group has no other item.
+        row: the number of its row, from 0.
+        path: the groups that contain it, outermost first.
+        name: of a node or group.
+        width, height: in cells.
+        up: the items that edges connect it with in the row above; `down`, in the row below.
+        anchor: for the first and last bend of an edge that leads upwards, the node in the same row that it belongs to.
+        position: its index in its row during the sweeps.
+        x: its first column; `column`, of a bend, the column of its line.
     """
 
     index: int
@@ -61,10 +65,12 @@ class RowItem(msgspec.Struct, eq=False, kw_only=True):
 
 
 class Chain(msgspec.Struct, eq=False, kw_only=True):
-    """An edge by way of its bends, in its direction. One that leads upwards has a bend in the row of either end too.
+    """An edge with its bends, in its direction.
+
+    An edge that leads upwards also has a bend in the row of each of its ends.
 
     Attributes:
-        labelled: the bend that the label is on.
+        labelled: the bend that carries the label; None if there is no label.
     """
 
     edge: Edge
@@ -76,7 +82,7 @@ class Chain(msgspec.Struct, eq=False, kw_only=True):
 
 
 class Layering(msgspec.Struct, kw_only=True):
-    """The rows in order, the edges through them, and each group's first and last row, the outer groups first."""
+    """The rows in order, the edges through them, and each group's first and last row, outer groups first."""
 
     rows: list[list[RowItem]]
     chains: list[Chain]
@@ -86,13 +92,16 @@ class Layering(msgspec.Struct, kw_only=True):
 def assign_layers(
     outline: Outline, size: Callable[[str], tuple[int, int]], title: Callable[[str], int], label: Callable[[Edge], int]
 ) -> Layering:
-    """The rows of a drawing.
+    """Assign the nodes, bends and groups of a drawing to rows.
 
     Args:
-        outline: what to draw.
-        size: columns and rows that a node's box needs.
-        title: columns of a group's title.
-        label: columns of an edge's label; 0 when it has none.
+        outline: the drawing.
+        size: returns the width and height of a node's box, in cells.
+        title: returns the width of a group's title, in cells.
+        label: returns the width of an edge's label, in cells; 0 for an edge without label.
+
+    Returns:
+        The rows, with the items of each in their order.
     """
     path = paths(outline)
     upward = _cycle_edges(outline)
@@ -119,7 +128,7 @@ def assign_layers(
     nodes: dict[str, RowItem] = {}
     for name in outline.nodes:
         width, height = size(name)
-        # Room for a port in every other column, so that `layout` always finds a free one.
+        # Space for an edge in every other column, so that `layout` always finds a free column.
         width = max(width, 2 * max(leaving[name], entering[name]) + 3)
         nodes[name] = add(
             RowItem(index=0, kind="node", row=row[name], path=path[name], name=name, width=width, height=height)
@@ -160,7 +169,7 @@ def assign_layers(
 
 
 def _cycle_edges(outline: Outline) -> frozenset[int]:
-    """The edges, by number, that close a cycle: those that a walk in depth from the start finds to lead back."""
+    """Return the numbers of the edges that close a cycle: those that lead back in a depth-first search."""
     leaving: dict[str, list[tuple[int, str]]] = {name: [] for name in outline.nodes}
     for number, edge in enumerate(outline.edges):
         leaving[edge.source].append((number, edge.target))
@@ -191,7 +200,7 @@ def _cycle_edges(outline: Outline) -> frozenset[int]:
 def _assign_rows(
     outline: Outline, path: Mapping[str, tuple[str, ...]], upward: frozenset[int], label: Callable[[Edge], int]
 ) -> dict[Vertex, int]:
-    """The row of each node and border: as far down as the longest way to it is long."""
+    """Return the row of each node and border: the length of the longest path to it."""
     after: dict[Vertex, list[tuple[Vertex, int]]] = {name: [] for name in outline.nodes}
     for group in outline.groups:
         after["top", group], after["bottom", group] = [], []
@@ -205,8 +214,8 @@ def _assign_rows(
     for edge in downward:
         after[edge.source].append((edge.target, 2 if label(edge) else 1))  # a label has a row of its own
     for edge in downward:
-        # An edge into a group comes in through the group's top, and one out of it leaves through its bottom, unless
-        # another way leads round: then it passes the side.
+        # An edge into a group enters through the group's top, and an edge out of it leaves through its bottom. If that
+        # would close a cycle of rows, the edge crosses the frame's side instead.
         own, other = path[edge.source], path[edge.target]
         out = next((group for group in own if group not in other), None)
         into = next((group for group in other if group not in own), None)
@@ -230,7 +239,15 @@ def _reaches(after: Mapping[Vertex, list[tuple[Vertex, int]]], start: Vertex, en
 
 
 def longest_paths(after: Mapping[KeyT, list[tuple[KeyT, int]]], least: Mapping[KeyT, int]) -> dict[KeyT, int]:
-    """How far each is from the first, at least: by the longest way. There is no cycle in `after`."""
+    """Return the length of the longest path to each vertex of an acyclic graph.
+
+    Args:
+        after: for each vertex, the vertices after it and their minimum distances from it.
+        least: the smallest value of each vertex.
+
+    Returns:
+        The smallest values that satisfy all minimum distances.
+    """
     waiting = Counter(then for following in after.values() for then, _ in following)
     found = dict(least)
     ready = [key for key in after if not waiting[key]]
@@ -246,7 +263,7 @@ def longest_paths(after: Mapping[KeyT, list[tuple[KeyT, int]]], least: Mapping[K
 def _bend_groups(
     row: int, source: tuple[str, ...], target: tuple[str, ...], spans: Mapping[str, tuple[int, int]]
 ) -> tuple[str, ...]:
-    """The groups that a bend lies in: the innermost of either end's that has this row, or else what both are in."""
+    """Return the groups that contain a bend: the innermost of either end in this row, or else those common to both."""
     common = [one for one, two in zip(source, target, strict=False) if one == two]
     for path in (source, target):
         inside = [group for group in path if spans[group][0] <= row <= spans[group][1]]
@@ -256,10 +273,10 @@ def _bend_groups(
 
 
 def _order_rows(layering: Layering) -> None:
-    """Order each row by where the slots are that its slots are joined with, by turns above and below.
+    """Order each row by the barycentres of its items' neighbours in the row above, then in the row below, in turn.
 
-    A group's slots stand together in each row, and two groups in the same order wherever both are: a group has one
-    place for all of its rows. That is what lets `layout` draw a frame around it with nothing else inside.
+    A group's items are adjacent in each row, and two groups have the same order in every row that both are in. Because
+    a group has one place for all of its rows, `layout` can draw a frame around it that contains no other items.
     """
     items = [item for row in layering.rows for item in row]
     homes = {item.path for item in items}
@@ -283,7 +300,8 @@ def _order_rows(layering: Layering) -> None:
                 if item.kind == "title":
                     own = float("-inf"), item.index, 0
                 elif item.anchor is not None and not (item.up if downward else item.down):
-                    # Next to it on the right; of several, the last is next, for it comes from what is most right.
+                    # Put it to the right of its anchor. Of several, the last one comes first: the node that it comes
+                    # from is the rightmost.
                     own = wishes[item.anchor.index], item.anchor.index, len(items) - item.index
                 else:
                     own = wishes[item.index], item.index, 0
@@ -305,11 +323,13 @@ def _order_rows(layering: Layering) -> None:
 
 
 def _barycentre(item: RowItem, downward: bool) -> float:
+    """Return the mean position of an item's neighbours in the row above or below; without any, its own position."""
     joined = item.up if downward else item.down
     return sum(one.position for one in joined) / len(joined) if joined else item.position
 
 
 def _count_crossings(layering: Layering) -> int:
+    """Count the crossings of edges between adjacent rows."""
     found = 0
     for row in layering.rows:
         ends: list[float] = []

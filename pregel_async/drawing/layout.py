@@ -1,12 +1,12 @@
-"""Where everything in a drawing is, in cells: columns and rows as in a terminal, which an image only scales.
+"""Place a drawing's boxes, edges and frames in cells: columns and rows as in a terminal, which an image scales.
 
-The second half of a layered drawing; `layers` is the first. Edges run along columns and rows, leave a box at its bottom
-and enter one at its top. What holds of every layout, and is tested:
+This is the second half of a layered drawing; `layers` is the first. Edges run along columns and rows, leave a box at
+its bottom and enter one at its top. Every layout has these properties, which tests check:
 
-1. boxes, labels and titles do not meet each other, and no edge meets a box other than at its own two ends;
-2. two edges cross or are apart: no two share a cell in the same direction, and none turns in another's cell;
-3. a group's frame holds the group's boxes and no others;
-4. the same drawing is laid out the same way each time.
+1. boxes, labels and titles do not overlap, and an edge touches only the boxes at its two ends;
+2. two edges may only cross: they share no cell in the same direction, and neither turns in a cell of the other;
+3. a group's frame contains the group's boxes and no others;
+4. the same drawing always has the same layout.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from .._api.drawing import Edge, Outline
 from .layers import Chain, Layering, RowItem, assign_layers, longest_paths
 
 Point: TypeAlias = tuple[int, int]
-"""Column and row."""
+"""A column and a row."""
 
 GAP = 3
 """Columns between two boxes."""
 
 
 class Box(msgspec.Struct, frozen=True, kw_only=True):
-    """A node's place, its border included."""
+    """The place of a node, including its border."""
 
     name: str
     x: int
@@ -39,11 +39,11 @@ class Box(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):
-    """An edge's way.
+    """The path of an edge.
 
     Attributes:
-        points: its ends, on the borders of the two boxes, and the corners between.
-        label_at: the middle of its label, on the way.
+        points: its ends, on the borders of the two boxes, and its corners.
+        label_at: the middle of its label, a point on the path; None for an edge without label.
     """
 
     edge: Edge
@@ -52,7 +52,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Frame(msgspec.Struct, frozen=True, kw_only=True):
-    """A group's border. The title is on its first row, from `title_at` on."""
+    """The border of a group. Its title is in its first row, from column `title_at` on."""
 
     name: str
     x: int
@@ -63,7 +63,7 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Layout(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything, from column and row 0 on. Frames stand before those within them."""
+    """The places of all parts, from column and row 0 on. Outer frames come before those inside them."""
 
     width: int
     height: int
@@ -76,13 +76,14 @@ SegmentEnd: TypeAlias = tuple[RowItem, Literal["top", "bottom"]]
 
 
 class _Segment(msgspec.Struct, eq=False, kw_only=True):
-    """A piece of an edge in the channel between two rows: from an end of a slot to an end of another.
+    """A part of an edge in the channel between two rows, from an end of one item to an end of another.
 
-    Both ends are on the same side of the channel where an edge turns round, to lead upwards or to leave off doing so.
+    Both ends are on the same side of the channel if the edge turns there: to start leading upwards, or to stop doing
+    so.
 
     Attributes:
-        columns: of either end, once there is one.
-        track: the row of the part that runs along the channel, from the top of the drawing; None when it runs straight.
+        columns: the columns of its two ends, 0 until they are assigned.
+        track: the row of its horizontal part in the drawing; None for a straight segment.
     """
 
     chain: int
@@ -94,13 +95,16 @@ class _Segment(msgspec.Struct, eq=False, kw_only=True):
 def layout(
     outline: Outline, size: Callable[[str], tuple[int, int]], title: Callable[[str], int], label: Callable[[Edge], int]
 ) -> Layout:
-    """Lay a drawing out.
+    """Place the parts of a drawing.
 
     Args:
-        outline: what to draw.
-        size: columns and rows that a node's box needs.
-        title: columns of a group's title.
-        label: columns of an edge's label; 0 when it has none.
+        outline: the drawing.
+        size: returns the width and height of a node's box, in cells.
+        title: returns the width of a group's title, in cells.
+        label: returns the width of an edge's label, in cells; 0 for an edge without label.
+
+    Returns:
+        The layout.
     """
     layering = assign_layers(outline, size, title, label)
     items = [item for row in layering.rows for item in row]
@@ -148,7 +152,10 @@ def layout(
 
 
 def _distance(one: RowItem, two: RowItem) -> int:
-    """From the first column of a slot to that of the next in its row. Frames that end or begin between have room."""
+    """Return the distance between the first columns of two adjacent items.
+
+    It has space for the frames that start or end between them.
+    """
     gap = GAP if one.kind == two.kind == "node" else 1
     if one.path == two.path:
         return one.width + gap
@@ -157,7 +164,7 @@ def _distance(one: RowItem, two: RowItem) -> int:
 
 
 def _place_items(rows: list[list[RowItem]]) -> None:
-    """Put the slots of each row, in their order, as near as they come to what they are joined with."""
+    """Place the items of each row, in their order, as near as possible to the items that edges connect them with."""
     tight = [list(accumulate((_distance(one, two) for one, two in pairwise(row)), initial=0)) for row in rows]
     pairs = [(row, least) for row, least in zip(rows, tight, strict=True) if row]
     for row, least in pairs:
@@ -169,7 +176,7 @@ def _place_items(rows: list[list[RowItem]]) -> None:
 
 
 def _wished_x(item: RowItem, turn: int) -> float:
-    """The column that a slot would begin at: in the middle of what it is joined with above, then below, then both."""
+    """Return the column that an item should start at: the middle of its neighbours above, then below, then both."""
     joined = item.up + item.down if turn >= 4 else item.up if turn % 2 == 0 else item.down
     if len(joined) == 1:
         return joined[0].x + (joined[0].width - item.width) / 2
@@ -182,9 +189,11 @@ def _wished_x(item: RowItem, turn: int) -> float:
 
 
 def _fit_row(row: list[RowItem], tight: list[int], wishes: list[float]) -> None:
-    """The nearest places to those wished for, by least squares, with the order and at least the distances of `tight`.
+    """Place a row's items as near as possible to the wished columns, by least squares.
 
-    Source: the pool-adjacent-violators algorithm. Slots that would come too near each other move as one block.
+    The order stays, and the distances are at least those of `tight`.
+
+    Source: the pool-adjacent-violators algorithm. Items that would come too near each other move as one block.
     """
     blocks: list[tuple[float, int, int]] = []  # mean, weight, how many
     for item, wish, offset in zip(row, wishes, tight, strict=True):
@@ -199,13 +208,16 @@ def _fit_row(row: list[RowItem], tight: list[int], wishes: list[float]) -> None:
         item.x = start + offset
 
 
-# A border of a group is one column for all its rows, so rows depend on each other where there are groups: slots move to
-# the right until every border has its place. Rows agree on which group is left of which, so this ends.
+# A group's border has one column in all of the group's rows, so groups make rows depend on each other: items move to
+# the right until every border fits. This terminates because all rows have the same order of groups.
 Element: TypeAlias = RowItem | tuple[Literal["left", "right"], str]
 
 
 def _place_borders(layering: Layering) -> dict[str, tuple[int, int]]:
-    """The columns of each group's borders. Slots are moved to make room for them, and so that column 0 is the first."""
+    """Return the columns of each group's borders.
+
+    Items are moved to make space for the borders, and so that the drawing starts at column 0.
+    """
     if not layering.spans:
         first = min((row[0].x for row in layering.rows if row), default=0)
         for row in layering.rows:
@@ -249,7 +261,7 @@ def _row_elements(row: list[RowItem]) -> Iterator[Element]:
 
 
 def _split_chain(number: int, chain: Chain) -> list[_Segment]:
-    """An edge's pieces, in its direction: down from bottoms to tops, or up the other way with a turn at either end."""
+    """Return an edge's segments in its direction: downwards from bottom to top, or upwards with a turn at each end."""
     ends: list[SegmentEnd] = [(chain.source, "bottom")]
     for bend in chain.bends:
         top: SegmentEnd = (bend, "top")
@@ -262,10 +274,10 @@ def _split_chain(number: int, chain: Chain) -> list[_Segment]:
 
 
 def _assign_columns(rows: list[list[RowItem]], channels: list[list[_Segment]]) -> None:
-    """Give every end of every piece a column: two in one channel have the same only as the ends of a straight piece.
+    """Assign a column to each end of every segment. Two ends in one channel share a column only in a straight segment.
 
-    From the top down. Ends at the top of a channel are two columns apart or more, by the widths of slots; ends at its
-    bottom take columns that those leave free. `assign_layers` made boxes wide enough for that.
+    Works from the top down. Ends at the top of a channel are at least two columns apart, because of the items' widths.
+    Ends at its bottom take columns that those leave free; `assign_layers` made the boxes wide enough for that.
     """
     for row, (above, below) in zip(rows, pairwise(channels), strict=True):
         entering: dict[RowItem, list[tuple[_Segment, int]]] = {item: [] for item in row}
@@ -284,10 +296,10 @@ def _assign_columns(rows: list[list[RowItem]], channels: list[list[_Segment]]) -
 
 
 def _end_order(pair: tuple[_Segment, int]) -> tuple[int, float, int]:
-    """In which order pieces have their ends at a slot, from left to right.
+    """Return a sort key for the ends of segments at an item, from left to right.
 
-    By where they come from or lead to. Pieces that turn round to the right are last, and the longest of them first, so
-    that they lie within each other; to the left likewise.
+    Ends are ordered by where the segments come from or lead to. Segments that turn to the right come last, the longest
+    of them first, so that they nest instead of crossing; segments that turn to the left likewise come first.
     """
     segment, end = pair
     (item, here), (other, there) = segment.ends[end], segment.ends[1 - end]
@@ -298,14 +310,14 @@ def _end_order(pair: tuple[_Segment, int]) -> tuple[int, float, int]:
 
 
 def _even_columns(item: RowItem, many: int) -> list[int]:
-    """Columns for so many ends, evenly within a slot."""
+    """Return columns for a number of ends, evenly spaced within an item."""
     if item.kind == "bend":
         return [item.column]
     return [item.x + (number + 1) * (item.width - 1) // (many + 1) for number in range(many)]
 
 
 def _assign_entries(item: RowItem, pairs: list[tuple[_Segment, int]], taken: set[int]) -> None:
-    """Give the ends at the top of a slot their columns: straight below where they come from, or free ones."""
+    """Assign columns to the ends at the top of an item: straight below where they come from, or free ones."""
     if item.kind == "bend":
         [(segment, end)] = pairs
         middle = item.x + item.width // 2
@@ -330,27 +342,28 @@ def _assign_entries(item: RowItem, pairs: list[tuple[_Segment, int]], taken: set
 
 
 def _straight_column(segment: _Segment, end: int) -> int | None:
-    """The column that makes a piece straight; None for one that turns round."""
+    """Return the column that makes a segment straight; None for a segment that turns around."""
     return segment.columns[1 - end] if segment.ends[1 - end][1] == "bottom" else None
 
 
 def _column_penalty(column: int, wished: int, least: int, most: int, used: list[int]) -> tuple[bool, bool, int, int]:
-    """Out of order is worst, then right beside another, then far from the place wished for."""
+    """Return a sort key: columns out of order are worst, then those adjacent to a used one, then distant ones."""
     return (not least < column < most, any(abs(column - one) == 1 for one in used), abs(column - wished), column)
 
 
 def _assign_tracks(rows: list[list[RowItem]], channels: list[list[_Segment]]) -> tuple[list[int], int]:
-    """Give every piece that is not straight a track in its channel.
+    """Assign a track in its channel to each segment that is not straight.
 
     Returns:
-        The first line of each row, and the height of all.
+        The first line of each row, and the height of the drawing.
     """
     tops: list[int] = []
     line = 0
     for number, channel in enumerate(channels):
         bent = [segment for segment in channel if segment.columns[0] != segment.columns[1]]
-        # Turns below a row lie next to it, the short within the long. Of the others, those that go right leave the
-        # rightmost first, and those that go left the leftmost: so what comes out of one box does not cross.
+        # Turns lie next to their row, short ones inside long ones. Of the other segments, those that lead right get
+        # their tracks from the rightmost on, and those that lead left from the leftmost on: edges of one box then do
+        # not cross each other.
         over = [segment for segment in bent if {side for _, side in segment.ends} != {"top"}]
         under = [segment for segment in bent if {side for _, side in segment.ends} == {"top"}]
         over.sort(key=_track_order)
@@ -361,7 +374,7 @@ def _assign_tracks(rows: list[list[RowItem]], channels: list[list[_Segment]]) ->
                 segment.track = line + index
         line += len(upper) + len(lower)
         if number < len(rows):
-            line += 1 if line else 0  # for the heads of arrows
+            line += 1 if line else 0  # space for the arrowheads
             tops.append(line)
             line += max(item.height for item in rows[number])
     return tops, line
@@ -376,7 +389,7 @@ def _track_order(segment: _Segment) -> tuple[int, int, int]:
 
 
 def _pack_tracks(segments: list[_Segment]) -> list[list[_Segment]]:
-    """Tracks, each with pieces that do not meet; a piece is on the first that has room for it."""
+    """Distribute segments over tracks so that none overlap: each is on the first track with space for it."""
     tracks: list[list[_Segment]] = []
     taken: list[list[tuple[int, int]]] = []  # of each track, from left to right
     for segment in segments:

@@ -1,8 +1,8 @@
-"""A drawing as an SVG image.
+"""Write a drawing as an SVG image.
 
-It stands alone: no script, no font and no image from elsewhere, and no id that could meet another's in one page.
-Colours are attributes, which every renderer knows, and a style sheet changes them where the reader's theme is dark.
-The paper is painted, so that the image can be read on any page.
+The image is self-contained: no script, no external font or image, and no id that could clash with another in the same
+page. Colours are attributes, which every renderer supports; a style sheet overrides them for dark themes. The
+background is painted, so that the image is readable on any page.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .model import is_end, marks, paths, printable, short_name, text_width
 WIDE, HIGH, MARGIN, ROUND = 10, 16, 12, 7
 """Pixels of a cell, around everything, and of the radius of corners."""
 
-# What it is of: fill and stroke in light, then in dark.
+# Fill and stroke of each kind of shape, for light and then for dark themes.
 COLOURS = {
     "paper": ("#ffffff", "none", "#0d1117", "none"),
     "node": ("#eef2ff", "#5661b3", "#1b2140", "#8b97ea"),
@@ -31,7 +31,14 @@ COLOURS = {
 
 
 def svg(outline: Outline) -> str:
-    """One `svg` element: see `Drawing.draw_svg`."""
+    """Write one `svg` element; see `Drawing.draw_svg`.
+
+    Args:
+        outline: the drawing.
+
+    Returns:
+        The element's source text.
+    """
     path = paths(outline)
 
     def name_of(name: str) -> str:
@@ -76,7 +83,7 @@ def _paint(kind: str) -> str:
 
 
 def _cell_centre(point: Point) -> Point:
-    """The middle of a cell."""
+    """Return the centre of a cell, in pixels."""
     return MARGIN + point[0] * WIDE + WIDE // 2, MARGIN + point[1] * HIGH + HIGH // 2
 
 
@@ -135,7 +142,7 @@ def _edge(route: Route) -> str:
 
 
 def _curve(points: list[Point]) -> str:
-    """A way with its corners rounded."""
+    """Return the path data of a route with rounded corners."""
     drawn = [f"M{points[0][0]} {points[0][1]}"]
     for before, corner, after in zip(points, points[1:], points[2:], strict=False):
         drawn.append(
@@ -146,7 +153,7 @@ def _curve(points: list[Point]) -> str:
 
 
 def _point_toward(corner: Point, other: Point) -> Point:
-    """A place near a corner, toward another, at most half the way."""
+    """Return a point near a corner in the direction of another point, at most halfway."""
     across, down = other[0] - corner[0], other[1] - corner[1]
     reach = min(ROUND, (abs(across) + abs(down)) // 2)
     return corner[0] + (across > 0) * reach - (across < 0) * reach, corner[1] + (down > 0) * reach - (down < 0) * reach

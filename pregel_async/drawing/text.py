@@ -1,4 +1,4 @@
-"""A drawing as text in a terminal."""
+"""Write a drawing as text for a terminal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ALL = 15
 
 
 class _CharacterSet(msgspec.Struct, frozen=True, kw_only=True):
-    """The characters of lines, by which neighbours they lead to, and of borders: corners, then across and down."""
+    """The characters of lines, by the neighbours that they connect, and of borders: corners, across, down."""
 
     solid: dict[int, str]
     dotted: dict[int, str]
@@ -59,7 +59,16 @@ _ASCII = _CharacterSet(
 
 
 def text(outline: Outline, *, ascii: bool = False, width: int | None = 80) -> str:
-    """Boxes and arrows, or a list where they would be wider: see `Drawing.draw_text`."""
+    """Draw boxes and arrows, or write a list if the boxes would be too wide; see `Drawing.draw_text`.
+
+    Args:
+        outline: the drawing.
+        ascii: use only ASCII characters; those of names are written as escapes.
+        width: the maximum width in columns; None for no maximum.
+
+    Returns:
+        The lines of the text.
+    """
     characters, escape = (_ASCII, _escaped) if ascii else (_UNICODE, printable)
     path = paths(outline)
 
@@ -120,7 +129,7 @@ def _paint_boxes(
     for route in laid.routes:
         for place, way in _route_cells(route):
             known, dotted = ways.get(place, (0, False))
-            # Where two lines cross, the one that runs down says how the cell looks in ASCII: it passes in front.
+            # Where two lines cross, the vertical one decides between solid and dotted: in ASCII it passes in front.
             ways[place] = known | way, route.edge.conditional if not known or way == _UP | _DOWN else dotted
     for (x, y), (way, dotted) in ways.items():
         write(x, y, (characters.dotted if dotted else characters.solid)[way])
@@ -146,7 +155,7 @@ def _paint_boxes(
 
 
 def _route_cells(route: Route) -> Iterator[tuple[tuple[int, int], int]]:
-    """The cells between an edge's two borders, and which of their neighbours the line leads to."""
+    """Yield the cells between an edge's two ends, each with the neighbours that the line connects it with."""
     places: list[tuple[int, int]] = [route.points[0]]
     for (x, y), (to_x, to_y) in pairwise(route.points):
         length = abs(to_x - x) + abs(to_y - y)
@@ -161,7 +170,7 @@ def _toward(across: int, down: int) -> int:
 
 
 def _list_edges(outline: Outline, laid: Layout, characters: _CharacterSet, escape: Callable[[str], str]) -> str:
-    """Each node with where it leads, from the top of the drawing down; an arrow up says that it leads back."""
+    """List each node with its targets, from the top of the drawing down; an arrow up marks an edge that leads back."""
     place = {box.name: (box.y, box.x) for box in laid.boxes}
     leaving: dict[str, list[Edge]] = {name: [] for name in outline.nodes}
     for edge in outline.edges:
