@@ -1,7 +1,7 @@
 """Assign nodes to rows, and order each row: the first half of a layered drawing. The second half is `layout`.
 
-Edges that close a cycle are left out when rows are assigned. Rows are longest paths. An edge over several rows gets a bend in
-each row between, and sweeps order the rows to reduce crossings.
+Edges that close a cycle are left out when rows are assigned. Rows are longest paths. An edge over several rows gets a
+bend in each row between, and sweeps order the rows to reduce crossings.
 
 Source: Sugiyama, Tagawa, Toda, "Methods for Visual Understanding of Hierarchical System Structures" (1981); the borders
 of groups as rows of their own, Sander, "Layout of Compound Directed Graphs" (1996).
