@@ -144,6 +144,8 @@ class OpenTelemetryObserver(Observer):
         span = self._spans.get(started)
         if span is None:  # starting it failed, which was reported as an `ObserverWarning`
             return nullcontext()
+        # `AttemptEnded` ends the span: only then is it known whether an exception is a failure, a question or a
+        # cancellation.
         return use_span(span, end_on_exit=False, record_exception=False, set_status_on_exception=False)
 
     def observe(self, event: Event, /) -> None:

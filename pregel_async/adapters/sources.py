@@ -57,6 +57,8 @@ async def _find_items(source: Any, closers: list[_Close]) -> AsyncIterator[Any]:
     entered: Any = None
     while True:
         check_source(candidate, name="stream_message", also_async=True)
+        # The streams of SDKs are both iterable and context managers. Their close() does the work of their exit, so an
+        # object with close() is iterated directly; an object without it is entered first.
         if hasattr(candidate, "__aiter__") and (
             _can_close(candidate) or not hasattr(candidate, "__aenter__") or candidate is entered
         ):
@@ -72,7 +74,7 @@ async def _find_items(source: Any, closers: list[_Close]) -> AsyncIterator[Any]:
         elif inspect.isawaitable(candidate):
             candidate = await candidate
         elif isinstance(candidate, (list, tuple)):
-            return _AsyncIterator(iter(candidate), in_thread=False)
+            return _AsyncIterator(iter(candidate), in_thread=False)  # in memory: nothing can block
         elif hasattr(candidate, "__iter__") and (
             _can_close(candidate) or not hasattr(candidate, "__enter__") or candidate is entered
         ):
@@ -128,6 +130,7 @@ def _stream_closer(stream: Any, in_thread: bool = False) -> _Close:
         method = stream.aclose if hasattr(stream, "aclose") else stream.close
         # A shield is safe here: unlike a context manager around a body, a stream cannot have a cancel scope of its own
         # open, which would have to be the innermost one.
+        # A thread cannot be interrupted: without `abandon_on_cancel`, a blocked close() would outlast the time limit.
         with anyio.move_on_after(CLOSE_SECONDS, shield=True):
             closed = await to_thread.run_sync(method, abandon_on_cancel=True) if in_thread else method()
             if inspect.isawaitable(closed):

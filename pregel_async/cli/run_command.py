@@ -322,6 +322,7 @@ class _StopSignals:
             scope.cancel()
 
         def handle(number: int, frame: FrameType | None) -> None:
+            # First of all, so that a second signal kills the process whatever the code below does.
             for each in SIGNALS:
                 signal.signal(each, signal.SIG_DFL)
             self.received = signal.Signals(number)
