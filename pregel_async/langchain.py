@@ -1,7 +1,8 @@
-"""What langchain-core's messages need here: to be stored, their classes are registered in a codec.
+"""Use the messages of langchain-core: store them, and fold them into lists of langchain-core's classes.
 
-`pregel_async.messages.add_messages` takes them as they are. `add_messages` of this module is for those who come from
-LangGraph: it makes langchain's messages of all that comes in.
+Storing them needs a codec in which their classes are registered: `with_messages` makes one.
+`pregel_async.messages.add_messages` accepts langchain-core's messages as they are. The `add_messages` of this module is
+for graphs that come from LangGraph: it converts every message to langchain-core's classes.
 
     from langchain_core.messages import AnyMessage
     from pregel_async.langchain import add_messages, with_messages
@@ -27,11 +28,11 @@ from .messages import add_messages as add_any_messages
 __all__ = ["MESSAGE_TYPES", "add_messages", "names_messages", "with_messages"]
 
 try:
-    # By name, and so without types: who checks this package need not have langchain-core.
+    # Imported by name, and so untyped: type-checking this package must not require langchain-core.
     _messages: Any = import_module("langchain_core.messages")
 except ModuleNotFoundError as error:
     if error.name is None or error.name.partition(".")[0] != "langchain_core":
-        raise  # langchain-core is there, and lacks something itself
+        raise  # langchain-core is installed, and one of its own dependencies is missing
     raise ImportError(
         "pregel_async.langchain works with the messages of langchain-core, which is not installed: "
         "pip install 'langchain-core>=0.3'",
@@ -45,18 +46,21 @@ MESSAGE_TYPES: Final[tuple[type, ...]] = (
     *(getattr(_messages, f"{kind}MessageChunk") for kind in _KINDS),
     _messages.RemoveMessage,
 )
-"""The classes of messages. By name and not by `__subclasses__()`: which types can be read is said in code, and does not
-depend on what happens to be imported."""
+"""The message classes, listed by name and not found by `__subclasses__()`: which types can be read must not depend on
+the modules that happen to be imported."""
 
 
 def with_messages(codec: Codec | None = None) -> Codec:
-    """A codec that stores langchain-core's messages too; of your own subclasses, register each.
+    """Return a codec that also stores langchain-core's messages. Subclasses of your own must be registered one by one.
 
-    Their tags are those under which compile registers what a schema names (`list[AnyMessage]`, say): a thread can be
-    read with one that was written with the other.
+    The tags are the same as those under which `compile` registers the messages that a schema names (`list[AnyMessage]`,
+    for example), so a thread that was written with the one codec can be read with the other.
 
     Args:
-        codec: what else is stored; by default what needs no registration.
+        codec: a codec for the other values; None for one without registrations.
+
+    Returns:
+        A new codec.
 
     Raises:
         TypeRegistrationError: the codec has one of the tags for another class.
@@ -65,11 +69,17 @@ def with_messages(codec: Codec | None = None) -> Codec:
 
 
 def names_messages(*hints: object) -> bool:
-    """Whether annotations name langchain-core's messages: one of the classes, the base class, or a subclass; or whether
-    they are of a list of messages of any class, as that of `MessagesState` is.
+    """Return True if annotations name langchain-core's messages, or a list that `add_messages` folds.
 
-    Who names one may get all: `BaseMessage` stands for them, and a list of `AnyMessage` is written with a
-    `RemoveMessage`, which that does not include.
+    A named class stands for all of them: `BaseMessage` is their base, and a list of `AnyMessage` is written with a
+    `RemoveMessage`, which `AnyMessage` does not include. A list with the reducer `add_messages`, such as that of
+    `MessagesState`, may hold messages of any class.
+
+    Args:
+        hints: annotations of channels.
+
+    Returns:
+        Whether the messages' classes have to be registered.
     """
     if any(issubclass(cls, _messages.BaseMessage) for cls in classes(hints)):
         return True
@@ -78,30 +88,34 @@ def names_messages(*hints: object) -> bool:
 
 
 def add_messages(left: Any, right: Any) -> list[Any]:
-    """`pregel_async.messages.add_messages`, of which every message is one of langchain-core's.
+    """Fold messages like `pregel_async.messages.add_messages`, and convert each to a class of langchain-core.
 
     Args:
-        left: the messages so far; those that are not langchain's yet are made so.
-        right: a list, or one: messages, dicts with a role or a type, `(role, content)` pairs, strings (of a human).
+        left: the messages so far; those of other classes are converted.
+        right: a list or a single one of: a message, a dict with a role or a type, a `(role, content)` pair, a string
+            (from the user).
+
+    Returns:
+        A new list of langchain-core's messages.
 
     Raises:
-        InvalidMessageError: langchain-core makes no message of it, or one of both is None.
-        MessageNotFoundError: a message is removed that is not in the list.
+        InvalidMessageError: langchain-core cannot convert a message, or `left` or `right` is None.
+        MessageNotFoundError: the message to remove is not in the list.
     """
     for side, given in (("left", left), ("right", right)):
         if given is None:
             raise InvalidMessageError(f"add_messages takes two lists of messages, and the {side} one is None")
-    before = [_message(item) for item in (left if isinstance(left, list) else [left])]
-    return fold_messages(before, (right,), _message)
+    before = [_to_langchain(item) for item in (left if isinstance(left, list) else [left])]
+    return fold_messages(before, (right,), _to_langchain)
 
 
-def _message(given: Any) -> Any:
+def _to_langchain(given: Any) -> Any:
     if isinstance(given, _messages.BaseMessage):
         return given
     if isinstance(given, dict) and given.get("role", given.get("type")) == "remove":
-        return given  # which langchain-core does not know; it is not kept
+        return given  # langchain-core knows no such dict; folding removes messages and does not keep it
     try:
-        # Of a copy: a constructor's validators are free to change what they are given.
+        # Convert a copy: the validators of a constructor may change their arguments.
         return _messages.convert_to_messages([copy.deepcopy(given)])[0]
     except (ValueError, NotImplementedError, TypeError, AttributeError) as error:
         raise InvalidMessageError(f"langchain-core makes no message of {given!r}: {error}") from error

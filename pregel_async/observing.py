@@ -1,12 +1,12 @@
-"""Watching runs: what an observer is told, and one that adds it up.
+"""Observe runs: the events that an observer receives, and `Figures`, an observer that adds them up.
 
     figures = Figures()
     await graph.ainvoke(input, observer=figures)
     print(figures)
 
-An observer is given to a graph (`compile(observer=...)`), to a call, or to both; the graphs that nodes run are watched
-too. Where there is none, nothing is made and nothing is called. docs/operations.md says what to watch for, and
-`pregel_async.otel` hands it to OpenTelemetry.
+Pass an observer to a graph (`compile(observer=...)`), to a call, or to both; it also receives the events of nested
+graphs. Runs without observers make no events and call nothing. docs/operations.md says what to watch for, and
+`pregel_async.otel` sends the events to OpenTelemetry.
 """
 
 from __future__ import annotations
@@ -57,30 +57,30 @@ __all__ = [
     "UpdateStarted",
 ]
 
-KEPT = 4096
-"""Writes whose latencies are kept for the percentiles: the newest."""
+LATENCY_WINDOW = 4096
+"""How many latencies of writes are kept for the percentiles: those of the newest writes."""
 
 
 class Figures(Observer):
-    """Adds up what is told: of one call, or of all calls that it is given to. Any thread may read it.
+    """Add up events, of one call or of all calls that the observer is passed to. Any thread may read the attributes.
 
     Attributes:
-        runs: calls that have ended, by status; graphs that nodes run are parts of theirs.
-        supersteps: that have ended, those of graphs inside included.
-        tasks: whose code has run; those of graphs inside, called tasks and error handlers are tasks too.
-        replayed: tasks that did not run, as their result was recorded, or cached.
-        attempts: at tasks.
-        retries: attempts that failed and were followed by another.
-        failures: attempts that failed. A failure that goes through a graph inside counts for the node around it too.
-        handled: failures that were given to an error handler, or collected.
-        writes: transactions of storage; `refused` are those that failed.
-        checkpoints, records, bytes: what was in them.
-        conflicts: with other runs on a thread, by kind; see `ConflictMet`.
-        depth: the most parts of a stream that waited for a reader.
-        updates: edits of threads that are stored; `update_seconds` is the longest time that one of their supersteps
-            took, as an average over its call.
-        seconds: of the calls, added up.
-        spent: by budget.
+        runs: number of calls that have ended, by status. Runs of nested graphs are parts of their calls.
+        supersteps: number of supersteps that have ended, including those of nested graphs.
+        tasks: number of tasks whose code has run, including those of nested graphs, called tasks and error handlers.
+        replayed: number of tasks that did not run, because their result was recorded or cached.
+        attempts: number of attempts at tasks.
+        retries: number of failed attempts that were followed by another.
+        failures: number of failed attempts. A failure of a nested graph also counts for the node that runs the graph.
+        handled: number of failures that were passed to an error handler, or collected.
+        writes: number of storage transactions that succeeded; `refused`, of those that failed.
+        checkpoints, records, bytes: number of checkpoints, records and bytes in the successful transactions.
+        conflicts: number of conflicts with other runs on a thread, by kind; see `ConflictMet`.
+        depth: the highest number of stream parts that waited for a reader.
+        updates: number of edits of threads that were stored.
+        update_seconds: the longest duration of a superstep of such an edit, in seconds, averaged over its call.
+        seconds: total duration of the calls, in seconds.
+        spent: amounts spent, by budget.
     """
 
     def __init__(self) -> None:
@@ -103,9 +103,9 @@ class Figures(Observer):
         self.update_seconds = 0.0
         self.seconds = 0.0
         self.spent: dict[str, int | Decimal] = {}
-        self._latencies: deque[float] = deque(maxlen=KEPT)
-        self._slowest = 0.0
-        self._lock = threading.Lock()
+        self._latencies: deque[float] = deque(maxlen=LATENCY_WINDOW)
+        self._slowest = 0.0  # of all writes: the window forgets old ones
+        self._lock = threading.Lock()  # calls on several event loops may share the observer
 
     def observe(self, event: Event, /) -> None:
         with self._lock:
@@ -152,11 +152,16 @@ class Figures(Observer):
                 pass
 
     def latency(self, share: float) -> float:
-        """Seconds within which this share of the newest writes was durable (0.5 for the median); of 1, of all writes.
-        0 when nothing was written.
+        """Return how many seconds it took until a share of the newest writes was durable.
+
+        Args:
+            share: more than 0 and at most 1; 0.5 for the median. With 1, the slowest of all writes counts.
+
+        Returns:
+            Seconds; 0 if nothing was written.
 
         Raises:
-            ValueError: it is no share.
+            ValueError: the share is out of range.
         """
         if not 0 < share <= 1:
             raise ValueError(f"a share is more than 0 and at most 1, not {share!r}")
@@ -170,38 +175,43 @@ class Figures(Observer):
         return "\n".join(self.lines())
 
     def lines(self) -> Iterator[str]:
-        """For people: what was done, and what is worth a look."""
+        """Format the figures for people.
+
+        Yields:
+            Lines, the work done first. Lines without anything to report are left out.
+        """
         more = [
-            _some(self.replayed, "task not run again", "tasks not run again"),
-            _some(self.retries, "retry", "retries"),
-            _some(self.failures, "failure", "failures") + (f" ({self.handled} handled)" if self.handled else ""),
+            _count_if_any(self.replayed, "task not run again", "tasks not run again"),
+            _count_if_any(self.retries, "retry", "retries"),
+            _count_if_any(self.failures, "failure", "failures")
+            + (f" ({self.handled} handled)" if self.handled else ""),
         ]
-        done = [_many(self.supersteps, "superstep"), _many(self.tasks, "task"), *filter(None, more)]
+        done = [_count(self.supersteps, "superstep"), _count(self.tasks, "task"), *filter(None, more)]
         yield f"{', '.join(done)}, {self.seconds:.1f} s"
         if self.writes or self.refused:
             refused = f" ({self.refused} refused)" if self.refused else ""
             yield (
-                f"{_many(self.writes, 'write')} to storage{refused}: {_many(self.checkpoints, 'checkpoint')}, "
-                f"{_many(self.records, 'record')}, {_size(self.bytes)}; p50 {_milliseconds(self.latency(0.5))}, "
+                f"{_count(self.writes, 'write')} to storage{refused}: {_count(self.checkpoints, 'checkpoint')}, "
+                f"{_count(self.records, 'record')}, {_size(self.bytes)}; p50 {_milliseconds(self.latency(0.5))}, "
                 f"p95 {_milliseconds(self.latency(0.95))}, max {_milliseconds(self.latency(1))}"
             )
         if self.depth:
-            yield f"{_many(self.depth, 'part')} waited for the reader at most"
+            yield f"{_count(self.depth, 'part')} waited for the reader at most"
         if self.conflicts:
-            told = ", ".join(f"{count} {kind}" for kind, count in sorted(self.conflicts.items()))
-            yield f"conflicts with other runs: {told}"
+            conflicts = ", ".join(f"{count} {kind}" for kind, count in sorted(self.conflicts.items()))
+            yield f"conflicts with other runs: {conflicts}"
         if self.updates:
             longest = _milliseconds(self.update_seconds)
-            yield f"{_many(self.updates, 'edit')} of threads; {longest} for a superstep at most"
+            yield f"{_count(self.updates, 'edit')} of threads; {longest} for a superstep at most"
         if self.spent:
             yield "spent: " + ", ".join(f"{name} {amount}" for name, amount in sorted(self.spent.items()))
 
 
-def _some(count: int, one: str, several: str) -> str:
+def _count_if_any(count: int, one: str, several: str) -> str:
     return f"{count} {one if count == 1 else several}" if count else ""
 
 
-def _many(count: int, what: str) -> str:
+def _count(count: int, what: str) -> str:
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 

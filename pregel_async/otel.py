@@ -1,22 +1,22 @@
-"""OpenTelemetry: runs, supersteps and nodes as spans, and the figures as metrics. It needs the extra `otel`.
+"""Send runs to OpenTelemetry: runs, supersteps and nodes as spans, and counts as metrics. It needs the extra `otel`.
 
     from pregel_async.otel import OpenTelemetryObserver
 
     graph = builder.compile(saver, observer=OpenTelemetryObserver())
 
 Spans
-    run GRAPH           one for each graph's run; that of a graph inside is in the span of the node that runs it
+    run GRAPH           one for each run of a graph; for a nested graph, inside the span of the node that runs it
       superstep
-        node NODE       one for each attempt; current in the node's code, its tasks and its worker threads
-          node TASK     of a task that it calls
-    update_state GRAPH  of an edit of a thread
+        node NODE       one for each attempt; the current span in the node's code, its tasks and its worker threads
+          node TASK     one for each attempt at a task that the node calls
+    update_state GRAPH  one for each edit of a thread
 
-A question is no error, and neither are a breakpoint, a drain, or a cancellation: `pregel.status` says which it was.
-What failed has the status ERROR and `error.type`; the exception is recorded where it was raised, in the node's span,
-and in that of the call.
+A question, a breakpoint, a drain and a cancellation are not errors: `pregel.status` distinguishes them. Failures have
+the status ERROR and `error.type`. The exception is recorded in the span of the node that raised it, and in the span of
+the call.
 
-Names of attributes and metrics are the constants of this module. Metrics carry no ids of runs, threads and tasks: there
-are too many of them.
+The names of attributes and metrics are constants of this module. Metrics have no attributes with ids of runs, threads
+or tasks, because each distinct id would become a time series.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ __all__ = ["OpenTelemetryObserver"]
 SCOPE: Final = "pregel_async"
 """The name of the tracer and of the meter."""
 
-# Attributes. `error.type` and the exception's event follow OpenTelemetry's semantic conventions; for graphs there are
-# none.
+# Attributes. `error.type` and the exception's event follow OpenTelemetry's semantic conventions. There are none for
+# graphs.
 RUN_ID: Final = "pregel.run.id"
 THREAD_ID: Final = "pregel.thread.id"
 GRAPH: Final = "pregel.graph.name"
@@ -99,14 +99,15 @@ CONFLICTS: Final = "pregel_conflicts"
 BYTES_WRITTEN: Final = "pregel_bytes_written"
 WRITES_REFUSED: Final = "pregel_writes_refused"
 
-_Begun = RunStarted | SuperstepStarted | AttemptStarted | UpdateStarted
+_Started = RunStarted | SuperstepStarted | AttemptStarted | UpdateStarted
 
 
 class OpenTelemetryObserver(Observer):
-    """Hands what it is told to OpenTelemetry. One serves any number of graphs, calls and threads.
+    """Send events of runs to OpenTelemetry. One observer can serve any number of graphs, calls and threads.
 
     Args:
-        tracer_provider, meter_provider: the global ones by default, as they are when this is made.
+        tracer_provider: makes the tracer; None for the provider that is global when the observer is made.
+        meter_provider: makes the meter; None for the provider that is global when the observer is made.
     """
 
     def __init__(
@@ -115,8 +116,9 @@ class OpenTelemetryObserver(Observer):
         tracers = get_tracer_provider() if tracer_provider is None else tracer_provider
         meter = (get_meter_provider() if meter_provider is None else meter_provider).get_meter(SCOPE)
         self._tracer = tracers.get_tracer(SCOPE)
-        self._spans: dict[_Begun, Span] = {}  # of what is under way; a begun event is equal to itself alone
-        self._lock = threading.Lock()  # runs of several event loops may share this
+        # Keyed by the event object, which is equal to itself only: two runs with the same id stay apart.
+        self._spans: dict[_Started, Span] = {}
+        self._lock = threading.Lock()  # runs of several event loops may share the observer
         self._steps = meter.create_histogram(STEPS_PER_RUN, "{superstep}", "Supersteps that a call took.")
         self._latency = meter.create_histogram(WRITE_LATENCY, "ms", "How long a transaction of storage took.")
         self._depth = meter.create_histogram(QUEUE_DEPTH, "{part}", "Parts of a stream that waited for its reader.")
@@ -135,13 +137,15 @@ class OpenTelemetryObserver(Observer):
 
     @property
     def open_spans(self) -> int:
-        """How many spans have begun and not ended: those of what is under way."""
+        """The number of spans that have started and not ended, which belong to running work."""
         return len(self._spans)
 
     def around(self, started: AttemptStarted, /) -> AbstractContextManager[object]:
         span = self._spans.get(started)
-        if span is None:  # it could not be begun, and that is told
+        if span is None:  # starting it failed, which was reported as an `ObserverWarning`
             return nullcontext()
+        # `AttemptEnded` ends the span: only then is it known whether an exception is a failure, a question or a
+        # cancellation.
         return use_span(span, end_on_exit=False, record_exception=False, set_status_on_exception=False)
 
     def observe(self, event: Event, /) -> None:
@@ -151,9 +155,9 @@ class OpenTelemetryObserver(Observer):
             case RunEnded():
                 self._end_run(event)
             case SuperstepStarted():
-                self._begin(event, "superstep", (event.run,), {STEP: event.step, NODES: event.nodes})
+                self._start_span(event, "superstep", (event.run,), {STEP: event.step, NODES: event.nodes})
             case SuperstepEnded():
-                self._end(event.started, event.status, failed=event.status == "failed")
+                self._end_span(event.started, event.status, failed=event.status == "failed")
             case AttemptStarted():
                 self._begin_attempt(event)
             case AttemptEnded():
@@ -175,7 +179,7 @@ class OpenTelemetryObserver(Observer):
             case UpdateStarted():
                 self._begin_update(event)
             case UpdateEnded():
-                self._end(event.run, None, event.error, failed=event.error is not None, records=True)
+                self._end_span(event.run, None, event.error, failed=event.error is not None, record_error=True)
                 if event.error is None:
                     self._update.record(event.seconds * 1000 / event.run.supersteps, {GRAPH: event.run.graph})
 
@@ -183,12 +187,14 @@ class OpenTelemetryObserver(Observer):
         attributes: dict[str, AttributeValue] = {RUN_ID: event.run_id, GRAPH: event.graph, NAMESPACE: event.namespace}
         if event.thread_id is not None:
             attributes[THREAD_ID] = event.thread_id
-        self._begin(event, f"run {event.graph}", (event.within, event.around), attributes)
+        self._start_span(event, f"run {event.graph}", (event.within, event.around), attributes)
 
     def _end_run(self, event: RunEnded) -> None:
         called = event.run.around is None
         failed = event.status == "failed"
-        self._end(event.run, event.status, event.error, failed=failed, records=called, supersteps=event.supersteps)
+        self._end_span(
+            event.run, event.status, event.error, failed=failed, record_error=called, supersteps=event.supersteps
+        )
         if called:
             attributes = {GRAPH: event.graph, STATUS: event.status}
             self._steps.record(event.supersteps, attributes)
@@ -203,7 +209,7 @@ class OpenTelemetryObserver(Observer):
             NAMESPACE: event.namespace,
             SUPERSTEPS: event.supersteps,
         }
-        self._begin(event, f"update_state {event.graph}", (), attributes)
+        self._start_span(event, f"update_state {event.graph}", (), attributes)
 
     def _begin_attempt(self, event: AttemptStarted) -> None:
         attributes: dict[str, AttributeValue] = {
@@ -215,23 +221,23 @@ class OpenTelemetryObserver(Observer):
             ATTEMPT: event.number,
             HANDLER: event.handles,
         }
-        self._begin(event, f"node {event.node}", (event.caller, event.superstep, event.run), attributes)
+        self._start_span(event, f"node {event.node}", (event.caller, event.superstep, event.run), attributes)
         if event.number == 1 and not event.routes:
             self._tasks.add(1, {GRAPH: event.graph, NODE: event.node})
 
     def _end_attempt(self, event: AttemptEnded) -> None:
         failed = event.outcome == "failed"
-        self._end(event.started, event.outcome, event.error, failed=failed, records=True)
+        self._end_span(event.started, event.outcome, event.error, failed=failed, record_error=True)
         if failed:
             kind = "" if event.error is None else described(event.error)[0]
             self._failures.add(1, {GRAPH: event.graph, NODE: event.node, ERROR_TYPE: kind})
 
-    def _begin(
-        self, event: _Begun, name: str, within: tuple[_Begun | None, ...], attributes: Mapping[str, AttributeValue]
+    def _start_span(
+        self, event: _Started, name: str, parents: tuple[_Started | None, ...], attributes: Mapping[str, AttributeValue]
     ) -> None:
-        """Begin a span, in that of the first of these which has one; else in the current one, the caller's."""
+        """Start a span inside the first of `parents` that has a span, or else inside the caller's current span."""
         parent: Context | None = None
-        for outer in within:
+        for outer in parents:
             if outer is not None and outer in self._spans:
                 parent = in_context(self._spans[outer])
                 break
@@ -239,20 +245,21 @@ class OpenTelemetryObserver(Observer):
         with self._lock:
             self._spans[event] = span
 
-    def _end(
+    def _end_span(
         self,
-        begun: _Begun,
+        started: _Started,
         status: str | None,
         error: BaseException | None = None,
         *,
         failed: bool,
-        records: bool = False,
+        record_error: bool = False,
         supersteps: int | None = None,
     ) -> None:
+        """End the span of a started event, with its status, error and number of supersteps."""
         with self._lock:
-            span = self._spans.pop(begun, None)
+            span = self._spans.pop(started, None)
         if span is None:
-            return  # it could not be begun, and that is told
+            return  # starting it failed, which was reported as an `ObserverWarning`
         try:
             if status is not None:
                 span.set_attribute(STATUS, status)
@@ -263,7 +270,7 @@ class OpenTelemetryObserver(Observer):
                 span.set_status(Status(StatusCode.ERROR, f"{kind}: {message}" if kind else None))
                 if error is not None:
                     span.set_attribute(ERROR_TYPE, kind)
-                    if records:
+                    if record_error:
                         span.record_exception(error)
-        finally:  # an exception that cannot be printed, say
+        finally:  # end the span even if formatting the exception raises
             span.end()

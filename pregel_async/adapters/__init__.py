@@ -1,6 +1,6 @@
-"""Tokens from any model: reads an SDK's stream in a node, and shows it on the `messages` stream.
+"""Stream tokens from any model: read an SDK's stream in a node, and show it on the `messages` stream.
 
-No SDK is imported here, or needed: streams are told by their shape.
+No SDK is imported or needed: each stream is recognised by the shape of its items.
 
     from pregel_async.adapters import stream_message
 

@@ -1,4 +1,4 @@
-"""Anthropic's messages: events about a message's content blocks.
+"""Read Anthropic's messages: events about a message's content blocks.
 
 Source: https://docs.anthropic.com/en/docs/build-with-claude/streaming
 """
@@ -9,104 +9,122 @@ import json
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from .draft import usage_of
+from .draft import make_usage
 from .errors import StreamFailedError
-from .fields import of, plain, text_of
-from .reader import Drafting
+from .fields import get_field, get_text, to_builtins
+from .reader import DraftReader
 
 _CACHED: Final = ("cache_creation_input_tokens", "cache_read_input_tokens")
 _COUNTS: Final = frozenset(("input_tokens", "output_tokens"))
 
 _GROWS: Final = {"text_delta": ("text", "content"), "thinking_delta": ("thinking", "reasoning")}
-"""Delta -> the field of it and of its block that grows, and what that is called here."""
+"""Type of a delta -> the field of delta and block that holds the text, and the text's kind in `MessageDraft`."""
 
 _SERVER_INPUTS: Final = frozenset(("server_tool_use", "mcp_tool_use"))
 
 
-class AnthropicMessage(Drafting):
-    """Events of `client.messages.create(stream=True)`, or of `client.messages.stream()`.
+class AnthropicReader(DraftReader):
+    """Read the events of `client.messages.create(stream=True)`, or of `client.messages.stream()`.
 
-    The latter shows, beside the events of the wire, others that it derives from them (`text`, `input_json` ...). They
-    say nothing new, and are passed over.
+    The latter adds events that the SDK derives from those of the API (`text`, `input_json` ...). The reader ignores
+    them: they repeat text that other events have already delivered.
     """
 
     provider: str | None = "anthropic"
 
-    def __init__(self, id: str | None, name: str | None, make: Callable[[], str]) -> None:
-        super().__init__(id, name, make)
+    def __init__(self, id: str | None, name: str | None, make_id: Callable[[], str]) -> None:
+        super().__init__(id, name, make_id)
         self._ended = False
         self._usage: dict[str, Any] = {}
         self._blocks: dict[int, dict[str, Any]] = {}
         self._parts: dict[int, dict[str, list[str]]] = {}
 
-    def take_in(self, item: Any) -> None:
-        kind = text_of(item, "type")
+    def consume(self, item: Any) -> None:
+        """Add one event to the draft.
+
+        Args:
+            item: an event of Anthropic's API, as the SDK's model or as a dict. Events of unknown types are ignored.
+
+        Raises:
+            StreamFailedError: the event is an error of the provider.
+        """
+        kind = get_text(item, "type")
         if kind == "content_block_delta":
-            self._delta(of(item, "index"), of(item, "delta"))
+            self._delta(get_field(item, "index"), get_field(item, "delta"))
         elif kind == "content_block_start":
-            self._start(of(item, "index"), plain(of(item, "content_block")))
+            self._start(get_field(item, "index"), to_builtins(get_field(item, "content_block")))
         elif kind == "message_start":
-            message = of(item, "message")
-            self.model = text_of(message, "model") or None
-            self.draft.called(text_of(message, "id"))
-            self._count(of(message, "usage"))
+            message = get_field(item, "message")
+            self.model = get_text(message, "model") or None
+            self.draft.set_provider_id(get_text(message, "id"))
+            self._count(get_field(message, "usage"))
         elif kind == "message_delta":
-            self.draft.finish_reason = of(of(item, "delta"), "stop_reason") or self.draft.finish_reason
-            self._count(of(item, "usage"))
+            self.draft.finish_reason = get_field(get_field(item, "delta"), "stop_reason") or self.draft.finish_reason
+            self._count(get_field(item, "usage"))
         elif kind == "message_stop":
             self._ended = True
         elif kind == "error":
-            error = of(item, "error")
-            raise StreamFailedError("anthropic", of(error, "type"), text_of(error, "message") or "no reason given")
+            error = get_field(item, "error")
+            raise StreamFailedError(
+                "anthropic", get_field(error, "type"), get_text(error, "message") or "no reason given"
+            )
 
     def _start(self, index: int, block: dict[str, Any]) -> None:
         self._blocks[index] = block
         self._parts[index] = {}
         if block.get("type") == "tool_use":
-            # Its input is {} here, and comes in deltas; all at once from servers that only look like Anthropic's.
+            # Anthropic sends {} here and the input in deltas. Compatible servers may send all of the input at once.
             given = json.dumps(block["input"]) if block.get("input") else ""
-            self.draft.call(index, id=block.get("id", ""), name=block.get("name", ""), args=given)
+            self.draft.add_call_piece(index, id=block.get("id", ""), name=block.get("name", ""), args=given)
         for field, kind in _GROWS.values():
             if block.get("type") == field:
                 self._grow(index, field, block.pop(field, ""), kind)
 
     def _delta(self, index: int, delta: Any) -> None:
-        kind = text_of(delta, "type")
+        kind = get_text(delta, "type")
         if kind in _GROWS:
             field, called = _GROWS[kind]
-            self._grow(index, field, text_of(delta, field), called)
+            self._grow(index, field, get_text(delta, field), called)
         elif kind == "input_json_delta":
-            text = text_of(delta, "partial_json")
+            text = get_text(delta, "partial_json")
             if self.draft.has_call(index):
-                self.draft.call(index, args=text)
+                self.draft.add_call_piece(index, args=text)
             else:
                 self._parts[index].setdefault("input", []).append(text)
         elif kind == "signature_delta":
-            self._parts[index].setdefault("signature", []).append(text_of(delta, "signature"))
+            self._parts[index].setdefault("signature", []).append(get_text(delta, "signature"))
         elif kind == "citations_delta":
-            self._blocks[index].setdefault("citations", []).append(plain(of(delta, "citation")))
+            self._blocks[index].setdefault("citations", []).append(to_builtins(get_field(delta, "citation")))
 
     def _grow(self, index: int, field: str, text: str, kind: str) -> None:
         self._parts[index].setdefault(field, []).append(text)
-        self.draft.text(text, kind)
+        self.draft.add_text(text, kind)
 
     def _count(self, usage: Any) -> None:
-        # Later counts are totals, and take the place of those before; what is not told again stays.
-        self._usage.update(plain(usage) if usage is not None else {})
+        # Later counts are totals, not increments: they replace earlier ones. Counts that are not repeated stay.
+        self._usage.update(to_builtins(usage) if usage is not None else {})
 
     def end(self) -> Iterable[Any]:
+        """Return the last chunk, with the finish reason and the usage.
+
+        Returns:
+            No chunk or one.
+
+        Raises:
+            StreamFailedError: no `message_stop` event has arrived: the message is incomplete.
+        """
         if not self._ended:
             raise StreamFailedError("anthropic", None, "the stream ended before `message_stop`")
         counted = self._usage
         if counted:
             whole = counted.get("input_tokens", 0) + sum(counted.get(name, 0) for name in _CACHED)
-            self.draft.usage = usage_of(counted, whole, counted.get("output_tokens", 0), None, _COUNTS)
-        if not all(_is_said(block) for block in self._blocks.values()):
+            self.draft.usage = make_usage(counted, whole, counted.get("output_tokens", 0), None, _COUNTS)
+        if not all(_is_covered(block) for block in self._blocks.values()):
             self.draft.blocks = [self._block(index) for index in sorted(self._blocks)]
         return super().end()
 
     def _block(self, index: int) -> dict[str, Any]:
-        """A block as Anthropic takes it back."""
+        """Return a block in the form in which Anthropic accepts it in the next request."""
         block = {**self._blocks[index]}
         for field, parts in self._parts[index].items():
             block[field] = "".join(parts)
@@ -121,9 +139,9 @@ def _json(text: str) -> Any:
     try:
         return json.loads(text) if text.strip() else {}
     except ValueError:
-        return text  # cut off; the tool call says what is wrong with it
+        return text  # cut off: `invalid_tool_calls` has the error
 
 
-def _is_said(block: dict[str, Any]) -> bool:
-    """Whether content and tool calls say all that a block says."""
+def _is_covered(block: dict[str, Any]) -> bool:
+    """Return True if `content` and `tool_calls` hold everything that a block holds."""
     return block.get("type") == "tool_use" or (block.get("type") == "text" and not block.get("citations"))

@@ -1,4 +1,4 @@
-"""A message while it arrives: what has come so far, and what has not been streamed of it yet."""
+"""A message while it arrives: its content so far, and the part of it that has not been streamed yet."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from .shapes import InvalidToolCall, Message, MessageChunk, ToolCall, ToolCallCh
 TEXTS: Final = ("content", "reasoning", "refusal")
 
 
-class _Call:
+class _ToolCallDraft:
+    """One tool call while its pieces arrive."""
+
     __slots__ = ("args", "id", "name")
 
     def __init__(self) -> None:
@@ -21,45 +23,68 @@ class _Call:
         self.args: list[str] = []
 
 
-class Draft:
-    """Collects a message. Readers of providers call it with what an event says; it knows nothing of events.
+class MessageDraft:
+    """Collect one message from pieces.
+
+    The readers of providers call this class with the contents of events; the draft itself knows no provider's events.
+
+    Args:
+        id: the message's id; None to take the provider's, or else a made one.
+        name: the speaker's name, in chunks and message; None for none.
+        make_id: makes an id if the provider has sent none when the first chunk is due.
 
     Attributes:
         finish_reason, usage, blocks: as in `Message`; readers set them.
     """
 
-    def __init__(self, id: str | None, name: str | None, make: Callable[[], str]) -> None:
+    def __init__(self, id: str | None, name: str | None, make_id: Callable[[], str]) -> None:
         self._id = id
         self._name = name
-        self._make = make
+        self._make_id = make_id
         self.finish_reason: str | None = None
         self.usage: Usage | None = None
         self.blocks: list[dict[str, Any]] | None = None
-        # Parts, and not strings that grow: a long message would be copied once for each of its tokens.
+        # Lists of parts, not growing strings, which would be copied once for each token of a long message.
         self._texts: dict[str, list[str]] = {kind: [] for kind in TEXTS}
-        self._calls: dict[int, _Call] = {}
-        self._new: dict[str, Any] = {}
+        self._calls: dict[int, _ToolCallDraft] = {}
+        self._unsent: dict[str, Any] = {}
 
     @property
     def id(self) -> str:
-        """The message's. Whoever asks first settles it: from then on, no other is taken."""
+        """The message's id. The first read fixes it: ids that the provider sends later are ignored."""
         if not self._id:
-            self._id = self._make()
+            self._id = self._make_id()
         return self._id
 
-    def called(self, id: str) -> None:
-        """What the provider calls the message: that is its id, if it has none yet."""
+    def set_provider_id(self, id: str) -> None:
+        """Set the provider's id for the message, unless the message already has one.
+
+        Args:
+            id: the provider's id; "" is ignored.
+        """
         self._id = self._id or id
 
-    def text(self, text: str, kind: str = "content") -> None:
-        """The next piece of text, or of another of `TEXTS`."""
+    def add_text(self, text: str, kind: str = "content") -> None:
+        """Append text to the message.
+
+        Args:
+            text: the next piece; "" adds nothing.
+            kind: which text of the message it belongs to, one of `TEXTS`.
+        """
         if text:
             self._texts[kind].append(text)
-            self._new[kind] = self._new.get(kind, "") + text
+            self._unsent[kind] = self._unsent.get(kind, "") + text
 
-    def call(self, index: int, *, id: str = "", name: str = "", args: str = "") -> None:
-        """The next piece of a tool call. Id and name are those of its first piece that has any."""
-        call = self._calls.setdefault(index, _Call())
+    def add_call_piece(self, index: int, *, id: str = "", name: str = "", args: str = "") -> None:
+        """Append a piece of a tool call. The first `id` and the first `name` that are not empty are those of the call.
+
+        Args:
+            index: which call of the message, from 0; gaps are allowed.
+            id: the call's id, if this piece has it.
+            name: the tool's name, if this piece has it.
+            args: the next piece of the arguments' JSON.
+        """
+        call = self._calls.setdefault(index, _ToolCallDraft())
         piece: ToolCallChunk = {"index": index, "args": args}
         if id and not call.id:
             call.id = piece["id"] = id
@@ -67,41 +92,82 @@ class Draft:
             call.name = piece["name"] = name
         if len(piece) > 2 or args:
             call.args.append(args)
-            self._new.setdefault("tool_call_chunks", []).append(piece)
+            self._unsent.setdefault("tool_call_chunks", []).append(piece)
 
     def has_call(self, index: int) -> bool:
+        """Return True if a piece of the tool call has arrived.
+
+        Args:
+            index: which call of the message.
+
+        Returns:
+            Whether the draft has a call with this index.
+        """
         return index in self._calls
 
     def call_id(self, index: int) -> str:
+        """Return a tool call's id.
+
+        Args:
+            index: which call of the message.
+
+        Returns:
+            The id, or "" if no piece has had one yet.
+
+        Raises:
+            KeyError: the draft has no call with this index.
+        """
         return self._calls[index].id
 
     def args(self, index: int) -> str:
-        """What has come of a call's arguments."""
+        """Return the arguments of a tool call that have arrived so far.
+
+        Args:
+            index: which call of the message.
+
+        Returns:
+            The start of a JSON text, or "" if the draft has no such call.
+        """
         return "".join(self._calls[index].args) if index in self._calls else ""
 
     @property
-    def last_call(self) -> int:
-        """The highest index; -1 before the first call."""
+    def last_index(self) -> int:
+        """The highest index of a tool call; -1 before the first call."""
         return max(self._calls, default=-1)
 
-    def said(self, kind: str) -> bool:
-        """Whether there is any text of a kind."""
+    def has_text(self, kind: str) -> bool:
+        """Return True if text of a kind has arrived.
+
+        Args:
+            kind: one of `TEXTS`.
+
+        Returns:
+            Whether there is any.
+        """
         return bool(self._texts[kind])
 
-    def take(self) -> MessageChunk | None:
-        """What has arrived since the last call; None when that is nothing."""
-        if not self._new:
+    def take_chunk(self) -> MessageChunk | None:
+        """Take the pieces that have arrived since the last call, as a chunk.
+
+        Returns:
+            The chunk, or None if nothing has arrived.
+        """
+        if not self._unsent:
             return None
-        new, self._new = self._new, {}
+        new, self._unsent = self._unsent, {}
         return self._chunk(new)
 
-    def last(self) -> MessageChunk | None:
-        """How it ended and what it cost; None when nobody has told."""
+    def final_chunk(self) -> MessageChunk | None:
+        """Return the chunk that ends the message, with the finish reason and the usage.
+
+        Returns:
+            The chunk, or None if the provider has sent neither.
+        """
         said: dict[str, Any] = {}
         if self.finish_reason:
             said["finish_reason"] = self.finish_reason
         if self.usage is not None:
-            said["usage"] = copy.deepcopy(self.usage)  # the other one is the message's
+            said["usage"] = copy.deepcopy(self.usage)  # the reader of a chunk must not share it with the message
         return self._chunk(said) if said else None
 
     def _chunk(self, added: dict[str, Any]) -> MessageChunk:
@@ -111,7 +177,11 @@ class Draft:
         return cast("MessageChunk", chunk | added)
 
     def message(self) -> Message:
-        """All of it."""
+        """Return the whole message.
+
+        Returns:
+            The message. Tool calls whose arguments are not a JSON object are under `invalid_tool_calls`.
+        """
         content, reasoning, refusal = ("".join(self._texts[kind]) for kind in TEXTS)
         calls, invalid = self._read_calls()
         message: dict[str, Any] = {"role": "assistant", "id": self.id, "content": content}
@@ -129,12 +199,13 @@ class Draft:
         return cast("Message", message)
 
     def _read_calls(self) -> tuple[list[ToolCall], list[InvalidToolCall]]:
+        """Parse the arguments of all tool calls, and separate the valid calls from the invalid ones."""
         calls: list[ToolCall] = []
         invalid: list[InvalidToolCall] = []
         for index in sorted(self._calls):
             call, text = self._calls[index], self.args(index)
             try:
-                # A call without arguments has none to stream.
+                # Providers stream no JSON at all for a call without arguments.
                 args = json.loads(text) if text.strip() else {}
                 wrong = "" if isinstance(args, dict) else "the arguments are no JSON object"
             except ValueError as error:
@@ -148,11 +219,18 @@ class Draft:
         return calls, invalid
 
 
-def usage_of(counted: dict[str, Any], input: int, output: int, total: int | None, counts: frozenset[str]) -> Usage:
-    """A provider's usage in our words; what it counted besides goes under `details`, as it is.
+def make_usage(counted: dict[str, Any], input: int, output: int, total: int | None, counts: frozenset[str]) -> Usage:
+    """Convert a provider's usage to `Usage`. Counts without a key of their own go under `details`, unchanged.
 
     Args:
-        counts: the provider's names of what the other arguments say.
+        counted: the provider's counts, by its names.
+        input: number of input tokens.
+        output: number of output tokens.
+        total: number of all tokens; None for the sum of both.
+        counts: the names in `counted` whose values `input`, `output` and `total` hold; they stay out of `details`.
+
+    Returns:
+        The usage.
     """
     usage: Usage = {
         "input_tokens": input,
@@ -166,8 +244,17 @@ def usage_of(counted: dict[str, Any], input: int, output: int, total: int | None
 
 
 def openai_usage(counted: dict[str, Any], input: str, output: str) -> Usage:
-    """Of one of OpenAI's APIs, which differ in their names of what went in and out."""
+    """Convert the usage of one of OpenAI's APIs, which name the counts differently.
+
+    Args:
+        counted: the provider's counts, by its names.
+        input: this API's name for the number of input tokens.
+        output: this API's name for the number of output tokens.
+
+    Returns:
+        The usage.
+    """
     whole = counted.get("total_tokens")
-    return usage_of(
+    return make_usage(
         counted, counted.get(input, 0), counted.get(output, 0), whole, frozenset((input, output, "total_tokens"))
     )

@@ -1,4 +1,4 @@
-"""What goes wrong between a provider's stream and a message."""
+"""Errors between a provider's stream and a message."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ __all__ = ["InvalidSourceError", "StreamFailedError"]
 
 
 class InvalidSourceError(PregelError, TypeError):
-    """What was given is no stream of one message.
+    """The source is not a stream of one message.
 
-    Where that can be told by the source itself, nothing of it was read. Where only its first item tells (an iterator of
-    anything looks like any other), it was closed after that.
+    If the source's own type shows it, nothing has been read. An iterator looks the same whatever it yields: there the
+    first item shows it, and the source has been closed after that item.
 
     Attributes:
-        given: the name of the class that was given, or that came out of the source.
+        given: the name of the class of the source, or of the item that came out of the source.
     """
 
     def __init__(self, given: str, why: str) -> None:
@@ -23,13 +23,14 @@ class InvalidSourceError(PregelError, TypeError):
 
 
 class StreamFailedError(PregelError, RuntimeError):
-    """The provider ended the message with an error, or the stream stopped before the message was whole.
+    """The provider ended the message with an error, or the stream ended before the message was complete.
 
-    What had arrived was streamed, and is not returned: half a message looks like a whole one to the next node.
+    The chunks that had arrived were streamed. They are not returned as a message, because the next node could not
+    distinguish half a message from a whole one.
 
     Attributes:
         provider: "openai" or "anthropic".
-        code: the provider's own word for it; None when it gave none.
+        code: the provider's own code of the error; None if it sent none.
     """
 
     def __init__(self, provider: str, code: str | None, said: str) -> None:

@@ -1,4 +1,4 @@
-"""Reading events of any make: an SDK's models, plain dicts, or whatever has the same attributes."""
+"""Read events of any form: an SDK's models, plain dicts, or objects with the same attributes."""
 
 from __future__ import annotations
 
@@ -6,30 +6,53 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 
-def of(event: Any, name: str) -> Any:
-    """A field of an event; None when it has no such field."""
+def get_field(event: Any, name: str) -> Any:
+    """Return a field of an event.
+
+    Args:
+        event: a mapping, or an object with attributes.
+        name: the key or attribute.
+
+    Returns:
+        The value, or None if the event has no such field.
+    """
     if isinstance(event, Mapping):
         return cast("Mapping[str, Any]", event).get(name)
     return getattr(event, name, None)
 
 
-def text_of(event: Any, name: str) -> str:
-    """A field that is text; "" when it is missing, or something else."""
-    found = of(event, name)
+def get_text(event: Any, name: str) -> str:
+    """Return a text field of an event.
+
+    Args:
+        event: a mapping, or an object with attributes.
+        name: the key or attribute.
+
+    Returns:
+        The text, or "" if the field is missing or is not a string.
+    """
+    found = get_field(event, name)
     return found if isinstance(found, str) else ""
 
 
-def plain(value: Any) -> Any:
-    """An event as builtin values, without the fields that say nothing."""
+def to_builtins(value: Any) -> Any:
+    """Convert an event to builtin values, without the fields that are None.
+
+    Args:
+        value: an SDK's model, a container, or a scalar.
+
+    Returns:
+        Dicts, lists, strings, numbers and booleans.
+    """
     if value is None or isinstance(value, (str, int, float, bool)):
         return value
     if isinstance(value, Mapping):
         fields: Mapping[Any, Any] = value
     elif isinstance(value, (list, tuple)):
-        return [plain(part) for part in cast("Sequence[Any]", value)]
+        return [to_builtins(part) for part in cast("Sequence[Any]", value)]
     elif hasattr(value, "model_dump"):
-        # Without warnings: SDKs make their models without validation, so that what a server adds does not break them.
+        # SDKs make their models without validation, so fields that a server adds would only cause warnings here.
         fields = value.model_dump(mode="json", by_alias=True, warnings=False)
     else:
         fields = vars(value)
-    return {str(key): plain(part) for key, part in fields.items() if part is not None}
+    return {str(key): to_builtins(part) for key, part in fields.items() if part is not None}

@@ -1,13 +1,14 @@
-"""langchain-core's models show their tokens by themselves: a callback handler that is there wherever a node's code is.
+"""Stream the tokens of langchain-core's models without a call in the node: a callback handler is set around its code.
 
-A node only awaits `model.ainvoke(messages)`. The handler makes the model stream, writes each chunk on the `messages`
-stream, and the whole message where nothing was streamed: the model cannot, was told not to, or had it in a cache.
+A node only awaits `model.ainvoke(messages)`. The handler makes the model stream, and writes each chunk on the
+`messages` stream. If nothing was streamed (the model cannot stream, has streaming disabled, or answered from a cache),
+the handler writes the whole message.
 
-langchain-core is imported when `callbacks` or `ambient` is called, and not before.
+langchain-core is imported by the first call of `callbacks` or `ambient`, not by this module.
 
-How the handler gets to the models. langchain-core looks into registered context variables whenever it sets up the
-callbacks of a run (`register_configure_hook`). Not into `var_child_runnable_config` alone, which LangGraph uses: that
-is a config to start from, and a call that brings callbacks of its own, a tracer say, replaces the ones in it.
+How models find the handler: whenever langchain-core sets up the callbacks of a run, it reads the context variables
+registered with `register_configure_hook`. `var_child_runnable_config`, which LangGraph uses, would not be enough: it is
+a default config, and a call with callbacks of its own (a tracer, say) replaces the callbacks in it.
 """
 
 from __future__ import annotations
@@ -25,17 +26,21 @@ from .streaming import READING
 __all__ = ["ambient", "callbacks"]
 
 NOSTREAM: Final = "nostream"
-"""The tag of models that are to be left alone."""
+"""The tag of models that are not to be streamed."""
 
 _AMBIENT: Final[ContextVar[Any]] = ContextVar("pregel_async.adapters.ambient", default=None)
 """The handler of the node that the running code belongs to."""
 
 
 def callbacks(writer: MessageWriter) -> list[Any]:
-    """Handlers that write the tokens of chat models, for a config's `callbacks`.
+    """Make callback handlers that write the tokens of chat models, for a config's `callbacks`.
 
     Args:
-        writer: what to write with; it is called in the order of the tokens, in whatever thread the model runs.
+        writer: where to write. Its `message` is called in the order of the tokens, in the thread in which the model
+            runs.
+
+    Returns:
+        A list of one handler.
 
     Raises:
         ImportError: langchain-core is not installed.
@@ -45,14 +50,23 @@ def callbacks(writer: MessageWriter) -> list[Any]:
 
 @contextmanager
 def ambient(writer: MessageWriter) -> Generator[None]:
-    """Have the models that are called inside write their tokens, from however deep, in tasks and langchain's threads.
+    """Stream the tokens of the models that the body calls, at any depth.
 
-    In a node of a graph that another node runs, the inner one's writer is written to, and no other.
+    Models that run in the body's tasks and in langchain-core's threads are included.
+
+    If a node runs a graph, the nodes of that graph set their own writer: their models write to the inner writer only.
+
+    Args:
+        writer: where to write. Its `message` is called in the order of the tokens, in the thread in which the model
+            runs.
+
+    Yields:
+        None, with the handler set in the current context.
 
     Raises:
         ImportError: langchain-core is not installed.
     """
-    _watch()
+    _register_handler()
     token = _AMBIENT.set(_handler_class()(writer))
     try:
         yield
@@ -61,33 +75,33 @@ def ambient(writer: MessageWriter) -> Generator[None]:
 
 
 @functools.cache
-def _watch() -> None:
-    """Have langchain-core look into `_AMBIENT`. Once: what is registered there stays."""
-    # By name, and so without types: who checks this package need not have langchain-core.
+def _register_handler() -> None:
+    """Make langchain-core read `_AMBIENT`. Cached, because langchain-core never removes a registered variable."""
+    # Imported by name, and so untyped: type-checking this package must not require langchain-core.
     context: Any = import_module("langchain_core.tracers.context")
     context.register_configure_hook(_AMBIENT, inheritable=True)
 
 
 @functools.cache
 def _handler_class() -> Any:
-    """The handler's class, made when langchain-core is there to derive it from."""
-    bases: list[Any] = [_Tokens, import_module("langchain_core.callbacks").BaseCallbackHandler]
-    # It is langchain-core's own, made for LangGraph. Where it is missing, models that nobody tells to stream do not,
-    # and `on_llm_end` has the message.
+    """Return the handler's class, derived from langchain-core's base classes."""
+    bases: list[Any] = [_TokenHandler, import_module("langchain_core.callbacks").BaseCallbackHandler]
+    # A private marker of langchain-core, made for LangGraph: models stream when a handler has it. In versions without
+    # it, models stream only on request, and `on_llm_end` writes the whole message instead.
     with suppress(ImportError, AttributeError):
         bases.append(import_module("langchain_core.tracers._streaming")._StreamingCallbackHandler)
     return type("TokenHandler", tuple(bases), {})
 
 
-class _Tokens:
-    """What the handler does; the other base classes say what it is.
+class _TokenHandler:
+    """The handler's methods; langchain-core's base classes are added in `_handler_class`.
 
-    One belongs to one attempt at a node. Models may run in several threads and tasks at once; each of their runs has
-    an entry of its own.
+    There is one handler for each attempt at a node. Several models may run at once in threads and tasks, so the state
+    is kept for each of their runs, by `run_id`.
     """
 
-    run_inline = True  # in the order of the tokens, and not in a thread beside
-    raise_error = True  # what goes wrong in writing is not only logged
+    run_inline = True  # a separate thread would lose the order of the tokens
+    raise_error = True  # langchain-core would only log errors of the writer
 
     def __init__(self, writer: MessageWriter) -> None:
         super().__init__()
@@ -95,9 +109,9 @@ class _Tokens:
         self._runs: dict[Any, dict[str, Any]] = {}
         self._streamed: set[Any] = set()
         self._seen: set[str] = set()
-        # Instance attributes, so that they are found before the base class's methods.
-        self.on_llm_new_token = _Waiting(self._token)
-        self.on_llm_end = _Waiting(self._end)
+        # Set on the instance: they wrap bound methods, and hide the base classes' methods of these names.
+        self.on_llm_new_token = _EagerMethod(self._token)
+        self.on_llm_end = _EagerMethod(self._end)
 
     def on_chat_model_start(
         self,
@@ -110,8 +124,8 @@ class _Tokens:
         **kwargs: Any,
     ) -> None:
         if NOSTREAM in (tags or ()) or READING.get() or _AMBIENT.get() not in (None, self):
-            # `stream_message` writes what it reads. And a handler that is here because a config was handed down to a
-            # graph inside leaves its nodes' models to their own.
+            # `stream_message` writes the chunks that it reads. And an outer node's config may carry its handler into
+            # a nested graph, whose nodes have handlers of their own: each model writes with the innermost one only.
             return
         about = dict(metadata or {})
         kept = [tag for tag in tags or () if not tag.startswith("seq:step:")]
@@ -147,12 +161,12 @@ class _Tokens:
 
     def _write(self, message: Any, run_id: Any) -> Awaitable[None]:
         if message.id is None:
-            # Versions before 1.0 give the id only to the whole message: the same one, made the same way.
+            # langchain-core before 1.0 sets this id only on the whole message. Chunks must have the same one.
             message = message.model_copy(update={"id": f"run-{run_id}"})
         self._seen.add(message.id)
         return self._writer.message(message, self._runs[run_id])
 
-    # What marks a handler that wants chunks, besides the class: outputs of chains pass through these.
+    # langchain-core also recognises a handler that wants chunks by these two methods. They must return the output.
 
     def tap_output_aiter(self, run_id: Any, output: Any) -> Any:
         return output
@@ -162,32 +176,35 @@ class _Tokens:
 
 
 async def _declared(*args: Any, **kwargs: Any) -> None:
-    """What `_Waiting` is taken for."""
+    """Declare the signature that `inspect` sees instead of `_EagerMethod`."""
 
 
-class _Waiting(functools.partial[Any]):
-    """An async function to who asks, which does its work when it is called, and only waits when it is awaited.
+class _EagerMethod(functools.partial[Any]):
+    """A method that `inspect` takes for a coroutine function. The call does the work; awaiting the result only waits.
 
-    langchain-core calls the same handler from `ainvoke` and from `invoke`. The first awaits what is a coroutine
-    function, and so waits until there is room for the next token; `inspect` looks for that through a partial. The
-    second drops what it gets, unless that is a coroutine, for which it would start an event loop per token. In a
-    worker thread the writer has waited by then. And where an async node calls `invoke`, which blocks its event loop,
-    the chunk is on its way, and nobody waits for room that only the loop could make.
+    langchain-core calls the same handler from `ainvoke` and from `invoke`:
+
+    - `ainvoke` awaits the result of coroutine functions, and so waits until there is capacity for the next token.
+      `inspect` unwraps a `partial` to find `_declared`, which is one.
+    - `invoke` drops the result, unless it is a coroutine, which langchain-core would run in a new event loop for each
+      token. The result is therefore another kind of awaitable. In a worker thread the writer has already waited inside
+      the call. If an async node calls `invoke`, which blocks the event loop, the chunk has been sent and nothing waits:
+      only the blocked loop could free capacity, so waiting would deadlock.
     """
 
-    def __new__(cls, work: Callable[..., Awaitable[None] | None]) -> _Waiting:
+    def __new__(cls, work: Callable[..., Awaitable[None] | None]) -> _EagerMethod:
         made = super().__new__(cls, _declared)
         made.work = work
         return made
 
     work: Callable[..., Awaitable[None] | None]
 
-    def __call__(self, /, *args: Any, **kwargs: Any) -> _Room:
-        return _Room(self.work(*args, **kwargs))
+    def __call__(self, /, *args: Any, **kwargs: Any) -> _CapacityWait:
+        return _CapacityWait(self.work(*args, **kwargs))
 
 
-class _Room:
-    """An awaitable that is no coroutine."""
+class _CapacityWait:
+    """An awaitable that is not a coroutine, so that `invoke` drops it instead of running it."""
 
     __slots__ = ("_wait",)
 

@@ -1,4 +1,4 @@
-"""langchain-core's chunks of messages: streamed as they are, and summed by langchain-core."""
+"""Read langchain-core's message chunks: stream them unchanged, and let langchain-core add them up."""
 
 from __future__ import annotations
 
@@ -10,27 +10,50 @@ from .errors import InvalidSourceError
 
 
 def messages_module() -> Any:
-    """`langchain_core.messages`, if somebody has imported it; None otherwise. Its objects come from nowhere else."""
+    """Return `langchain_core.messages` if it has been imported. If it has not, no object of its classes can exist.
+
+    Returns:
+        The module, or None.
+    """
     return sys.modules.get("langchain_core.messages")
 
 
-class LangchainChunks:
-    """Chunks of `model.astream()` and the like; or one whole message, which models give that do not stream.
+class LangchainReader:
+    """Read the chunks of `model.astream()` and the like, or one whole message of a model that does not stream.
 
-    All chunks have the id of the first one, made up if it has none. Where a chunk has another or none, a copy is
-    streamed: langchain-core fills in an id of its own where a provider names the message in its first chunk only.
+    All streamed chunks have the id of the first one, or a made id if the first has none. A chunk with another id is
+    copied: langchain-core fills in an id of its own where a provider names the message in its first chunk only.
+
+    Args:
+        id: the message's id; None to take the first chunk's, or else a made one.
+        name: the speaker's name, for chunks without one; None for none.
+        make_id: makes an id if the first chunk has none.
+
+    Attributes:
+        provider, model: as in `MessageReader`.
     """
 
     provider: str | None = None
     model: str | None = None
 
-    def __init__(self, id: str | None, name: str | None, make: Callable[[], str]) -> None:
+    def __init__(self, id: str | None, name: str | None, make_id: Callable[[], str]) -> None:
         self._id = id
         self._name = name
-        self._make = make
+        self._make_id = make_id
         self._chunks: list[Any] = []
 
     def read(self, item: Any) -> Iterable[Any]:
+        """Return the item as a chunk with the message's id and name.
+
+        Args:
+            item: a chunk or a whole message of langchain-core.
+
+        Returns:
+            One chunk.
+
+        Raises:
+            InvalidSourceError: the item is not a message, or is not a chunk of the message that came before it.
+        """
         langchain = messages_module()
         if not isinstance(item, langchain.BaseMessage):
             raise InvalidSourceError(type(item).__name__, "came among messages in one stream: it is no message")
@@ -38,7 +61,7 @@ class LangchainChunks:
             isinstance(item, langchain.BaseMessageChunk) and isinstance(self._chunks[0], langchain.BaseMessageChunk)
         ):
             raise InvalidSourceError(type(item).__name__, "came after another message, of which it is no chunk")
-        self._id = self._id or item.id or self._make()
+        self._id = self._id or item.id or self._make_id()
         about = item.response_metadata
         self.provider = self.provider or about.get("model_provider")
         self.model = self.model or about.get("model_name")
@@ -48,18 +71,28 @@ class LangchainChunks:
 
     def _named(self, message: Any) -> Any:
         changes = {"id": self._id} if message.id != self._id else {}
-        if self._name is not None and message.name is None:  # a sum has no name, whatever its parts are called
+        if self._name is not None and message.name is None:  # langchain-core drops the names when it adds chunks
             changes["name"] = self._name
         return message.model_copy(update=changes) if changes else message
 
     def end(self) -> Iterable[Any]:
+        """Return no chunk: langchain-core's chunks carry the finish reason and the usage themselves.
+
+        Returns:
+            An empty tuple.
+        """
         return ()
 
     def message(self) -> Any:
+        """Return the sum of the chunks as a whole message.
+
+        Returns:
+            A message of langchain-core.
+        """
         langchain = messages_module()
         first, *others = self._chunks
         if not isinstance(first, langchain.BaseMessageChunk):
             return first
-        # All at once: a sum of two at a time copies the message for each of its tokens. A sum of one is a copy, so
-        # that what was streamed is not what the node goes on with.
+        # One sum of all chunks: adding them one by one would copy the message once for each token. Even a sum of one
+        # chunk is a copy, so the node does not share an object with the stream's readers.
         return self._named(langchain.message_chunk_to_message(first + others))

@@ -1,4 +1,4 @@
-"""OpenAI's chat completions, and what other servers stream in their form.
+"""Read OpenAI's chat completions, and the streams of other servers that use their format.
 
 Source: https://platform.openai.com/docs/api-reference/chat-streaming
 """
@@ -9,63 +9,74 @@ from typing import Any, Final
 
 from .draft import openai_usage
 from .errors import InvalidSourceError, StreamFailedError
-from .fields import of, plain, text_of
-from .reader import Drafting
+from .fields import get_field, get_text, to_builtins
+from .reader import DraftReader
 
 _REASONING: Final = ("reasoning_content", "reasoning")
-"""Where other servers (DeepSeek, vLLM, OpenRouter) put what a model thinks; OpenAI itself streams none of it here."""
+"""Where other servers (DeepSeek, vLLM, OpenRouter) put a model's reasoning. OpenAI itself streams no reasoning here."""
 
 
-class ChatCompletion(Drafting):
-    """Chunks of `client.chat.completions.create(stream=True)`, or the events of `client.chat.completions.stream()`.
+class ChatCompletionReader(DraftReader):
+    """Read chunks of `client.chat.completions.create(stream=True)`, or events of `client.chat.completions.stream()`.
 
-    That a choice has a `finish_reason` is not insisted upon: some servers end without.
+    A missing `finish_reason` is not an error: some servers end their streams without one.
     """
 
     provider: str | None = "openai"
 
-    def take_in(self, item: Any) -> None:
-        error = of(item, "error")
-        if error:  # of servers in OpenAI's form; what OpenAI's own send is raised by the SDK
-            code, said = of(error, "code"), text_of(error, "message") or str(error)
+    def consume(self, item: Any) -> None:
+        """Add one chunk to the draft.
+
+        Args:
+            item: a chunk, or an event of the SDK's helper. Events without a chunk are ignored.
+
+        Raises:
+            InvalidSourceError: the chunk belongs to a second choice (`n > 1`).
+            StreamFailedError: the chunk holds an error of the provider.
+        """
+        error = get_field(item, "error")
+        if error:  # sent by compatible servers; the SDK itself raises OpenAI's own errors
+            code, said = get_field(error, "code"), get_text(error, "message") or str(error)
             raise StreamFailedError("openai", None if code is None else str(code), said)
         chunk = _chunk(item)
         if chunk is None:
-            return  # an event that the helper derives from chunks that it has shown before
-        # The first chunk of Azure's servers is about the prompt, and has neither an id nor a model.
-        self.draft.called(text_of(chunk, "id"))
-        self.model = self.model or text_of(chunk, "model") or None
-        for choice in of(chunk, "choices") or ():
-            if of(choice, "index"):
+            return  # an event that the SDK's helper derives from chunks that it has already passed on
+        # Azure's first chunk is about the prompt, with an empty id and model: later chunks must be able to set them.
+        self.draft.set_provider_id(get_text(chunk, "id"))
+        self.model = self.model or get_text(chunk, "model") or None
+        for choice in get_field(chunk, "choices") or ():
+            if get_field(choice, "index"):
                 raise InvalidSourceError(
                     type(chunk).__name__,
-                    f"is of choice {of(choice, 'index')}, and a stream of several choices is not one message: "
+                    f"is of choice {get_field(choice, 'index')}, and a stream of several choices is not one message: "
                     "ask with n=1, several times if need be",
                 )
-            self.draft.finish_reason = of(choice, "finish_reason") or self.draft.finish_reason
-            delta = of(choice, "delta")
-            self.draft.text(text_of(delta, "content"))
-            self.draft.text(text_of(delta, "refusal"), "refusal")
-            self.draft.text(next(filter(None, (text_of(delta, name) for name in _REASONING)), ""), "reasoning")
-            for call in of(delta, "tool_calls") or ():
+            self.draft.finish_reason = get_field(choice, "finish_reason") or self.draft.finish_reason
+            delta = get_field(choice, "delta")
+            self.draft.add_text(get_text(delta, "content"))
+            self.draft.add_text(get_text(delta, "refusal"), "refusal")
+            self.draft.add_text(next(filter(None, (get_text(delta, name) for name in _REASONING)), ""), "reasoning")
+            for call in get_field(delta, "tool_calls") or ():
                 self._call(call)
-        usage = of(chunk, "usage")
+        usage = get_field(chunk, "usage")
         if usage is not None:
-            # The last one counts: some servers tell with each chunk what has been used so far.
-            self.draft.usage = openai_usage(plain(usage), "prompt_tokens", "completion_tokens")
+            # Replace, do not add: some servers send the running total with each chunk.
+            self.draft.usage = openai_usage(to_builtins(usage), "prompt_tokens", "completion_tokens")
 
     def _call(self, piece: Any) -> None:
-        function = of(piece, "function")
-        id = text_of(piece, "id")
-        index = of(piece, "index")
+        function = get_field(piece, "function")
+        id = get_text(piece, "id")
+        index = get_field(piece, "index")
         if not isinstance(index, int):
-            index = self.draft.last_call + (1 if id else 0)
+            index = self.draft.last_index + (1 if id else 0)
         elif id and self.draft.has_call(index) and self.draft.call_id(index) not in ("", id):
-            # Servers that send whole calls number all of them 0.
-            index = self.draft.last_call + 1
-        self.draft.call(max(index, 0), id=id, name=text_of(function, "name"), args=text_of(function, "arguments"))
+            # Servers that send whole calls give all of them index 0: another id is another call.
+            index = self.draft.last_index + 1
+        self.draft.add_call_piece(
+            max(index, 0), id=id, name=get_text(function, "name"), args=get_text(function, "arguments")
+        )
 
 
 def _chunk(item: Any) -> Any:
-    """The chunk that an item is or has; None when it has none."""
-    return item if of(item, "choices") is not None else of(item, "chunk")
+    """Return the item itself if it is a chunk, or else the chunk in the event, or None."""
+    return item if get_field(item, "choices") is not None else get_field(item, "chunk")

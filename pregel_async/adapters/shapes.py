@@ -1,8 +1,8 @@
-"""What is streamed and what is returned, whoever the provider is.
+"""Types of chunks and messages, the same for every provider.
 
-Messages are plain dicts of strings, numbers, lists and dicts: they can be stored, sent as JSON, and given to
-`add_messages`. A key that has nothing to say is absent. What comes from langchain-core stays what it is: its own chunks
-are streamed, and its own message is returned.
+Messages are plain dicts of strings, numbers, lists and dicts: they can be stored, sent as JSON, and passed to
+`add_messages`. Keys without a value are absent. langchain-core's objects are not converted: its own chunks are
+streamed, and its own message is returned.
 """
 
 from __future__ import annotations
@@ -14,22 +14,32 @@ __all__ = ["InvalidToolCall", "Message", "MessageChunk", "MessageWriter", "ToolC
 
 
 class MessageWriter(Protocol):
-    """What chunks are written with: the writer that a node gets, or a stand-in.
+    """The interface that chunks are written with: the writer that a node gets, or a stand-in for it.
 
-    The call itself puts the chunk on the stream; the awaitable ends when there is room for the next one. In a thread
-    the call waits for that itself, and what it gives need not be awaited.
+    Calling `message` puts the chunk on the stream; awaiting the result waits until there is capacity for the next
+    chunk. In a worker thread the call itself waits, and its result need not be awaited.
     """
 
-    def message(self, chunk: Any, /, metadata: Mapping[str, Any] | None = None) -> Awaitable[None]: ...
+    def message(self, chunk: Any, /, metadata: Mapping[str, Any] | None = None) -> Awaitable[None]:
+        """Put a chunk on the `messages` stream.
+
+        Args:
+            chunk: a `MessageChunk`, or a message or chunk of langchain-core.
+            metadata: added to the runtime's metadata of the chunk.
+
+        Returns:
+            An awaitable that waits until there is capacity for the next chunk.
+        """
+        ...
 
 
 class ToolCallChunk(TypedDict):
     """A piece of a tool call.
 
     Keys:
-        index: tells the calls of one message apart. They ascend, and may leave gaps.
-        id, name: in the call's first piece.
-        args: the next piece of the arguments, which are JSON when all pieces are joined.
+        index: distinguishes the calls of one message. Indexes ascend, and may have gaps.
+        id, name: present in the call's first piece.
+        args: the next piece of the arguments. All pieces joined are JSON.
     """
 
     index: int
@@ -39,10 +49,10 @@ class ToolCallChunk(TypedDict):
 
 
 class ToolCall(TypedDict):
-    """A call that the model wants made. The answer is a message with `tool_call_id` equal to `id`.
+    """A call that the model asks for. The answer is a message with `tool_call_id` equal to `id`.
 
     Keys:
-        args: read from JSON.
+        args: the arguments, parsed from JSON.
     """
 
     type: Literal["tool_call"]
@@ -52,11 +62,11 @@ class ToolCall(TypedDict):
 
 
 class InvalidToolCall(TypedDict):
-    """A call whose arguments are no JSON object: the model was cut off, or made a mistake.
+    """A call whose arguments are not a JSON object: the model was cut off, or made a mistake.
 
     Keys:
-        args: as they came.
-        error: what is wrong with them.
+        args: the arguments' text, unparsed.
+        error: why the text is not valid.
     """
 
     type: Literal["invalid_tool_call"]
@@ -67,13 +77,13 @@ class InvalidToolCall(TypedDict):
 
 
 class Usage(TypedDict):
-    """What the message has cost.
+    """The number of tokens that a message has used.
 
     Keys:
-        input_tokens: all of them, cached or not.
-        output_tokens: all of them, reasoning included.
-        total_tokens: the sum.
-        details: whatever else the provider counted, in its own words.
+        input_tokens: all input tokens, cached or not.
+        output_tokens: all output tokens, including reasoning.
+        total_tokens: the sum of both.
+        details: the provider's other counts, under its own names.
     """
 
     input_tokens: int
@@ -83,18 +93,18 @@ class Usage(TypedDict):
 
 
 class MessageChunk(TypedDict):
-    """What one piece of the stream adds to its message.
+    """The part that one piece of the stream adds to its message.
 
-    Joined in order, the chunks of an id are the message. What a provider sends that adds nothing is not streamed. The
-    last chunk says how the message ended and what it cost, where the provider tells.
+    The chunks of one id, joined in order, are the message. Provider events that add nothing are not streamed. The last
+    chunk holds the finish reason and the usage, if the provider sends them.
 
     Keys:
-        type: "AIMessageChunk", as readers know it from langchain-core.
-        id: the message's; the same in all of its chunks.
-        content: the next piece of the text; "" when the chunk adds something else.
-        name: who speaks, if `stream_message` was told.
-        reasoning: the next piece of what the model thinks (or of its summary).
-        refusal: the next piece of why it does not answer.
+        type: "AIMessageChunk", the type name that readers know from langchain-core.
+        id: the message's id, the same in all of its chunks.
+        content: the next piece of the text; "" if the chunk adds something else.
+        name: the speaker, if `stream_message` was given a `name`.
+        reasoning: the next piece of the model's reasoning, or of its summary.
+        refusal: the next piece of the model's reason for not answering.
         tool_call_chunks: the next pieces of tool calls.
         finish_reason, usage: as in `Message`.
     """
@@ -115,15 +125,15 @@ class Message(TypedDict):
     """The whole message.
 
     Keys:
-        id: the provider's, if it gives one.
-        content: the text, all of it; "" when there is none.
+        id: the provider's id, if it gives one.
+        content: the whole text; "" if there is none.
         name, reasoning, refusal: as in `MessageChunk`, whole.
-        tool_calls: the calls, in order.
-        invalid_tool_calls: those that cannot be made.
-        finish_reason: why it ended, in the provider's word: "stop", "end_turn", "completed", "length" ...
-        usage: what it has cost.
-        blocks: the message in the provider's own parts, when these say more than the keys above do (a signature of
-            what it thought, citations, tools that the provider itself ran). Some want them back in the next request.
+        tool_calls: the valid calls, in order.
+        invalid_tool_calls: the calls whose arguments cannot be parsed.
+        finish_reason: why the message ended, in the provider's word: "stop", "end_turn", "completed", "length" ...
+        usage: the number of tokens used.
+        blocks: the message in the provider's own parts, if these hold more than the keys above (a signature of its
+            reasoning, citations, tools that the provider itself ran). Some providers need them in the next request.
     """
 
     role: Literal["assistant"]

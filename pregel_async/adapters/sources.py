@@ -1,6 +1,6 @@
-"""From what was given to its items: awaited, entered, iterated, and closed in the end.
+"""Get from a source to its items: await it, enter it, iterate it, and close it in the end.
 
-A source is used up. It is closed however its reading ends, and nobody else is to read on.
+Reading consumes a source. It is closed however reading ends, so no other code may continue to read it.
 """
 
 from __future__ import annotations
@@ -17,82 +17,98 @@ from checkpoint_savers.errors import annotate
 
 from .._runtime.observing.error_text import with_notes
 from .errors import InvalidSourceError
-from .recognise import refuse
+from .recognise import check_source
 
-CLOSING: Final = 10.0
-"""Seconds for closing a stream, which no cancellation cuts short: a connection is given back, or broken off."""
+CLOSE_SECONDS: Final = 10.0
+"""Seconds that closing a stream may take. A cancellation does not cut this short: a connection must be given back."""
 
 _END: Final = object()
 
-_Leave: TypeAlias = Callable[[BaseException | None], Awaitable[None]]
-_LeaveSync: TypeAlias = Callable[[BaseException | None], None]
+_Close: TypeAlias = Callable[[BaseException | None], Awaitable[None]]
+_CloseSync: TypeAlias = Callable[[BaseException | None], None]
 
 
 @asynccontextmanager
-async def opened(source: Any) -> AsyncGenerator[AsyncIterator[Any]]:
-    """The items of a source, in async code. What is not async in it runs in worker threads.
+async def open_source(source: Any) -> AsyncGenerator[AsyncIterator[Any]]:
+    """Open a source in async code, and close it at the end. Sync sources are read in worker threads.
+
+    Args:
+        source: an async or sync iterable of items, or an awaitable or a context manager that gives one.
+
+    Yields:
+        An async iterator over the items.
 
     Raises:
-        InvalidSourceError: it cannot be a stream; nothing was read.
+        InvalidSourceError: the source cannot be a stream; nothing has been read.
     """
-    leave: list[_Leave] = []
+    closers: list[_Close] = []
     try:
-        yield await _begin(source, leave)
+        yield await _find_items(source, closers)
     except BaseException as error:
-        await _leave(leave, error)
+        await _close_all(closers, error)
         raise
     else:
-        await _leave(leave, None)
+        await _close_all(closers, None)
 
 
-async def _begin(source: Any, leave: list[_Leave]) -> AsyncIterator[Any]:
-    given: Any = source
+async def _find_items(source: Any, closers: list[_Close]) -> AsyncIterator[Any]:
+    """Await and enter the source until an iterator is found. Each step appends its clean-up to `closers`."""
+    candidate: Any = source
     entered: Any = None
     while True:
-        refuse(given, name="stream_message", also_async=True)
-        if hasattr(given, "__aiter__") and (_closes(given) or not hasattr(given, "__aenter__") or given is entered):
-            leave.append(_closing(given))
-            iterator: AsyncIterator[Any] = aiter(given)
-            if iterator is not given:
-                leave.append(_closing(iterator))
+        check_source(candidate, name="stream_message", also_async=True)
+        # The streams of SDKs are both iterable and context managers. Their close() does the work of their exit, so an
+        # object with close() is iterated directly; an object without it is entered first.
+        if hasattr(candidate, "__aiter__") and (
+            _can_close(candidate) or not hasattr(candidate, "__aenter__") or candidate is entered
+        ):
+            closers.append(_stream_closer(candidate))
+            iterator: AsyncIterator[Any] = aiter(candidate)
+            if iterator is not candidate:
+                closers.append(_stream_closer(iterator))
             return iterator
-        if hasattr(given, "__aenter__") and given is not entered:
-            entered = given
-            given = await entered.__aenter__()
-            leave.append(_leaving(entered))
-        elif inspect.isawaitable(given):
-            given = await given
-        elif isinstance(given, (list, tuple)):
-            return _Advanced(iter(given), in_thread=False)
-        elif hasattr(given, "__iter__") and (_closes(given) or not hasattr(given, "__enter__") or given is entered):
-            leave.append(_closing(given, in_thread=True))
-            iterated = await to_thread.run_sync(iter, given)
-            if iterated is not given:
-                leave.append(_closing(iterated, in_thread=True))
-            return _Advanced(iterated, in_thread=True)
-        elif hasattr(given, "__enter__") and given is not entered:
-            entered = given
-            given = await to_thread.run_sync(entered.__enter__)
-            leave.append(_leaving(entered, in_thread=True))
+        if hasattr(candidate, "__aenter__") and candidate is not entered:
+            entered = candidate
+            candidate = await entered.__aenter__()
+            closers.append(_manager_closer(entered))
+        elif inspect.isawaitable(candidate):
+            candidate = await candidate
+        elif isinstance(candidate, (list, tuple)):
+            return _AsyncIterator(iter(candidate), in_thread=False)  # in memory: nothing can block
+        elif hasattr(candidate, "__iter__") and (
+            _can_close(candidate) or not hasattr(candidate, "__enter__") or candidate is entered
+        ):
+            closers.append(_stream_closer(candidate, in_thread=True))
+            iterated = await to_thread.run_sync(iter, candidate)
+            if iterated is not candidate:
+                closers.append(_stream_closer(iterated, in_thread=True))
+            return _AsyncIterator(iterated, in_thread=True)
+        elif hasattr(candidate, "__enter__") and candidate is not entered:
+            entered = candidate
+            candidate = await to_thread.run_sync(entered.__enter__)
+            closers.append(_manager_closer(entered, in_thread=True))
         else:
-            raise InvalidSourceError(type(given).__name__, "was entered, and cannot be iterated")
+            raise InvalidSourceError(type(candidate).__name__, "was entered, and cannot be iterated")
 
 
-async def _leave(leave: list[_Leave], error: BaseException | None) -> None:
-    """Close all, the last one first. What fails there does not hide why we leave."""
+async def _close_all(closers: list[_Close], error: BaseException | None) -> None:
+    """Call the closers, the last one first. An error in one of them does not hide the error that ended the reading."""
     failed = error
-    while leave:
-        close = leave.pop()
+    while closers:
+        close = closers.pop()
         try:
             await close(failed)
-        except BaseException as closing:  # a cancellation too: the others are closed all the same
-            failed = _worse(failed, closing)
+        except BaseException as closing:  # also a cancellation: the remaining ones must still be closed
+            failed = _primary_error(failed, closing)
     if failed is not None and failed is not error:
         raise failed
 
 
-def _worse(failed: BaseException | None, closing: BaseException) -> BaseException:
-    """Which of two is raised: the first, but for a cancellation, which must not get lost. It notes the other one."""
+def _primary_error(failed: BaseException | None, closing: BaseException) -> BaseException:
+    """Return the error to raise: the first one, with the other as a note.
+
+    A cancellation replaces an ordinary exception: if it were only a note, it would be lost.
+    """
     if failed is None or failed is closing:
         return closing
     if isinstance(failed, Exception) and not isinstance(closing, Exception):
@@ -101,19 +117,21 @@ def _worse(failed: BaseException | None, closing: BaseException) -> BaseExceptio
     return failed
 
 
-def _closes(given: Any) -> bool:
-    return hasattr(given, "aclose") or hasattr(given, "close")
+def _can_close(candidate: Any) -> bool:
+    return hasattr(candidate, "aclose") or hasattr(candidate, "close")
 
 
-def _closing(stream: Any, in_thread: bool = False) -> _Leave:
-    """Close a stream, whatever happens to its reader meanwhile."""
+def _stream_closer(stream: Any, in_thread: bool = False) -> _Close:
+    """Return a function that closes a stream even if its reader is cancelled."""
 
     async def close(error: BaseException | None) -> None:
-        if not _closes(stream):
+        if not _can_close(stream):
             return
         method = stream.aclose if hasattr(stream, "aclose") else stream.close
-        # No scope of the stream's own can be open here, as it could around a context manager's body.
-        with anyio.move_on_after(CLOSING, shield=True):
+        # A shield is safe here: unlike a context manager around a body, a stream cannot have a cancel scope of its own
+        # open, which would have to be the innermost one.
+        # A thread cannot be interrupted: without `abandon_on_cancel`, a blocked close() would outlast the time limit.
+        with anyio.move_on_after(CLOSE_SECONDS, shield=True):
             closed = await to_thread.run_sync(method, abandon_on_cancel=True) if in_thread else method()
             if inspect.isawaitable(closed):
                 await closed
@@ -121,28 +139,30 @@ def _closing(stream: Any, in_thread: bool = False) -> _Leave:
     return close
 
 
-def _leaving(manager: Any, in_thread: bool = False) -> _Leave:
-    """Leave a context manager. It is told the error, and not asked whether to go on: half a message is none.
+def _manager_closer(manager: Any, in_thread: bool = False) -> _Close:
+    """Return a function that exits a context manager with the error, and ignores its wish to suppress that error.
 
-    Not under a shield. It may hold a cancel scope or a task group, which has to be the innermost scope when it ends;
-    its clean-up is its own matter, as in any `async with`.
+    Suppressing would return half a message as if it were complete.
     """
 
-    async def leave(error: BaseException | None) -> None:
+    # Without a shield: the manager may hold a cancel scope or a task group, which must be the innermost scope when it
+    # exits. Its clean-up handles cancellation itself, as in any `async with`.
+    async def close(error: BaseException | None) -> None:
         if in_thread:
-            await to_thread.run_sync(manager.__exit__, *_told(error))
+            await to_thread.run_sync(manager.__exit__, *_exc_info(error))
         else:
-            await manager.__aexit__(*_told(error))
+            await manager.__aexit__(*_exc_info(error))
 
-    return leave
+    return close
 
 
-def _told(error: BaseException | None) -> tuple[Any, Any, Any]:
+def _exc_info(error: BaseException | None) -> tuple[Any, Any, Any]:
+    """Return the arguments of `__exit__` for an error or None."""
     return (None, None, None) if error is None else (type(error), error, error.__traceback__)
 
 
-class _Advanced:
-    """A sync iterator as an async one. No generator, which would have to be closed itself."""
+class _AsyncIterator:
+    """Read a sync iterator from async code. A class, because an async generator would have to be closed itself."""
 
     def __init__(self, iterator: Iterator[Any], in_thread: bool) -> None:
         self._iterator = iterator
@@ -153,7 +173,7 @@ class _Advanced:
 
     async def __anext__(self) -> Any:
         if self._in_thread:
-            # A thread that waits for a token cannot be interrupted: a cancellation takes effect with the next one.
+            # A thread that waits for a token cannot be interrupted: a cancellation takes effect at the next token.
             item = await to_thread.run_sync(next, self._iterator, _END)
         else:
             item = next(self._iterator, _END)
@@ -163,41 +183,50 @@ class _Advanced:
 
 
 @contextmanager
-def opened_sync(source: Any) -> Generator[Iterator[Any]]:
-    """The items of a source, in a thread.
+def open_source_sync(source: Any) -> Generator[Iterator[Any]]:
+    """Open a source in a plain function, and close it at the end.
+
+    Args:
+        source: an iterable of items, or a context manager that gives one.
+
+    Yields:
+        An iterator over the items.
 
     Raises:
-        InvalidSourceError: it cannot be a stream, or only in async code; nothing was read.
+        InvalidSourceError: the source cannot be a stream, or can only be read in async code; nothing has been read.
     """
-    leave: list[_LeaveSync] = []
+    closers: list[_CloseSync] = []
     try:
-        yield _begin_sync(source, leave)
+        yield _find_items_sync(source, closers)
     except BaseException as error:
-        _leave_sync(leave, error)
+        _close_all_sync(closers, error)
         raise
     else:
-        _leave_sync(leave, None)
+        _close_all_sync(closers, None)
 
 
-def _begin_sync(source: Any, leave: list[_LeaveSync]) -> Iterator[Any]:
-    given: Any = source
+def _find_items_sync(source: Any, closers: list[_CloseSync]) -> Iterator[Any]:
+    """Enter the source until an iterator is found. Each step appends its clean-up to `closers`."""
+    candidate: Any = source
     entered: Any = None
     while True:
-        refuse(given, name="stream_message_sync", also_async=False)
-        if hasattr(given, "__iter__") and (_closes(given) or not hasattr(given, "__enter__") or given is entered):
-            leave.append(_closing_sync(given))
-            iterator: Iterator[Any] = iter(given)
-            if iterator is not given:
-                leave.append(_closing_sync(iterator))
+        check_source(candidate, name="stream_message_sync", also_async=False)
+        if hasattr(candidate, "__iter__") and (
+            _can_close(candidate) or not hasattr(candidate, "__enter__") or candidate is entered
+        ):
+            closers.append(_stream_closer_sync(candidate))
+            iterator: Iterator[Any] = iter(candidate)
+            if iterator is not candidate:
+                closers.append(_stream_closer_sync(iterator))
             return iterator
-        if given is entered:
-            raise InvalidSourceError(type(given).__name__, "was entered, and cannot be iterated")
-        entered = given
-        given = entered.__enter__()
-        leave.append(_leaving_sync(entered))
+        if candidate is entered:
+            raise InvalidSourceError(type(candidate).__name__, "was entered, and cannot be iterated")
+        entered = candidate
+        candidate = entered.__enter__()
+        closers.append(_manager_closer_sync(entered))
 
 
-def _closing_sync(stream: Any) -> _LeaveSync:
+def _stream_closer_sync(stream: Any) -> _CloseSync:
     def close(error: BaseException | None) -> None:
         if hasattr(stream, "close"):
             stream.close()
@@ -205,21 +234,21 @@ def _closing_sync(stream: Any) -> _LeaveSync:
     return close
 
 
-def _leaving_sync(manager: Any) -> _LeaveSync:
-    def leave(error: BaseException | None) -> None:
-        manager.__exit__(*_told(error))
+def _manager_closer_sync(manager: Any) -> _CloseSync:
+    def close(error: BaseException | None) -> None:
+        manager.__exit__(*_exc_info(error))
 
-    return leave
+    return close
 
 
-def _leave_sync(leave: list[_LeaveSync], error: BaseException | None) -> None:
-    """`_leave`, in a thread."""
+def _close_all_sync(closers: list[_CloseSync], error: BaseException | None) -> None:
+    """Do the same as `_close_all`, in a plain function."""
     failed = error
-    while leave:
-        close = leave.pop()
+    while closers:
+        close = closers.pop()
         try:
             close(failed)
         except BaseException as closing:
-            failed = _worse(failed, closing)
+            failed = _primary_error(failed, closing)
     if failed is not None and failed is not error:
         raise failed

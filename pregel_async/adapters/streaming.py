@@ -1,8 +1,8 @@
 """`stream_message`: read a model's stream in a node, show its tokens to the run's readers, and return the message.
 
-Nothing is made up here. A message to which the provider gives no id gets one that is made of the task's id and of the
-place in the node's code, so that it is the same on every attempt and replay. A retry therefore streams chunks under the
-id of the attempt before.
+A message without an id from the provider gets one that is made of the task's id and of the place of the call in the
+node's code, not a random one: it is the same on every attempt and replay. A retry therefore streams chunks under the
+same id as the attempt before.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from typing import Any, Final, cast
 from .._runtime.tasks.context import CURRENT
 from ..errors import OutsideRunError
 from ..runtime import get_stream_writer
-from .plain import Strings
-from .reader import Reader
-from .recognise import reader_of
+from .reader import MessageReader
+from .recognise import find_reader
 from .shapes import MessageWriter
-from .sources import opened, opened_sync
+from .sources import open_source, open_source_sync
+from .strings import StringReader
 
 __all__ = ["stream_message", "stream_message_sync"]
 
 READING: Final[ContextVar[bool]] = ContextVar("pregel_async.adapters.reading", default=False)
-"""Whether `stream_message` is advancing a stream: what it reads is written by it, and by no callback besides."""
+"""True while `stream_message` advances a stream: callback handlers must not write the same chunks a second time."""
 
 
 async def stream_message(
@@ -36,46 +36,47 @@ async def stream_message(
     tags: Sequence[str] = (),
     writer: MessageWriter | None = None,
 ) -> Any:
-    """Read a message from a model's stream, and show each chunk on the `messages` stream while it arrives.
+    """Read a message from a model's stream, and show each chunk on the `messages` stream as it arrives.
 
-    Return what it returns under a `messages` key: it has the id of its chunks, and so is not shown a second time.
+    Return the message from the node under a `messages` key: it has the id of its chunks, so it is not shown a second
+    time.
 
-    The source is recognised by its shape, and closed however the reading ends. What is not async in it is read in
-    worker threads. It may be a stream of
+    The source is recognised by its shape, and closed however reading ends. Sync sources are read in worker threads. The
+    source may be a stream of
 
-    - OpenAI's chat completions (`create(stream=True)` or `.stream()`), or those of a server that speaks like it,
+    - OpenAI's chat completions (`create(stream=True)` or `.stream()`), or those of a compatible server,
     - OpenAI's responses,
     - Anthropic's messages,
     - chunks of langchain-core's messages (`model.astream(...)`),
-    - strings, which are tokens.
+    - strings, each a token.
 
-    Or an awaitable or a context manager that gives one: `client.messages.stream(...)` goes in as it is, and a call of
-    an async client need not be awaited first.
+    It may also be an awaitable or a context manager that gives such a stream: pass `client.messages.stream(...)` as it
+    is, and the call of an async client without awaiting it.
 
     Args:
-        source: see above. A stream of several choices (n > 1) is refused.
-        id: the message's; by default the provider's, and where there is none one that is made of the task's id. Give
-            one to messages without ids that tasks of the node's own stream at the same time: those are numbered in the
-            order in which they begin.
-        name: who speaks; in chunks and message.
-        metadata: of each chunk, beside what the runtime says of the node. `ls_provider`, `ls_model_name` and
-            `ls_model_type` are there by themselves as far as they are known; yours come first.
-        tags: under `tags` in the metadata. "nostream" streams nothing, and only returns the message.
-        writer: what to write with; by default the running node's.
+        source: the stream, as above. A stream of several choices (`n > 1`) is refused.
+        id: the message's id; by default the provider's, or one made of the task's id if the provider gives none. Pass
+            one for messages without provider ids that several tasks of one node stream at the same time: made ids are
+            numbered in the order in which those tasks begin.
+        name: the speaker, in chunks and message; None for none.
+        metadata: added to the runtime's metadata of each chunk. `ls_provider`, `ls_model_name` and `ls_model_type` are
+            set as far as they are known; values in `metadata` take precedence.
+        tags: added under `tags` to the metadata. With "nostream", nothing is shown, and the message is only returned.
+        writer: where to write; by default the running node's writer.
 
     Returns:
-        A `Message`; of langchain-core's chunks, the message that they are chunks of.
+        A `Message`; for langchain-core's chunks, the whole message of langchain-core.
 
     Raises:
-        InvalidSourceError: the source is no such stream.
-        StreamFailedError: the provider told of an error, or the stream broke off before the message was whole. Errors
-            that an SDK raises itself are let through.
-        OutsideRunError: called outside of a run, without a writer, or without an id where the provider gives none.
+        InvalidSourceError: the source is not such a stream.
+        StreamFailedError: the provider reported an error, or the stream ended before the message was complete. Errors
+            that an SDK raises itself are passed through.
+        OutsideRunError: called outside of a run without a writer, or without an id where the provider gives none.
     """
-    reading = _Reading(id, name, metadata, tags)
+    reading = _MessageAssembler(id, name, metadata, tags)
     write = _writer(writer)
-    with _marked():
-        async with opened(source) as items:
+    with _mark_reading():
+        async with open_source(source) as items:
             async for item in items:
                 for chunk, about in reading.read(item):
                     await write.message(chunk, about)
@@ -93,23 +94,28 @@ def stream_message_sync(
     tags: Sequence[str] = (),
     writer: MessageWriter | None = None,
 ) -> Any:
-    """`stream_message` for plain functions, which run in worker threads: it waits there for the readers' room.
+    """Read a message like `stream_message`, in a plain function. The call waits in its worker thread for slow readers.
 
     Args:
-        source: a stream as there, or a context manager that gives one; none that is async.
-        id, name, metadata, tags, writer: as there.
+        source: a stream as for `stream_message`, or a context manager that gives one. It must not be async.
+        id: the message's id; see `stream_message`.
+        name: the speaker; see `stream_message`.
+        metadata: added to the runtime's metadata of each chunk; see `stream_message`.
+        tags: added under `tags` to the metadata; see `stream_message`.
+        writer: where to write; by default the running node's writer.
 
     Returns:
-        As there.
+        A `Message`; for langchain-core's chunks, the whole message of langchain-core.
 
     Raises:
-        InvalidSourceError: the source is no such stream, or an async one.
-        StreamFailedError, OutsideRunError: as there.
+        InvalidSourceError: the source is not such a stream, or is an async one.
+        StreamFailedError: the provider reported an error, or the stream ended before the message was complete.
+        OutsideRunError: called outside of a run without a writer, or without an id where the provider gives none.
     """
-    reading = _Reading(id, name, metadata, tags)
+    reading = _MessageAssembler(id, name, metadata, tags)
     write = _writer(writer)
-    with _marked():
-        with opened_sync(source) as items:
+    with _mark_reading():
+        with open_source_sync(source) as items:
             for item in items:
                 for chunk, about in reading.read(item):
                     write.message(chunk, about)
@@ -125,7 +131,8 @@ def _writer(writer: MessageWriter | None) -> MessageWriter:
 
 
 @contextmanager
-def _marked() -> Generator[None]:
+def _mark_reading() -> Generator[None]:
+    """Set `READING` for the body."""
     token = READING.set(True)
     try:
         yield
@@ -133,8 +140,11 @@ def _marked() -> Generator[None]:
         READING.reset(token)
 
 
-class _Reading:
-    """One message that is read: what to write for each item. It waits for nothing, so that both verbs share it."""
+class _MessageAssembler:
+    """Turn the items of one stream into chunks with metadata, and into a message.
+
+    It never waits, so that `stream_message` and `stream_message_sync` share it.
+    """
 
     def __init__(
         self, id: str | None, name: str | None, metadata: Mapping[str, Any] | None, tags: Sequence[str]
@@ -144,26 +154,27 @@ class _Reading:
         self._metadata = dict(metadata or {})
         if tags:
             self._metadata["tags"] = [*self._metadata.get("tags", ()), *tags]
-        # Taken now, in the order of the node's code, and not when the first token comes, which is the network's.
-        self._made = None if id is not None else _made_id()
-        self._reader: Reader | None = None
+        # Made now, because calls are numbered in the order of the node's code. Tokens arrive in the network's order.
+        self._generated_id = None if id is not None else _fallback_id()
+        self._reader: MessageReader | None = None
 
     def read(self, item: Any) -> Iterator[tuple[Any, Mapping[str, Any]]]:
         if self._reader is None:
-            self._reader = reader_of(item)(self._id, self._name, self._make)
+            self._reader = find_reader(item)(self._id, self._name, self._make_id)
         return self._about(self._reader, self._reader.read(item))
 
     def end(self) -> Iterator[tuple[Any, Mapping[str, Any]]]:
         if self._reader is None:
-            # Nothing came, and nobody said whose nothing it is: a message without text.
-            self._reader = Strings(self._id, self._name, self._make)
+            # An empty stream has no item to recognise a provider by: return a message without text.
+            self._reader = StringReader(self._id, self._name, self._make_id)
         return self._about(self._reader, self._reader.end())
 
     def message(self) -> Any:
         assert self._reader is not None, "the message is asked for before its end"
         return self._reader.message()
 
-    def _about(self, reader: Reader, chunks: Iterable[Any]) -> Iterator[tuple[Any, Mapping[str, Any]]]:
+    def _about(self, reader: MessageReader, chunks: Iterable[Any]) -> Iterator[tuple[Any, Mapping[str, Any]]]:
+        """Add the metadata to each chunk."""
         for chunk in chunks:
             known: dict[str, Any] = {"ls_model_type": "chat"} if reader.provider or reader.model else {}
             if reader.provider:
@@ -172,17 +183,17 @@ class _Reading:
                 known["ls_model_name"] = reader.model
             yield chunk, known | self._metadata
 
-    def _make(self) -> str:
-        if self._made is None:
+    def _make_id(self) -> str:
+        if self._generated_id is None:
             raise OutsideRunError(
                 "the provider gives this message no id, and outside of a run there is no task to name it after: "
                 "give stream_message() an id"
             )
-        return self._made
+        return self._generated_id
 
 
-def _made_id() -> str | None:
-    """An id that is the same whenever the running node gets here; None outside of a run."""
+def _fallback_id() -> str | None:
+    """Return an id that is the same whenever the node's code reaches this place; None outside of a run."""
     attempt = CURRENT.get()
-    # Places are counted in the order of the node's code, over all that it asks, calls, runs and streams.
+    # Questions, calls, nested runs and streams share one counter, which advances in the order of the node's code.
     return None if attempt is None else f"msg-{attempt.task.id}-{attempt.next_position()}"

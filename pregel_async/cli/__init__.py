@@ -1,13 +1,13 @@
 """The command line `pregel-async`. Importing `pregel_async` does not import it; it needs the extra `cli`.
 
 app          the commands and their options
-threads      the commands that look after stored threads
-ending       how commands end: errors as lines, and exit codes
+threads      the commands that manage stored threads
+exit_codes   how commands end: errors as lines, and exit codes
 target       from MODULE:GRAPH to a graph that stores its threads
-running      one run: begin or go on, show progress, stop on a signal
-progress     counts from a stream's chunks, and their two views: lines, and a live display
-listing      `history`
-showing      values, errors and tables as text
+run_command  one run: start or continue, show progress, stop on a signal
+progress     counts made from a stream's chunks, and two views of them: lines, and a live display
+history      the checkpoints of a thread, for the command `history`
+formatting   values, errors and tables as text
 """
 
 from __future__ import annotations
@@ -20,7 +20,11 @@ EXTRA = frozenset(("typer", "rich"))
 
 
 def main() -> None:
-    """The entry point. Ends the process with an exit code: see `app`."""
+    """Run the command line and exit the process; `exit_codes` lists the exit codes.
+
+    Raises:
+        SystemExit: always, with the exit code. It is 1 if the extra `cli` is not installed.
+    """
     try:
         from .app import start
     except ModuleNotFoundError as error:

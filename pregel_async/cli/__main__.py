@@ -1,4 +1,4 @@
-"""`python -m pregel_async.cli`."""
+"""Run the command line with `python -m pregel_async.cli`."""
 
 from __future__ import annotations
 

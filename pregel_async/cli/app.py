@@ -1,4 +1,4 @@
-"""The commands and their options. What they do is elsewhere; here it is said and checked."""
+"""The commands and their options. This module declares and checks them; other modules do the work."""
 
 from __future__ import annotations
 
@@ -15,11 +15,9 @@ from typing import Annotated, Any
 
 import typer
 
-from .ending import DbOption, TracebackOption, guarded
-from .listing import exists, print_rows
-from .listing import history as read_history
-from .running import Request
-from .running import run as run_graph
+from .exit_codes import DbOption, TracebackOption, report_errors
+from .history import database_exists, print_rows, read_history
+from .run_command import RunRequest, run_graph
 from .target import NotStoredError, UsageError, attach, load
 from .threads import threads
 
@@ -48,10 +46,15 @@ ThreadOption = Annotated[
 
 
 def start() -> int:
-    """Run the command that the process was given. The exit code."""
+    """Run the command in `sys.argv`.
+
+    Returns:
+        The exit code.
+    """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a value's odd character must not end a run
+            # A character that the terminal's encoding lacks must not make printing fail and so end a run.
+            stream.reconfigure(errors="backslashreplace")
     try:
         app()
     except SystemExit as end:
@@ -63,7 +66,7 @@ def _print_version(wanted: bool) -> None:
     if wanted:
         try:
             found = version("pregel-async")
-        except PackageNotFoundError:  # run from its sources
+        except PackageNotFoundError:  # run from a source tree
             found = "(not installed)"
         print(f"pregel-async {found}")
         raise typer.Exit()
@@ -116,19 +119,19 @@ def run(
 
     Without --input a new thread gets {}, a thread with unfinished work goes on, and one that has finished shows its
     output. With --input a thread that has finished runs again, on its state; one with unfinished work refuses, unless
-    it is told to discard that. A thread that waits for an answer shows its questions; --resume answers them.
+    --discard-pending is given. A thread that waits for an answer shows its questions; --resume answers them.
 
     Progress goes to standard error, the output to standard output. Ctrl-C or SIGTERM ends the run in order and says how
     to go on; a second one ends it at once. Whatever ends it, what was recorded does not run again.
     """
-    with guarded(full=traceback):
-        given = _input(input)
-        if given is not None and resume is not None:
+    with report_errors(full=traceback):
+        graph_input = _parse_input(input)
+        if graph_input is not None and resume is not None:
             raise UsageError("--input begins anew and --resume answers: give one of them")
-        request = Request(
+        request = RunRequest(
             target=graph,
-            given=given,
-            resume=_input(resume, "--resume"),
+            graph_input=graph_input,
+            resume=_parse_input(resume, "--resume"),
             thread=thread,
             db=db,
             recursion_limit=recursion_limit,
@@ -158,8 +161,8 @@ def history(
     traceback: TracebackOption = False,
 ) -> None:
     """List the checkpoints of a thread, newest first."""
-    with guarded(full=traceback):
-        if not exists(db):
+    with report_errors(full=traceback):
+        if not database_exists(db):
             raise NotStoredError(f"there is no database {db}")
         rows = read_history(None if graph is None else load(graph), thread=thread, db=db, limit=limit)
         if not rows:
@@ -168,7 +171,7 @@ def history(
 
 
 class Format(StrEnum):
-    """How a graph is drawn."""
+    """The output format of `draw`."""
 
     mermaid = "mermaid"
     text = "text"
@@ -184,20 +187,21 @@ def draw(
     traceback: TracebackOption = False,
 ) -> None:
     """Print a graph: as mermaid, as text for the terminal, as an SVG image, or as JSON."""
-    with guarded(full=traceback):
+    with report_errors(full=traceback):
         drawn = attach(load(graph), None).get_graph(xray=xray)
         if form is Format.text:
             print(drawn.draw_text(width=shutil.get_terminal_size().columns))
         elif form is Format.svg:
             print(drawn.draw_svg())
         elif form is Format.json:
-            print(json.dumps(drawn.to_json(), indent=2))  # in ASCII: names are data, and this is a terminal
+            # In ASCII, because names may hold control characters, which a terminal would obey.
+            print(json.dumps(drawn.to_json(), indent=2))
         else:
             print(drawn.draw_mermaid(), end="")
 
 
-def _input(text: str | None, source: str = "--input") -> Any:
-    """The value that an option means."""
+def _parse_input(text: str | None, source: str = "--input") -> Any:
+    """Return the value of an option: JSON, the content of @FILE, or standard input for "-"."""
     if text is None:
         return None
     try:
@@ -213,12 +217,12 @@ def _input(text: str | None, source: str = "--input") -> Any:
     except UnicodeDecodeError:
         raise UsageError(f"{source} is not text in UTF-8") from None
     except json.JSONDecodeError as error:
-        bare = source.startswith("--") and text[:1] not in ("{", "[", '"', "-")  # a text, as one would say it
+        bare = source.startswith("--") and text[:1] not in ("{", "[", '"', "-")  # probably text without quotes
         advice = f". A text is in quotes: {source} {shlex.quote(json.dumps(text))}" if bare else ""
         raise UsageError(f"{source} is no JSON: {error}{advice}") from None
 
 
 def _program() -> tuple[str, ...]:
-    """How to call this program again."""
+    """Return the words that start this program again."""
     name = Path(sys.argv[0]).name
     return ("python", "-m", "pregel_async.cli") if name == "__main__.py" else (name,)

@@ -1,4 +1,4 @@
-"""How far a run is: counts made of a stream's chunks, and two views of them, for files and for terminals."""
+"""Show the progress of a run: counts made from a stream's chunks, and views of them for files and for terminals."""
 
 from __future__ import annotations
 
@@ -14,24 +14,26 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 
 from ..types import INTERRUPT, StreamMode
-from .showing import escaped, plural, seconds
+from .formatting import escape, format_duration, plural
 
 MODES: tuple[StreamMode, ...] = ("tasks", "updates")
-"""What is streamed for it. `tasks` tells each task of a superstep before one of them runs, `updates` each that is done,
-those recorded by an earlier run too."""
+"""The stream modes that `RunProgress` counts.
+
+`tasks` has a chunk for each task of a superstep before any of them starts. `updates` has a chunk for each finished
+task, including those that an earlier run recorded."""
 
 
-class Progress:
-    """Counts of one run.
-
-    Attributes:
-        step: the number of the superstep that runs, or ran last.
-        planned, done: its tasks.
-        recorded: those of its tasks that an earlier run had done.
-        supersteps, tasks: how many this run has ended, of all supersteps; recorded tasks are not among them.
+class RunProgress:
+    """Count the supersteps and tasks of one run.
 
     Args:
         step: the number of the first superstep.
+
+    Attributes:
+        step: the number of the current superstep, or of the last one after the run.
+        planned, done: the number of its tasks, and of those that have finished.
+        recorded: how many of its tasks an earlier run had already finished.
+        supersteps, tasks: how many this run has finished in all. Recorded tasks are not included.
     """
 
     def __init__(self, step: int) -> None:
@@ -52,30 +54,38 @@ class Progress:
         return time.monotonic() - self._began
 
     @property
-    def is_between(self) -> bool:
-        """All tasks of the superstep are done, and none of the next has been told."""
+    def is_superstep_done(self) -> bool:
+        """True if all tasks of the current superstep have finished and none of the next one is known."""
         return self.done == self.planned
 
     @property
     def nodes(self) -> str:
-        """The nodes that are at work; of a superstep that is over, those that were."""
+        """The names of the running nodes; if the superstep has finished, the names of its nodes."""
         names = tuple(self._left) or self._names
-        return escaped(", ".join(names[:3])) + (", ..." if len(names) > 3 else "")
+        return escape(", ".join(names[:3])) + (", ..." if len(names) > 3 else "")
 
-    def take(self, mode: str, chunk: Mapping[str, Any]) -> bool:
-        """Count a chunk. Whether it says that a task is done."""
+    def count_chunk(self, mode: str, chunk: Mapping[str, Any]) -> bool:
+        """Count a chunk of the stream.
+
+        Args:
+            mode: the chunk's stream mode, one of `MODES`.
+            chunk: the chunk.
+
+        Returns:
+            True if the chunk reports a finished task.
+        """
         if mode == "updates":
-            if INTERRUPT in chunk:  # questions, which are told at the end
+            if INTERRUPT in chunk:  # open questions, which the command prints at the end
                 return False
             name = next(key for key in chunk if key != "__metadata__")
-            self._end(name, recorded="__metadata__" in chunk)
+            self._end_task(name, recorded="__metadata__" in chunk)
             return True
         if "input" in chunk:
-            self._plan(chunk["name"])
+            self._plan_task(chunk["name"])
         return False
 
-    def _plan(self, name: str) -> None:
-        if self.is_between:
+    def _plan_task(self, name: str) -> None:
+        if self.is_superstep_done:
             self.step += not self._first
             self._first = False
             self.planned = self.done = self.recorded = 0
@@ -86,72 +96,82 @@ class Progress:
             self._names = (*self._names, name)
         self._left[name] += 1
 
-    def _end(self, name: str, *, recorded: bool) -> None:
+    def _end_task(self, name: str, *, recorded: bool) -> None:
         self.done += 1
         self.recorded += recorded
         self.tasks += not recorded
         self._left[name] -= 1
         if not self._left[name]:
             del self._left[name]
-        self.supersteps += self.is_between
+        self.supersteps += self.is_superstep_done
 
     def __str__(self) -> str:
-        """One line: the superstep, what it does, how far it is, and since when the run goes on."""
+        """Format one line: the superstep, its nodes, the number of finished tasks, and the time since the run began."""
         tasks = plural(self.planned, "task")
-        if self.planned > 1 or not self.is_between:
+        if self.planned > 1 or not self.is_superstep_done:
             tasks = f"{self.done} of {tasks}"
         earlier = f", {self.recorded} of them earlier" if self.recorded else ""
-        return f"superstep {self.step}: {self.nodes}, {tasks} done{earlier}, {seconds(self.elapsed)}"
+        return f"superstep {self.step}: {self.nodes}, {tasks} done{earlier}, {format_duration(self.elapsed)}"
 
 
-class View(Protocol):
-    """Shows progress while it is open.
+class ProgressView(Protocol):
+    """Show progress while the context is open.
 
     Attributes:
-        clearing: what makes room for a line on the terminal, and leaves it fit for use.
+        clear_sequence: the bytes that clear the view's line on the terminal and restore the cursor.
     """
 
-    clearing: bytes
+    clear_sequence: bytes
 
     def __enter__(self) -> Self: ...
 
     def __exit__(self, *failure: object) -> None: ...
 
     def close(self) -> None:
-        """Stop showing; once is enough, and more does no harm."""
+        """Stop showing progress. Further calls do nothing."""
         ...
 
-    def changed(self) -> None:
-        """A task is done."""
+    def on_task_done(self) -> None:
+        """React to a finished task."""
         ...
 
-    def passed(self) -> None:
-        """Time has gone by."""
+    def on_tick(self) -> None:
+        """React to the passing of time."""
         ...
 
 
-def view_of(progress: Progress, stream: TextIO) -> View:
-    """Live on a terminal, lines everywhere else."""
-    dumb = os.environ.get("TERM", "").lower() in ("dumb", "unknown")
-    return LiveView(progress) if stream.isatty() and not dumb else Lines(progress, stream)
-
-
-class Lines:
-    """A line when a superstep has ended, and now and then while one goes on; never many a second.
+def choose_view(progress: RunProgress, stream: TextIO) -> ProgressView:
+    """Choose a live view for a terminal, or lines for everything else.
 
     Args:
+        progress: the counts to show.
+        stream: where to write.
+
+    Returns:
+        The view, not yet open.
+    """
+    dumb = os.environ.get("TERM", "").lower() in ("dumb", "unknown")
+    return LiveView(progress) if stream.isatty() and not dumb else LineView(progress, stream)
+
+
+class LineView:
+    """Print a line after each superstep, and now and then during a long one.
+
+    Args:
+        progress: the counts to show.
+        stream: where to write.
         every: seconds between two lines of one superstep.
     """
 
-    clearing = b""
+    clear_sequence = b""
 
-    ALWAYS = 10
-    """So many supersteps get their line whatever the time."""
+    ALWAYS_SHOWN = 10
+    """How many supersteps get a line even if they end quickly."""
 
-    PAUSE = 0.5
-    """Seconds between the lines of two supersteps after that."""
+    MIN_PAUSE = 0.5
+    """After those, the minimum number of seconds between the lines of two supersteps."""
 
-    def __init__(self, progress: Progress, stream: TextIO, *, every: float = 2.0) -> None:
+    def __init__(self, progress: RunProgress, stream: TextIO, *, every: float = 2.0) -> None:
         self._progress = progress
         self._stream = stream
         self._every = every
@@ -164,18 +184,21 @@ class Lines:
         self.close()
 
     def close(self) -> None:
+        """Do nothing: printed lines stay."""
         return
 
-    def changed(self) -> None:
+    def on_task_done(self) -> None:
+        """Print a line if the superstep has ended, or if the last line is `every` seconds old."""
         since = time.monotonic() - self._last
-        if self._progress.is_between:
-            if self._progress.supersteps <= self.ALWAYS or since >= self.PAUSE:
+        if self._progress.is_superstep_done:
+            if self._progress.supersteps <= self.ALWAYS_SHOWN or since >= self.MIN_PAUSE:
                 self._write()
         elif since >= self._every:
             self._write()
 
-    def passed(self) -> None:
-        if not self._progress.is_between and time.monotonic() - self._last >= self._every:
+    def on_tick(self) -> None:
+        """Print a line if the superstep is still running and the last line is `every` seconds old."""
+        if not self._progress.is_superstep_done and time.monotonic() - self._last >= self._every:
             self._write()
 
     def _write(self) -> None:
@@ -184,12 +207,18 @@ class Lines:
 
 
 class LiveView:
-    """One line at the bottom of the terminal, drawn again by a thread of its own, so that the clock runs when nothing
-    else does. What nodes print appears above it. It leaves nothing behind."""
+    """Show one line at the bottom of the terminal, and remove it at the end.
 
-    clearing = b"\r\x1b[2K\x1b[?25h"  # erase the line, show the cursor
+    Output of nodes appears above the line. A thread redraws it, so that the clock advances even while a node blocks the
+    event loop.
 
-    def __init__(self, progress: Progress) -> None:
+    Args:
+        progress: the counts to show.
+    """
+
+    clear_sequence = b"\r\x1b[2K\x1b[?25h"  # erase the line, show the cursor
+
+    def __init__(self, progress: RunProgress) -> None:
         self._progress = progress
         self._live = Live(
             self,
@@ -207,12 +236,15 @@ class LiveView:
         self.close()
 
     def close(self) -> None:
+        """Remove the line from the terminal."""
         self._live.stop()
 
-    def changed(self) -> None:
+    def on_task_done(self) -> None:
+        """Do nothing: a thread redraws the line."""
         return
 
-    def passed(self) -> None:
+    def on_tick(self) -> None:
+        """Do nothing: a thread redraws the line."""
         return
 
     def __rich__(self) -> Table:
@@ -225,6 +257,6 @@ class LiveView:
             ProgressBar(total=progress.planned or 1, completed=progress.done, width=24),
             f"{progress.done} of {plural(progress.planned, 'task')}",
             progress.nodes,
-            seconds(progress.elapsed),
+            format_duration(progress.elapsed),
         )
         return line

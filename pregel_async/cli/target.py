@@ -1,4 +1,4 @@
-"""MODULE:GRAPH: from what a command line names to a graph that stores its threads."""
+"""MODULE:GRAPH: from the name on a command line to a graph that stores its threads."""
 
 from __future__ import annotations
 
@@ -18,32 +18,38 @@ from checkpoint_savers.errors import annotate
 from .._api.compiled import Graph
 from ..graph import StateGraph
 
-AnyGraph: TypeAlias = Graph[Any, Any]
-AnyBuilder: TypeAlias = StateGraph[Any, Any, Any]
-Target: TypeAlias = AnyGraph | AnyBuilder | Callable[..., object]
+UntypedGraph: TypeAlias = Graph[Any, Any]
+UntypedBuilder: TypeAlias = StateGraph[Any, Any, Any]
+Target: TypeAlias = UntypedGraph | UntypedBuilder | Callable[..., object]
 
 
 class UsageError(Exception):
-    """The command line is wrong, or does not fit what it names; nothing was run."""
+    """The command line is wrong, or does not fit the graph or thread that it names; nothing was run."""
 
     exit_code = 2
 
 
 class NotStoredError(UsageError):
-    """What was asked for is not there."""
+    """The requested thread or database does not exist."""
 
     exit_code = 1
 
 
 def load(text: str) -> Target:
-    """Import what MODULE:GRAPH names.
+    """Import the object that MODULE:GRAPH names.
 
-    MODULE is a module's name, found from the working directory as well, or the path of a `.py` file. GRAPH is a
-    builder, a compiled graph, or a function that returns one of them.
+    MODULE is the name of a module, which is also searched in the working directory, or the path of a `.py` file. GRAPH
+    is a builder, a compiled graph, or a function that returns one of them.
+
+    Args:
+        text: the name, as written on the command line.
+
+    Returns:
+        The builder, graph or function.
 
     Raises:
-        UsageError: there is no such module or name, or it is nothing of that kind.
-        Exception: what the module raised while it was imported, with a note.
+        UsageError: the module or name does not exist, or names an object of another kind.
+        Exception: the module raised an exception while it was imported; it passes through with a note.
     """
     name, colon, path = text.rpartition(":")
     if not colon or not name or not path:
@@ -52,7 +58,7 @@ def load(text: str) -> Target:
         )
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
-    module = _import_file(Path(name)) if name.endswith(".py") else _import(name)
+    module = _import_file(Path(name)) if name.endswith(".py") else _import_module(name)
     try:
         found: object = reduce(getattr, path.split("."), cast("Any", module))
     except AttributeError:
@@ -66,22 +72,29 @@ def load(text: str) -> Target:
     )
 
 
-def attach(target: Target, saver: BaseCheckpointSaver | None) -> AnyGraph:
-    """The graph, storing its threads in `saver`, whatever it was compiled with. With None it is only looked at.
+def attach(target: Target, saver: BaseCheckpointSaver | None) -> UntypedGraph:
+    """Return the graph, with `saver` in place of the checkpointer that it was compiled with.
 
-    A function is called: without arguments, or with the saver if it takes one.
+    A function is called: without arguments, or with the saver if it has a parameter.
+
+    Args:
+        target: the builder, graph or function.
+        saver: where the graph stores its threads; None if the graph is only inspected.
+
+    Returns:
+        A compiled graph.
 
     Raises:
-        UsageError: a function does not return a graph.
+        UsageError: a function takes other arguments, or does not return a graph.
     """
     if isinstance(target, StateGraph):
         return target.compile(saver)
     if isinstance(target, Graph):
         return target if saver is None else target.with_checkpointer(saver)
-    return _made(target, saver)
+    return _call_factory(target, saver)
 
 
-def _made(make: Callable[..., object], saver: BaseCheckpointSaver | None) -> AnyGraph:
+def _call_factory(make: Callable[..., object], saver: BaseCheckpointSaver | None) -> UntypedGraph:
     name = getattr(make, "__qualname__", repr(make))
     needed = [
         parameter
@@ -103,7 +116,7 @@ def _made(make: Callable[..., object], saver: BaseCheckpointSaver | None) -> Any
     raise UsageError(f"{name} returned a {type(made).__name__}, which is no graph")
 
 
-def _import(name: str) -> ModuleType:
+def _import_module(name: str) -> ModuleType:
     if name.startswith(".") or not all(name.split(".")):
         raise UsageError(f"{name!r} is no module's name")
     try:
@@ -137,7 +150,7 @@ def _import_file(path: Path) -> ModuleType:
         parts.pop()
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
-    module = _import(".".join(parts))
+    module = _import_module(".".join(parts))
     if module.__file__ is None or Path(module.__file__).resolve() != file:
         raise UsageError(
             f"{path} cannot be imported: another module has its name, {module.__name__!r}. Rename the file."

@@ -1,4 +1,4 @@
-"""`threads`: what is stored, whichever graph made it: listed, shown, copied, pruned, erased, exported and imported."""
+"""The commands `threads ...`, which need no graph: list, show, copy, prune, erase, export and import stored threads."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from checkpoint_savers.records import ThreadDump
 from checkpoint_savers.upkeep.export import export_threads, import_threads
 from checkpoint_savers.upkeep.threads import erase_threads
 
-from .ending import DbOption, TracebackOption, guarded
-from .listing import exists
-from .showing import columns, escaped, plural, print_json
+from .exit_codes import DbOption, TracebackOption, report_errors
+from .formatting import escape, format_columns, plural, print_json
+from .history import database_exists
 from .target import NotStoredError, UsageError
 
 T = TypeVar("T")
@@ -59,17 +59,17 @@ def list_(
     traceback: TracebackOption = False,
 ) -> None:
     """List threads, in the order of their ids."""
-    with guarded(full=traceback):
-        wanted = _filter(filters)
+    with report_errors(full=traceback):
+        wanted = _parse_filter(filters)
 
         async def read(saver: BaseCheckpointSaver) -> list[dict[str, Any]]:
             found = saver.alist_threads(filter=wanted, after=after, limit=limit)
-            return [_header(header, saver.clock()) async for header in found]
+            return [_header_fields(header, saver.clock()) async for header in found]
 
         if count:
-            print(_with(db, postgres, schema, lambda saver: saver.acount_threads(filter=wanted)))
+            print(_run_with_saver(db, postgres, schema, lambda saver: saver.acount_threads(filter=wanted)))
             return
-        found = _with(db, postgres, schema, read)
+        found = _run_with_saver(db, postgres, schema, read)
         if as_json:
             print_json(found, indent=2)
         else:
@@ -77,7 +77,7 @@ def list_(
                 (each["thread_id"], each["newest"] or "", each["running"] or "", _compact(each["metadata"]))
                 for each in found
             ]
-            print("\n".join(columns(("thread", "newest", "running", "metadata"), rows)))
+            print("\n".join(format_columns(("thread", "newest", "running", "metadata"), rows)))
 
 
 @threads.command()
@@ -90,20 +90,20 @@ def show(
     traceback: TracebackOption = False,
 ) -> None:
     """Show what is stored of a thread: namespaces, checkpoints, bytes, pins, and who runs it."""
-    with guarded(full=traceback):
-        told = _with(db, postgres, schema, lambda saver: _told(saver, thread))
+    with report_errors(full=traceback):
+        details = _run_with_saver(db, postgres, schema, lambda saver: _thread_details(saver, thread))
         if as_json:
-            print_json(told, indent=2)
+            print_json(details, indent=2)
             return
-        inside = told.pop("namespaces")
-        for name, value in told.items():
+        inside = details.pop("namespaces")
+        for name, value in details.items():
             text = str(value) if isinstance(value, (str, int)) else _compact(value)
-            print(f"{name.replace('_', ' ')}: {escaped(text)}")
+            print(f"{name.replace('_', ' ')}: {escape(text)}")
         rows = [
             (each["ns"] or "(root)", each["head"] or "", str(each["checkpoints"]), str(each["bytes"]))
             for each in inside
         ]
-        print("\n".join(columns(("namespace", "head", "checkpoints", "bytes"), rows)))
+        print("\n".join(format_columns(("namespace", "head", "checkpoints", "bytes"), rows)))
 
 
 @threads.command()
@@ -116,8 +116,8 @@ def copy(
     traceback: TracebackOption = False,
 ) -> None:
     """Copy a thread, with its questions, branches and recorded results."""
-    with guarded(full=traceback):
-        _with(db, postgres, schema, lambda saver: saver.acopy_thread(source, target))
+    with report_errors(full=traceback):
+        _run_with_saver(db, postgres, schema, lambda saver: saver.acopy_thread(source, target))
 
 
 @threads.command()
@@ -133,7 +133,7 @@ def prune(
     max_bytes: Annotated[
         int | None, typer.Option("--max-bytes", min=0, metavar="N", help="Keep the newest that take no more.")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", "-n", help="Only tell what would go.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", "-n", help="Only print what would be removed.")] = False,
     yes: YesOption = False,
     as_json: JsonOption = False,
     traceback: TracebackOption = False,
@@ -142,10 +142,10 @@ def prune(
 
     What an open question, a branch, a recorded result or a pin needs stays, whatever the limits say.
     """
-    with guarded(full=traceback):
+    with report_errors(full=traceback):
         if keep is None and max_age is None and max_bytes is None:
             raise UsageError("say how much is kept: --keep, --max-age or --max-bytes")
-        retention = Retention(keep=keep, max_age=None if max_age is None else _age(max_age), max_bytes=max_bytes)
+        retention = Retention(keep=keep, max_age=None if max_age is None else _parse_age(max_age), max_bytes=max_bytes)
         if not dry_run:
             _confirm(f"Prune {plural(len(ids), 'thread') if ids else 'all threads'}?", yes)
 
@@ -155,17 +155,17 @@ def prune(
                     raise ThreadNotFoundError(each)
             return await saver.aprune(ids or None, retention=retention, dry_run=dry_run)
 
-        pruned = _with(db, postgres, schema, work)
+        pruned = _run_with_saver(db, postgres, schema, work)
         if as_json:
-            print_json(_pruned(pruned), indent=2)
+            print_json(_pruned_fields(pruned), indent=2)
             return
         rows = [
-            (each.thread_id, str(len(each.gone)), str(each.freed), _compact(_why(each.stayed)))
+            (each.thread_id, str(len(each.gone)), str(each.freed), _compact(_reason_counts(each.stayed)))
             for each in pruned.threads
         ]
-        print("\n".join(columns(("thread", "would go" if dry_run else "gone", "bytes", "stays"), rows)))
+        print("\n".join(format_columns(("thread", "would go" if dry_run else "gone", "bytes", "stays"), rows)))
         if pruned.busy:
-            print(f"passed over, as a run owns them: {', '.join(map(escaped, pruned.busy))}", file=sys.stderr)
+            print(f"passed over, as a run owns them: {', '.join(map(escape, pruned.busy))}", file=sys.stderr)
 
 
 @threads.command()
@@ -178,17 +178,19 @@ def erase(
     traceback: TracebackOption = False,
 ) -> None:
     """Erase threads: no byte of them is left in the database's files."""
-    with guarded(full=traceback):
+    with report_errors(full=traceback):
         _confirm(f"Erase {plural(len(ids), 'thread')}: {', '.join(ids)}?", yes)
 
         async def work(saver: BaseCheckpointSaver) -> None:
             unknown = [each for each in ids if await saver.dump(each) is None]
-            if len(unknown) in (0, len(ids)):  # of unknown ones, an erasure that broke off may have left bytes
+            # Erase all or nothing: a misspelt id stops the command. If all ids are unknown, erase anyway: an earlier
+            # erasure may have been interrupted and have left bytes in the files.
+            if len(unknown) in (0, len(ids)):
                 await erase_threads(saver, ids)
             if unknown:
                 raise ThreadNotFoundError(unknown[0])
 
-        _with(db, postgres, schema, work)
+        _run_with_saver(db, postgres, schema, work)
 
 
 @threads.command("export")
@@ -201,13 +203,13 @@ def export_(
     traceback: TracebackOption = False,
 ) -> None:
     """Write threads to a file, byte for byte; any saver can import them."""
-    with guarded(full=traceback):
+    with report_errors(full=traceback):
 
         async def work(saver: BaseCheckpointSaver) -> int:
             wanted = ids or [each.thread_id async for each in saver.alist_threads() if each.newest is not None]
             return await export_threads(saver, wanted, file)
 
-        print(plural(_with(db, postgres, schema, work), "thread"), file=sys.stderr)
+        print(plural(_run_with_saver(db, postgres, schema, work), "thread"), file=sys.stderr)
 
 
 @threads.command("import")
@@ -222,14 +224,16 @@ def import_(
     traceback: TracebackOption = False,
 ) -> None:
     """Make threads of those of a file, and print their ids. An SQLite file is made if it is missing."""
-    with guarded(full=traceback):
+    with report_errors(full=traceback):
         if not file.exists():
             raise UsageError(f"there is no file {file}")
-        made = _with(db, postgres, schema, lambda saver: import_threads(saver, file, thread_id=name), new=True)
-        print("\n".join(map(escaped, made)))
+        made = _run_with_saver(
+            db, postgres, schema, lambda saver: import_threads(saver, file, thread_id=name), new=True
+        )
+        print("\n".join(map(escape, made)))
 
 
-def _with(
+def _run_with_saver(
     db: str,
     postgres: str | None,
     schema: str,
@@ -237,7 +241,7 @@ def _with(
     *,
     new: bool = False,
 ) -> T:
-    """Open the database, and work with it."""
+    """Open the database, and call `work` with its saver."""
 
     async def opened() -> T:
         saver: AbstractAsyncContextManager[BaseCheckpointSaver]
@@ -246,7 +250,7 @@ def _with(
 
             saver = PostgresSaver.from_conn_string(postgres, schema=schema)
         else:
-            if not new and not exists(db):
+            if not new and not database_exists(db):
                 raise NotStoredError(f"there is no database {db}")
             saver = SqliteSaver.from_conn_string(db)
         async with saver as open_saver:
@@ -255,14 +259,15 @@ def _with(
     return anyio.run(opened)
 
 
-async def _told(saver: BaseCheckpointSaver, thread_id: str) -> dict[str, Any]:
+async def _thread_details(saver: BaseCheckpointSaver, thread_id: str) -> dict[str, Any]:
     dump = await saver.dump(thread_id)
     if dump is None:
         raise ThreadNotFoundError(thread_id)
     header: dict[str, Any] = {}
-    async for each in saver.alist_threads(after=thread_id[:-1] or None):  # those before it, as far as they begin so
+    # `after` is exclusive: list from the id without its last character, which sorts just before the thread.
+    async for each in saver.alist_threads(after=thread_id[:-1] or None):
         if each.thread_id >= thread_id:
-            header = _header(each, saver.clock())
+            header = _header_fields(each, saver.clock())
             break
     spaces = sorted({row.ns for row in dump.rows})
     return {
@@ -271,7 +276,7 @@ async def _told(saver: BaseCheckpointSaver, thread_id: str) -> dict[str, Any]:
         "checkpoints": len(dump.rows),
         "records": len(dump.records),
         "rows_of_events": len(dump.events),
-        "bytes": _size(dump),
+        "bytes": _stored_bytes(dump),
         "pinned": [row.checkpoint_id for row in dump.rows if row.pinned],
         "metadata": header.get("metadata", {}),
         "namespaces": [
@@ -286,7 +291,7 @@ async def _told(saver: BaseCheckpointSaver, thread_id: str) -> dict[str, Any]:
     }
 
 
-def _filter(given: list[str] | None) -> dict[str, Any] | None:
+def _parse_filter(given: list[str] | None) -> dict[str, Any] | None:
     wanted: dict[str, Any] = {}
     for each in given or ():
         key, equals, text = each.partition("=")
@@ -295,11 +300,11 @@ def _filter(given: list[str] | None) -> dict[str, Any] | None:
         try:
             wanted[key] = json.loads(text)
         except json.JSONDecodeError:
-            wanted[key] = text  # a text need not be quoted
+            wanted[key] = text  # text without quotes
     return wanted or None
 
 
-def _age(text: str) -> timedelta:
+def _parse_age(text: str) -> timedelta:
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text)
     if found is None:
         raise UsageError(f"--max-age is a number and a unit, as in 30d, 12h, 45m or 10s; not {text!r}")
@@ -313,17 +318,17 @@ def _confirm(question: str, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise UsageError(f"{question} Nobody is there to answer: pass --yes")
-    if not typer.confirm(escaped(question)):
+        raise UsageError(f"{question} Standard input is not a terminal: pass --yes")
+    if not typer.confirm(escape(question)):
         raise UsageError("nothing was done")
 
 
-def _size(dump: ThreadDump) -> int:
+def _stored_bytes(dump: ThreadDump) -> int:
     frames = [row.frame for row in dump.rows] + [one.frame for one in dump.records] + [one.frame for one in dump.events]
     return sum(map(len, frames))
 
 
-def _header(header: ThreadHeader, now: float) -> dict[str, Any]:
+def _header_fields(header: ThreadHeader, now: float) -> dict[str, Any]:
     live = header.owner is not None and is_live(header.owner, header.expires_at, now=now)
     return {
         "thread_id": header.thread_id,
@@ -335,7 +340,7 @@ def _header(header: ThreadHeader, now: float) -> dict[str, Any]:
     }
 
 
-def _pruned(pruned: Pruned) -> dict[str, Any]:
+def _pruned_fields(pruned: Pruned) -> dict[str, Any]:
     return {
         "dry_run": pruned.dry_run,
         "checkpoints": pruned.checkpoints,
@@ -345,7 +350,7 @@ def _pruned(pruned: Pruned) -> dict[str, Any]:
     }
 
 
-def _why(stayed: Any) -> dict[str, int]:
+def _reason_counts(stayed: Any) -> dict[str, int]:
     counts: dict[str, int] = {}
     for each in stayed:
         counts[each.why] = counts.get(each.why, 0) + 1

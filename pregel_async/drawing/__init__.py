@@ -1,4 +1,4 @@
-"""A graph as nodes and edges, and what it is drawn as."""
+"""A graph as nodes and edges, and the formats that it can be drawn in."""
 
 from .._api.drawing import Drawing, Edge, drawing
 

@@ -1,4 +1,4 @@
-"""A drawing as values that JSON has."""
+"""Write a drawing as JSON values."""
 
 from __future__ import annotations
 
@@ -6,20 +6,27 @@ from typing import Any
 
 from .._api.drawing import Outline
 from ..types import END, START
-from .model import paths, pauses, short
+from .model import paths, pause_points, short_name
 
 
 def as_json(outline: Outline) -> dict[str, Any]:
-    """Nodes, edges and groups: see `Drawing.to_json`."""
+    """Convert a drawing to nodes, edges and groups; see `Drawing.to_json` for the format.
+
+    Args:
+        outline: the drawing.
+
+    Returns:
+        A dict of JSON values.
+    """
     path = paths(outline)
 
     def described(name: str, kind: str) -> dict[str, Any]:
         metadata: dict[str, Any] = {}
         if name in outline.deferred:
             metadata["defer"] = True
-        if stops := pauses(outline, name):
-            metadata["__interrupt"] = ",".join(stops)
-        found: dict[str, Any] = {"id": name, "type": kind, "data": {"name": short(name, path[name])}}
+        if pause_names := pause_points(outline, name):
+            metadata["__interrupt"] = ",".join(pause_names)
+        found: dict[str, Any] = {"id": name, "type": kind, "data": {"name": short_name(name, path[name])}}
         if path[name]:
             found["group"] = path[name][-1]
         if metadata:

@@ -1,4 +1,4 @@
-"""Graphs within a graph, put in the place of the nodes that run them."""
+"""Replace nodes by the graphs that they run."""
 
 from __future__ import annotations
 
@@ -13,63 +13,67 @@ from .model import is_end
 
 OutlineT = TypeVar("OutlineT", bound=Outline)
 
-# The two faces of an expanded node while edges are joined: what leads in, and what leads out. No node is called so.
+# Stand-ins for an expanded node while edges are joined, one for edges that lead in and one for edges that lead out. No
+# node has such a name.
 _IN, _OUT = "\0in", "\0out"
 
 
 def inlined(outline: OutlineT, depth: int | bool, above: tuple[Outline, ...] = ()) -> OutlineT:
-    """The outline with the graphs of its nodes in the nodes' place, `depth` levels deep.
+    """Return the outline with nodes replaced by their graphs, `depth` levels deep.
 
     Args:
-        outline: what to expand.
-        depth: how many levels; True is all of them, False and 0 none.
-        above: the graphs that this one is being put into. One that contains itself is left a node there.
+        outline: the drawing to expand.
+        depth: the number of levels; True for all of them, False or 0 for none.
+        above: the graphs that contain this one. A node that runs one of them is not replaced, which would never end.
+
+    Returns:
+        The expanded outline.
     """
     if depth is not True and depth <= 0:
         return outline
-    line: tuple[Outline, ...] = (*above, outline)
-    for name, within in outline.subgraphs.items():
-        if name in outline.nodes and not any(within is one for one in line):
-            inner = inlined(within, True if depth is True else depth - 1, line)
-            outline = _replaced(outline, name, inner)
+    chain: tuple[Outline, ...] = (*above, outline)
+    for name, subgraph in outline.subgraphs.items():
+        if name in outline.nodes and not any(subgraph is one for one in chain):
+            inner = inlined(subgraph, True if depth is True else depth - 1, chain)
+            outline = _replace_node(outline, name, inner)
     return outline
 
 
-def _replaced(outline: OutlineT, name: str, inner: Outline) -> OutlineT:
-    """The outline with one node replaced by a graph."""
-    new = {one: f"{name}:{one}" for one in (*inner.nodes, *inner.groups) if not is_end(one)}
-    members = [new[one] for one in inner.nodes if one in new]
-    if not members or not {*outline.nodes, *outline.groups}.isdisjoint(new.values()):
-        return outline  # nothing to show instead, or it could not be told from what is there
+def _replace_node(outline: OutlineT, name: str, inner: Outline) -> OutlineT:
+    """Return the outline with one node replaced by a graph."""
+    renamed = {one: f"{name}:{one}" for one in (*inner.nodes, *inner.groups) if not is_end(one)}
+    members = [renamed[one] for one in inner.nodes if one in renamed]
+    if not members or not {*outline.nodes, *outline.groups}.isdisjoint(renamed.values()):
+        return outline  # the graph has no nodes, or a new name would be ambiguous
     at = outline.nodes.index(name)
     nodes = (*outline.nodes[:at], *members, *outline.nodes[at + 1 :])
     inside = {one for held in inner.groups.values() for one in held}
     groups = {
         **outline.groups,
-        name: tuple(new[one] for one in (*inner.groups, *inner.nodes) if one in new and one not in inside),
-        **{new[group]: tuple(new[one] for one in held) for group, held in inner.groups.items()},
+        name: tuple(renamed[one] for one in (*inner.groups, *inner.nodes) if one in renamed and one not in inside),
+        **{renamed[group]: tuple(renamed[one] for one in held) for group, held in inner.groups.items()},
     }
 
     def marked(outer: frozenset[str], inner_: frozenset[str]) -> frozenset[str]:
-        return outer | {new[one] for one in inner_ if one in new}
+        return outer | {renamed[one] for one in inner_ if one in renamed}
 
     return msgspec.structs.replace(
         outline,
         nodes=nodes,
-        edges=arranged(nodes, _joined(outline, name, inner, new)),
+        edges=arranged(nodes, _join_edges(outline, name, inner, renamed)),
         deferred=marked(outline.deferred, inner.deferred),
         interrupt_before=marked(outline.interrupt_before, inner.interrupt_before),
         interrupt_after=marked(outline.interrupt_after, inner.interrupt_after),
         subgraphs={
-            **{one: within for one, within in outline.subgraphs.items() if one != name},
-            **{new[one]: within for one, within in inner.subgraphs.items() if one in new},
+            **{one: subgraph for one, subgraph in outline.subgraphs.items() if one != name},
+            **{renamed[one]: subgraph for one, subgraph in inner.subgraphs.items() if one in renamed},
         },
         groups=groups,
     )
 
 
-def _joined(outline: Outline, name: str, inner: Outline, new: dict[str, str]) -> Iterable[Edge]:
-    """The edges of both: those that met the node are joined with those that meet the graph's start and end."""
+def _join_edges(outline: Outline, name: str, inner: Outline, renamed: dict[str, str]) -> Iterable[Edge]:
+    """Return the edges of both graphs, with the edges of the node joined to those of the graph's start and end."""
     edges = [
         msgspec.structs.replace(
             edge,
@@ -81,20 +85,20 @@ def _joined(outline: Outline, name: str, inner: Outline, new: dict[str, str]) ->
     edges += [
         msgspec.structs.replace(
             edge,
-            source=_IN if edge.source == START else new[edge.source],
-            target=_OUT if edge.target == END else new[edge.target],
+            source=_IN if edge.source == START else renamed[edge.source],
+            target=_OUT if edge.target == END else renamed[edge.target],
         )
-        for edge in _with_ends(inner)
+        for edge in _edges_with_ends(inner)
     ]
-    return _without(_without(edges, _IN), _OUT)
+    return _bypass(_bypass(edges, _IN), _OUT)
 
 
-def _with_ends(inner: Outline) -> list[Edge]:
-    """A graph's edges, its start and its end among them even where it does not say.
+def _edges_with_ends(inner: Outline) -> list[Edge]:
+    """Return a graph's edges, with edges from its start and to its end added if it has none.
 
-    Nodes that nothing leads to are its start then, and nodes that lead nowhere its end: nodes of the low level are
-    triggered by channels, and a command may end a graph where no edge does. In a loop that says neither, it is the
-    first node and the last.
+    Low-level nodes are triggered by channels, and a command may end a graph without an edge. In such graphs, the start
+    leads to the nodes without incoming edges, and nodes without outgoing edges lead to the end. In a loop with neither,
+    the first node and the last node are used.
     """
     nodes = [one for one in inner.nodes if not is_end(one)]
     edges = list(inner.edges)
@@ -110,8 +114,8 @@ def _with_ends(inner: Outline) -> list[Edge]:
     return edges
 
 
-def _without(edges: list[Edge], point: str) -> list[Edge]:
-    """The edges with a point taken out: whatever led to it leads to all that it led to."""
+def _bypass(edges: list[Edge], point: str) -> list[Edge]:
+    """Return the edges without a point: each edge to it is joined with each edge from it."""
     before = [edge for edge in edges if edge.target == point and edge.source != point]
     after = [edge for edge in edges if edge.source == point and edge.target != point]
     through = [

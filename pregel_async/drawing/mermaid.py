@@ -1,23 +1,32 @@
-"""A drawing as a mermaid flowchart."""
+"""Write a drawing as a mermaid flowchart."""
 
 from __future__ import annotations
 
 import re
 
 from .._api.drawing import Outline
-from .model import is_end, marks, paths, printable, short
+from .model import is_end, marks, paths, printable, short_name
 
 
 def mermaid(outline: Outline) -> str:
-    """A flowchart: a group is a cluster, a node that is a graph has a double border, a conditional edge is dotted."""
+    """Write a flowchart.
+
+    Groups are clusters, nodes that are graphs have a double border, and conditional edges are dotted.
+
+    Args:
+        outline: the drawing.
+
+    Returns:
+        Mermaid's source text.
+    """
     ids = {name: f"n{index}_{_word(name)}" for index, name in enumerate(outline.nodes)}
     clusters = {name: f"g{index}_{_word(name)}" for index, name in enumerate(outline.groups)}
     path = paths(outline)
     lines = ["flowchart TD"]
 
     def caption(name: str) -> str:
-        said = marks(outline, name)
-        return _quoted(short(name, path[name]) + (f" ({said})" if said else ""))
+        mark_text = marks(outline, name)
+        return _quoted(short_name(name, path[name]) + (f" ({mark_text})" if mark_text else ""))
 
     def show(name: str, indent: str) -> None:
         text = caption(name)
@@ -33,7 +42,7 @@ def mermaid(outline: Outline) -> str:
         else:
             lines.append(f"{indent}{ids[name]}[{text}]")
 
-    # A cluster stands where the first of its nodes does.
+    # A cluster takes the place of the first of its nodes.
     for top in dict.fromkeys(path[name][0] if path[name] else name for name in outline.nodes):
         show(top, "    ")
     for edge in outline.edges:
@@ -47,7 +56,7 @@ def _word(name: str) -> str:
     return re.sub(r"[^0-9A-Za-z]", "_", name)
 
 
-# Mermaid reads "#...;" as a character, and a backquote at the start as markdown.
+# Mermaid reads "#...;" as a character reference, and a leading backquote as markdown.
 _ESCAPES = str.maketrans({"#": "#35;", "&": "#amp;", '"': "#quot;", "<": "#lt;", ">": "#gt;", "`": "#96;"})
 
 

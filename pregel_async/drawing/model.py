@@ -1,4 +1,4 @@
-"""How a drawing names and marks nodes, for all renderers."""
+"""How all renderers name and mark nodes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,14 @@ from ..types import END, START
 
 
 def paths(outline: Outline) -> dict[str, tuple[str, ...]]:
-    """The groups that each node and each group lies in, outermost first."""
+    """Find the groups that contain each node and each group.
+
+    Args:
+        outline: the drawing.
+
+    Returns:
+        For each name, the names of the groups, outermost first.
+    """
     around = {name: group for group, members in outline.groups.items() for name in members}
     found: dict[str, tuple[str, ...]] = {}
     for name in (*outline.groups, *outline.nodes):
@@ -20,42 +27,94 @@ def paths(outline: Outline) -> dict[str, tuple[str, ...]]:
     return found
 
 
-def short(name: str, path: tuple[str, ...]) -> str:
-    """A name without the group that it is shown in."""
+def short_name(name: str, path: tuple[str, ...]) -> str:
+    """Return a name without the prefix of the group that contains it.
+
+    Args:
+        name: a node or group.
+        path: its groups, as `paths` returns them.
+
+    Returns:
+        The name to show.
+    """
     return name.removeprefix(path[-1] + ":") if path else name
 
 
 def marks(outline: Outline, name: str) -> str:
-    """What is special about a node or group: "deferred, interrupt before"; empty when nothing is."""
-    said = ["deferred"] if name in outline.deferred else []
-    if stops := pauses(outline, name):
-        said.append("interrupt " + " and ".join(stops))
-    return ", ".join(said)
+    """Describe the special properties of a node or group: "deferred, interrupt before".
+
+    Args:
+        outline: the drawing.
+        name: a node or group.
+
+    Returns:
+        The description; "" if there is none.
+    """
+    found = ["deferred"] if name in outline.deferred else []
+    if pause_names := pause_points(outline, name):
+        found.append("interrupt " + " and ".join(pause_names))
+    return ", ".join(found)
 
 
-def pauses(outline: Outline, name: str) -> list[str]:
-    """Where a node is stopped at: before it, after it."""
+def pause_points(outline: Outline, name: str) -> list[str]:
+    """Return where runs pause at a node.
+
+    Args:
+        outline: the drawing.
+        name: a node or group.
+
+    Returns:
+        "before", "after", both, or neither.
+    """
     known = (("before", outline.interrupt_before), ("after", outline.interrupt_after))
     return [word for word, names in known if name in names]
 
 
 def printable(text: str) -> str:
-    """A text on one line, with nothing in it that would not be seen: no escape of a terminal, nothing XML refuses."""
+    """Return a text on one line without invisible characters: terminals would obey some, and XML forbids some.
+
+    Args:
+        text: any text.
+
+    Returns:
+        The text. Blanks replace whitespace, and U+FFFD replaces other invisible characters.
+    """
     return "".join(one if one.isprintable() else " " if one.isspace() else "\ufffd" for one in text)
 
 
 def is_end(name: str) -> bool:
-    """Whether a node is where the graph begins or ends, rather than one that runs."""
+    """Return True if a node is the start or the end of the graph, not a node that runs.
+
+    Args:
+        name: a node.
+
+    Returns:
+        Whether it is `START` or `END`.
+    """
     return name in (START, END)
 
 
-def cells(text: str) -> int:
-    """Columns that a text takes in a terminal."""
-    return sum(character_cells(one) for one in text)
+def text_width(text: str) -> int:
+    """Return the number of columns that a text takes in a terminal.
+
+    Args:
+        text: printable text.
+
+    Returns:
+        The width, in columns.
+    """
+    return sum(character_width(one) for one in text)
 
 
-def character_cells(character: str) -> int:
-    """Columns that a character takes; a mark that goes on the one before takes none."""
+def character_width(character: str) -> int:
+    """Return the number of columns that a character takes in a terminal.
+
+    Args:
+        character: one character.
+
+    Returns:
+        0 for a combining mark, 2 for a wide character, else 1.
+    """
     import unicodedata
 
     if unicodedata.combining(character):

@@ -1,8 +1,8 @@
-"""A drawing as an SVG image.
+"""Write a drawing as an SVG image.
 
-It stands alone: no script, no font and no image from elsewhere, and no id that could meet another's in one page.
-Colours are attributes, which every renderer knows, and a style sheet changes them where the reader's theme is dark.
-The paper is painted, so that the image can be read on any page.
+The image is self-contained: no script, no external font or image, and no id that could clash with another in the same
+page. Colours are attributes, which every renderer supports; a style sheet overrides them for dark themes. The
+background is painted, so that the image is readable on any page.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from xml.sax.saxutils import escape, quoteattr
 
 from .._api.drawing import Edge, Outline
 from .layout import Box, Frame, Point, Route, layout
-from .model import cells, is_end, marks, paths, printable, short
+from .model import is_end, marks, paths, printable, short_name, text_width
 
 WIDE, HIGH, MARGIN, ROUND = 10, 16, 12, 7
 """Pixels of a cell, around everything, and of the radius of corners."""
 
-# What it is of: fill and stroke in light, then in dark.
+# Fill and stroke of each kind of shape, for light and then for dark themes.
 COLOURS = {
     "paper": ("#ffffff", "none", "#0d1117", "none"),
     "node": ("#eef2ff", "#5661b3", "#1b2140", "#8b97ea"),
@@ -31,24 +31,31 @@ COLOURS = {
 
 
 def svg(outline: Outline) -> str:
-    """One `svg` element: see `Drawing.draw_svg`."""
+    """Write one `svg` element; see `Drawing.draw_svg`.
+
+    Args:
+        outline: the drawing.
+
+    Returns:
+        The element's source text.
+    """
     path = paths(outline)
 
     def name_of(name: str) -> str:
-        return printable(short(name, path[name]))
+        return printable(short_name(name, path[name]))
 
     def size(name: str) -> tuple[int, int]:
-        said = marks(outline, name)
-        return max(cells(name_of(name)), cells(said)) + 4, 4 if said else 3
+        mark_text = marks(outline, name)
+        return max(text_width(name_of(name)), text_width(mark_text)) + 4, 4 if mark_text else 3
 
     def title(group: str) -> str:
-        said = marks(outline, group)
-        return name_of(group) + (f" ({said})" if said else "")
+        mark_text = marks(outline, group)
+        return name_of(group) + (f" ({mark_text})" if mark_text else "")
 
     def label(edge: Edge) -> str:
         return "" if edge.label is None else printable(edge.label) or "''"
 
-    laid = layout(outline, size, lambda group: cells(title(group)) + 2, lambda edge: cells(label(edge)))
+    laid = layout(outline, size, lambda group: text_width(title(group)) + 2, lambda edge: text_width(label(edge)))
     width, height = laid.width * WIDE + 2 * MARGIN, laid.height * HIGH + 2 * MARGIN
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" class="pregel-graph" viewBox="0 0 {width} {height}" width="{width}" '
@@ -75,13 +82,13 @@ def _paint(kind: str) -> str:
     return f'class="{kind}" fill="{fill}" stroke="{stroke}"'
 
 
-def _at(point: Point) -> Point:
-    """The middle of a cell."""
+def _cell_centre(point: Point) -> Point:
+    """Return the centre of a cell, in pixels."""
     return MARGIN + point[0] * WIDE + WIDE // 2, MARGIN + point[1] * HIGH + HIGH // 2
 
 
 def _rect(kind: str, box: Box | Frame, *, inset: int = 0, corner: int = 5, more: str = "") -> str:
-    x, y = _at((box.x, box.y))
+    x, y = _cell_centre((box.x, box.y))
     width, height = (box.width - 1) * WIDE - 2 * inset, (box.height - 1) * HIGH - 2 * inset
     return (
         f'<rect {_paint(kind)} x="{x + inset}" y="{y + inset}" width="{width}" height="{height}" rx="{corner}"{more}/>'
@@ -93,8 +100,9 @@ def _text(kind: str, x: int, y: int, text: str, more: str = ' text-anchor="middl
 
 
 def _frame(frame: Frame, title: str) -> str:
-    x, y = _at((frame.title_at, frame.y))
-    paper = f'<rect {_paint("paper")} x="{x}" y="{y - HIGH // 2}" width="{(cells(title) + 1) * WIDE}" height="{HIGH}"/>'
+    x, y = _cell_centre((frame.title_at, frame.y))
+    width = (text_width(title) + 1) * WIDE
+    paper = f'<rect {_paint("paper")} x="{x}" y="{y - HIGH // 2}" width="{width}" height="{HIGH}"/>'
     return (
         _rect("frame", frame, corner=8, more=' stroke-dasharray="2 3"')
         + paper
@@ -103,7 +111,7 @@ def _frame(frame: Frame, title: str) -> str:
 
 
 def _node(outline: Outline, box: Box, name: str) -> str:
-    said = marks(outline, box.name)
+    mark_text = marks(outline, box.name)
     pauses = box.name in outline.interrupt_before or box.name in outline.interrupt_after
     kind = "end" if is_end(box.name) else "pause" if pauses else "node"
     corner = (box.height - 1) * HIGH // 2 if is_end(box.name) else 5
@@ -111,46 +119,48 @@ def _node(outline: Outline, box: Box, name: str) -> str:
     shapes = [_rect(kind, box, corner=corner, more=dashes)]
     if box.name in outline.subgraphs:
         shapes.append(_rect(kind, box, inset=3, corner=3))
-    x, y = _at((box.x, box.y + 1))
+    x, y = _cell_centre((box.x, box.y + 1))
     x += (box.width - 1) * WIDE // 2
     shapes.append(_text("text", x, y, name))
-    if said:
-        shapes.append(_text("faint", x, y + HIGH, said, ' text-anchor="middle" font-size="11"'))
+    if mark_text:
+        shapes.append(_text("faint", x, y + HIGH, mark_text, ' text-anchor="middle" font-size="11"'))
     return f"<g data-node={quoteattr(printable(box.name))}>{''.join(shapes)}</g>"
 
 
 def _edge(route: Route) -> str:
     edge = route.edge
-    points = [_at(point) for point in route.points]
+    points = [_cell_centre(point) for point in route.points]
     x, y = points[-1]
     points[-1] = (x, y - 6)
     dashes = ' stroke-dasharray="5 4"' if edge.conditional else ""
-    said = f"{edge.source} → {edge.target}" + (f" [{edge.label}]" if edge.label is not None else "")
+    caption = f"{edge.source} → {edge.target}" + (f" [{edge.label}]" if edge.label is not None else "")
     return (
-        f"<g><title>{escape(printable(said))}</title>"
+        f"<g><title>{escape(printable(caption))}</title>"
         f'<path {_paint("line")} stroke-width="1.4"{dashes} d="{_curve(points)}"/>'
         f'<path {_paint("head")} d="M{x - 4} {y - 8}L{x + 4} {y - 8}L{x} {y}Z"/></g>'
     )
 
 
 def _curve(points: list[Point]) -> str:
-    """A way with its corners rounded."""
+    """Return the path data of a route with rounded corners."""
     drawn = [f"M{points[0][0]} {points[0][1]}"]
     for before, corner, after in zip(points, points[1:], points[2:], strict=False):
-        drawn.append("L{} {}Q{} {} {} {}".format(*_near(corner, before), *corner, *_near(corner, after)))
+        drawn.append(
+            "L{} {}Q{} {} {} {}".format(*_point_toward(corner, before), *corner, *_point_toward(corner, after))
+        )
     drawn.append(f"L{points[-1][0]} {points[-1][1]}")
     return "".join(drawn)
 
 
-def _near(corner: Point, other: Point) -> Point:
-    """A place near a corner, toward another, at most half the way."""
+def _point_toward(corner: Point, other: Point) -> Point:
+    """Return a point near a corner in the direction of another point, at most halfway."""
     across, down = other[0] - corner[0], other[1] - corner[1]
     reach = min(ROUND, (abs(across) + abs(down)) // 2)
     return corner[0] + (across > 0) * reach - (across < 0) * reach, corner[1] + (down > 0) * reach - (down < 0) * reach
 
 
 def _label(at: Point, text: str) -> str:
-    x, y = _at(at)
-    width = cells(text) * WIDE
+    x, y = _cell_centre(at)
+    width = text_width(text) * WIDE
     paper = f'<rect {_paint("paper")} x="{x - width // 2}" y="{y - HIGH // 2}" width="{width}" height="{HIGH}"/>'
     return paper + _text("faint", x, y, text)

@@ -1,4 +1,4 @@
-"""A drawing as text in a terminal."""
+"""Write a drawing as text for a terminal."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import msgspec
 
 from .._api.drawing import Edge, Outline
 from .layout import Layout, Route, layout
-from .model import cells, character_cells, is_end, marks, paths, printable, short
+from .model import character_width, is_end, marks, paths, printable, short_name, text_width
 
 _UP, _DOWN, _LEFT, _RIGHT = 1, 2, 4, 8
 _ALL = 15
 
 
-class _Pen(msgspec.Struct, frozen=True, kw_only=True):
-    """The characters of lines, by which neighbours they lead to, and of borders: corners, then across and down."""
+class _CharacterSet(msgspec.Struct, frozen=True, kw_only=True):
+    """The characters of lines, by the neighbours that they connect, and of borders: corners, across, down."""
 
     solid: dict[int, str]
     dotted: dict[int, str]
@@ -31,7 +31,7 @@ class _Pen(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _CORNERS = {_DOWN | _RIGHT: "┌", _DOWN | _LEFT: "┐", _UP | _RIGHT: "└", _UP | _LEFT: "┘"}
-_UNICODE = _Pen(
+_UNICODE = _CharacterSet(
     solid={_UP | _DOWN: "│", _LEFT | _RIGHT: "─", _ALL: "┼", **_CORNERS},
     dotted={_UP | _DOWN: "┆", _LEFT | _RIGHT: "╌", _ALL: "┼", **_CORNERS},
     node="┌┐└┘─│",
@@ -44,7 +44,7 @@ _UNICODE = _Pen(
     back="↑",
 )
 _PLUS = dict.fromkeys(_CORNERS, "+")
-_ASCII = _Pen(
+_ASCII = _CharacterSet(
     solid={_UP | _DOWN: "|", _LEFT | _RIGHT: "-", _ALL: "|", **_PLUS},
     dotted={_UP | _DOWN: ":", _LEFT | _RIGHT: ".", _ALL: ":", **_PLUS},
     node="++++-|",
@@ -59,38 +59,47 @@ _ASCII = _Pen(
 
 
 def text(outline: Outline, *, ascii: bool = False, width: int | None = 80) -> str:
-    """Boxes and arrows, or a list where they would be wider: see `Drawing.draw_text`."""
-    pen, spell = (_ASCII, _escaped) if ascii else (_UNICODE, printable)
+    """Draw boxes and arrows, or write a list if the boxes would be too wide; see `Drawing.draw_text`.
+
+    Args:
+        outline: the drawing.
+        ascii: use only ASCII characters; those of names are written as escapes.
+        width: the maximum width in columns; None for no maximum.
+
+    Returns:
+        The lines of the text.
+    """
+    characters, escape = (_ASCII, _escaped) if ascii else (_UNICODE, printable)
     path = paths(outline)
 
     def lines(name: str) -> list[str]:
-        return [spell(short(name, path[name])), *filter(None, [marks(outline, name)])]
+        return [escape(short_name(name, path[name])), *filter(None, [marks(outline, name)])]
 
     def size(name: str) -> tuple[int, int]:
         shown = lines(name)
-        return max(map(cells, shown)) + 4, len(shown) + 2
+        return max(map(text_width, shown)) + 4, len(shown) + 2
 
     def title(name: str) -> str:
-        said = marks(outline, name)
-        return f" {spell(short(name, path[name]))}{f' ({said})' if said else ''} "
+        mark_text = marks(outline, name)
+        return f" {escape(short_name(name, path[name]))}{f' ({mark_text})' if mark_text else ''} "
 
     def label(edge: Edge) -> str:
-        return "" if edge.label is None else spell(edge.label) or "''"
+        return "" if edge.label is None else escape(edge.label) or "''"
 
-    laid = layout(outline, size, lambda name: cells(title(name)), lambda edge: cells(label(edge)))
+    laid = layout(outline, size, lambda name: text_width(title(name)), lambda edge: text_width(label(edge)))
     if width is not None and laid.width > width:
-        return _listed(outline, laid, pen, spell)
-    return _painted(outline, laid, pen, lines, title, label)
+        return _list_edges(outline, laid, characters, escape)
+    return _paint_boxes(outline, laid, characters, lines, title, label)
 
 
 def _escaped(text: str) -> str:
     return printable(text).encode("ascii", "backslashreplace").decode("ascii")
 
 
-def _painted(
+def _paint_boxes(
     outline: Outline,
     laid: Layout,
-    pen: _Pen,
+    characters: _CharacterSet,
     lines: Callable[[str], list[str]],
     title: Callable[[str], str],
     label: Callable[[Edge], str],
@@ -99,7 +108,7 @@ def _painted(
 
     def write(x: int, y: int, text: str) -> None:
         for one in text:
-            if not (wide := character_cells(one)):
+            if not (wide := character_width(one)):
                 canvas[y][x - 1] += one
                 continue
             canvas[y][x : x + wide] = [one] + [""] * (wide - 1)
@@ -114,33 +123,39 @@ def _painted(
             write(x + width - 1, line, down)
 
     for group in laid.frames:
-        frame(group.x, group.y, group.width, group.height, pen.graph)
+        frame(group.x, group.y, group.width, group.height, characters.graph)
         write(group.title_at, group.y, title(group.name))
     ways: dict[tuple[int, int], tuple[int, bool]] = {}
     for route in laid.routes:
-        for place, way in _steps(route):
+        for place, way in _route_cells(route):
             known, dotted = ways.get(place, (0, False))
-            # Where two lines cross, the one that runs down says how the cell looks in ASCII: it passes in front.
+            # Where two lines cross, the vertical one decides between solid and dotted: in ASCII it passes in front.
             ways[place] = known | way, route.edge.conditional if not known or way == _UP | _DOWN else dotted
     for (x, y), (way, dotted) in ways.items():
-        write(x, y, (pen.dotted if dotted else pen.solid)[way])
+        write(x, y, (characters.dotted if dotted else characters.solid)[way])
     for box in laid.boxes:
-        border = pen.end if is_end(box.name) else pen.graph if box.name in outline.subgraphs else pen.node
+        border = (
+            characters.end
+            if is_end(box.name)
+            else characters.graph
+            if box.name in outline.subgraphs
+            else characters.node
+        )
         frame(box.x, box.y, box.width, box.height, border)
         for line, shown in enumerate(lines(box.name), box.y + 1):
-            write(box.x + (box.width - cells(shown)) // 2, line, shown)
+            write(box.x + (box.width - text_width(shown)) // 2, line, shown)
     for route in laid.routes:
         (x, y), (end, last) = route.points[0], route.points[-1]
-        write(x, y, pen.port[canvas[y][x]])
-        write(end, last - 1, pen.head)
+        write(x, y, characters.port[canvas[y][x]])
+        write(end, last - 1, characters.head)
         if route.label_at is not None:
             shown = label(route.edge)
-            write(route.label_at[0] - cells(shown) // 2, route.label_at[1], shown)
+            write(route.label_at[0] - text_width(shown) // 2, route.label_at[1], shown)
     return "".join("".join(row).rstrip() + "\n" for row in canvas)
 
 
-def _steps(route: Route) -> Iterator[tuple[tuple[int, int], int]]:
-    """The cells between an edge's two borders, and which of their neighbours the line leads to."""
+def _route_cells(route: Route) -> Iterator[tuple[tuple[int, int], int]]:
+    """Yield the cells between an edge's two ends, each with the neighbours that the line connects it with."""
     places: list[tuple[int, int]] = [route.points[0]]
     for (x, y), (to_x, to_y) in pairwise(route.points):
         length = abs(to_x - x) + abs(to_y - y)
@@ -154,24 +169,24 @@ def _toward(across: int, down: int) -> int:
     return {(0, -1): _UP, (0, 1): _DOWN, (-1, 0): _LEFT, (1, 0): _RIGHT}[across, down]
 
 
-def _listed(outline: Outline, laid: Layout, pen: _Pen, spell: Callable[[str], str]) -> str:
-    """Each node with where it leads, from the top of the drawing down; an arrow up says that it leads back."""
+def _list_edges(outline: Outline, laid: Layout, characters: _CharacterSet, escape: Callable[[str], str]) -> str:
+    """List each node with its targets, from the top of the drawing down; an arrow up marks an edge that leads back."""
     place = {box.name: (box.y, box.x) for box in laid.boxes}
     leaving: dict[str, list[Edge]] = {name: [] for name in outline.nodes}
     for edge in outline.edges:
         leaving[edge.source].append(edge)
 
     def named(name: str) -> str:
-        said = [*filter(None, [marks(outline, name)]), *(["graph"] if name in outline.subgraphs else [])]
-        return spell(name) + (f" ({', '.join(said)})" if said else "")
+        mark_text = [*filter(None, [marks(outline, name)]), *(["graph"] if name in outline.subgraphs else [])]
+        return escape(name) + (f" ({', '.join(mark_text)})" if mark_text else "")
 
     shown: list[str] = []
     for name in sorted(outline.nodes, key=place.__getitem__):
         shown.append(named(name))
         for edge in sorted(leaving[name], key=lambda edge: place[edge.target]):
-            arrow = pen.dotted_arrow if edge.conditional else pen.arrow
-            said = "" if edge.label is None else f" [{spell(edge.label)}]"
-            back = f" {pen.back}" if place[edge.target][0] <= place[edge.source][0] else ""
-            shown.append(f"  {arrow} {spell(edge.target)}{said}{back}")
+            arrow = characters.dotted_arrow if edge.conditional else characters.arrow
+            label = "" if edge.label is None else f" [{escape(edge.label)}]"
+            back = f" {characters.back}" if place[edge.target][0] <= place[edge.source][0] else ""
+            shown.append(f"  {arrow} {escape(edge.target)}{label}{back}")
     shown += [named(group) for group in outline.groups if marks(outline, group)]
     return "".join(line + "\n" for line in shown)

@@ -305,7 +305,7 @@ def test_without_the_marker_models_are_still_heard(monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(sys.modules, "langchain_core.tracers._streaming", None)
     kind = adapter._handler_class.__wrapped__()
     for name in ("tap_output_aiter", "tap_output_iter"):
-        monkeypatch.delattr(adapter._Tokens, name)
+        monkeypatch.delattr(adapter._TokenHandler, name)
     written = Written()
     message = speaker("a b").invoke("x", {"callbacks": [kind(written)]})
     assert [(chunk.content, chunk.id) for chunk in written.chunks] == [("a b", message.id)]

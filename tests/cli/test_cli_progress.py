@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pregel_async.cli import progress as module
-from pregel_async.cli.progress import Lines, LiveView, Progress, view_of
+from pregel_async.cli.progress import LineView, LiveView, RunProgress, choose_view
 
 
 class Clock:
@@ -26,21 +26,23 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def plan(progress: Progress, *names: str) -> None:
+def plan(progress: RunProgress, *names: str) -> None:
     for name in names:
-        assert not progress.take("tasks", {"id": "-", "name": name, "input": None, "triggers": ()})
+        assert not progress.count_chunk("tasks", {"id": "-", "name": name, "input": None, "triggers": ()})
 
 
-def done(progress: Progress, name: str, *, recorded: bool = False) -> None:
+def done(progress: RunProgress, name: str, *, recorded: bool = False) -> None:
     extra: dict[str, Any] = {"__metadata__": {"cached": True}} if recorded else {}
-    assert progress.take("updates", {name: None, **extra})
+    assert progress.count_chunk("updates", {name: None, **extra})
     if not recorded:
-        assert not progress.take("tasks", {"id": "-", "name": name, "error": None, "result": {}, "interrupts": []})
+        assert not progress.count_chunk(
+            "tasks", {"id": "-", "name": name, "error": None, "result": {}, "interrupts": []}
+        )
 
 
 def test_tasks_are_counted_by_superstep(clock: Clock) -> None:
     """A task that is told after all others are done belongs to the next superstep."""
-    progress = Progress(1)
+    progress = RunProgress(1)
     plan(progress, "a")
     assert str(progress) == "superstep 1: a, 0 of 1 task done, 0.0 s"
     done(progress, "a")
@@ -58,7 +60,7 @@ def test_tasks_are_counted_by_superstep(clock: Clock) -> None:
 
 
 def test_recorded_tasks_are_done_and_not_counted_as_run(clock: Clock) -> None:
-    progress = Progress(7)
+    progress = RunProgress(7)
     plan(progress, "a", "a")
     done(progress, "a", recorded=True)
     done(progress, "a")
@@ -67,54 +69,54 @@ def test_recorded_tasks_are_done_and_not_counted_as_run(clock: Clock) -> None:
 
 
 def test_many_nodes_are_not_all_named(clock: Clock) -> None:
-    progress = Progress(1)
+    progress = RunProgress(1)
     plan(progress, "a", "b", "c", "d")
     assert progress.nodes == "a, b, c, ..."
 
 
-def lines(progress: Progress) -> tuple[Lines, StringIO]:
+def lines(progress: RunProgress) -> tuple[LineView, StringIO]:
     stream = StringIO()
-    return Lines(progress, stream), stream
+    return LineView(progress, stream), stream
 
 
 def test_a_long_superstep_says_now_and_then_how_far_it_is(clock: Clock) -> None:
     """Every two seconds at most, whether tasks end or only time goes by."""
-    progress = Progress(1)
+    progress = RunProgress(1)
     view, stream = lines(progress)
     plan(progress, *["a"] * 100)
     for _ in range(40):
         clock.now += 0.125
         done(progress, "a")
-        view.changed()
+        view.on_task_done()
     assert stream.getvalue().splitlines() == [
         "superstep 1: a, 16 of 100 tasks done, 2.0 s",
         "superstep 1: a, 32 of 100 tasks done, 4.0 s",
     ]
     for _ in range(2):
         clock.now += 1
-        view.passed()
+        view.on_tick()
     assert stream.getvalue().splitlines()[2:] == ["superstep 1: a, 40 of 100 tasks done, 6.0 s"]
 
 
 def test_many_supersteps_do_not_have_a_line_each(clock: Clock) -> None:
     """The first ten have; after that two a second."""
-    progress = Progress(1)
+    progress = RunProgress(1)
     view, stream = lines(progress)
     for _ in range(1010):
         clock.now += 0.01
         plan(progress, "a")
         done(progress, "a")
-        view.changed()
+        view.on_task_done()
     assert len(stream.getvalue().splitlines()) == 10 + 10 * 2
 
 
 def test_between_supersteps_nothing_is_said(clock: Clock) -> None:
-    progress = Progress(1)
+    progress = RunProgress(1)
     view, stream = lines(progress)
     plan(progress, "a")
     done(progress, "a")
     clock.now += 60
-    view.passed()
+    view.on_tick()
     assert stream.getvalue() == ""
 
 
@@ -124,7 +126,7 @@ def test_only_a_terminal_is_live(monkeypatch: pytest.MonkeyPatch) -> None:
             return True
 
     monkeypatch.setenv("TERM", "xterm")
-    assert isinstance(view_of(Progress(1), Screen()), LiveView)
-    assert isinstance(view_of(Progress(1), StringIO()), Lines)
+    assert isinstance(choose_view(RunProgress(1), Screen()), LiveView)
+    assert isinstance(choose_view(RunProgress(1), StringIO()), LineView)
     monkeypatch.setenv("TERM", "dumb")
-    assert isinstance(view_of(Progress(1), Screen()), Lines)
+    assert isinstance(choose_view(RunProgress(1), Screen()), LineView)

@@ -381,7 +381,7 @@ def test_a_share_is_a_share(share: float) -> None:
 
 def test_figures_do_not_grow_with_what_they_count() -> None:
     """P12: the percentiles are of the newest writes; the slowest of all is kept."""
-    from pregel_async.observing import KEPT, CheckpointWritten
+    from pregel_async.observing import LATENCY_WINDOW, CheckpointWritten
 
     run = RunStarted(run_id="r", thread_id="t", namespace="", graph="g")
 
@@ -400,10 +400,10 @@ def test_figures_do_not_grow_with_what_they_count() -> None:
 
     figures = Figures()
     figures.observe(written(9.0))
-    for _ in range(KEPT):
+    for _ in range(LATENCY_WINDOW):
         figures.observe(written(1.0))
-    assert len(figures._latencies) == KEPT
-    assert (figures.latency(0.99999), figures.latency(1), figures.writes) == (1.0, 9.0, KEPT + 1)
+    assert len(figures._latencies) == LATENCY_WINDOW
+    assert (figures.latency(0.99999), figures.latency(1), figures.writes) == (1.0, 9.0, LATENCY_WINDOW + 1)
 
 
 async def test_a_graph_and_a_call_may_have_several() -> None:

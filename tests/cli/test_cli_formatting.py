@@ -20,16 +20,16 @@ import pytest
 from pydantic import BaseModel
 from rich.console import Console
 
-from pregel_async.cli import listing
-from pregel_async.cli.showing import (
+from pregel_async.cli import history
+from pregel_async.cli.formatting import (
     as_json,
-    columns,
-    counted,
-    escaped,
+    count_names,
+    escape,
     explain,
+    format_columns,
+    format_duration,
     print_json,
     print_value,
-    seconds,
     shell_word,
 )
 
@@ -116,7 +116,7 @@ def test_values_for_people_are_short(capsys: pytest.CaptureFixture[str]) -> None
 )
 def test_what_would_not_be_seen_is_escaped(text: str, expected: str) -> None:
     """C0, C1, line breaks, format characters, halves of surrogate pairs; text stays text."""
-    assert escaped(text) == expected == escaped(expected)
+    assert escape(text) == expected == escape(expected)
 
 
 @pytest.mark.parametrize("word", ["plain", "it's", "", "a\x1b1\n\\'b", "é\u202e\x9b\U000e0041", "\udcff"])
@@ -152,8 +152,8 @@ def test_a_table_does_not_paint_the_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """In a terminal `history` is drawn by rich, which lets escape sequences through."""
-    monkeypatch.setattr(listing, "Console", partial(Console, force_terminal=True, color_system=None, width=200))
-    row = listing.Row(
+    monkeypatch.setattr(history, "Console", partial(Console, force_terminal=True, color_system=None, width=200))
+    row = history.HistoryRow(
         step=1,
         source="loop",
         ran=("n\x1b[2J\x9b",),
@@ -165,7 +165,7 @@ def test_a_table_does_not_paint_the_terminal(
         errors=(),
         metadata={},
     )
-    listing.print_rows([row], as_json=False)
+    history.print_rows([row], as_json=False)
     out = capsys.readouterr().out
     assert "n\\x1b[2J\\x9b" in out and all(line.isprintable() for line in out.splitlines())
 
@@ -215,17 +215,17 @@ def test_in_full_an_error_is_its_traceback() -> None:
 
 
 def test_names_are_counted() -> None:
-    assert counted([]) == ""
-    assert counted(["b", "a", "b"]) == "b x2, a"
-    assert counted("abcde") == "a, b, c, and 2 more"
+    assert count_names([]) == ""
+    assert count_names(["b", "a", "b"]) == "b x2, a"
+    assert count_names("abcde") == "a, b, c, and 2 more"
 
 
 @pytest.mark.parametrize(
     ("elapsed", "said"), [(0, "0.0 s"), (59.94, "59.9 s"), (60, "1:00 min"), (3599, "59:59 min"), (3723, "1:02:03 h")]
 )
 def test_times_are_readable(elapsed: float, said: str) -> None:
-    assert seconds(elapsed) == said
+    assert format_duration(elapsed) == said
 
 
 def test_columns_are_aligned_and_have_no_trailing_blanks() -> None:
-    assert list(columns(["a", "bb"], [["ccc", ""], ["d", "e"]])) == ["a    bb", "ccc", "d    e"]
+    assert list(format_columns(["a", "bb"], [["ccc", ""], ["d", "e"]])) == ["a    bb", "ccc", "d    e"]

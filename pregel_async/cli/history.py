@@ -1,4 +1,4 @@
-"""`history`: the checkpoints of a thread. It needs no graph: without one, no stored value is decoded."""
+"""List the checkpoints of a thread, for the command `history`. No stored value is decoded unless a graph is given."""
 
 from __future__ import annotations
 
@@ -16,21 +16,26 @@ from checkpoint_savers.deltas import read_record, timestamp
 from checkpoint_savers.history import walk
 
 from ..types import START
-from .showing import columns, counted, escaped, print_json
+from .formatting import count_names, escape, format_columns, print_json
 from .target import Target, attach
 
 HEAD = ("step", "source", "ran", "next", "time", "checkpoint", "notes")
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """A checkpoint.
+class HistoryRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A checkpoint, as the command prints it.
 
     Attributes:
-        ran: the nodes of the superstep that made it, in plan order.
-        next: the nodes that have yet to run after it; None when no graph was given that could tell.
-        recorded: how many tasks of the superstep after it were recorded before that ended.
-        errors: what failed in it, as (node, error).
-        metadata: the caller's own, and the run's id.
+        step: the number of its superstep.
+        source: why it was made, as in its metadata.
+        ran: the nodes of its superstep, in plan order.
+        next: the nodes that run in the next superstep; None if no graph was given to compute them.
+        time: when it was made.
+        checkpoint_id: its id.
+        parent_id: the id of the checkpoint before; None for the first.
+        recorded: how many tasks of the next superstep were recorded before that superstep ended.
+        errors: the failures of the next superstep, as (node, error).
+        metadata: the caller's own keys, and the run's id.
     """
 
     step: int
@@ -45,21 +50,27 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     metadata: dict[str, Any]
 
 
-def history(target: Target | None, *, thread: str, db: str, limit: int | None) -> list[Row]:
-    """A thread's checkpoints, newest first.
+def read_history(target: Target | None, *, thread: str, db: str, limit: int | None) -> list[HistoryRow]:
+    """Read a thread's checkpoints, newest first.
 
     Args:
-        target: tells what runs next after each.
-        limit: at most so many.
+        target: the graph that computes the nodes that run next; None to leave them out.
+        thread: the thread's id.
+        db: the SQLite file.
+        limit: how many checkpoints at most; None for all.
+
+    Returns:
+        A row for each checkpoint.
 
     Raises:
-        PregelError: of storage, or of what is stored.
+        UsageError: the target is a function that does not return a graph.
+        PregelError: the database cannot be read, or its content is invalid.
     """
-    return anyio.run(_read, target, thread, db, limit)
+    return anyio.run(_read_rows, target, thread, db, limit)
 
 
-async def _read(target: Target | None, thread: str, db: str, limit: int | None) -> list[Row]:
-    rows: list[Row] = []
+async def _read_rows(target: Target | None, thread: str, db: str, limit: int | None) -> list[HistoryRow]:
+    rows: list[HistoryRow] = []
     async with SqliteSaver.from_conn_string(db) as saver:
         upcoming: dict[str, tuple[str, ...]] = {}
         if target is not None:
@@ -70,7 +81,7 @@ async def _read(target: Target | None, thread: str, db: str, limit: int | None) 
             state = reader.state(header.checkpoint_id)
             entries = [read_record(record, thread) for record in records]
             rows.append(
-                Row(
+                HistoryRow(
                     step=header.step,
                     source=str(header.metadata.get("source", "")),
                     ran=tuple(name for name in state.ran if name != START),
@@ -86,13 +97,25 @@ async def _read(target: Target | None, thread: str, db: str, limit: int | None) 
     return rows
 
 
-def exists(db: str) -> bool:
-    """Whether there is such a database, as far as can be told without opening it, which would make one."""
+def database_exists(db: str) -> bool:
+    """Return True if a database exists, without opening it, because opening would create it.
+
+    Args:
+        db: the path of an SQLite file, or a `file:` URI.
+
+    Returns:
+        Whether the file exists. Every URI counts as existing.
+    """
     return db.startswith("file:") or Path(db).exists()
 
 
-def print_rows(rows: list[Row], *, as_json: bool) -> None:
-    """On standard output: JSON, a table in a terminal, aligned columns elsewhere."""
+def print_rows(rows: list[HistoryRow], *, as_json: bool) -> None:
+    """Print checkpoints on standard output: as a table on a terminal, as aligned columns elsewhere.
+
+    Args:
+        rows: the checkpoints, newest first.
+        as_json: print JSON instead.
+    """
     if as_json:
         print_json(rows, indent=2)
         return
@@ -102,26 +125,26 @@ def print_rows(rows: list[Row], *, as_json: bool) -> None:
     cells = [[_cell(row, name, is_open=row.checkpoint_id not in closed) for name in head] for row in rows]
     console = Console(markup=False, emoji=False)
     if not console.is_terminal:
-        print("\n".join(columns(head, cells)))
+        print("\n".join(format_columns(head, cells)))
         return
     table = Table(box=None, padding=(0, 2, 0, 0))
     for name in head:
         table.add_column(name, no_wrap=name in ("step", "checkpoint"), justify="right" if name == "step" else "left")
     for row in cells:
-        table.add_row(*map(escaped, row))
+        table.add_row(*map(escape, row))
     console.print(table)
 
 
-def _cell(row: Row, name: str, *, is_open: bool) -> str:
+def _cell(row: HistoryRow, name: str, *, is_open: bool) -> str:
     match name:
         case "step":
             return str(row.step)
         case "source":
             return row.source
         case "ran":
-            return counted(row.ran)
+            return count_names(row.ran)
         case "next":
-            return counted(row.next or ())
+            return count_names(row.next or ())
         case "time":
             return datetime.fromisoformat(row.time).astimezone().isoformat(" ", "seconds")
         case "checkpoint":

@@ -1,4 +1,4 @@
-"""Values, errors and tables as text, for people and for programs."""
+"""Format values, errors and tables as text, for people and for programs."""
 
 from __future__ import annotations
 
@@ -17,24 +17,30 @@ from rich.highlighter import ReprHighlighter
 from rich.pretty import pretty_repr
 from rich.text import Text
 
-LONGEST = 5
-"""Items of a container that are written out for people."""
+MAX_ITEMS = 5
+"""How many items of a container are printed for people."""
 
-LONGEST_TEXT = 300
-"""Characters of a string that are."""
+MAX_TEXT = 300
+"""How many characters of a string are printed for people."""
 
-ERRORS = 5
-"""Members of an exception group that are."""
+MAX_ERRORS = 5
+"""How many exceptions of an exception group are printed."""
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
 
-def escaped(text: str) -> str:
-    """Write every character that would not be seen as Python writes it in a string: `\\x1b`, `\\n`, `\\u202e`.
+def escape(text: str) -> str:
+    """Write each invisible character as a Python escape: `\\x1b`, `\\n`, `\\u202e`.
 
-    Thread ids, names of nodes and messages of errors may come from anywhere. Printed as they are, control characters
-    would move the cursor, colour the terminal or set its title, line breaks would forge lines, and format characters
-    would change the order in which the others are shown.
+    Thread ids, node names and error messages may come from anywhere. Printed unchanged, control characters would move
+    the cursor, colour the terminal or set its title, line breaks would forge lines, and format characters would reorder
+    text.
+
+    Args:
+        text: any text.
+
+    Returns:
+        Printable text on one line.
     """
     if text.isprintable():
         return text
@@ -44,7 +50,14 @@ def escaped(text: str) -> str:
 
 
 def shell_word(word: str) -> str:
-    """A word of a command, to be pasted into a shell. With escapes it is `$'...'`, which bash and zsh read."""
+    """Quote a word of a command, so that it can be pasted into a shell.
+
+    Args:
+        word: any text.
+
+    Returns:
+        The word, quoted if necessary. Invisible characters need the form `$'...'`, which bash and zsh read.
+    """
     if word.isprintable():
         return shlex.quote(word)
     return "$'" + "".join(map(_shell_character, word)) + "'"
@@ -54,7 +67,7 @@ def _shell_character(one: str) -> str:
     number = ord(one)
     if one.isprintable():
         return f"\\{one}" if one in "\\'" else one
-    if 0xDC80 <= number <= 0xDCFF:  # a byte of an argument that is no text
+    if 0xDC80 <= number <= 0xDCFF:  # a surrogate in place of a byte of an argument that is not valid text
         return f"\\x{number - 0xDC00:02x}"
     if number < 0x80:
         return f"\\x{number:02x}"
@@ -62,31 +75,50 @@ def _shell_character(one: str) -> str:
 
 
 def print_value(value: object) -> None:
-    """For people, on standard output: of a mapping every key, and of what is in it as much as a screen takes."""
+    """Print a value for people on standard output.
+
+    All keys of a mapping are printed; the values in it are shortened to what fits on a screen.
+
+    Args:
+        value: any value.
+    """
     console = Console(markup=False, emoji=False)
     if not console.is_terminal:
         console.width = 120
     if isinstance(value, Mapping) and value:
         for key, item in value.items():
-            console.print(f"{escaped(str(key))}:", end=" ", highlight=False)
+            console.print(f"{escape(str(key))}:", end=" ", highlight=False)
             console.print(_pretty(item, console.width))
     else:
         console.print(_pretty(value, console.width))
 
 
 def _pretty(value: object, width: int) -> Text:
-    # Not rich's `Pretty`, which obeys the escape sequences in what the `__repr__` of a user's class returns.
-    text = pretty_repr(value, max_width=width, max_length=LONGEST, max_string=LONGEST_TEXT, indent_size=2)
-    return ReprHighlighter()(Text("\n".join(map(escaped, text.split("\n"))), style="pretty"))
+    # rich's `Pretty` would obey escape sequences in the text that the `__repr__` of a user's class returns.
+    text = pretty_repr(value, max_width=width, max_length=MAX_ITEMS, max_string=MAX_TEXT, indent_size=2)
+    return ReprHighlighter()(Text("\n".join(map(escape, text.split("\n"))), style="pretty"))
 
 
 def print_json(value: object, *, indent: int | None = None) -> None:
-    """For programs, on standard output: one JSON document, in ASCII, so that no locale can spoil it."""
+    """Print a value for programs on standard output, as one JSON document.
+
+    Args:
+        value: any value; see `as_json`.
+        indent: number of spaces per level; None for a single line.
+    """
+    # json.dumps escapes to ASCII, so the encoding of the locale does not matter.
     print(json.dumps(as_json(value), indent=indent))
 
 
 def as_json(value: Any) -> Json:
-    """A value as JSON can hold it: fields make an object, a set a sorted array; what JSON does not know is text."""
+    """Convert a value to JSON's types.
+
+    Args:
+        value: any value.
+
+    Returns: An object for mappings and for classes with fields, an array for sequences, a sorted array for sets, and
+    text for values that JSON cannot represent.
+    """
     if value is None or isinstance(value, (bool, int, str)):
         return cast("Json", value)
     if isinstance(value, float):
@@ -115,34 +147,37 @@ def _fields(value: Any) -> Iterable[str] | None:
 
 
 def explain(error: BaseException, *, full: bool) -> Iterator[str]:
-    """An error in lines: its type, its message, and the notes that say where it happened. Further lines of a message
-    are indented, so that none can pass for a line of the command's.
+    """Format an error: its type, its message, and its notes, which say where it happened.
 
     Args:
-        full: with the traceback.
+        error: the error. Of an exception group, the first exceptions are included.
+        full: format the whole traceback instead.
+
+    Yields:
+        Lines. Further lines of a message are indented, so that they cannot be mistaken for the command's own output.
     """
     if full:
-        yield from map(escaped, "".join(traceback.format_exception(error)).splitlines())
+        yield from map(escape, "".join(traceback.format_exception(error)).splitlines())
     else:
-        yield from map(escaped, _explained(error))
+        yield from map(escape, _error_lines(error))
 
 
-def _explained(error: BaseException) -> Iterator[str]:
+def _error_lines(error: BaseException) -> Iterator[str]:
     if isinstance(error, BaseExceptionGroup):
         first, *rest = _message_lines(error.message)
         yield f"error: {first}"
         yield from rest
-        for inner in error.exceptions[:ERRORS]:
-            yield from (f"  {line}" for line in _brief(inner))
-        if len(error.exceptions) > ERRORS:
-            yield f"  and {len(error.exceptions) - ERRORS} more"
+        for inner in error.exceptions[:MAX_ERRORS]:
+            yield from (f"  {line}" for line in _brief_lines(inner))
+        if len(error.exceptions) > MAX_ERRORS:
+            yield f"  and {len(error.exceptions) - MAX_ERRORS} more"
     else:
-        first, *rest = _brief(error)
+        first, *rest = _brief_lines(error)
         yield f"error: {first}"
         yield from rest
 
 
-def _brief(error: BaseException) -> list[str]:
+def _brief_lines(error: BaseException) -> list[str]:
     message = str(error)
     lines = _message_lines(f"{type(error).__name__}: {message}" if message else type(error).__name__)
     for note in getattr(error, "__notes__", ()):
@@ -155,28 +190,60 @@ def _message_lines(message: str) -> list[str]:
     return [first, *(f"  {line}" for line in rest)]
 
 
-def counted(names: Iterable[str], most: int = 3) -> str:
-    """Names, each once, with how often it occurs: `audit x12, rank`."""
+def count_names(names: Iterable[str], most: int = 3) -> str:
+    """Format names, each once, with the number of times it occurs: `audit x12, rank`.
+
+    Args:
+        names: the names.
+        most: how many different names are shown.
+
+    Returns:
+        The names, separated by commas; the number of names left out is at the end.
+    """
     counts = Counter(names)
     shown = [name if count == 1 else f"{name} x{count}" for name, count in list(counts.items())[:most]]
     return ", ".join(shown) + (f", and {len(counts) - most} more" if len(counts) > most else "")
 
 
 def plural(count: int, what: str) -> str:
+    """Format a number with a noun: `1 task`, `2 tasks`.
+
+    Args:
+        count: the number.
+        what: the noun in the singular.
+
+    Returns:
+        Both, with an s unless the number is 1.
+    """
     return f"{count} {what}" + ("" if count == 1 else "s")
 
 
-def seconds(elapsed: float) -> str:
-    """`0.4 s`, `12.3 s`, `3:05 min`, `1:02:03 h`."""
+def format_duration(elapsed: float) -> str:
+    """Format a duration: `0.4 s`, `12.3 s`, `3:05 min`, `1:02:03 h`.
+
+    Args:
+        elapsed: the duration in seconds.
+
+    Returns:
+        The text.
+    """
     if elapsed < 60:
         return f"{elapsed:.1f} s"
     minutes, rest = divmod(int(elapsed), 60)
     return f"{minutes}:{rest:02} min" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02}:{rest:02} h"
 
 
-def columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """A table for programs and log files: one row a line, the columns two spaces apart."""
-    lines = [list(map(escaped, row)) for row in (head, *rows)]
+def format_columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Format a table for programs and log files: one row a line, columns two spaces apart.
+
+    Args:
+        head: the titles of the columns.
+        rows: the cells of each row, as many as the titles.
+
+    Yields:
+        Lines, the titles first, without trailing blanks.
+    """
+    lines = [list(map(escape, row)) for row in (head, *rows)]
     widths = [max(len(line[place]) for line in lines) for place in range(len(head))]
     for row in lines:
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

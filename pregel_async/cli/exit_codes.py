@@ -1,9 +1,9 @@
-"""How every command ends, and the options that all of them have.
+"""How every command ends, and the options that all commands have.
 
 0     done
-1     the run, or what is stored, failed
+1     the run failed, or stored data could not be read
 2     the command line is wrong, or does not fit the thread; nothing was run
-130   stopped by Ctrl-C (143: by SIGTERM); the thread can go on
+130   stopped by Ctrl-C (143: by SIGTERM); the thread can be resumed
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Annotated
 import typer
 
 from ..errors import PregelError
-from .showing import escaped, explain
+from .formatting import escape, explain
 from .target import UsageError
 
 DbOption = Annotated[str, typer.Option("--db", metavar="FILE", help="The SQLite file that keeps threads.")]
@@ -25,16 +25,28 @@ TracebackOption = Annotated[bool, typer.Option("--traceback", help="Show where a
 
 
 @contextlib.contextmanager
-def guarded(*, full: bool) -> Generator[None]:
-    """Turns what goes wrong into lines on standard error, and an exit code."""
+def report_errors(*, full: bool) -> Generator[None]:
+    """Print errors of the body on standard error, and turn them into an exit code.
+
+    Args:
+        full: print tracebacks.
+
+    Yields:
+        None.
+
+    Raises:
+        typer.Exit: the body raised an error; `exit_code` is the process's exit code.
+    """
     try:
         yield
     except UsageError as error:
-        print(escaped(f"error: {error}"), file=sys.stderr)
+        print(escape(f"error: {error}"), file=sys.stderr)
         raise typer.Exit(error.exit_code) from None
-    except KeyboardInterrupt:  # typer would say 1
+    except KeyboardInterrupt:  # typer would exit with 1
         raise typer.Exit(130) from None
-    except BrokenPipeError:  # `| head` has seen enough; Python flushes again at its end, and would complain then
+    except BrokenPipeError:
+        # The reader has closed the pipe, as `| head` does. Python flushes standard output once more when it exits, and
+        # would print an error then, so point the descriptor elsewhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(1) from None
     except Exception as error:
