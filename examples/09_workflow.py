@@ -1,8 +1,7 @@
-"""A workflow that is one function: `@entrypoint`. Its steps are tasks: calls that run at once, and whose results are
-kept.
+"""Write a workflow as one function (`@entrypoint`), whose steps are tasks: concurrent calls with stored results.
 
-When the function runs again, after a crash, a failure or a question, each call that had finished gives the result that
-is stored. What the function returned last time on the same thread comes in as `previous`.
+When the function runs again, after a crash, a failure or a question, each finished call returns its stored result.
+`previous` holds the value that the last run on the same thread saved.
 
 python examples/09_workflow.py
 """
@@ -16,7 +15,7 @@ from pregel_async import entrypoint, task
 
 
 class World:
-    """What the tasks do to the world outside."""
+    """The effects of the tasks outside the state."""
 
     counted = 0
     mail_works = False
@@ -38,9 +37,9 @@ def send_mail(total: int) -> str:  # a plain function runs in a worker thread
 
 @entrypoint(checkpointer=InMemorySaver())
 async def report(texts: list[str], *, previous: int | None = None) -> entrypoint.final[str, int]:
-    counts = [count_words(text) for text in texts]  # all of them run now
+    counts = [count_words(text) for text in texts]  # all tasks start now
     total = (previous or 0) + sum([await count for count in counts])
-    return entrypoint.final(value=await send_mail(total), save=total)  # the next run's previous is the total
+    return entrypoint.final(value=await send_mail(total), save=total)  # the next run gets the total as `previous`
 
 
 async def main() -> None:
