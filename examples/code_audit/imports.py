@@ -153,7 +153,7 @@ _PROBES = frozenset(("ImportError", "ModuleNotFoundError", "Exception", "BaseExc
 
 
 def _may_fail(node: ast.AST) -> bool:
-    """Return True for a block whose imports may fail (`try: ... except ImportError:`, `with suppress(ImportError):`)."""
+    """Return True if imports in this block may fail (`try: ... except ImportError:`, `with suppress(ImportError):`)."""
     if isinstance(node, ast.Try):
         caught = [handler.type for handler in node.handlers]
         return None in caught or any(_names_probe(kind) for kind in caught if kind is not None)
