@@ -16,7 +16,7 @@ class Input(TypedDict):
 
 
 class State(Input):
-    words: Annotated[list[str], operator.add]  # each update is appended; `name` just holds the last one
+    words: Annotated[list[str], operator.add]  # the reducer appends each update; `name` keeps the last value
 
 
 def greet(state: State) -> dict[str, Any]:

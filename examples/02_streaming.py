@@ -1,6 +1,6 @@
 """Watch a run: each task's update as it finishes, the state after each superstep, or both in one stream.
 
-Two nodes of one superstep run at the same time, and neither sees what the other does before both have ended.
+Two nodes of one superstep run concurrently, and neither sees the other's update before both have ended.
 
 python examples/02_streaming.py
 """
@@ -43,7 +43,7 @@ graph = (
     .add_node("conclude", conclude)
     .add_edge(START, "count_words")
     .add_edge(START, "look_for_questions")
-    .add_edge(["count_words", "look_for_questions"], "conclude")  # a list waits for all of them
+    .add_edge(["count_words", "look_for_questions"], "conclude")  # an edge from a list waits for all of its nodes
     .compile()
 )
 
@@ -52,7 +52,7 @@ async def main() -> None:
     given: Input = {"text": "What runs when?"}
 
     print("updates, as the tasks finish:")
-    async with graph.astream(given) as updates:  # `async with` ends the run with the block, whatever happens in it
+    async with graph.astream(given) as updates:  # leaving the block ends the run, also after an exception
         async for update in updates:
             print("   ", update)
 

@@ -1,6 +1,6 @@
-"""Stop and go on: a run that fails half way goes on where it was, in another process if need be.
+"""Continue a failed run: the second process runs only the node that failed in the first.
 
-What is recorded never runs again: the second call runs the step that failed, and not the one before it.
+Recorded work never runs again, so the card is charged once.
 
 python examples/03_durable_thread.py
 """
@@ -59,7 +59,7 @@ async def second_process(db: Path) -> None:
         graph = build(lambda order: ship(order, open_today=True)).compile(saver)
         before = await graph.aget_state("order-17")
         print(f"    stored: {before.values['log']}, next: {before.next[0]}, because of {before.tasks[0].error}")
-        result = await graph.ainvoke(None, "order-17")  # no input: go on
+        result = await graph.ainvoke(None, "order-17")  # no input: continue the thread
         print(f"    result: {result['log']}")
         print("    history, newest first:")
         async for state in graph.aget_state_history("order-17"):

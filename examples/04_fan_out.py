@@ -1,7 +1,7 @@
-"""Fan out: a router sends one task for each item, as many as there are; a reducer folds what they return.
+"""Fan out: a router sends one task for each item, and a reducer folds their results.
 
-The tasks run at the same time, four of them at most here, and end in any order. Their results are folded in the order
-in which they were sent: the same input gives the same state, every time.
+The tasks run concurrently, here at most four, and end in any order. The runtime folds their results in the order
+of the sends, so the same input always gives the same state.
 
 python examples/04_fan_out.py
 """
@@ -30,7 +30,7 @@ class Candidate(TypedDict):
 
 
 def plan(state: State) -> None:
-    """Nothing to do: the router behind it does the work."""
+    """Do nothing: the router after this node does the work."""
 
 
 def one_task_per_number(state: State) -> list[Send]:
@@ -39,7 +39,7 @@ def one_task_per_number(state: State) -> list[Send]:
 
 async def test(candidate: Candidate) -> dict[str, Any]:
     number = candidate["number"]
-    await anyio.sleep(0.01 / number)  # the small ones take longest
+    await anyio.sleep(0.01 / number)  # small numbers take longest
     is_prime = all(number % divisor for divisor in range(2, int(number**0.5) + 1))
     return {"primes": [number] if is_prime else []}
 
@@ -55,7 +55,7 @@ graph = (
     .add_node("add_up", add_up)
     .add_edge(START, "plan")
     .add_conditional_edges("plan", one_task_per_number, ["test"])
-    .add_edge("test", "add_up")  # once, when all tasks have ended
+    .add_edge("test", "add_up")  # runs once, when all tasks have ended
     .compile()
 )
 

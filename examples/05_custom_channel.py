@@ -1,8 +1,8 @@
-"""A channel of your own: it shows one thing, and keeps another.
+"""A channel of your own: it shows a value that it computes from other data.
 
-A reducer could not do this: a mean cannot be folded from the mean before, it needs the sum and the count. The channel
-shows the mean to nodes and callers, and keeps the pair; a checkpoint stores the pair, so that the next run on the
-thread goes on with it. `pregel_async.channels.laws` has the laws that every channel keeps, as tests to inherit.
+A reducer cannot compute a mean from the previous mean, because it needs the sum and the count. This channel
+shows the mean to nodes and callers, and keeps sum and count. A checkpoint stores the pair, so the next run on the
+thread continues with it. `pregel_async.channels.laws` has the laws that every channel must keep, as tests to inherit.
 
 python examples/05_custom_channel.py
 """
@@ -21,10 +21,10 @@ from pregel_async.errors import EmptyChannelError
 
 
 class Mean(BaseChannel[float, float, tuple[float, int]]):
-    """The mean of all numbers that were ever written."""
+    """The mean of all numbers written so far."""
 
-    kind = "examples.Mean"  # stored beside the value; a class that says it may be moved and renamed
-    expires = False  # a superstep without a write changes nothing
+    kind = "examples.Mean"  # stored with the value; identifies the class even if you move or rename it
+    expires = False  # the value does not change in a superstep without a write
 
     def __init__(self, typ: object = float, key: str = "") -> None:
         super().__init__(typ, key)
@@ -64,7 +64,7 @@ def indoors(state: State) -> dict[str, Any]:
 
 
 def outdoors(state: State) -> dict[str, Any]:
-    return {"mean": state["reading"] - 8}  # two writes in one superstep: the channel folds both
+    return {"mean": state["reading"] - 8}  # a second write in the same superstep: the channel folds both
 
 
 def judge(state: State) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The same graph on trio: a run that is cancelled has ended and cleaned up when control returns, and can go on.
+"""Run a graph on trio: a cancelled run has ended and cleaned up when control returns, and its thread can be resumed.
 
 Graphs, streams and savers are the same objects on asyncio and on trio. Needs the extra `trio`.
 
@@ -34,7 +34,7 @@ async def quick(state: State) -> dict[str, Any]:
 
 
 async def slow(state: State) -> dict[str, Any]:
-    """The first time, it waits for somebody who never comes."""
+    """Wait for ever in the first run, and return at once in the second."""
     if not begun.is_set():
         begun.set()
         try:

@@ -1,7 +1,7 @@
-"""Ask a person: a node asks, the run stops, and goes on when the answer is there: days later, in another process.
+"""Ask a person: a node asks, the run stops, and continues with the answer: days later, in another process.
 
-The node runs again from its start when it is answered. What must not be done twice goes after the question, into a node
-before it, or into a task (see 09_workflow.py).
+After the answer, the node runs again from its start. Put work that must not run twice after the question, into an
+earlier node, or into a task (see 09_workflow.py).
 
 python examples/07_ask_a_person.py
 """
@@ -36,7 +36,7 @@ def approve(refund: Refund) -> dict[str, Any]:
     allowed = interrupt(f"Refund {refund['amount']} euros, because {refund['reason']}?")
     if not allowed:
         return {"outcome": "refused"}
-    account = interrupt("To which account?")  # a second question: it has an id of its own
+    account = interrupt("To which account?")  # a second question, with its own id
     return {"outcome": f"paid to {account}"}
 
 
@@ -63,7 +63,7 @@ async def second_process(db: Path) -> None:
         result: Any = await graph.ainvoke(Command(resume=True), "refund-7")  # the answer to the one open question
         (question,) = result["__interrupt__"]
         print(f"    it asks: {question.value}")
-        result = await graph.ainvoke(Command(resume={question.id: "NL 12"}), "refund-7")  # or: answers by id
+        result = await graph.ainvoke(Command(resume={question.id: "NL 12"}), "refund-7")  # alternatively, answer by id
         print(f"    {result['outcome']}")
 
 

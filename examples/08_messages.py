@@ -1,9 +1,9 @@
 """A list of messages: added, corrected and removed by id.
 
-`MessagesState` has one key, `messages`, and takes more in a subclass. Messages are plain dicts here; dataclasses,
-Structs, pydantic models and langchain-core's messages work alike. One without an id gets one that is made of who
-said it and where, so the same conversation has the same ids on every run, and the same words said twice are two
-messages.
+`MessagesState` has one key, `messages`; add more in a subclass. Messages are plain dicts here; dataclasses,
+Structs, pydantic models and langchain-core's messages work too. A message without an id gets one derived from the task
+that wrote it and its position. So the same conversation has the same ids in every run, and the same text twice gives
+two messages.
 
 python examples/08_messages.py
 """
@@ -27,17 +27,17 @@ class Chat(MessagesState, total=False):
 
 def answer(chat: Chat) -> dict[str, Any]:
     asked = chat["messages"][-1]["content"]
-    return {"messages": ("assistant", f"You said {asked!r}.")}  # a pair of role and content: a dict is made of it
+    return {"messages": ("assistant", f"You said {asked!r}.")}  # a pair of role and content becomes a dict
 
 
 def tidy(chat: Chat) -> dict[str, Any]:
-    """Keeps the last messages, and corrects a word in them. What it does not name stays as it is."""
+    """Remove all but the last messages, and correct a word in one. Messages that it does not name stay."""
     old, kept = chat["messages"][:-KEEP], chat["messages"][-KEEP:]
     corrected = [
         {
             **message,
             "content": message["content"].replace("helo", "hello"),
-        }  # with its id: it takes the place of that one
+        }  # a message with the same id is replaced
         for message in kept
         if "helo" in message["content"]
     ]

@@ -1,8 +1,8 @@
-"""Graphs in graphs: a compiled graph is a node. It shares the keys that both states have.
+"""Use a compiled graph as a node. Parent and subgraph share the keys that both states have.
 
-Its state is stored with the graph around it: a question inside is a question of the whole thread, and what had run
-before it does not run again. A node inside can end its graph and send the one around it somewhere, with
-`Command(graph=Command.PARENT)`.
+The subgraph's state is stored on the parent's thread: its question is a question of the whole thread, and nodes that
+ran before the question do not run again. With `Command(graph=Command.PARENT)`, a node of the subgraph ends its graph
+and chooses the parent's next node.
 
 python examples/10_subgraphs.py
 """
@@ -26,7 +26,7 @@ class Call(Input):
 
 
 class Support(Call):
-    notes: str  # this key is the inner graph's own: the graph around it never sees it
+    notes: str  # a key of the subgraph only: the parent never sees it
 
 
 def look_up(call: Support) -> dict[str, Any]:
@@ -37,7 +37,7 @@ def look_up(call: Support) -> dict[str, Any]:
 def reply(call: Support) -> Command[Any]:
     said = interrupt(f"{call['notes']}. What do I say?")
     if said == "not mine":
-        return Command(graph=Command.PARENT, goto="sales")  # this graph ends here
+        return Command(graph=Command.PARENT, goto="sales")  # the subgraph ends here
     return Command(update={"answer": said})
 
 
@@ -64,7 +64,7 @@ async def main() -> None:
         print(f"{thread}:")
         await graph.ainvoke({"text": "a kettle"}, thread)
         state = await graph.aget_state(thread, subgraphs=True)
-        inner: Any = state.tasks[0].state  # the state of the graph that this task runs
+        inner: Any = state.tasks[0].state  # the state of the subgraph that this task runs
         print(f"    {state.next[0]} is at {inner.next[0]}, which asks: {state.interrupts[0].value}")
         result = await graph.ainvoke(Command(resume=answer), thread)
         print(f"    {result['answer']}")

@@ -1,7 +1,7 @@
-"""Time travel: read what a thread was, run it again from there, or change what it was and see what comes of it.
+"""Time travel: read an earlier checkpoint of a thread, replay it, or fork it with a changed state.
 
-Nothing is overwritten: each of these makes a branch, and the history keeps all of them. The thread's head is the end of
-the branch that was run or made last.
+Nothing is overwritten: each replay or fork makes a branch, and the history keeps all of them. The thread's head is the
+end of the branch that was last run or edited.
 
 python examples/11_time_travel.py
 """

@@ -1,7 +1,8 @@
-"""The same verbs without `async`: for scripts, Flask, Django, the interactive prompt.
+"""Call a graph without `async`: in scripts, Flask, Django, the interactive prompt.
 
-Each verb runs its async twin on a background loop that the process's first call starts, and waits for it. Any number of
-threads may call at the same time. In a thread that runs an event loop they refuse: use the async verbs there.
+Each method runs its async twin on a background loop, which the process's first call starts, and waits for it. Any
+number of threads may call at the same time. In a thread with a running event loop these methods block the loop: use the
+async methods there.
 
 python examples/12_sync.py
 """
@@ -30,7 +31,7 @@ def greet(state: State) -> dict[str, Any]:
     return {"log": [f"hello {state['name']}"]}
 
 
-async def ask(state: State) -> dict[str, Any]:  # nodes may be of either kind, whoever calls
+async def ask(state: State) -> dict[str, Any]:  # nodes may be async or plain, for both kinds of calls
     return {"log": [interrupt("How are you?")]}
 
 

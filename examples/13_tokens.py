@@ -1,7 +1,7 @@
-"""Tokens while a model says them: `stream_message` in a node, and a reader of `stream_mode="messages"`.
+"""Stream tokens: `stream_message` in a node, and a reader of `stream_mode="messages"`.
 
-The model is scripted, and streams like OpenAI's SDK: with a client of it, its call takes the place of `say(...)`, and
-nothing else changes. Anthropic's SDK, langchain-core's `model.astream()` and plain strings are read by the same line.
+The model is a script that streams like OpenAI's SDK: to use a real client, replace `say(...)` with the client's call.
+`stream_message` also reads Anthropic's SDK, langchain-core's `model.astream()` and plain strings.
 
 python examples/13_tokens.py
 """
@@ -32,14 +32,14 @@ async def say(id: str, text: str) -> AsyncIterator[dict[str, Any]]:
 
 
 async def think(chat: MessagesState) -> dict[str, Any]:
-    # The tag keeps these tokens to ourselves; the message is the node's all the same.
+    # The tag hides these tokens from the stream; the node still gets the message.
     await stream_message(say("chatcmpl-1", "They want a haiku."), tags=["nostream"])
     return {}
 
 
 async def answer(chat: MessagesState) -> dict[str, Any]:
     said = await stream_message(say("chatcmpl-2", "An old silent pond"))
-    return {"messages": [said]}  # its id was streamed: it is not shown again
+    return {"messages": [said]}  # its id was streamed, so the message is not shown again
 
 
 graph = (

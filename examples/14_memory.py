@@ -1,7 +1,7 @@
-"""Long-term memory: what a graph learns in one conversation is there in the next, and in other graphs.
+"""Long-term memory: facts from one conversation are available in the next, and in other graphs.
 
-A store keeps items under namespaces. Every node that asks for one gets it, and so do graphs inside. It is not part of a
-thread: what a node puts is done at once, and stays when the thread is deleted.
+A store keeps items under namespaces. Every node with a `store` parameter gets it, also in subgraphs. It is not part of
+a thread: a put takes effect at once, and stays when the thread is deleted.
 
 python examples/14_memory.py
 """
@@ -34,7 +34,7 @@ class Context(TypedDict):
 async def remember(chat: Chat, runtime: Runtime[Context], store: BaseStore) -> Learned:
     if chat["says"].startswith("I like "):
         food = chat["says"].removeprefix("I like ")
-        # The key says what it is about: who says it twice is remembered once.
+        # The key is the subject: the same statement twice gives one item.
         await store.aput(("users", runtime.context["user"], "food"), food, {"food": food, "likes": True})
     return {}
 

@@ -1,1 +1,1 @@
-"""Programs to read and to run. Each works offline, and the tests run them all."""
+"""Programs to read and to run. Each works offline, and the tests run all of them."""

@@ -1,5 +1,5 @@
 """Audit a tree of Python sources: one task per file, folded into a report, durable while it runs.
 
-Start reading with `graph.py`, which says what happens. `sources.py`, `audit.py`, `imports.py`, `ranking.py` and
-`report.py` are plain functions that know nothing of graphs.
+Start reading with `graph.py`, which defines the steps. `sources.py`, `audit.py`, `imports.py`, `ranking.py` and
+`report.py` are plain functions that do not depend on graphs.
 """

@@ -1,4 +1,4 @@
-"""`python -m examples.code_audit`: the audit as a program of its own, durable like any other run."""
+"""`python -m examples.code_audit`: the audit as a separate program, durable like any other run."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def main() -> int:
 
 
 async def audit(given: Input, db: str, thread: str) -> Output:
-    """Go on with what an earlier call has begun; when it has finished, begin anew."""
+    """Resume the thread if an earlier call left work; otherwise delete it and start a new audit."""
     async with SqliteSaver.from_conn_string(db) as saver:
         graph = builder.compile(saver)
         if (await graph.aget_state(thread)).next:

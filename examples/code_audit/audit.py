@@ -1,4 +1,4 @@
-"""What there is to say about one source file. Bytes in, facts out; nothing here raises, whatever the bytes are."""
+"""Audit one source file: bytes in, facts out. `audit` returns a finding for a bad file, and never raises."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Definition: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A named thing in a file; lines count from 1."""
+    """A named definition or import in a file; lines count from 1."""
 
     line: int
     name: str
@@ -34,14 +34,14 @@ class Function:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileAudit:
-    """What was found in one file.
+    """The facts about one file.
 
     Attributes:
         path: relative to the tree's root.
-        lines: all of them, blank ones and comments too.
-        functions, classes: how many are defined, at any depth.
+        lines: number of lines, blank ones and comments included.
+        functions, classes: numbers of definitions, at any depth.
         worst: the most complex function; None when there is none.
-        undocumented: public things without a docstring.
+        undocumented: public definitions without a docstring.
         unused: imports that nothing uses.
         problem: why the file could not be analysed; the other facts are missing then.
     """
@@ -60,14 +60,14 @@ def audit(path: str, data: bytes) -> FileAudit:
     """Audit a file.
 
     Args:
-        path: its name in the tree; it says whether the module is private, or a package's `__init__`.
-        data: its content, in whatever encoding it declares.
+        path: the file's name in the tree; shows whether the module is private, or a package's `__init__`.
+        data: the file's content, in the encoding that it declares.
     """
     lines = data.splitlines()
     try:
         tree = _parse(data)
-    except Exception as error:  # whatever a file of somebody else makes the parser raise is a fact about that file
-        return FileAudit(path=path, lines=len(lines), problem=_told(error))
+    except Exception as error:  # the parser may raise anything for a bad file: report it as a fact about that file
+        return FileAudit(path=path, lines=len(lines), problem=_describe(error))
     functions = sorted(_functions(tree), key=lambda function: (-function.complexity, function.line, function.name))
     nodes = list(ast.walk(tree))
     exports = exported_names(nodes)
@@ -83,19 +83,19 @@ def audit(path: str, data: bytes) -> FileAudit:
     )
 
 
-# ---- parsing ---------------------------------------------------------------------------------------------------------
-
 _parsing = threading.Lock()
 
 
 def _parse(data: bytes) -> ast.Module:
-    """The syntax tree. Tasks parse in many threads, and the parser holds the GIL anyway: so one at a time."""
-    with _parsing, warnings.catch_warnings():  # whose filters are the whole process's
-        warnings.simplefilter("ignore")  # a bad escape in somebody's file is not for our reader's terminal
+    """Return the syntax tree of a source."""
+    # Tasks parse in many threads, and warning filters belong to the whole process: without the lock, one thread would
+    # restore the filters during another's parsing. The parser holds the GIL anyway, so the lock costs no time.
+    with _parsing, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a bad escape in an audited file is no warning for this program's user
         return ast.parse(data)
 
 
-def _told(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     if isinstance(error, SyntaxError):
         where = f"line {error.lineno}: " if error.lineno else ""
         return f"{where}{error.msg}"
@@ -104,16 +104,12 @@ def _told(error: Exception) -> str:
     return f"{error}" or type(error).__name__
 
 
-# ---- complexity ------------------------------------------------------------------------------------------------------
-
 _FORKS = (ast.If, ast.IfExp, ast.For, ast.AsyncFor, ast.While, ast.ExceptHandler)
 
 
 def _functions(tree: ast.Module) -> Iterator[Function]:
-    """Every function with its complexity. One inside another counts by itself; a lambda is part of its function.
-
-    A list of what is still to do in place of recursion: an expression may be nested more deeply than Python's stack.
-    """
+    """Yield every function with its complexity. Nested functions count separately; a lambda is part of its function."""
+    # A work list instead of recursion: an expression may be nested more deeply than Python's stack.
     forks: list[int] = []
     places: list[Place] = []
     todo: list[tuple[ast.AST, str, int]] = [(tree, "", -1)]
@@ -135,7 +131,7 @@ def _functions(tree: ast.Module) -> Iterator[Function]:
 
 
 def _forks(node: ast.AST) -> int:
-    """In how many more ways the program can go on, from this node alone."""
+    """Return the number of additional paths that this node alone creates."""
     if isinstance(node, _FORKS):
         return 1
     if isinstance(node, ast.BoolOp):
@@ -148,13 +144,10 @@ def _forks(node: ast.AST) -> int:
     return 0
 
 
-# ---- docstrings ------------------------------------------------------------------------------------------------------
-
-
 def _undocumented(tree: ast.Module, exports: Exports | None, path: str) -> Iterator[Place]:
-    """Public things without a docstring, by line. In a private module nothing is public.
+    """Yield public definitions without a docstring, by line. A private module has none.
 
-    What `__all__` lists is public, and nothing else is; without it, every name that has no leading underscore.
+    If the module has `__all__`, exactly its names are public; otherwise every name without a leading underscore is.
     """
     parts = PurePosixPath(path).with_suffix("").parts
     if any(part.startswith("_") and part not in ("__init__", "__main__") for part in parts):
@@ -165,7 +158,7 @@ def _undocumented(tree: ast.Module, exports: Exports | None, path: str) -> Itera
     documented: dict[str, bool] = {}
     lines: dict[str, int] = {}
     for name, node in _definitions(tree.body, "", public):
-        # Of variants for different platforms one docstring is enough.
+        # One docstring is enough for several definitions of a name, such as variants for platforms.
         documented[name] = documented.get(name, False) or ast.get_docstring(node, clean=False) is not None
         lines.setdefault(name, node.lineno)
     yield from (Place(lines[name], name) for name in sorted(lines, key=lines.__getitem__) if not documented[name])
@@ -174,7 +167,7 @@ def _undocumented(tree: ast.Module, exports: Exports | None, path: str) -> Itera
 def _definitions(
     body: Sequence[ast.stmt], scope: str, public: frozenset[str] | None
 ) -> Iterator[tuple[str, Definition]]:
-    """The public definitions of a module, or of a class and the classes in it; those inside functions are nobody's."""
+    """Yield the public definitions of a module or class, nested classes included. Functions hide their definitions."""
     todo: list[ast.AST] = list(reversed(body))
     while todo:
         node = todo.pop()
@@ -188,7 +181,7 @@ def _definitions(
 
 
 def _is_public(node: Definition) -> bool:
-    """A leading underscore hides; so do decorators that say that the documentation is elsewhere."""
+    """Return False for a leading underscore, and for decorators that leave the documentation elsewhere."""
     if node.name.startswith("_"):
         return False
     for decorator in node.decorator_list:

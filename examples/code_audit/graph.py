@@ -1,6 +1,6 @@
-"""The graph: list the files, one task for each of them, rank what they found, write the report.
+"""The graph: list the files, audit each in a task, rank the results, write the report.
 
-list_files --> audit_file (as often as there are files) --> rank_files --> write_report
+list_files --> audit_file (once per file) --> rank_files --> write_report
 
 pregel-async run examples.code_audit.graph:graph --input '{"root": "src"}'
 """
@@ -19,13 +19,13 @@ from .ranking import Ranked, Totals
 
 
 class Input(TypedDict, total=False):
-    """What a run takes; every key may be left out.
+    """The input of a run; every key is optional.
 
     Keys:
-        root: the tree, or a single file; None or nothing for the running interpreter's standard library.
+        root: the tree, or a single file; None or no key for the running interpreter's standard library.
         report: where to write the report; `code-audit.md` in the working directory by default.
-        limit: how many of the worst files to show; 20 by default.
-        skip: names of directories to pass over; `sources.SKIPPED` by default, `[]` for none.
+        limit: number of worst files to show; 20 by default.
+        skip: names of directories to skip; `sources.SKIPPED` by default, `[]` for none.
     """
 
     root: str | None
@@ -35,14 +35,14 @@ class Input(TypedDict, total=False):
 
 
 class State(Input):
-    """What is known while the run goes on.
+    """The state of a run.
 
     Keys:
-        tree, target: the input's root and report as absolute paths: a resume from another directory means the same.
+        tree, target: the input's root and report as absolute paths, so that a resume from another directory finds them.
         files: the paths to audit, relative to the tree.
-        audits: what was found: the reducer appends what each task returns, in the order of the sends. A thread that is
+        audits: the facts: the reducer appends each task's result, in the order of the sends. A thread that is
             used for a second audit still holds the first.
-        totals, worst: what the ranking made of it.
+        totals, worst: results of the ranking.
     """
 
     tree: str
@@ -54,7 +54,7 @@ class State(Input):
 
 
 class Output(TypedDict):
-    """What a run returns."""
+    """The result of a run."""
 
     report: str
     totals: Totals
@@ -62,7 +62,7 @@ class Output(TypedDict):
 
 
 class FileTask(TypedDict):
-    """What one task is sent: all that it needs, so that it does not look at the state that the others share."""
+    """The argument of one task: everything it needs, so that it does not depend on the shared state."""
 
     tree: str
     path: str
@@ -79,13 +79,13 @@ def list_files(state: State) -> dict[str, Any]:
 
 
 def one_task_per_file(state: State) -> list[Send] | Literal["rank_files"]:
-    """Fan out; a tree without files goes straight on."""
+    """Send one task per file; a tree without files goes directly to the ranking."""
     tasks = [Send("audit_file", FileTask(tree=state["tree"], path=path)) for path in state["files"]]
     return tasks or "rank_files"
 
 
 def audit_file(task: FileTask) -> dict[str, Any]:
-    """Audit one file. A plain function runs in a worker thread. Whatever is wrong with the file becomes a finding."""
+    """Audit one file. A plain function runs in a worker thread. A file that cannot be read becomes a finding."""
     try:
         data = sources.read(Path(task["tree"], task["path"]))
     except (OSError, sources.TooLarge) as error:
@@ -95,13 +95,13 @@ def audit_file(task: FileTask) -> dict[str, Any]:
 
 
 def rank_files(state: State) -> dict[str, Any]:
-    """Sum up, and choose the worst."""
+    """Sum up, and choose the worst files."""
     audits = _of_this_run(state)
     return {"totals": ranking.total(audits), "worst": ranking.rank(audits, state.get("limit", 20))}
 
 
 def write_report(state: State) -> dict[str, Any]:
-    """Write the report, with the picture of this graph in it. Done twice, it writes the same."""
+    """Write the report, with a drawing of this graph. Running it again writes the same file."""
     text = report.render(
         tree=state["tree"],
         totals=state["totals"],
@@ -115,7 +115,7 @@ def write_report(state: State) -> dict[str, Any]:
 
 
 def _of_this_run(state: State) -> list[FileAudit]:
-    """One audit for each file, the newest, in the order of the files."""
+    """Return the newest audit of each file, in the order of the files."""
     newest = {audit.path: audit for audit in state["audits"]}
     return [newest[path] for path in state["files"]]
 

@@ -1,4 +1,4 @@
-"""Imports that nothing uses. Whatever might be a use counts as one: a wrong accusation costs more than a missed one."""
+"""Find unused imports. Anything that may be a use counts as one: a false report costs more than a missed import."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Exports:
-    """What `__all__` says.
+    """The content of `__all__`.
 
     Attributes:
-        names: those that stand there.
-        dynamic: there may be more, made when the module runs.
+        names: the names in it.
+        dynamic: True if it may have more names at run time.
     """
 
     names: frozenset[str]
@@ -24,21 +24,21 @@ class Exports:
 def unused_imports(
     tree: ast.Module, nodes: Sequence[ast.AST], lines: Sequence[bytes], exports: Exports | None, *, package: bool
 ) -> list[tuple[int, str]]:
-    """The line and the text of each import that nothing uses, in order.
+    """Return line and text of each unused import, in order.
 
-    Never accused are:
-        - `from __future__`, `*`, and names with two underscores on each side, which are about the module itself;
+    Never reported are:
+        - `from __future__`, `*`, and names with two underscores on each side, which configure the module itself;
         - `import x as x`, a re-export (PEP 484), and `from _x import y`, by which a public module shows a private one;
-        - imports at the top of a package's `__init__` and in class bodies, which others reach as attributes;
-        - `import a.b` beside another import of `a`, for its submodule may be reached by that;
-        - imports that are allowed to fail, which probe for a module;
-        - lines that say `# noqa`.
+        - imports at the top of a package's `__init__` and in class bodies, which other code may use as attributes;
+        - `import a.b` next to another import of `a`, which may use the submodule;
+        - imports inside handlers for import errors, which probe for a module;
+        - lines with `# noqa`.
 
     Args:
-        nodes: all of the tree, in any order.
-        lines: the source's, for what comments say.
-        exports: what the module's `__all__` says, if it has one.
-        package: the module is a package's `__init__`.
+        nodes: all nodes of the tree, in any order.
+        lines: the source's lines, for comments.
+        exports: the module's `__all__`, if it has one.
+        package: True if the module is a package's `__init__`.
     """
     if (exports is not None and exports.dynamic) or _looks_at_itself(nodes):
         return []
@@ -47,7 +47,7 @@ def unused_imports(
     used.update(exports.names if exports is not None else ())
     suspects = [item for item in imported if item.binds not in used]
     if not suspects:
-        return []  # as most files are done here, the rest may be slow
+        return []  # most files return here, so the code below may be slow
     used.update(_named_in_strings(nodes), _named_in_comments(lines))
     packages = {item.module for item in imported if not item.is_dotted}
     return sorted(
@@ -58,7 +58,7 @@ def unused_imports(
 
 
 def exported_names(nodes: Iterable[ast.AST]) -> Exports | None:
-    """What the module assigns to `__all__`, or adds to it; None when it has none."""
+    """Return what the module assigns or adds to `__all__`, or None if it has no `__all__`."""
     names: set[str] = set()
     found = dynamic = False
     for node in nodes:
@@ -83,11 +83,8 @@ _LITERAL = (ast.List, ast.Tuple, ast.Constant, ast.BinOp, ast.Add, ast.Load)
 
 
 def _is_literal(node: ast.expr) -> bool:
-    """Whether lists, tuples and sums of them say everything by themselves."""
+    """Return True if the expression consists of literal lists, tuples and sums of them."""
     return all(isinstance(inner, _LITERAL) for inner in ast.walk(node))
-
-
-# ---- what is imported ------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +92,9 @@ class _Import:
     """One name of an import statement.
 
     Attributes:
-        module: the package at the root of what is imported; "" for a relative import.
-        binds: the name that the import makes.
-        is_dotted: it is `import a.b`, which loads a submodule besides.
+        module: the root package of the import; "" for a relative import.
+        binds: the name that the import defines.
+        is_dotted: True for `import a.b`, which also loads a submodule.
     """
 
     line: int
@@ -109,7 +106,8 @@ class _Import:
 
 
 def _imports(tree: ast.Module, *, package: bool) -> Iterator[_Import]:
-    """The imports that may be accused. A list of what is still to do, with whether imports found there are excused."""
+    """Yield the imports that may be reported."""
+    # A work list of nodes, with True if imports below the node are excused.
     todo: list[tuple[ast.AST, bool]] = [(node, package) for node in tree.body]
     while todo:
         node, excused = todo.pop()
@@ -121,7 +119,7 @@ def _imports(tree: ast.Module, *, package: bool) -> Iterator[_Import]:
             excused = False
         elif isinstance(node, ast.ClassDef) or _may_fail(node):
             excused = True
-        if not isinstance(node, ast.expr):  # imports are statements, and expressions hold none
+        if not isinstance(node, ast.expr):  # imports are statements; expressions contain none
             for child in ast.iter_child_nodes(node):
                 todo.append((child, excused))  # noqa: PERF401  # a generator per node would double the time
 
@@ -144,7 +142,7 @@ def _bindings(node: ast.Import | ast.ImportFrom) -> Iterator[_Import]:
 
 
 def _says_what_it_is(module: str, alias: ast.alias) -> bool:
-    """Whether `from module import alias` is there for something else than use in this file."""
+    """Return True if `from module import alias` has another purpose than use in this file."""
     name = alias.name
     is_dunder = name.startswith("__") and name.endswith("__")
     is_face = module.rpartition(".")[2].startswith("_")  # of `__future__` too
@@ -155,7 +153,7 @@ _PROBES = frozenset(("ImportError", "ModuleNotFoundError", "Exception", "BaseExc
 
 
 def _may_fail(node: ast.AST) -> bool:
-    """Whether an import in this block may fail: `try: ... except ImportError:`, `with suppress(ImportError):`."""
+    """Return True if imports in this block may fail (`try: ... except ImportError:`, `with suppress(ImportError):`)."""
     if isinstance(node, ast.Try):
         caught = [handler.type for handler in node.handlers]
         return None in caught or any(_names_probe(kind) for kind in caught if kind is not None)
@@ -175,11 +173,8 @@ def _silenced(item: _Import, lines: Sequence[bytes]) -> bool:
     return any(_NOQA.search(line) for line in lines[item.line - 1 : item.last_line])
 
 
-# ---- what is used ----------------------------------------------------------------------------------------------------
-
-
 def _looks_at_itself(nodes: Iterable[ast.AST]) -> bool:
-    """Whether the module looks up names of its own by text, so that nobody can tell what it uses."""
+    """Return True if the module looks up its own names by text, so that its uses are unknown."""
     for node in nodes:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             if node.func.id in ("globals", "locals") or (node.func.id == "vars" and not node.args):
@@ -195,7 +190,7 @@ _TAKES_TYPES = frozenset(("cast", "TypeVar", "NewType", "ForwardRef", "NamedTupl
 
 
 def _named_in_strings(nodes: Iterable[ast.AST]) -> Iterator[str]:
-    """Names in quoted annotations, in what typing's functions and subscripts are given, and in doctests."""
+    """Yield names in quoted annotations, in arguments of typing's functions and subscripts, and in doctests."""
     for node in nodes:
         quoted: list[ast.expr | None] = []
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):

@@ -1,4 +1,4 @@
-"""Which files deserve a look first: a score in points, each of which says what it is for."""
+"""Rank files by a score: the sum of points, each with a reason."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ EXPLAINED = (
     ("imports", "2 points for each import that nothing uses"),
     ("unreadable", "50 points for a file that cannot be analysed"),
 )
-"""What points are given for, in words."""
+"""The reasons for points, in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +23,8 @@ class Ranked:
 
     Attributes:
         path: relative to the tree's root.
-        score: points; 0 is best, and there is no worst.
-        why: the points by what they are for, as in `EXPLAINED`; those that are not 0.
+        score: points; 0 is best, and there is no upper limit.
+        why: the non-zero points by reason, as in `EXPLAINED`.
     """
 
     path: str
@@ -46,7 +46,7 @@ class Totals:
 
 
 def score(audit: FileAudit) -> Ranked:
-    """Give one file its points."""
+    """Return a file's score with its reasons."""
     complexity = 0 if audit.worst is None else audit.worst.complexity
     points = {
         "complexity": float(max(0, complexity - 10)),
@@ -60,13 +60,13 @@ def score(audit: FileAudit) -> Ranked:
 
 
 def rank(audits: Iterable[FileAudit], limit: int) -> list[Ranked]:
-    """The worst files, the worst first; files without a point are none of them."""
+    """Return at most `limit` files, worst first. Files without points are left out."""
     ranked = sorted((score(audit) for audit in audits), key=lambda item: (-item.score, item.path))
     return [item for item in ranked[: max(0, limit)] if item.score]
 
 
 def total(audits: Sequence[FileAudit]) -> Totals:
-    """Sum up."""
+    """Return the sums over all files."""
     return Totals(
         files=len(audits),
         lines=sum(audit.lines for audit in audits),

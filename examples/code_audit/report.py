@@ -1,4 +1,4 @@
-"""The report, as Markdown: the same text for the same tree, so that two of them can be compared line by line."""
+"""The report, as Markdown: the same text for the same tree, so that two reports can be compared line by line."""
 
 from __future__ import annotations
 
@@ -13,22 +13,24 @@ from .audit import FileAudit, Place
 from .ranking import EXPLAINED, Ranked, Totals
 
 COMPLEX = 20
-"""From this complexity on a function is listed as a finding."""
+"""The smallest complexity at which a function is listed as a finding."""
 
 NAMES = 12
-"""How many undocumented names of one file are written out."""
+"""The number of undocumented names that are listed per file."""
 
 
 def render(
     *, tree: str, totals: Totals, worst: Sequence[Ranked], audits: Sequence[FileAudit], drawing: str, limit: int
 ) -> str:
-    """The report's text.
+    """Return the report's text.
 
     Args:
-        worst: in the order in which they are shown.
-        audits: of all files, in the order of their paths.
+        tree: the tree's path, for the title.
+        totals: sums over all files.
+        worst: the worst files, in the order to show them.
+        audits: the audits of all files, in the order of their paths.
         drawing: the graph that did the work, as mermaid.
-        limit: how long lists of findings may get that are not complete.
+        limit: the largest number of functions to list by complexity.
     """
     sections = (
         [f"# Code audit of `{tree}`", f"Read with the grammar of Python {sys.version_info[0]}.{sys.version_info[1]}."],
@@ -42,10 +44,14 @@ def render(
 
 
 def write(text: str, path: Path) -> None:
-    """Put the report in place at once: whoever looks sees the old one or the new one, and never half of it.
+    """Write the report atomically: a reader sees the old report or the new one, and never a part.
+
+    Args:
+        text: the report.
+        path: the file; its directory is created if it is missing.
 
     Raises:
-        OSError: the directory cannot be made or written.
+        OSError: the directory cannot be created or written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with NamedTemporaryFile(
@@ -59,9 +65,6 @@ def write(text: str, path: Path) -> None:
         except BaseException:
             os.unlink(file.name)
             raise
-
-
-# ---- parts -----------------------------------------------------------------------------------------------------------
 
 
 def _totals(totals: Totals) -> Iterator[str]:
@@ -125,15 +128,12 @@ def _shortened(lines: Sequence[str], limit: int) -> Iterator[str]:
         yield f"- and {len(lines) - limit} more"
 
 
-# ---- Markdown --------------------------------------------------------------------------------------------------------
-
-
 def _at(path: str, line: int) -> str:
     return _code(f"{path}:{line}")
 
 
 def _code(text: str) -> str:
-    """Text as it stands, as far as Markdown lets it."""
+    """Return text as inline code, with characters replaced that Markdown cannot show there."""
     return "`" + text.replace("`", "'").replace("\n", " ") + "`"
 
 
@@ -144,7 +144,7 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
 
 
 def _spaced(lines: Iterable[str]) -> Iterator[str]:
-    """Blank lines between what is not one list or one table."""
+    """Insert blank lines between lines that do not belong to the same list or table."""
     before: str | None = None
     for line in lines:
         kind = line[0] if line[0] in "|-" else ""

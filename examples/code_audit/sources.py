@@ -1,4 +1,4 @@
-"""Which files a tree has, and what is in one of them."""
+"""Find the Python files of a tree, and read them."""
 
 from __future__ import annotations
 
@@ -17,31 +17,36 @@ SKIPPED = (
     "test",
     "tests",
 )
-"""Names of directories that are passed over by default: other people's code, and tests with their broken fixtures."""
+"""Names of directories that are skipped by default: third-party code, and tests with their broken fixtures."""
 
 ENVIRONMENT = "pyvenv.cfg"
-"""What marks a virtual environment, which is passed over as long as anything is. (`venv` is a package's name too.)"""
+"""The file that marks a virtual environment, which is skipped if any names are. (`venv` is also a package's name.)"""
 
 LARGEST = 4_000_000
-"""Bytes. A syntax tree takes about a hundred times its source; what is larger than this was generated."""
+"""The largest file to parse, in bytes. A syntax tree takes about a hundred times its source; larger files are
+generated code."""
 
 
 class TooLarge(Exception):
-    """A file that is not worth the memory of parsing it."""
+    """Raised for a file that is larger than `LARGEST`."""
 
 
 def standard_library() -> Path:
-    """Where the running interpreter keeps its own."""
+    """Return the directory of the running interpreter's standard library."""
     return Path(sysconfig.get_path("stdlib"))
 
 
 def find(root: Path, skip: Collection[str] = SKIPPED) -> list[str]:
-    """The Python files under `root`, as paths relative to it with `/`, in an order that no file system has a say in.
+    """Return the Python files under `root`, as relative paths with `/`, in the same order on every file system.
+
+    Args:
+        root: the directory to search.
+        skip: names of directories to skip. An empty collection also searches virtual environments.
 
     Raises:
-        OSError: `root` cannot be listed. Directories below it that cannot be are passed over.
+        OSError: `root` cannot be listed. Directories below `root` that cannot be listed are skipped.
     """
-    os.scandir(root).close()  # os.walk would say nothing
+    os.scandir(root).close()  # os.walk ignores errors: raise here if root cannot be listed
     found = (
         PurePosixPath(Path(folder, name).relative_to(root).as_posix())
         for folder, names in _walk(root, skip)
@@ -61,11 +66,14 @@ def _walk(root: Path, skip: Collection[str]) -> Iterator[tuple[str, list[str]]]:
 
 
 def read(file: Path) -> bytes:
-    """A file's bytes.
+    """Return a file's bytes.
+
+    Args:
+        file: the file's path.
 
     Raises:
-        OSError: it cannot be read; it may be gone since it was listed.
-        TooLarge
+        OSError: the file cannot be read; it may have been removed since it was listed.
+        TooLarge: the file is larger than `LARGEST`.
     """
     with file.open("rb") as stream:
         data = stream.read(LARGEST + 1)
