@@ -128,7 +128,7 @@ class RenewsNothing(InMemorySaver):
         self._held(claim)
 
 
-@caught_by("test_a_lapsed_claim_that_nobody_took_still_holds")
+@caught_by("test_an_expired_claim_holds_until_it_is_taken_over")
 class ComparesWithTheClock(InMemorySaver):
     def _held(self, claim: Claim) -> Any:
         thread = super()._held(claim)
@@ -203,7 +203,7 @@ class WaitsInTheMiddle(InMemorySaver):
         await super().commit(claim, replace(commit, rows=(), head=None))
 
 
-@caught_by("test_a_cancelled_claim_is_nobodys", "test_a_cancelled_claim_at_each_await")
+@caught_by("test_a_cancelled_claim_is_released", "test_a_cancelled_claim_at_each_await")
 class LeavesACancelledClaim(InMemorySaver):
     async def claim(self, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Claim:
         claim = await super().claim(thread_id, owner, now=now, expires_at=expires_at)

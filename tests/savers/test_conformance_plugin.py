@@ -111,7 +111,7 @@ def test_beside_other_tests(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        (["--saver", "store"], "--saver is told as package.module:function"),
+        (["--saver", "store"], "--saver takes package.module:function"),
         (["--saver", "stare:sqlite"], "No module named 'stare'"),
         (["--saver", "store:postgres"], "has no attribute 'postgres'"),
         (["--saver", "store:nothing"], "that is 7, and not a function"),

@@ -40,12 +40,12 @@ def key(name: str = "k", *namespace: str) -> FullKey:
     return (namespace or ("ns",), name)
 
 
-async def keeps(cache: BaseCache, *keys: FullKey, ttl: float | None = None) -> None:
+async def put_entries(cache: BaseCache, *keys: FullKey, ttl: float | None = None) -> None:
     """Keep an entry under each key; its value says which it is."""
     await cache.aset({one: (repr(one).encode(), ttl) for one in keys})
 
 
-async def kept(cache: BaseCache, keys: Iterable[FullKey]) -> list[FullKey]:
+async def present_keys(cache: BaseCache, keys: Iterable[FullKey]) -> list[FullKey]:
     """Those of the keys that have an entry. Each is its own."""
     found = await cache.aget(keys)
     assert all(value == repr(one).encode() for one, value in found.items())
@@ -87,8 +87,8 @@ class CacheConformance:
         assert await cache.aget([]) == {}
         assert await cache.aget([key()]) == {}
         await cache.aset({})
-        await keeps(cache, key("a"))
-        assert await kept(cache, [key("a"), key("b"), key("a")]) == [key("a")]
+        await put_entries(cache, key("a"))
+        assert await present_keys(cache, [key("a"), key("b"), key("a")]) == [key("a")]
         assert await cache.aget(iter([key("a")])) == await cache.aget([key("a")])
 
     async def test_the_last_value_is_kept(self, cache: BaseCache) -> None:
@@ -105,14 +105,14 @@ class CacheConformance:
         ]
         keys += [(("a", "b"), "c"), (("a",), "bc"), (("ab",), "c"), (("", ""), ""), (("", "", ""), "")]
         for one in set(keys):
-            await keeps(cache, one)
-        assert await kept(cache, keys) == list(dict.fromkeys(keys))
+            await put_entries(cache, one)
+        assert await present_keys(cache, keys) == list(dict.fromkeys(keys))
 
     async def test_many_at_once(self, cache: BaseCache) -> None:
         """P11: as many as a wide superstep has tasks."""
         keys = [key(str(number)) for number in range(1500)]
-        await keeps(cache, *keys)
-        assert await kept(cache, keys) == keys
+        await put_entries(cache, *keys)
+        assert await present_keys(cache, keys) == keys
 
     async def test_nothing_that_is_passed_or_returned_is_shared(self, cache: BaseCache) -> None:
         """P1: who changes a mapping that was passed in or handed out changes nothing that is kept."""
@@ -156,42 +156,42 @@ class CacheConformance:
 
     async def test_an_entry_expires(self, cache: BaseCache, clock: Clock) -> None:
         """P5: an entry is there for its time, and not at the end of it; one without a time stays."""
-        await keeps(cache, key("short"), ttl=10)
-        await keeps(cache, key("long"), ttl=20.5)
-        await keeps(cache, key("ever"))
+        await put_entries(cache, key("short"), ttl=10)
+        await put_entries(cache, key("long"), ttl=20.5)
+        await put_entries(cache, key("ever"))
         keys = [key("short"), key("long"), key("ever")]
         clock.now = NOW + 9.5
-        assert await kept(cache, keys) == keys
+        assert await present_keys(cache, keys) == keys
         clock.now = NOW + 10
-        assert await kept(cache, keys) == keys[1:]
+        assert await present_keys(cache, keys) == keys[1:]
         clock.now = NOW + 20.5
-        assert await kept(cache, keys) == keys[2:]
+        assert await present_keys(cache, keys) == keys[2:]
         clock.now = NOW + 1e9
-        assert await kept(cache, keys) == keys[2:]
+        assert await present_keys(cache, keys) == keys[2:]
 
     async def test_an_entry_written_again_has_a_time_of_its_own(self, cache: BaseCache, clock: Clock) -> None:
         """P5: the time runs from the last write, whether it is longer, shorter or none."""
         keys = [key("longer"), key("shorter"), key("ever")]
-        await keeps(cache, *keys, ttl=10)
+        await put_entries(cache, *keys, ttl=10)
         clock.now = NOW + 5
         for one, ttl in zip(keys, (10, 1, None), strict=True):
-            await keeps(cache, one, ttl=ttl)
-        await keeps(cache, key("another"))
+            await put_entries(cache, one, ttl=ttl)
+        await put_entries(cache, key("another"))
         clock.now = NOW + 6
-        assert await kept(cache, keys) == [keys[0], keys[2]]
+        assert await present_keys(cache, keys) == [keys[0], keys[2]]
         clock.now = NOW + 14
-        await keeps(cache, key("another"))
-        assert await kept(cache, keys) == [keys[0], keys[2]]
+        await put_entries(cache, key("another"))
+        assert await present_keys(cache, keys) == [keys[0], keys[2]]
         clock.now = NOW + 15
-        assert await kept(cache, keys) == [keys[2]]
+        assert await present_keys(cache, keys) == [keys[2]]
 
     async def test_an_expired_entry_may_come_again(self, cache: BaseCache, clock: Clock) -> None:
         """P5: its key is as good as new."""
-        await keeps(cache, key(), ttl=1)
+        await put_entries(cache, key(), ttl=1)
         clock.now = NOW + 2
-        assert await kept(cache, [key()]) == []
-        await keeps(cache, key(), ttl=1)
-        assert await kept(cache, [key()]) == [key()]
+        assert await present_keys(cache, [key()]) == []
+        await put_entries(cache, key(), ttl=1)
+        assert await present_keys(cache, [key()]) == [key()]
 
     @pytest.mark.parametrize(
         ("namespaces", "cleared"),
@@ -214,20 +214,20 @@ class CacheConformance:
     ) -> None:
         """P5: a namespace is cleared with all that are inside it, and with nothing beside it."""
         keys = [(namespace, name) for namespace in ALL for name in ("k", "")]
-        await keeps(cache, *keys)
+        await put_entries(cache, *keys)
         await cache.aclear(namespaces)
-        assert await kept(cache, keys) == [one for one in keys if one[0] not in cleared]
-        await keeps(cache, *keys)
-        assert await kept(cache, keys) == keys
+        assert await present_keys(cache, keys) == [one for one in keys if one[0] not in cleared]
+        await put_entries(cache, *keys)
+        assert await present_keys(cache, keys) == keys
 
     @pytest.mark.parametrize("mistake", ["ns", ["ns"], [["ns"]], [("ns", 1)], [None]], ids=repr)
     async def test_what_is_no_namespace_clears_nothing(self, cache: BaseCache, mistake: Any) -> None:
         """P11: a text in the place of a namespace is refused; it does not clear that of its letters."""
         keys = [key("k", "ns"), key("k", "n")]
-        await keeps(cache, *keys)
+        await put_entries(cache, *keys)
         with pytest.raises(TypeError):
             await cache.aclear(mistake)
-        assert await kept(cache, keys) == keys
+        assert await present_keys(cache, keys) == keys
 
     async def test_one_cache_in_many_threads(self, cache: BaseCache) -> None:
         """P13: one open cache serves ten OS threads at once, each with a loop of its own, asyncio and trio."""
@@ -235,12 +235,12 @@ class CacheConformance:
         async def run(number: int) -> None:
             for step in range(20):
                 mine = key(str(step), "thread", str(number))
-                await keeps(cache, mine, key("shared"))
-                assert await kept(cache, [mine, key("shared")]) == [mine, key("shared")]
+                await put_entries(cache, mine, key("shared"))
+                assert await present_keys(cache, [mine, key("shared")]) == [mine, key("shared")]
                 if step == 10:
                     await cache.aclear([("thread", str(number))])
             all_of_them = [key(str(step), "thread", str(number)) for step in range(20)]
-            assert await kept(cache, all_of_them) == all_of_them[11:]
+            assert await present_keys(cache, all_of_them) == all_of_them[11:]
 
         await in_threads(*repeated(run, THREADS))
 
@@ -251,10 +251,10 @@ class CacheConformance:
 
         async def enter() -> None:
             opened.append(await manager.__aenter__())
-            await keeps(opened[0], key())
+            await put_entries(opened[0], key())
 
         async def use() -> None:
-            assert await kept(opened[0], [key()]) == [key()]
+            assert await present_keys(opened[0], [key()]) == [key()]
 
         async def leave() -> None:
             await manager.__aexit__(None, None, None)
@@ -273,8 +273,8 @@ class CacheConformance:
                     await anyio.lowlevel.checkpoint()
                 group.cancel_scope.cancel()
             assert (await cache.aget([key()]))[key()] in (b"before", b"after")
-            await keeps(cache, key())
-            assert await kept(cache, [key()]) == [key()]
+            await put_entries(cache, key())
+            assert await present_keys(cache, [key()]) == [key()]
 
     async def test_ten_callers_compute_once(self, cache: BaseCache) -> None:
         """P5: single flight: of ten that want the same at the same time, in ten threads, one computes it."""

@@ -11,7 +11,7 @@ from ...errors import CheckpointError, ThreadBusyError
 from .suite import OpenSaver, Suite, cid, commit, everything, in_threads, record, row, take
 
 
-class Atomic(Suite):
+class AtomicCommits(Suite):
     async def test_a_commit_is_stored_whole(self, saver: BaseCheckpointSaver) -> None:
         """P3: rows, head, records and cleared records are there when it returns."""
         claim = await take(saver)
@@ -92,7 +92,7 @@ class Atomic(Suite):
                 number = len(chain.rows)
                 assert chain.head == chain.rows[-1].checkpoint_id == cid(number)
                 assert chain.records == (record(number, "task"),)
-                assert seen <= chain.head, "a reader went back in time"
+                assert seen <= chain.head, "a reader saw an older superstep after a newer one"
                 seen = chain.head
                 if last:
                     assert number == steps - 1

@@ -13,7 +13,7 @@ from ...abc import BaseCheckpointSaver
 from ...codec import unseal
 from ...errors import CorruptCheckpointError, UnsupportedFormatError
 from ...records import CheckpointTuple, EventRow
-from .random_threads import Growing, Key
+from .random_threads import Key, RandomThread
 from .suite import MANY, Suite, offers, stored
 
 
@@ -31,7 +31,7 @@ class Cell(NamedTuple):
     put: Callable[[object], None]
 
 
-WRONG: Final[tuple[object, ...]] = (
+REPLACEMENTS: Final[tuple[object, ...]] = (
     *(None, 0, 1, -1, 7, 2**31, 2**62, 2**63 - 1, -(2**63), 1.5, -0.0, 1e308),
     *("", "x", "a\x00", "\ufeff", "[]", "{}", '{"a": 1', "null", "1", "9" * 400, "result", "head"),
     *(b"", b"\x00", b"\xff\xfe", b"{}", b"\xc1F", b"\xc1F\x01" + bytes(12), bytes(100)),
@@ -39,9 +39,9 @@ WRONG: Final[tuple[object, ...]] = (
 """What may stand where something else was."""
 
 
-def damaged(value: object, chance: random.Random) -> Iterator[object]:
+def damaged_values(value: object, chance: random.Random) -> Iterator[object]:
     """What damage may make of a value."""
-    yield from WRONG
+    yield from REPLACEMENTS
     if isinstance(value, bytes | memoryview | bytearray) and value:
         data = bytes(value)
         for _ in range(8):
@@ -78,28 +78,28 @@ class Damage(Suite):
         """P11: every verb that reads gives what was stored, records of the right types, or CorruptCheckpointError
         (UnsupportedFormatError, where it says that it is newer); a state is the right one or none."""
         if cells is None:
-            pytest.skip("this saver gives no way to what it stores (fixture `cells`)")
-        await Growing(saver, "t", 5).grow(12)
-        await Growing(saver, "u", 6, first=1000).grow(3)
+            pytest.skip("this saver gives no access to its stored values (fixture `cells`)")
+        await RandomThread(saver, "t", 5).grow(12)
+        await RandomThread(saver, "u", 6, first=1000).grow(3)
         before = await stored(saver)
         right = await states(saver)
         chance = random.Random(1)
         met: set[str] = set()
         for cell in sample(cells(), self.damages, chance):
             whole = cell.get()
-            value = chance.choice([*damaged(whole, chance)])
+            value = chance.choice([*damaged_values(whole, chance)])
             try:
                 cell.put(value)
             except Exception:
                 continue  # the database does not take it
             met.add(cell.place)
-            await self._is_read(saver, right, f"{cell.place}: {value!r} instead of {whole!r}")
+            await self._check_readers(saver, right, f"{cell.place}: {value!r} instead of {whole!r}")
             cell.put(whole)
         assert met, "no cell could be damaged"
         assert await stored(saver) == before
         assert await states(saver) == right
 
-    async def _is_read(self, saver: BaseCheckpointSaver, right: dict[Key, CheckpointTuple], where: str) -> None:
+    async def _check_readers(self, saver: BaseCheckpointSaver, right: dict[Key, CheckpointTuple], where: str) -> None:
         """Ask every reader."""
         for name, read in readers(saver, right).items():
             try:
@@ -108,7 +108,7 @@ class Damage(Suite):
                 continue
             except Exception as error:
                 raise AssertionError(f"{name} raises {error!r}. {where}") from error
-            wrong = next(ill_typed(found), None)
+            wrong = next(ill_typed_records(found), None)
             assert wrong is None, f"{name} gives {wrong}. {where}"
             for one in found if isinstance(found, list) else [found]:
                 if isinstance(one, CheckpointTuple):
@@ -196,19 +196,19 @@ def parents_of(listed: Iterable[CheckpointTuple]) -> set[Key]:
     return {(place["checkpoint_ns"], place["checkpoint_id"]) for place in places}
 
 
-def ill_typed(found: Any) -> Iterator[object]:
+def ill_typed_records(found: Any) -> Iterator[object]:
     """Records with a field of another type than the port says."""
     if isinstance(found, tuple | list):
         for one in found:
-            yield from ill_typed(one)
+            yield from ill_typed_records(one)
     elif isinstance(found, msgspec.Struct) and not isinstance(found, CheckpointTuple):
         fields = {name: getattr(found, name) for name in found.__struct_fields__}
         for name, value in fields.items():
             if isinstance(value, tuple) and value and isinstance(value[0], msgspec.Struct):
-                yield from ill_typed(value)
+                yield from ill_typed_records(value)
                 fields[name] = ()
             elif isinstance(value, msgspec.Struct):
-                yield from ill_typed(value)
+                yield from ill_typed_records(value)
                 fields[name] = msgspec.structs.asdict(value)
         try:
             msgspec.convert(fields, type(found), builtin_types=(bytes,))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from .suite import OpenSaver, Suite, cid, commit, everything, record, row, take
 
 
-class Durable(Suite):
+class Durability(Suite):
     async def test_another_saver_sees_what_was_acknowledged(self, open_saver: OpenSaver) -> None:
         """P4: what a verb has stored when it returns, a second saver on the same storage reads at once."""
         async with open_saver() as first, open_saver() as second:

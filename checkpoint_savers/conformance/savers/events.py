@@ -52,7 +52,7 @@ async def expires_at(saver: BaseCheckpointSaver, claim: Claim) -> float | None:
     return caught.value.expires_at
 
 
-class Events(Suite):
+class StreamEvents(Suite):
     async def test_events_come_back_in_the_order_of_their_keys(self, saver: BaseCheckpointSaver) -> None:
         """P4: by checkpoint, epoch and position, the numbers as numbers, whatever they were stored by and when."""
         claim = await take(saver)
@@ -121,7 +121,7 @@ class Events(Suite):
             since: EventKey | None = None
             while page := await saver.events("t", since=since, limit=limit):
                 assert len(page) <= limit
-                assert since is None or page[0].key >= since, "the reader was sent back"
+                assert since is None or page[0].key >= since, "a page repeats earlier results"
                 pages += page
                 checkpoint, epoch, position = page[-1].key
                 since = (checkpoint, epoch, position + 1)
@@ -213,7 +213,7 @@ class Events(Suite):
         await saver.commit(claim, commit(events=[event(1, 3, "tail")], clears=[record(1, "a")], releases=True))
         assert [one.kind for one in await saver.events("t")] == ["part", "part", "tail"]
         again = await take(saver, run="run-2")
-        assert again.newest == cid(1), "events make no checkpoint"
+        assert again.newest == cid(1), "events are not checkpoints"
 
     async def test_a_reader_of_a_checkpoint_finds_its_events(
         self, saver: BaseCheckpointSaver, open_saver: OpenSaver

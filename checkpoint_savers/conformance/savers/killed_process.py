@@ -21,13 +21,13 @@ import anyio
 
 from ...abc import BaseCheckpointSaver
 from ...records import Claim
-from .scenarios import CHANGE, MOVE, NEXT, WHOLE, filling
+from .scenarios import CHANGE, MOVE, NEXT, WHOLE, fill_commits
 from .suite import LATER, OpenSaver, commit, event, record, row, take
 
 THREADS: Final = ("t", "u", "v")
 """The threads that the process writes."""
 
-ALONE: Final = frozenset(
+EFFECT_FREE: Final = frozenset(
     {
         *("builtins", "types", "collections", "functools", "itertools", "operator", "math", "time", "zlib", "select"),
         *("_abc", "_asyncio", "_collections", "_contextvars", "_functools", "_heapq", "_operator", "_queue", "_random"),
@@ -59,7 +59,7 @@ def _do(thread: str, work: Callable[[BaseCheckpointSaver, Claim], Awaitable[None
 
 STEPS: Final[tuple[Step, ...]] = (
     _claim("t"),
-    *(_do("t", work) for work in filling()),
+    *(_do("t", work) for work in fill_commits()),
     _do("t", lambda saver, claim: saver.record(claim, [record(7, "x", 5), record(7, "y", 6)], expires_at=LATER)),
     _do("t", lambda saver, claim: saver.commit(claim, NEXT)),
     _do("t", lambda saver, claim: saver.rewrite(claim, CHANGE), "rewrite"),
@@ -82,7 +82,7 @@ def steps(lacks: Collection[str]) -> list[Step]:
     return [step for step in STEPS if not set(step.needs) & set(lacks)]
 
 
-class Death(NamedTuple):
+class CrashPoint(NamedTuple):
     """Where the process dies.
 
     Attributes:
@@ -94,11 +94,11 @@ class Death(NamedTuple):
     after: float | None
 
 
-class _Reaper:
+class _CrashInjector:
     """Counts calls in all threads, while a verb is under way, and ends the process at one of them."""
 
-    def __init__(self, death: Death) -> None:
-        self._death = death
+    def __init__(self, crash_point: CrashPoint) -> None:
+        self._crash_point = crash_point
         self._numbers = itertools.count(1)
         self.active = False
         self.counted = 0
@@ -107,40 +107,42 @@ class _Reaper:
         threading.setprofile(self)
         sys.setprofile(self)
 
-    def __call__(self, frame: FrameType, happened: str, what: Any) -> None:
-        if not self.active or happened != "c_call" or _alone(what):
+    def __call__(self, frame: FrameType, profile_event: str, function: Any) -> None:
+        if not self.active or profile_event != "c_call" or _is_effect_free(function):
             return
         self.counted = number = next(self._numbers)
-        if number != self._death.call:
+        if number != self._crash_point.call:
             return
-        if self._death.after is None:
+        if self._crash_point.after is None:
             os.kill(os.getpid(), getattr(signal, "SIGKILL", signal.SIGTERM))
         else:
-            signal.setitimer(signal.ITIMER_REAL, self._death.after)
+            signal.setitimer(signal.ITIMER_REAL, self._crash_point.after)
 
 
-def _alone(function: Any) -> bool:
+def _is_effect_free(function: Any) -> bool:
     owner = getattr(function, "__self__", None)
     module = owner.__name__ if isinstance(owner, ModuleType) else type(owner).__module__
-    return module in ALONE
+    return module in EFFECT_FREE
 
 
-def live(opener: OpenSaver, backend: str, lacks: Collection[str], death: Death, told: Connection) -> None:
+def run_steps(
+    opener: OpenSaver, backend: str, lacks: Collection[str], crash_point: CrashPoint, progress: Connection
+) -> None:
     """What the process does. It tells each step that is done, with the number of calls counted so far."""
-    reaper = _Reaper(death)
+    injector = _CrashInjector(crash_point)
 
     async def main() -> None:
         async with opener() as saver:
             claims: Claims = {}
             for step in steps(lacks):
-                reaper.active = True
+                injector.active = True
                 await step.act(saver, claims)
-                reaper.active = False
-                told.send(reaper.counted)
+                injector.active = False
+                progress.send(injector.counted)
 
-    if death.after is not None:
+    if crash_point.after is not None:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    reaper.install()
+    injector.install()
     try:
         anyio.run(main, backend=backend)
     finally:

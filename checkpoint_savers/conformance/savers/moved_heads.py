@@ -26,7 +26,7 @@ from .suite import (
 )
 
 
-class Moving(Suite):
+class MovedHeads(Suite):
     async def test_the_head_moves(self, saver: BaseCheckpointSaver, open_saver: OpenSaver) -> None:
         """P5: back and forth among the stored checkpoints; what a reader gets by default is that one, with its
         chain and its records; nothing is stored or lost by it, and the next row goes on from there."""

@@ -71,16 +71,16 @@ class OneWriter(Suite):
             await saver.claim("t", here("run-2"), now=LATER - 0.001, expires_at=LATER + 30)
         await saver.claim("t", here("run-2"), now=LATER, expires_at=LATER + 30)
 
-    async def test_a_claim_lapses_when_its_process_is_gone(self, saver: BaseCheckpointSaver, gone: Owner) -> None:
+    async def test_a_claim_lapses_when_its_process_is_gone(self, saver: BaseCheckpointSaver, dead_owner: Owner) -> None:
         """P6: after SIGKILL, the next run on the same machine need not wait."""
-        dead = await saver.claim("t", gone, now=NOW, expires_at=LATER)
+        dead = await saver.claim("t", dead_owner, now=NOW, expires_at=LATER)
         await saver.commit(dead, commit(row(1)))
         claim = await take(saver)
         assert claim.epoch == dead.epoch + 1 and claim.newest == cid(1)
         with pytest.raises(ThreadBusyError):
             await saver.commit(dead, commit(row(2, 1), head=1))
 
-    async def test_what_cannot_be_known_counts_as_alive(self, saver: BaseCheckpointSaver, gone: Owner) -> None:
+    async def test_what_cannot_be_known_counts_as_alive(self, saver: BaseCheckpointSaver, dead_owner: Owner) -> None:
         """P6: a process of another machine is not looked for on this one."""
         await saver.claim("t", elsewhere("run-1"), now=NOW, expires_at=LATER)
         with pytest.raises(ThreadBusyError):
@@ -133,7 +133,7 @@ class OneWriter(Suite):
         await saver.release(old)
         await saver.commit(new, commit(row(1)))
 
-    async def test_a_lapsed_claim_that_nobody_took_still_holds(self, saver: BaseCheckpointSaver) -> None:
+    async def test_an_expired_claim_holds_until_it_is_taken_over(self, saver: BaseCheckpointSaver) -> None:
         """P6: a commit is compared with the claim, not with the clock: a run that was slow has lost nothing."""
         claim = await saver.claim("t", here("run-1"), now=NOW, expires_at=NOW)
         await saver.commit(claim, commit(row(1)))

@@ -8,7 +8,7 @@ import pytest
 
 from ...abc import BaseCheckpointSaver
 from ...records import Claim, Owner
-from .scenarios import DEEDS, Deed
+from .scenarios import WRITE_SCENARIOS, WriteScenario
 from .suite import LATER, NOW, Suite, elsewhere, here, in_threads, offers, refused, stored, take
 
 Loss = Callable[[BaseCheckpointSaver, Claim], Awaitable[object]]
@@ -22,11 +22,11 @@ async def taken_again(saver: BaseCheckpointSaver, claim: Claim) -> object:
     return await saver.claim(claim.thread_id, claim.owner, now=NOW, expires_at=LATER)
 
 
-async def given_up(saver: BaseCheckpointSaver, claim: Claim) -> None:
+async def released(saver: BaseCheckpointSaver, claim: Claim) -> None:
     await saver.release(claim)
 
 
-async def passed_on(saver: BaseCheckpointSaver, claim: Claim) -> object:
+async def released_and_reacquired(saver: BaseCheckpointSaver, claim: Claim) -> object:
     await saver.release(claim)
     return await take(saver, claim.thread_id, "run-2")
 
@@ -36,46 +36,46 @@ async def deleted(saver: BaseCheckpointSaver, claim: Claim) -> None:
     await saver.adelete_thread(claim.thread_id)
 
 
-async def made_anew(saver: BaseCheckpointSaver, claim: Claim) -> object:
+async def recreated(saver: BaseCheckpointSaver, claim: Claim) -> object:
     await deleted(saver, claim)
     new = await saver.claim(claim.thread_id, elsewhere("run-2"), now=NOW, expires_at=LATER)
-    assert new.epoch == claim.epoch, "the number alone does not tell them apart"
+    assert new.epoch == claim.epoch, "the epoch alone does not distinguish the two claims"
     return new
 
 
-LOSSES: tuple[Loss, ...] = (taken_over, taken_again, given_up, passed_on, deleted, made_anew)
+LOSSES: tuple[Loss, ...] = (taken_over, taken_again, released, released_and_reacquired, deleted, recreated)
 
 
 class Ownership(Suite):
-    @pytest.mark.parametrize("deed", DEEDS, ids=lambda deed: deed.name)
-    async def test_a_lost_claim_changes_nothing(self, saver: BaseCheckpointSaver, deed: Deed) -> None:
+    @pytest.mark.parametrize("scenario", WRITE_SCENARIOS, ids=lambda scenario: scenario.name)
+    async def test_a_lost_claim_changes_nothing(self, saver: BaseCheckpointSaver, scenario: WriteScenario) -> None:
         """P6: whichever verb is called under it, and however it was lost; who gives it up is told nothing, who wants to
         write is told that it is lost; and it is so the second time, too."""
         for loss in LOSSES:
             thread = loss.__name__
-            claim = await deed.prepare(saver, thread)
+            claim = await scenario.prepare(saver, thread)
             await loss(saver, claim)
             before = await stored(saver)
             for _ in range(2):
-                if deed.verb == "release":
-                    await deed.act(saver, claim)
+                if scenario.verb == "release":
+                    await scenario.act(saver, claim)
                 else:
-                    error = await refused(deed.act(saver, claim))
+                    error = await refused(scenario.act(saver, claim))
                     assert error.thread_id == thread
                 assert await stored(saver) == before, thread
             now = await saver.claim(thread, here("run-3"), now=LATER + 100, expires_at=LATER + 100)
             await saver.release(now)
             await saver.adelete_thread(thread)
-        claim = await deed.prepare(saver)
+        claim = await scenario.prepare(saver)
         before = await stored(saver)
-        await deed.act(saver, claim)  # it was the claim, and not the deed
+        await scenario.act(saver, claim)  # it was the claim, and not the scenario
         assert await stored(saver) != before or not offers(saver, "threads")  # which shows claims
 
-    @pytest.mark.parametrize("deed", DEEDS, ids=lambda deed: deed.name)
-    async def test_a_claim_of_another_run_or_thread(self, saver: BaseCheckpointSaver, deed: Deed) -> None:
+    @pytest.mark.parametrize("scenario", WRITE_SCENARIOS, ids=lambda scenario: scenario.name)
+    async def test_a_claim_of_another_run_or_thread(self, saver: BaseCheckpointSaver, scenario: WriteScenario) -> None:
         """P6: a claim is compared in all of its parts: its run, its number, its thread."""
-        claim = await deed.prepare(saver)
-        await deed.prepare(saver, "other", "run-other")
+        claim = await scenario.prepare(saver)
+        await scenario.prepare(saver, "other", "run-other")
         before = await stored(saver)
         rivals: list[tuple[str, int, Owner]] = [
             ("t", claim.epoch, here("run-2")),
@@ -86,28 +86,28 @@ class Ownership(Suite):
         ]
         for thread, epoch, owner in rivals:
             forged = Claim(thread_id=thread, epoch=epoch, owner=owner, newest=claim.newest)
-            if deed.verb == "release":
-                await deed.act(saver, forged)
+            if scenario.verb == "release":
+                await scenario.act(saver, forged)
             else:
-                await refused(deed.act(saver, forged))
+                await refused(scenario.act(saver, forged))
             assert await stored(saver) == before
-        await deed.act(saver, claim)
+        await scenario.act(saver, claim)
 
-    @pytest.mark.parametrize("deed", DEEDS, ids=lambda deed: deed.name)
-    async def test_taken_over_at_that_moment(self, saver: BaseCheckpointSaver, deed: Deed) -> None:
+    @pytest.mark.parametrize("scenario", WRITE_SCENARIOS, ids=lambda scenario: scenario.name)
+    async def test_taken_over_at_that_moment(self, saver: BaseCheckpointSaver, scenario: WriteScenario) -> None:
         """P6: of a verb, and a rival who takes the thread at the same moment, one is first: what is stored is what the
         verb left, with the rival's claim, or what was there before it, and then the verb was told."""
         for turn in range(4):
             thread = f"t{turn}"
-            claim = await deed.prepare(saver, thread)
+            claim = await scenario.prepare(saver, thread)
             before = await contents(saver, thread)
-            told: list[object] = []
+            errors: list[object] = []
 
-            async def act(claim: Claim = claim, told: list[object] = told) -> None:
+            async def act(claim: Claim = claim, errors: list[object] = errors) -> None:
                 try:
-                    await deed.act(saver, claim)
+                    await scenario.act(saver, claim)
                 except Exception as error:
-                    told.append(error)
+                    errors.append(error)
 
             async def rival(claim: Claim = claim) -> None:
                 await taken_over(saver, claim)
@@ -115,10 +115,10 @@ class Ownership(Suite):
             works = [act, rival]
             await in_threads(*(works if turn % 2 else reversed(works)))
             after = await contents(saver, thread)
-            if told:
-                assert [getattr(one, "lost", False) for one in told] == [True], told
+            if errors:
+                assert [getattr(one, "lost", False) for one in errors] == [True], errors
                 assert after == before
-            elif deed.name not in ("renew", "release"):
+            elif scenario.name not in ("renew", "release"):
                 assert after != before
             await refused(saver.renew(claim, expires_at=LATER + 60))
 

@@ -15,19 +15,19 @@ from ...ledger import Ledger, Reader
 from ...records import CheckpointId, CheckpointTuple, Claim, Commit, TaskId, TaskRecord
 from .suite import LATER, event, take
 
-BEGAN: Final = 1_760_000_000.0
+STARTED_AT: Final = 1_760_000_000.0
 """When the first superstep was, in unix seconds. Each is a minute after the one before."""
 
 Key = tuple[str, CheckpointId]
 
 
-def made_at(number: int) -> CheckpointId:
+def checkpoint_id_at(number: int) -> CheckpointId:
     """The id of a checkpoint as the runtime makes them: it says when it was made."""
-    moment = f"{int((BEGAN + 60 * number) * 1000):012x}"
+    moment = f"{int((STARTED_AT + 60 * number) * 1000):012x}"
     return CheckpointId(f"{moment[:8]}-{moment[8:]}-7000-8000-{number:012x}")
 
 
-class Growing:
+class RandomThread:
     """One thread that grows.
 
     Args:
@@ -62,7 +62,7 @@ class Growing:
             await self._pause(claim, ledger)
             await self.saver.release(claim)
 
-    async def go_on_from(self, claim: Claim, at: CheckpointId) -> None:
+    async def continue_from(self, claim: Claim, at: CheckpointId) -> None:
         """One more superstep, on a checkpoint of the root."""
         await self._superstep(claim, await self._branch(at))
 
@@ -86,7 +86,7 @@ class Growing:
         changed = {name: in_parts(encode(value, channel=name)) for name, value in new.items()}
         entry = Entry(
             full=not before,
-            ts=BEGAN + 60 * self._number,
+            ts=STARTED_AT + 60 * self._number,
             clock=values["steps"],
             values=changed,
             emptied=emptied,
@@ -96,7 +96,7 @@ class Growing:
             ran=("node",),
             results={f"task-{self._number}": (("steps", None),)},
         )
-        checkpoint_id = made_at(self._number)
+        checkpoint_id = checkpoint_id_at(self._number)
         metadata: dict[str, Any] = {"source": "loop", "step": values["steps"], "run_id": claim.owner.run_id}
         metadata["parents"] = {} if on is None else {"": on}
         parent = ledger.tip
@@ -137,7 +137,7 @@ class Growing:
         await self.saver.record(claim, records, expires_at=LATER)
 
 
-async def tuples(saver: BaseCheckpointSaver, thread: str = "t") -> dict[Key, CheckpointTuple]:
+async def checkpoint_tuples(saver: BaseCheckpointSaver, thread: str = "t") -> dict[Key, CheckpointTuple]:
     """All that users get of a thread, by namespace and id."""
     found: dict[Key, CheckpointTuple] = {}
     async for one in saver.alist(thread):

@@ -11,7 +11,7 @@ def numbers(rows: tuple[CheckpointRow, ...]) -> list[int]:
     return [one.step + 1 for one in rows]
 
 
-class Reading(Suite):
+class CheckpointReads(Suite):
     async def test_nothing_is_there(self, saver: BaseCheckpointSaver) -> None:
         """P3: unknown threads, namespaces and checkpoints are None, and no error; a claim alone is nothing to read."""
         assert await saver.read("t") is None

@@ -16,7 +16,7 @@ async def records_of(saver: BaseCheckpointSaver, number: int = 1, ns: str = "") 
     return chain.records
 
 
-class Records(Suite):
+class TaskRecords(Suite):
     async def test_records_are_kept_in_plan_order(self, saver: BaseCheckpointSaver) -> None:
         """P5: in whatever order tasks finish, their records are read back by index."""
         claim = await take(saver)

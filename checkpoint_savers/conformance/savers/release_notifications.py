@@ -27,11 +27,11 @@ from .suite import (
     written,
 )
 
-LOOK = 0.02
+POLL_INTERVAL = 0.02
 """Seconds after which whoever waits looks again, whatever was heard."""
 
 
-class Hearing(Suite):
+class ReleaseNotifications(Suite):
     needed: ClassVar[tuple[str, ...]] = ("hear",)
 
     async def test_it_can_be_left(self, saver: BaseCheckpointSaver) -> None:
@@ -96,7 +96,7 @@ class Hearing(Suite):
                 try:
                     taken = await mine.claim("t", here(f"run-{number}"), now=NOW, expires_at=LATER)
                 except ThreadBusyError:
-                    with anyio.move_on_after(LOOK):
+                    with anyio.move_on_after(POLL_INTERVAL):
                         await mine.hear("t")
                 else:
                     break

@@ -22,7 +22,7 @@ IDS = tuple(
 SEEDS = (1, 2)
 
 
-def shuffled(seed: int) -> list[CheckpointId]:
+def shuffled_ids(seed: int) -> list[CheckpointId]:
     ids = list(IDS)
     random.Random(seed).shuffle(ids)
     return ids
@@ -33,14 +33,14 @@ def one_row(checkpoint_id: CheckpointId, *, ns: str = "", base: CheckpointId | N
     return replace(new, checkpoint_id=checkpoint_id, base_id=base or checkpoint_id)
 
 
-class Ordering(Suite):
+class ResultOrder(Suite):
     @pytest.mark.parametrize("seed", SEEDS)
     async def test_rows_come_in_their_order(self, saver: BaseCheckpointSaver, seed: int) -> None:
         """P11: those of a chain and of a segment by their ids, as strings of code points, in whatever order they were
         stored."""
         claim = await take(saver)
         head = None
-        for checkpoint_id in shuffled(seed):
+        for checkpoint_id in shuffled_ids(seed):
             new = one_row(checkpoint_id, base=IDS[0])
             await saver.commit(claim, replace(commit(new), expected_head=head))
             head = checkpoint_id
@@ -61,7 +61,7 @@ class Ordering(Suite):
         for checkpoint_id in (base, *rest):
             await saver.commit(claim, replace(commit(one_row(checkpoint_id, base=base)), expected_head=head))
             head = checkpoint_id
-        tasks = [TaskId(f"{index:>4} {place}") for index, place in enumerate(shuffled(seed))]
+        tasks = [TaskId(f"{index:>4} {place}") for index, place in enumerate(shuffled_ids(seed))]
         records: list[TaskRecord] = [
             replace(record(1, task, index), checkpoint_id=checkpoint_id)
             for checkpoint_id in (base, *rest)
@@ -83,7 +83,7 @@ class Ordering(Suite):
         threads, spaces = ("\ue000", "\U0001f9f5"), ("", "\uffff", "\U00010000")
         places = [(thread, ns) for thread in threads for ns in spaces]
         random.Random(seed).shuffle(places)
-        ids = shuffled(seed)[::3]
+        ids = shuffled_ids(seed)[::3]
         for thread, ns in places:
             claim = await take(saver, thread, f"run-{thread}")
             head = None
@@ -132,7 +132,7 @@ class Ordering(Suite):
         records: list[TaskRecord] = []
         for ns in spaces:
             head = None
-            for checkpoint_id in shuffled(seed):
+            for checkpoint_id in shuffled_ids(seed):
                 new = one_row(checkpoint_id, ns=ns)
                 await saver.commit(claim, replace(commit(new), expected_head=head))
                 head = checkpoint_id
@@ -149,4 +149,4 @@ class Ordering(Suite):
         assert dump.records == tuple(
             sorted(records, key=lambda one: (one.checkpoint_id, one.ns, one.index, one.task_id))
         )
-        assert dump.heads == dict.fromkeys(spaces, shuffled(seed)[-1])
+        assert dump.heads == dict.fromkeys(spaces, shuffled_ids(seed)[-1])

@@ -53,12 +53,12 @@ async def fill(saver: BaseCheckpointSaver, thread: str = "t", run: str = "run-1"
 async def fill_by_commits(saver: BaseCheckpointSaver, thread: str = "t", run: str = "run-1") -> Claim:
     """Store `WHOLE`, one commit for each of its rows, and one that moves the head to where it stands."""
     claim = await take(saver, thread, run)
-    for step in filling():
+    for step in fill_commits():
         await step(saver, claim)
     return claim
 
 
-def filling() -> list[Callable[[BaseCheckpointSaver, Claim], Awaitable[None]]]:
+def fill_commits() -> list[Callable[[BaseCheckpointSaver, Claim], Awaitable[None]]]:
     """What `fill_by_commits` does, one commit after the other."""
 
     def add(new: CheckpointRow) -> Callable[[BaseCheckpointSaver, Claim], Awaitable[None]]:
@@ -75,7 +75,7 @@ def filling() -> list[Callable[[BaseCheckpointSaver, Claim], Awaitable[None]]]:
     ]
 
 
-class Deed(NamedTuple):
+class WriteScenario(NamedTuple):
     """A verb that writes, with all that it can write.
 
     Attributes:
@@ -117,25 +117,25 @@ CHANGE: Final = Rewrite(
 
 MOVE: Final = commit(head=HEAD, moves=("", 4), records=[record(4, "a", 3, frame=b"new")], clears=[record(4, "b")])
 
-DEEDS: Final = (
-    Deed("renew", "renew", lambda saver, claim: saver.renew(claim, expires_at=LATER + 9)),
-    Deed("commit", "commit", lambda saver, claim: saver.commit(claim, NEXT)),
-    Deed("move the head", "commit", lambda saver, claim: saver.commit(claim, MOVE)),
-    Deed(
-        "commit and give up",
+WRITE_SCENARIOS: Final = (
+    WriteScenario("renew", "renew", lambda saver, claim: saver.renew(claim, expires_at=LATER + 9)),
+    WriteScenario("commit", "commit", lambda saver, claim: saver.commit(claim, NEXT)),
+    WriteScenario("move the head", "commit", lambda saver, claim: saver.commit(claim, MOVE)),
+    WriteScenario(
+        "commit and release",
         "commit",
         lambda saver, claim: saver.commit(claim, commit(row(12, HEAD), head=HEAD, releases=True)),
     ),
-    Deed(
+    WriteScenario(
         "record",
         "record",
         lambda saver, claim: saver.record(
             claim, [record(7, "", 0, "error", frame=b"again"), record(7, "g", 4)], expires_at=LATER + 9
         ),
     ),
-    Deed("release", "release", lambda saver, claim: saver.release(claim)),
-    Deed("rewrite", "rewrite", lambda saver, claim: saver.rewrite(claim, CHANGE)),
-    Deed("load", "load", lambda saver, claim: saver.load(claim, WHOLE), empty=True),
-    Deed("erase", "erase", lambda saver, claim: saver.erase(claim)),
+    WriteScenario("release", "release", lambda saver, claim: saver.release(claim)),
+    WriteScenario("rewrite", "rewrite", lambda saver, claim: saver.rewrite(claim, CHANGE)),
+    WriteScenario("load", "load", lambda saver, claim: saver.load(claim, WHOLE), empty=True),
+    WriteScenario("erase", "erase", lambda saver, claim: saver.erase(claim)),
 )
 """Each of them changes something; none but `release` is of no effect when its claim is lost: the others raise."""

@@ -67,7 +67,7 @@ def noise(size: int) -> bytes:
     return hashlib.shake_256(str(size).encode()).digest(size)
 
 
-class Bytes(Suite):
+class StoredBytes(Suite):
     async def test_frames_come_back_byte_for_byte(self, saver: BaseCheckpointSaver) -> None:
         """P11: of every size, and of every byte."""
         sizes = (0, 1, 2, 255, 256, 999, 1000, 4095, 4096, 4097, 65_536, 1_000_000, 5_000_000)

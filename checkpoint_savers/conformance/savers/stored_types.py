@@ -26,7 +26,7 @@ VALUES: dict[str, Any] = {
 }
 """JSON values that have come back as others somewhere."""
 
-LITTLE: tuple[tuple[str, str], ...] = (
+NEARLY_EQUAL: tuple[tuple[str, str], ...] = (
     ("a", "A"),
     ("i", "\u0131"),
     ("I", "\u0130"),
@@ -58,25 +58,29 @@ LITTLE: tuple[tuple[str, str], ...] = (
 )
 """Texts that somebody takes for one: other cases, spellings, spaces, numbers, patterns, letters of other scripts."""
 
-EVERY = "".join(chr(code) for code in (*range(1, 0xD800), *range(0xE000, 0x11000), *range(0x1F000, 0x20000), 0x10FFFF))
+ALL_CHARACTERS = "".join(
+    chr(code) for code in (*range(1, 0xD800), *range(0xE000, 0x11000), *range(0x1F000, 0x20000), 0x10FFFF)
+)
 """Every character of the planes in use but NUL and surrogates, those that nobody is meant to use too."""
 
 NULS = ("a\x00b", "a\x00", "\x00", "\x00a")
 
-HALVES = ("\ud800", "a\udfff", "\udc00\ud800")
+LONE_SURROGATES = ("\ud800", "a\udfff", "\udc00\ud800")
 """Halves of surrogate pairs, which no encoding of Unicode has."""
 
 LENGTHS = (255, 256, 257, 400)
 
 
-def exactly(found: Any, wanted: Any) -> bool:
+def identical(found: Any, wanted: Any) -> bool:
     """Whether two JSON values are equal in value and type: 1, 1.0 and True are three, 0.0 and -0.0 are two."""
     if type(found) is not type(wanted):
         return False
     if isinstance(wanted, dict):
-        return found.keys() == wanted.keys() and all(exactly(found[key], wanted[key]) for key in wanted)
+        return found.keys() == wanted.keys() and all(identical(found[key], wanted[key]) for key in wanted)
     if isinstance(wanted, list):
-        return len(found) == len(wanted) and all(exactly(one, other) for one, other in zip(found, wanted, strict=True))
+        return len(found) == len(wanted) and all(
+            identical(one, other) for one, other in zip(found, wanted, strict=True)
+        )
     if isinstance(wanted, float):
         return found == wanted and math.copysign(1.0, found) == math.copysign(1.0, wanted)
     return bool(found == wanted)
@@ -96,7 +100,7 @@ async def metadata_of(saver: BaseCheckpointSaver) -> list[dict[str, Any]]:
     return found
 
 
-async def named(saver: BaseCheckpointSaver, text: str, frame: bytes) -> None:
+async def store_under(saver: BaseCheckpointSaver, text: str, frame: bytes) -> None:
     """Store a thread that has a text as its name, and as that of its namespace, task, run and metadata."""
     claim = await take(saver, text, text)
     new = row(1, ns=text, metadata={text: text}, frame=frame)
@@ -104,7 +108,7 @@ async def named(saver: BaseCheckpointSaver, text: str, frame: bytes) -> None:
     await saver.commit(claim, commit(new, records=[kept], events=[event(1, frame=frame)]))
 
 
-async def forget(saver: BaseCheckpointSaver, *threads: str) -> None:
+async def delete_threads(saver: BaseCheckpointSaver, *threads: str) -> None:
     """Delete threads that `named` has made, or whose run has their name."""
     for thread in threads:
         claim = await take(saver, thread, thread)
@@ -112,7 +116,7 @@ async def forget(saver: BaseCheckpointSaver, *threads: str) -> None:
         await saver.adelete_thread(thread)
 
 
-async def is_named(saver: BaseCheckpointSaver, text: str, frame: bytes) -> None:
+async def check_stored_under(saver: BaseCheckpointSaver, text: str, frame: bytes) -> None:
     """Check that it is there, under that name, and under no other."""
     chain = await saver.read(text, text)
     assert chain is not None and chain.head == cid(1)
@@ -130,14 +134,14 @@ async def is_named(saver: BaseCheckpointSaver, text: str, frame: bytes) -> None:
         assert dump is not None and dump.heads == {text: cid(1)} and dump.records == (kept,)
 
 
-class Types(Suite):
+class StoredTypes(Suite):
     async def test_every_json_value_comes_back(self, saver: BaseCheckpointSaver) -> None:
         """P11: equal in value and type, from every verb that reads: 1, 1.0 and True are three, 0.0 and -0.0 are two,
         and integers are exact at any size."""
         claim = await take(saver)
         await saver.commit(claim, commit(row(1, metadata=VALUES)))
         for found in await metadata_of(saver):
-            assert exactly(found, VALUES)
+            assert identical(found, VALUES)
 
     @needs("rewrite", "load", "dump")
     async def test_every_json_value_comes_back_from_upkeep(self, saver: BaseCheckpointSaver) -> None:
@@ -146,34 +150,34 @@ class Types(Suite):
         await saver.commit(claim, commit(row(1)))
         await saver.rewrite(claim, Rewrite(rows=(row(1, metadata=VALUES),)))
         for found in await metadata_of(saver):
-            assert exactly(found, VALUES)
+            assert identical(found, VALUES)
         dump = await saver.dump("t")
         assert dump is not None
         await saver.erase(claim)
         await saver.load(await take(saver), dump)
         for found in await metadata_of(saver):
-            assert exactly(found, VALUES)
+            assert identical(found, VALUES)
 
     async def test_every_character_comes_back(self, saver: BaseCheckpointSaver) -> None:
         """P11: in a text of metadata, in a name there, and in ids: controls, joiners, right to left, private use."""
         claim = await take(saver)
-        await saver.commit(claim, commit(row(1, metadata={"text": EVERY, EVERY[:5000]: 1})))
+        await saver.commit(claim, commit(row(1, metadata={"text": ALL_CHARACTERS, ALL_CHARACTERS[:5000]: 1})))
         for found in await metadata_of(saver):
-            assert found == {"text": EVERY, EVERY[:5000]: 1}
-        assert len(await saver.scan(None, None, filter={"text": EVERY})) == 1
-        assert await saver.scan(None, None, filter={"text": EVERY[:-1]}) == ()
-        for start in range(0, len(EVERY), 8009):
-            text = EVERY[start : start + 60]
-            await named(saver, text, text.encode())
-            await is_named(saver, text, text.encode())
+            assert found == {"text": ALL_CHARACTERS, ALL_CHARACTERS[:5000]: 1}
+        assert len(await saver.scan(None, None, filter={"text": ALL_CHARACTERS})) == 1
+        assert await saver.scan(None, None, filter={"text": ALL_CHARACTERS[:-1]}) == ()
+        for start in range(0, len(ALL_CHARACTERS), 8009):
+            text = ALL_CHARACTERS[start : start + 60]
+            await store_under(saver, text, text.encode())
+            await check_stored_under(saver, text, text.encode())
 
-    async def test_ids_that_differ_in_little_are_told_apart(self, saver: BaseCheckpointSaver) -> None:
+    async def test_nearly_equal_ids_are_distinct(self, saver: BaseCheckpointSaver) -> None:
         """P11: threads, namespaces, tasks and names in metadata: equal is what is equal in Python."""
         known: set[str] = set()
-        for pair in LITTLE:
+        for pair in NEARLY_EQUAL:
             for one, other in (pair, pair[::-1]):
                 if one not in known:
-                    await named(saver, one, one.encode())
+                    await store_under(saver, one, one.encode())
                     known.add(one)
                 if other not in known:
                     assert await saver.read(other, other) is None and await saver.events(other) == (), pair
@@ -181,12 +185,12 @@ class Types(Suite):
                     assert await saver.scan(None, None, filter={other: other}) == (), pair
                 assert await saver.scan(None, None, filter={one: other}) == (), pair
         for text in known:
-            await is_named(saver, text, text.encode())
+            await check_stored_under(saver, text, text.encode())
         assert len(await saver.scan(None, None)) == len(known)
 
-    async def test_names_inside_a_thread_are_told_apart(self, saver: BaseCheckpointSaver) -> None:
+    async def test_nearly_equal_names_inside_a_thread_are_distinct(self, saver: BaseCheckpointSaver) -> None:
         """P11: the same for namespaces, tasks and names in metadata of one thread."""
-        texts = sorted({text for pair in LITTLE for text in pair})
+        texts = sorted({text for pair in NEARLY_EQUAL for text in pair})
         claim = await take(saver)
         records = tuple(record(1, text, index, frame=text.encode()) for index, text in enumerate(texts))
         metadata = {text: index for index, text in enumerate(texts)}
@@ -202,46 +206,46 @@ class Types(Suite):
             assert [header.checkpoint_id for header in await saver.scan("t", f"in {text}")] == [cid(number)]
 
     @pytest.mark.parametrize("length", LENGTHS)
-    async def test_long_ids_are_told_apart(self, saver: BaseCheckpointSaver, length: int) -> None:
+    async def test_long_ids_are_distinct(self, saver: BaseCheckpointSaver, length: int) -> None:
         """P11: to the last character."""
         text = noise(length).hex()[: length - 1]
         for last in "ab":
-            await named(saver, text + last, last.encode())
+            await store_under(saver, text + last, last.encode())
         for last in "ab":
-            await is_named(saver, text + last, last.encode())
+            await check_stored_under(saver, text + last, last.encode())
         assert await saver.read(text, text) is None
         assert len(await saver.scan(None, None)) == 2
 
     @pytest.mark.parametrize("text", [noise(size).hex() for size in (2_000, 50_000)], ids=len)
     async def test_an_id_that_is_too_long_is_refused(self, saver: BaseCheckpointSaver, text: str) -> None:
         """P11: or it is taken: then it comes back. If not, nothing was changed, and an error of ours says so."""
-        await self._taken_or_refused(saver, text)
+        await self._check_stored_or_refused(saver, text)
 
     @pytest.mark.parametrize("text", NULS, ids=ascii)
     async def test_a_text_with_nul_is_taken_or_refused(self, saver: BaseCheckpointSaver, text: str) -> None:
         """P11: no text ends at a NUL. A saver whose database takes none refuses it before anything was changed."""
-        await self._taken_or_refused(saver, text)
+        await self._check_stored_or_refused(saver, text)
         for other in {text.replace("\x00", ""), text.split("\x00")[0]} - {text}:
             assert await saver.read(other, other) is None
 
-    async def _taken_or_refused(self, saver: BaseCheckpointSaver, text: str) -> None:
+    async def _check_stored_or_refused(self, saver: BaseCheckpointSaver, text: str) -> None:
         claim = await fill(saver)
         before = await stored(saver)
         try:
-            await named(saver, text, b"frame")
+            await store_under(saver, text, b"frame")
         except (CheckpointError, ValueError):
-            await self._is_refused_everywhere(saver, text)
+            await self._check_each_place(saver, text)
             mine = await saver.scan("t", None)
             assert len(mine) == 11 and await saver.scan(None, None) == mine
             if offers(saver, "threads"):
                 assert [one.thread_id for one in await saver.threads()] in (["t"], sorted(("t", text)))
         else:
-            await is_named(saver, text, b"frame")
-            await forget(saver, text)
+            await check_stored_under(saver, text, b"frame")
+            await delete_threads(saver, text)
             assert await stored(saver) == before
         await saver.commit(claim, commit(row(12, 7), head=7))
 
-    async def _is_refused_everywhere(self, saver: BaseCheckpointSaver, text: str) -> None:
+    async def _check_each_place(self, saver: BaseCheckpointSaver, text: str) -> None:
         """Each place for a text by itself: it is taken, or nothing was changed."""
         places = (
             commit(row(20, ns=text, frame=b"")),
@@ -262,7 +266,7 @@ class Types(Suite):
             await saver.release(claim)
             await saver.adelete_thread(thread)
 
-    @pytest.mark.parametrize("text", HALVES, ids=ascii)
+    @pytest.mark.parametrize("text", LONE_SURROGATES, ids=ascii)
     async def test_half_a_character_is_refused(self, saver: BaseCheckpointSaver, text: str) -> None:
         """P11: with a ValueError, in a thread's name and in metadata, and nothing was changed; in other places it may
         be taken, and comes back then. Who asks for it finds nothing."""
@@ -274,10 +278,10 @@ class Types(Suite):
             with pytest.raises(ValueError):
                 await saver.commit(claim, commit(row(20, 7, metadata=metadata), head=7))
             assert await stored(saver) == before
-        assert await nothing_or_value_error(saver.read(text)) and await nothing_or_value_error(saver.events(text))
-        assert await nothing_or_value_error(saver.scan(text, None))
-        assert await nothing_or_value_error(saver.scan(None, None, filter={text: text}))
-        await self._is_refused_everywhere(saver, text)
+        assert await finds_nothing_or_raises(saver.read(text)) and await finds_nothing_or_raises(saver.events(text))
+        assert await finds_nothing_or_raises(saver.scan(text, None))
+        assert await finds_nothing_or_raises(saver.scan(None, None, filter={text: text}))
+        await self._check_each_place(saver, text)
         assert await stored(saver) == before
         await saver.commit(claim, commit(row(12, 7), head=7))
 
@@ -289,28 +293,28 @@ class Types(Suite):
         assert chain is not None
         row_of = {"ns": str, "checkpoint_id": str, "base_id": str, "step": int, "metadata": dict, "pinned": bool}
         for one in (*chain.rows, *rows):
-            self._is_exact(one, **row_of, frame=bytes)
+            self._check_types(one, **row_of, frame=bytes)
         for kept in (*chain.records, *records):
-            self._is_exact(kept, ns=str, checkpoint_id=str, task_id=str, index=int, kind=str, frame=bytes)
+            self._check_types(kept, ns=str, checkpoint_id=str, task_id=str, index=int, kind=str, frame=bytes)
         for header in await saver.scan("t", None):
-            self._is_exact(header, **row_of, thread_id=str, size=int)
+            self._check_types(header, **row_of, thread_id=str, size=int)
         for shown in await saver.events("t"):
-            self._is_exact(shown, checkpoint_id=str, epoch=int, position=int, kind=str, frame=bytes)
-        self._is_exact(claim, thread_id=str, epoch=int)
-        self._is_exact(await saver.claim("t", claim.owner, now=NOW, expires_at=LATER), newest=str, epoch=int)
+            self._check_types(shown, checkpoint_id=str, epoch=int, position=int, kind=str, frame=bytes)
+        self._check_types(claim, thread_id=str, epoch=int)
+        self._check_types(await saver.claim("t", claim.owner, now=NOW, expires_at=LATER), newest=str, epoch=int)
         for listed in [chain, rows, records, await saver.scan("t", None), await saver.events("t")]:
             assert isinstance(listed, tuple) or type(listed) is type(chain)
         if offers(saver, "threads"):
             (thread,) = await saver.threads()
-            self._is_exact(thread, thread_id=str, epoch=int, owner=Owner, expires_at=float, newest=str, head=str)
+            self._check_types(thread, thread_id=str, epoch=int, owner=Owner, expires_at=float, newest=str, head=str)
         if offers(saver, "dump"):
             dump = await saver.dump("t")
             assert dump is not None
             for one in dump.rows:
-                self._is_exact(one, **row_of, frame=bytes)
+                self._check_types(one, **row_of, frame=bytes)
             assert all(type(ns) is str and type(head) is str for ns, head in dump.heads.items())
 
-    def _is_exact(self, found: object, **types: type) -> None:
+    def _check_types(self, found: object, **types: type) -> None:
         for name, wanted in types.items():
             assert type(getattr(found, name)) is wanted, (name, found)
 
@@ -349,7 +353,7 @@ class Types(Suite):
                 await saver.claim("t", other, now=NOW, expires_at=LATER)
 
 
-async def nothing_or_value_error(reading: Any) -> bool:
+async def finds_nothing_or_raises(reading: Any) -> bool:
     """Whether there was nothing to read, or what was asked for was no text."""
     try:
         return not await reading

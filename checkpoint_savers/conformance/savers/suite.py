@@ -114,9 +114,9 @@ class Suite:
             yield saver
 
     @pytest.fixture
-    def gone(self) -> Owner:
+    def dead_owner(self) -> Owner:
         """A run in a process of this machine that has been killed."""
-        return _killed()
+        return _killed_owner()
 
 
 def clauses(suite: type) -> dict[str, type]:
@@ -129,13 +129,13 @@ def required(suite: type[Suite], item: Any) -> list[str]:
     name: str = item.function.__name__
     author = clauses(suite).get(name, suite)
     callspec = getattr(item, "callspec", None)
-    deed = None if callspec is None else callspec.params.get("deed")
-    asked = () if deed is None else (deed.verb,)
+    scenario = None if callspec is None else callspec.params.get("scenario")
+    asked = () if scenario is None else (scenario.verb,)
     return [name, *vars(author).get("needed", ()), *getattr(item.function, "needed", ()), *asked]
 
 
 @cache
-def _killed() -> Owner:
+def _killed_owner() -> Owner:
     """Made once: it stays dead."""
     code = (
         "import msgspec, sys; from checkpoint_savers.owner import this_process; "

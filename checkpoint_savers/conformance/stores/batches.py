@@ -16,18 +16,18 @@ from ...stores.port import Batch, Done, Scan
 from ..caches.conformance import Clock
 from ..savers.loops.cancellation import TURNS
 from ..savers.suite import cancelled_natively, in_a_loop_each, in_threads, repeated
-from .suite import SPACE, OpenStore, StoreSuite, Watched, keys, put, there, turns, value
+from .suite import SPACE, BatchRecorder, OpenStore, StoreSuite, keys, put, there, turns, value
 
 THREADS = 10
 
 
-class Batching(StoreSuite):
+class Batches(StoreSuite):
     async def test_what_is_asked_in_one_turn_is_one_transaction(
         self, store: BaseStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Operations of many tasks, started at the same time, go to the backend together."""
         await put(store, "a", "b")
-        watched = Watched(store, monkeypatch)
+        watched = BatchRecorder(store, monkeypatch)
         async with anyio.create_task_group() as group:
             for key in ("b", "c", "d"):
                 group.start_soon(store.aput, SPACE, key, {"new": key})
@@ -83,7 +83,7 @@ class Batching(StoreSuite):
     async def test_the_same_reads_are_done_once(self, store: BaseStore, monkeypatch: pytest.MonkeyPatch) -> None:
         """P1: what several ask for in one turn is read once, and each gets an object of his own."""
         await put(store, "a", "b")
-        watched = Watched(store, monkeypatch)
+        watched = BatchRecorder(store, monkeypatch)
         answers = await store.abatch(
             [
                 *[GetOp(SPACE, "a"), GetOp(SPACE, "a"), GetOp(SPACE, "a", refresh_ttl=False)],

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from .batches import Batching
+from .batches import Batches
 from .expiry import Expiry
 from .items import Items
-from .search import Searching
+from .search import Search
 from .suite import OpenStore
 
 __all__ = ["OpenStore", "StoreConformance"]
 
 
-class StoreConformance(Items, Searching, Batching, Expiry):
+class StoreConformance(Items, Search, Batches, Expiry):
     """All of it. Override the fixture `open_store`."""

@@ -137,7 +137,7 @@ LISTINGS: list[tuple[dict[str, Any], list[tuple[str, ...]]]] = [
 ]
 
 
-class Searching(StoreSuite):
+class Search(StoreSuite):
     async def test_filters(self, store: BaseStore) -> None:
         """Equality and operators, inside dicts and lists too; what cannot be compared does not match."""
         await store.abatch([PutOp(SPACE, key, given) for key, given in DISHES.items()])

@@ -43,7 +43,7 @@ class StoreSuite:
             yield store
 
 
-class Watched:
+class BatchRecorder:
     """Sees what goes to a store's backend, from when it is made on.
 
     Attributes:

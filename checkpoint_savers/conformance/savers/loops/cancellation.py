@@ -44,7 +44,7 @@ class Cancellation(Suite):
                 for _ in range(turns):
                     await anyio.lowlevel.checkpoint()
                 group.cancel_scope.cancel()
-            await self.is_whole(saver, thread)
+            await self.check_whole(saver, thread)
             head = 3 if await head_of(saver, thread) == cid(3) else 1
             await saver.commit(claim, commit(row(4, head), head=head))
 
@@ -59,9 +59,9 @@ class Cancellation(Suite):
                 await saver.commit(claim, commit(row(1), records=[record(1, "a")]))
                 second = commit(row(2, 1), row(3, 2), head=1, records=[record(3, "b")], clears=[record(1, "a")])
                 await cancelled_natively(saver.commit(claim, second), turns, again)
-                await self.is_whole(saver, thread)
+                await self.check_whole(saver, thread)
 
-    async def is_whole(self, saver: BaseCheckpointSaver, thread: str) -> None:
+    async def check_whole(self, saver: BaseCheckpointSaver, thread: str) -> None:
         chain = await saver.read(thread)
         assert chain is not None
         if chain.head == cid(1):
@@ -74,7 +74,7 @@ class Cancellation(Suite):
         await written(saver, row(1), thread=f"{thread}-other")  # what was begun before would be there by now
         assert await saver.read(thread) == chain
 
-    async def test_a_cancelled_claim_is_nobodys(self, saver: BaseCheckpointSaver) -> None:
+    async def test_a_cancelled_claim_is_released(self, saver: BaseCheckpointSaver) -> None:
         """P7, P6: a claim whose run never heard of it is given up again; the next run need not wait."""
         for turns in range(TURNS):
             claims: list[object] = []

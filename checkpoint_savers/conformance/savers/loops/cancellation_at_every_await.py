@@ -13,16 +13,16 @@ import pytest
 from ....abc import BaseCheckpointSaver
 from ....memory import InMemorySaver
 from ....records import Claim
-from ..scenarios import CHANGE, DEEDS, WHOLE, Deed, fill
+from ..scenarios import CHANGE, WHOLE, WRITE_SCENARIOS, WriteScenario, fill
 from ..suite import LATER, NOW, Suite, commit, elsewhere, event, here, needs, refused, row, stored, take, written
 
 T = TypeVar("T")
 
-MOST = 300
+MAX_AWAITS = 300
 """Awaits of one verb. One that waits more often than that waits in a loop."""
 
 
-class AtAwait(Awaitable[T]):
+class CallAtAwait(Awaitable[T]):
     """Does what an awaitable does, and calls a function where it waits for the n-th time, before it waits.
 
     Args:
@@ -70,7 +70,7 @@ async def cancelled_at(number: int, work: Callable[[], Coroutine[Any, Any, objec
             scope.cancel()
             await work()
             return True
-        at = AtAwait(work(), number, scope.cancel)
+        at = CallAtAwait(work(), number, scope.cancel)
         await at
         return at.waits >= number
     return True
@@ -89,11 +89,11 @@ async def natively_cancelled_at(number: int, work: Callable[[], Coroutine[Any, A
 
         if number == 0:
             cancel()
-        at = AtAwait(work(), number, cancel)
+        at = CallAtAwait(work(), number, cancel)
         waits.append(at)
         await at
 
-    waits: list[AtAwait[object]] = []
+    waits: list[CallAtAwait[object]] = []
     task = asyncio.ensure_future(run())  # noqa: TID251  # what is cancelled here is a task of asyncio's own
     await asyncio.wait([task])
     if not task.cancelled():
@@ -101,12 +101,12 @@ async def natively_cancelled_at(number: int, work: Callable[[], Coroutine[Any, A
     return number == 0 or waits[0].waits >= number
 
 
-async def outcome(deed: Deed, thread: str) -> tuple[object, object]:
+async def outcome(scenario: WriteScenario, thread: str) -> tuple[object, object]:
     """What is stored before a deed, and after it, as a saver has it that cannot be cancelled."""
     memory = InMemorySaver()
-    claim = await deed.prepare(memory, thread)
+    claim = await scenario.prepare(memory, thread)
     before = await contents(memory, thread)
-    await deed.act(memory, claim)
+    await scenario.act(memory, claim)
     return before, await contents(memory, thread)
 
 
@@ -120,30 +120,30 @@ async def contents(saver: BaseCheckpointSaver, thread: str) -> object:
     )
 
 
-class EveryAwait(Suite):
-    @pytest.mark.parametrize("deed", DEEDS, ids=lambda deed: deed.name)
+class CancellationAtEveryAwait(Suite):
+    @pytest.mark.parametrize("scenario", WRITE_SCENARIOS, ids=lambda scenario: scenario.name)
     @pytest.mark.parametrize("native", [False, True], ids=["a scope", "Task.cancel"])
     async def test_each_verb_is_cancelled_at_each_await(
-        self, saver: BaseCheckpointSaver, anyio_backend_name: str, deed: Deed, native: bool
+        self, saver: BaseCheckpointSaver, anyio_backend_name: str, scenario: WriteScenario, native: bool
     ) -> None:
         """P7: when control returns, all of it is stored or nothing, whichever verb it was and wherever it waited;
         nothing comes later; and thread and saver are as good as before."""
         if native and anyio_backend_name != "asyncio":
             pytest.skip("trio has no cancellation of its own besides scopes")
-        for number in range(MOST):
+        for number in range(MAX_AWAITS):
             thread = f"t{number}"
-            before, after = await outcome(deed, thread)
-            claim = await deed.prepare(saver, thread)
+            before, after = await outcome(scenario, thread)
+            claim = await scenario.prepare(saver, thread)
             assert await contents(saver, thread) == before
             cancel = natively_cancelled_at if native else cancelled_at
-            waited = await cancel(number, partial(_done, deed, saver, claim))
+            waited = await cancel(number, partial(_done, scenario, saver, claim))
             found = await contents(saver, thread)
             assert found in (before, after)
             await written(saver, row(1), thread="later")  # what was begun before would be there by now
             await saver.adelete_thread("later")
             assert await contents(saver, thread) == found
             if found == before and found != after:
-                await deed.act(saver, claim)
+                await scenario.act(saver, claim)
                 assert await contents(saver, thread) == after
             await saver.release(claim)
             mine = await take(saver, thread, "run-2")
@@ -152,11 +152,11 @@ class EveryAwait(Suite):
             if not waited:
                 assert found == after
                 return
-        raise AssertionError(f"it has waited {MOST} times")
+        raise AssertionError(f"the verb has not returned after {MAX_AWAITS} awaits")
 
     async def test_a_cancelled_claim_at_each_await(self, saver: BaseCheckpointSaver) -> None:
         """P7, P6: a claim of which its run never heard is nobody's when control returns, wherever it waited."""
-        for number in range(MOST):
+        for number in range(MAX_AWAITS):
             claims: list[Claim] = []
 
             async def claim(claims: list[Claim] = claims) -> None:
@@ -166,16 +166,16 @@ class EveryAwait(Suite):
             if claims:
                 await saver.release(claims[0])
             mine = await saver.claim("t", here("run-2"), now=NOW, expires_at=LATER)
-            assert mine.epoch == 1, "it left no trace"
+            assert mine.epoch == 1, "the cancelled claim left no trace"
             await saver.release(mine)
             if not waited:
                 assert claims
                 return
-        raise AssertionError(f"it has waited {MOST} times")
+        raise AssertionError(f"the verb has not returned after {MAX_AWAITS} awaits")
 
     async def test_deleting_is_cancelled_at_each_await(self, saver: BaseCheckpointSaver) -> None:
         """P7: a thread is deleted whole or not at all."""
-        for number in range(MOST):
+        for number in range(MAX_AWAITS):
             await saver.release(await fill(saver))
             before = await stored(saver)
             waited = await cancelled_at(number, lambda: saver.adelete_thread("t"))
@@ -187,7 +187,7 @@ class EveryAwait(Suite):
             if not waited:
                 assert found != before
                 return
-        raise AssertionError(f"it has waited {MOST} times")
+        raise AssertionError(f"the verb has not returned after {MAX_AWAITS} awaits")
 
     @needs("dump", "threads")
     async def test_each_reader_is_cancelled_at_each_await(self, saver: BaseCheckpointSaver) -> None:
@@ -204,11 +204,11 @@ class EveryAwait(Suite):
             lambda: saver.dump("t"),
         )
         for reader in readers:
-            for number in range(MOST):
+            for number in range(MAX_AWAITS):
                 if not await cancelled_at(number, reader):
                     break
             else:
-                raise AssertionError(f"it has waited {MOST} times")
+                raise AssertionError(f"the verb has not returned after {MAX_AWAITS} awaits")
         assert await stored(saver) == before
         await saver.commit(claim, commit(events=[event(9)], releases=True))
 
@@ -240,5 +240,5 @@ class EveryAwait(Suite):
                 await saver.adelete_thread(thread)
 
 
-async def _done(deed: Deed, saver: BaseCheckpointSaver, claim: Claim) -> None:
-    await deed.act(saver, claim)
+async def _done(scenario: WriteScenario, saver: BaseCheckpointSaver, claim: Claim) -> None:
+    await scenario.act(saver, claim)

@@ -7,7 +7,7 @@ import anyio
 from ....abc import BaseCheckpointSaver
 from ....errors import CheckpointError, StorageError, ThreadBusyError
 from ....records import Claim
-from ..scenarios import CHANGE, HEAD, WHOLE, fill, filling
+from ..scenarios import CHANGE, HEAD, WHOLE, fill, fill_commits
 from ..suite import (
     LATER,
     MANY,
@@ -30,14 +30,14 @@ LOOPS = 4
 TASKS = 20
 
 
-class Together(Suite):
+class Concurrency(Suite):
     async def test_twenty_tasks_on_each_of_four_loops(self, saver: BaseCheckpointSaver) -> None:
         """P13: asyncio and trio, each in two threads: every task finds its own thread as it has left it, at every step,
         while the others write and list."""
 
         async def work(thread: str) -> None:
             claim = await take(saver, thread, f"run of {thread}")
-            for step in filling():
+            for step in fill_commits():
                 await step(saver, claim)
             chain = await saver.read(thread)
             assert chain is not None and chain.head == cid(HEAD)
@@ -60,7 +60,7 @@ class Together(Suite):
         assert len(headers) == LOOPS * TASKS * (len(WHOLE.rows) + 1)
 
     @needs("rewrite", "load", "erase", "dump", "threads")
-    async def test_upkeep_beside_runs(self, saver: BaseCheckpointSaver) -> None:
+    async def test_upkeep_while_runs_write(self, saver: BaseCheckpointSaver) -> None:
         """P13: threads are dumped, loaded, rewritten and erased on all loops while others are written: each is as its
         own verbs have left it."""
         source = await fill(saver, "source")
@@ -103,7 +103,7 @@ class Together(Suite):
             await saver.commit(claim, commit(row(1), events=[event(1)]))
         for claim in claims[::5]:
             await saver.claim(claim.thread_id, claim.owner, now=0.0, expires_at=LATER)
-        told: dict[str, type[BaseException] | None] = {}
+        outcomes: dict[str, type[BaseException] | None] = {}
 
         async def work(number: int, claim: Claim) -> None:
             second = row(2, 1, base=1)
@@ -117,15 +117,15 @@ class Together(Suite):
             try:
                 await saver.commit(claim, change)
             except (CheckpointError, ValueError) as error:
-                told[claim.thread_id] = type(error)
+                outcomes[claim.thread_id] = type(error)
             else:
-                told[claim.thread_id] = None
+                outcomes[claim.thread_id] = None
 
         async with anyio.create_task_group() as group:
             for number, claim in enumerate(claims):
                 group.start_soon(work, number, claim)
         for number, claim in enumerate(claims):
-            error = told[claim.thread_id]
+            error = outcomes[claim.thread_id]
             headers = await saver.scan(claim.thread_id, None)
             events = await saver.events(claim.thread_id)
             if number % 5 == 3:

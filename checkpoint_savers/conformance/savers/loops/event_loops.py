@@ -26,7 +26,7 @@ THREADS = 20
 STEPS = 10
 
 
-class BothLoops(Suite):
+class EventLoops(Suite):
     async def test_one_saver_in_twenty_threads(self, saver: BaseCheckpointSaver) -> None:
         """P13: one open saver serves twenty OS threads at once, each with a loop of its own, asyncio and trio."""
 

@@ -64,7 +64,7 @@ def places(headers: tuple[Header, ...]) -> list[tuple[str, str, int]]:
     return [(one.thread_id, one.ns, one.step + 1) for one in headers]
 
 
-class Listing(Suite):
+class CheckpointListing(Suite):
     async def test_newest_first(self, saver: BaseCheckpointSaver) -> None:
         """P11: headers come by checkpoint id, across namespaces and threads."""
         await written(saver, row(1), row(4, 1, base=1), row(6, ns="child"), row(8, 4, base=1), thread="t1")
@@ -100,7 +100,7 @@ class Listing(Suite):
             found: list[int] = []
             before = None
             while page := await saver.scan("t", None, before=before, limit=4, filter=filter):
-                assert before is None or page[0].checkpoint_id < before, "the reader was sent back"
+                assert before is None or page[0].checkpoint_id < before, "a page repeats earlier results"
                 found += [one.step + 1 for one in page]
                 before = page[-1].checkpoint_id
             assert found == expected

@@ -47,9 +47,11 @@ class Deleting(Suite):
             await saver.commit(claim, commit(row(2, 1), head=1, releases=True))
             await saver.adelete_thread("t")
 
-    async def test_a_claim_that_has_lapsed_is_not_in_the_way(self, saver: BaseCheckpointSaver, gone: Owner) -> None:
-        """P6: by the saver's clock, or because its process is gone. Its owner finds the thread lost."""
-        for owner, expires_at in ((here("run-1"), 1.0), (gone, LATER)):
+    async def test_a_claim_that_has_lapsed_is_not_in_the_way(
+        self, saver: BaseCheckpointSaver, dead_owner: Owner
+    ) -> None:
+        """P6: by the clock, or as its process is gone. Its owner finds the thread lost."""
+        for owner, expires_at in ((here("run-1"), 1.0), (dead_owner, LATER)):
             claim = await saver.claim("t", owner, now=0.0, expires_at=expires_at)
             await saver.commit(claim, commit(row(1), expires_at=expires_at))
             await saver.adelete_thread("t")

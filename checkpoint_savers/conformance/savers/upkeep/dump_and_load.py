@@ -54,7 +54,7 @@ async def seen(saver: BaseCheckpointSaver, thread: str) -> object:
     )
 
 
-class Dumping(Suite):
+class DumpAndLoad(Suite):
     needed: ClassVar[tuple[str, ...]] = ("dump",)
 
     async def test_a_dump_is_all_that_is_stored(self, saver: BaseCheckpointSaver) -> None:
@@ -72,7 +72,7 @@ class Dumping(Suite):
         assert await saver.dump("other") == other
 
     @needs("rewrite")
-    async def test_a_dump_tells_pins(self, saver: BaseCheckpointSaver) -> None:
+    async def test_a_dump_includes_pins(self, saver: BaseCheckpointSaver) -> None:
         """P11: which rows are pinned is part of what is stored."""
         claim = await fill(saver)
         await saver.rewrite(claim, Rewrite(pins=dict.fromkeys(PINS, True)))

@@ -150,7 +150,7 @@ class Erasing(Suite):
                 ),
             )
         await saver.commit(claim, commit(row(100, ns=f"{SECRET}ns")))
-        assert any(SECRET.encode() in data for data in contents(files())), "it has not been where we look"
+        assert any(SECRET.encode() in data for data in contents(files())), "the secret was never in these files"
         await saver.erase(claim)
         assert not any(SECRET.encode() in data for data in contents(files()))
         chain = await saver.read("u")

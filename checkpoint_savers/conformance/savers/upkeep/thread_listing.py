@@ -22,13 +22,13 @@ async def all_pages(saver: BaseCheckpointSaver, limit: int, **options: Any) -> l
     after: str | None = None
     while page := await saver.threads(after=after, limit=limit, **options):
         assert len(page) <= limit
-        assert after is None or page[0].thread_id > after, "the reader was sent back"
+        assert after is None or page[0].thread_id > after, "a page repeats earlier results"
         found += [one.thread_id for one in page]
         after = found[-1]
     return found
 
 
-class Threads(Suite):
+class ThreadListing(Suite):
     needed: ClassVar[tuple[str, ...]] = ("threads",)
 
     async def test_in_the_order_of_their_ids(self, saver: BaseCheckpointSaver) -> None:
@@ -109,7 +109,7 @@ class Threads(Suite):
         after: str | None = None
         turn = 0
         while page := await saver.threads(after=after, limit=3):
-            assert after is None or page[0].thread_id > after, "the reader was sent back"
+            assert after is None or page[0].thread_id > after, "a page repeats earlier results"
             after = page[-1].thread_id
             found += [one.thread_id for one in page]
             await written(saver, row(1), thread=f"a{turn}")
@@ -122,8 +122,8 @@ class Threads(Suite):
             turn += 1
         assert [one for one in found if one in steady] == steady
         assert found == sorted(set(found)), "in order, and none twice"
-        assert "m11-goes" not in found, "deleted before its page was read"
-        assert [one for one in found if one.startswith("a")] == [], "made before the page at which the reader was"
+        assert "m11-goes" not in found, "deleted before the page with it was read"
+        assert [one for one in found if one.startswith("a")] == [], "added before the page that the reader had reached"
 
     async def test_a_filter_of_threads_compares_values(self, saver: BaseCheckpointSaver) -> None:
         """P11: a filter compares metadata of threads as one of checkpoints does theirs: equal in Python is equal

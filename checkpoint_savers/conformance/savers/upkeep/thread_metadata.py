@@ -12,7 +12,7 @@ from ....errors import StorageError, ThreadNotFoundError
 from ....records import Rewrite
 from ..scenarios import WHOLE, fill
 from ..stored_bytes import HOSTILE
-from ..stored_types import exactly
+from ..stored_types import identical
 from ..suite import Suite, cid, commit, in_threads, needs, record, refused, row, take, written
 
 VALUES: Final[dict[str, Any]] = {
@@ -51,7 +51,7 @@ class ThreadMetadata(Suite):
     async def test_metadata_of_threads_come_back(self, saver: BaseCheckpointSaver) -> None:
         """P11: every value and key, in value and type."""
         await written(saver, row(1), metadata=VALUES)
-        assert exactly(await metadata_of(saver), VALUES)
+        assert identical(await metadata_of(saver), VALUES)
 
     async def test_metadata_are_stored_with_the_commit(self, saver: BaseCheckpointSaver) -> None:
         """P3: a commit that is refused sets nothing: under a lost claim, on another head, or of a stored checkpoint."""
@@ -88,7 +88,7 @@ class ThreadMetadata(Suite):
         assert await metadata_of(saver, "u") == {"user": "ann"}
         assert await saver.scan(None, None) == before
         await saver.update_thread("t", VALUES)
-        assert exactly(await metadata_of(saver), {"user": "eve", "plan": "free", "more": True, **VALUES})
+        assert identical(await metadata_of(saver), {"user": "eve", "plan": "free", "more": True, **VALUES})
         await saver.update_thread("t", dict.fromkeys(await metadata_of(saver)))
         assert await metadata_of(saver) == {}
 
@@ -158,4 +158,4 @@ class ThreadMetadata(Suite):
         assert dumped is not None
         assert dumped.metadata == await metadata_of(saver) == WHOLE.metadata
         await saver.load(await take(saver, "u", "run-2"), dumped)
-        assert exactly(await metadata_of(saver, "u"), WHOLE.metadata)
+        assert identical(await metadata_of(saver, "u"), WHOLE.metadata)

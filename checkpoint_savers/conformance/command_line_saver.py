@@ -15,7 +15,7 @@ from . import SaverConformance
 from .savers.suite import OpenSaver
 
 
-class Given(NamedTuple):
+class SaverOptions(NamedTuple):
     """What the command line says.
 
     Attributes:
@@ -31,19 +31,19 @@ class Given(NamedTuple):
     crashes: int | None
 
 
-GIVEN = pytest.StashKey[Given]()
+SAVER_OPTIONS = pytest.StashKey[SaverOptions]()
 """Where pytest's config has it."""
 
 
 class TestSaver(SaverConformance):
     @pytest.fixture(autouse=True)
     def offered(self, request: pytest.FixtureRequest) -> None:
-        given = request.config.stash[GIVEN]
-        self.lacks = given.lacks
-        if given.crashes is not None:
-            self.crashes = given.crashes
+        options = request.config.stash[SAVER_OPTIONS]
+        self.lacks = options.lacks
+        if options.crashes is not None:
+            self.crashes = options.crashes
         self.skip_what_is_lacking(request.node)
 
     @pytest.fixture
     def open_saver(self, pytestconfig: pytest.Config, tmp_path: Path) -> OpenSaver:
-        return partial(pytestconfig.stash[GIVEN].opener, tmp_path)
+        return partial(pytestconfig.stash[SAVER_OPTIONS].opener, tmp_path)
