@@ -1,4 +1,4 @@
-"""The suite for the saver that `pytest --saver` names. pytest collects this module then."""
+"""The suite for the saver that `pytest --saver` names. pytest collects this module only with that option."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from .savers.suite import OpenSaver
 
 
 class SaverOptions(NamedTuple):
-    """What the command line says.
+    """The saver and its settings, as the command line gives them.
 
     Attributes:
-        name: of the saver, as it was given.
-        opener: opens it on a folder.
-        lacks: what it does not offer, with the reasons.
-        crashes: how many processes are killed; None for as many as usual.
+        name: the value of `--saver`.
+        opener: opens the saver on a folder.
+        lacks: clauses and verbs to skip, with the reasons.
+        crashes: the number of processes to kill on each event loop; None for the suite's default.
     """
 
     name: str
@@ -32,12 +32,13 @@ class SaverOptions(NamedTuple):
 
 
 SAVER_OPTIONS = pytest.StashKey[SaverOptions]()
-"""Where pytest's config has it."""
+"""The key under which pytest's config holds the options."""
 
 
 class TestSaver(SaverConformance):
     @pytest.fixture(autouse=True)
     def offered(self, request: pytest.FixtureRequest) -> None:
+        """Apply the options of the command line, then skip clauses that the saver does not support."""
         options = request.config.stash[SAVER_OPTIONS]
         self.lacks = options.lacks
         if options.crashes is not None:
@@ -46,4 +47,5 @@ class TestSaver(SaverConformance):
 
     @pytest.fixture
     def open_saver(self, pytestconfig: pytest.Config, tmp_path: Path) -> OpenSaver:
+        """Return a function that opens the saver of the command line on the test's own folder."""
         return partial(pytestconfig.stash[SAVER_OPTIONS].opener, tmp_path)

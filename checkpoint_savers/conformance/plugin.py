@@ -1,4 +1,4 @@
-"""What the pytest plugin does once it is asked: finds the saver, collects the suite, and reports promise by promise."""
+"""The part of the pytest plugin that imports the suite: it finds the saver and reports each promise."""
 
 from __future__ import annotations
 
@@ -29,19 +29,22 @@ TITLES: Final = {
     11: "Stored bytes are data",
     13: "The same on both event loops",
 }
-"""The promises that savers keep, by number."""
+"""The titles of the promises that savers keep, by number."""
 
 PROMISE: Final = "promise"
-"""The name under which an item's report has whose promise it is, and which."""
+"""The name of the user property by which an item passes suite, clause and promise to its report."""
 
 _NUMBERED = re.compile(r"P(\d+)(?:, P\d+)*: (.+)")
 
 
 def configure(config: pytest.Config) -> None:
-    """Take what the command line says.
+    """Read the options of the command line, and register the report.
+
+    Args:
+        config: pytest's config. With `--saver`, the suite's file is added to its `args`.
 
     Raises:
-        pytest.UsageError: the saver cannot be found, or what it lacks is nothing that there is.
+        pytest.UsageError: the saver cannot be imported, or `--saver-lacks` names neither a verb nor a clause.
     """
     saver_name: str | None = config.getoption("saver")
     if saver_name is not None:
@@ -52,6 +55,7 @@ def configure(config: pytest.Config) -> None:
             saver_name, opener, lacks, crashes
         )
         suite = str(Path(command_line_saver.__file__))
+        # Without paths on the command line, run the suite alone, and not the tests that pytest would find by itself.
         if config.args_source is not pytest.Config.ArgsSource.ARGS:
             config.args = [suite]
         elif suite not in config.args:
@@ -60,11 +64,17 @@ def configure(config: pytest.Config) -> None:
 
 
 def find_opener(saver_name: str, folder: Path) -> Callable[[Path], AbstractAsyncContextManager[BaseCheckpointSaver]]:
-    """What opens the saver.
+    """Import the function that opens the saver.
 
     Args:
-        named: `package.module:name`.
-        folder: where modules are looked for, too.
+        saver_name: `package.module:name`; the name may have dots.
+        folder: a folder that is added to `sys.path`, so that modules next to the tests are found.
+
+    Returns:
+        The function. Calling it with a folder must return an async context manager.
+
+    Raises:
+        pytest.UsageError: the name has another form, cannot be imported, or is not callable.
     """
     module, _, name = saver_name.partition(":")
     if not module or not name:
@@ -79,11 +89,21 @@ def find_opener(saver_name: str, folder: Path) -> Callable[[Path], AbstractAsync
         raise pytest.UsageError(f"--saver {saver_name}: {error}") from error
     if not callable(opener):
         raise pytest.UsageError(f"--saver {saver_name}: that is {opener!r}, and not a function that opens a saver")
-    return opener  # type: ignore[no-any-return]  # a user's; what it gives is seen when it is called
+    return opener  # type: ignore[no-any-return]  # the user's function: only a call can show what it returns
 
 
 def parse_lack(text: str) -> tuple[str, str]:
-    """A name and the reason."""
+    """Split the value of `--saver-lacks` into a name and a reason.
+
+    Args:
+        text: `name=reason`, where the name is a verb of `VERBS` or a clause.
+
+    Returns:
+        The name and the reason.
+
+    Raises:
+        pytest.UsageError: the reason is empty, or the name is neither a verb nor a clause.
+    """
     name, _, reason = text.partition("=")
     if not reason.strip():
         raise pytest.UsageError(
@@ -95,12 +115,12 @@ def parse_lack(text: str) -> tuple[str, str]:
 
 
 class ClauseResult(NamedTuple):
-    """What became of one clause, on all event loops and with all its parameters.
+    """The result of one clause, over all event loops and parameters.
 
     Attributes:
-        number: of its promise.
-        says: its name, and the promise as its docstring has it.
-        passed, failed: the tests.
+        number: the number of the clause's promise; 0 for none.
+        says: the clause's name and the promise in its docstring.
+        passed, failed: ids of tests.
         skipped: reasons.
     """
 
@@ -112,10 +132,10 @@ class ClauseResult(NamedTuple):
 
 
 class PromiseReport:
-    """Says which promises hold.
+    """The pytest plugin that prints which promises hold, at the end of the test session.
 
     Args:
-        named: what the saver of `--saver` is called.
+        saver_name: the value of `--saver`; None without that option.
     """
 
     def __init__(self, saver_name: str | None) -> None:
@@ -131,6 +151,7 @@ class PromiseReport:
                 suite_name = suite.__name__ if suite is not command_line_saver.TestSaver else self._saver_name
                 function: Any = getattr(item, "function", None)
                 text = " ".join((function.__doc__ or "").split())
+                # Reports carry user_properties from the worker processes of pytest-xdist to the process that prints.
                 item.user_properties.append((PROMISE, f"{suite_name}\n{function.__name__}\n{text}"))
 
     def pytest_terminal_summary(self, terminalreporter: TerminalReporter) -> None:
@@ -170,7 +191,14 @@ class PromiseReport:
 
 
 def clause_reports(terminal: TerminalReporter) -> Iterator[tuple[str, pytest.TestReport, str, str, str]]:
-    """Outcome and report of each test of a saver, with whose it is, the clause's name, and what it says."""
+    """Find the reports of clauses among all reports of the session.
+
+    Args:
+        terminal: pytest's reporter, which holds the reports by outcome.
+
+    Yields:
+        Outcome, report, name of the suite or saver, name of the clause, and docstring of the clause.
+    """
     for outcome in ("passed", "failed", "error", "skipped"):
         for report in terminal.stats.get(outcome, []):
             for name, value in getattr(report, "user_properties", ()):

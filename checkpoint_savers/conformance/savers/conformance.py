@@ -1,4 +1,4 @@
-"""All that a saver promises, as tests."""
+"""The suite for savers: all promises of the port, as tests."""
 
 from __future__ import annotations
 
@@ -64,4 +64,4 @@ class SaverConformance(
     Erasing,
     ReleaseNotifications,
 ):
-    """All of it. Override the fixture `open_saver`."""
+    """All clauses for savers. Override the fixture `open_saver`."""

@@ -1,9 +1,9 @@
-"""P3, P4 and P6 when the process dies: in the midst of each verb, and between any two."""
+"""P3, P4 and P6 if the process is killed, within a verb or between two verbs."""
 
 from __future__ import annotations
 
 import multiprocessing
-import pickle  # noqa: TID251  # asked whether an opener can be sent to another process; nothing is stored
+import pickle  # noqa: TID251  # used only to check whether another process can get the opener; nothing is stored
 import random
 import signal
 import sys
@@ -21,24 +21,28 @@ if sys.platform == "win32":
     _CONTEXT = multiprocessing.get_context("spawn")
 else:
     _CONTEXT = multiprocessing.get_context("forkserver")
-    _CONTEXT.set_forkserver_preload([run_steps.__module__])  # imported once, and not by each process anew
+    _CONTEXT.set_forkserver_preload([run_steps.__module__])  # otherwise each process imports the suite anew
 
 KILLED: Final = {-getattr(signal, name) for name in ("SIGKILL", "SIGALRM") if hasattr(signal, name)} | {signal.SIGTERM}
+"""Exit codes of processes that were killed by their crash point. Windows has neither signal: there it is SIGTERM."""
 
 
 class CrashPoints(Suite):
-    """The saver is opened in other processes: `open_saver` must be something that can be pickled, such as a
-    `functools.partial` of a class or function that can be imported, with its arguments.
+    """Clauses that open the saver in other processes.
+
+    `open_saver` must return something that pickle can send there, such as a `functools.partial` of an importable class
+    or
+    function. Otherwise the clause is skipped.
 
     Attributes:
-        crashes: how many processes are killed, on each event loop. More find more.
+        crashes: the number of processes to kill on each event loop. Larger numbers find more defects.
     """
 
     crashes: int = 10
 
     async def test_killed_in_the_midst(self, open_saver: OpenSaver, anyio_backend_name: str) -> None:
         """P3, P4, P6: a process that was killed anywhere leaves what it had acknowledged, and the next step whole or
-        not at all; another process opens the storage, has the thread at once, and goes on."""
+        not at all; another process opens the storage, acquires the thread at once, and continues."""
         skip_unless_picklable(open_saver)
         expected = await expected_contents(frozenset(self.lacks))
         done, calls = await self._run_until_killed(open_saver, anyio_backend_name, CrashPoint(0, None))
@@ -51,11 +55,11 @@ class CrashPoints(Suite):
             await self._check_contents(open_saver, expected[done : done + 2])
 
     async def _run_until_killed(self, opener: OpenSaver, backend: str, crash_point: CrashPoint) -> tuple[int, int]:
-        """How many steps a process has done, and how many calls it has counted."""
+        """Return the numbers of steps that a process completed and of calls that it counted."""
         return await anyio.to_thread.run_sync(_run_until_killed, opener, backend, frozenset(self.lacks), crash_point)
 
     async def _check_contents(self, open_saver: OpenSaver, expected: list[dict[str, object]]) -> None:
-        """Check that what is stored is one of these; and leave nothing."""
+        """Check that the storage holds one of these contents and can be written, then delete everything."""
         async with open_saver() as saver:
             claims = [await saver.claim(one, here(f"run-{one}"), now=NOW, expires_at=LATER) for one in THREADS]
             found = await contents(saver)
@@ -70,7 +74,7 @@ class CrashPoints(Suite):
 
 
 def skip_unless_picklable(opener: OpenSaver) -> None:
-    """Skip what opens storage in other processes, where that cannot be done."""
+    """Skip the test if the opener cannot be sent to another process."""
     try:
         pickle.dumps(opener)
     except Exception as error:
@@ -78,7 +82,12 @@ def skip_unless_picklable(opener: OpenSaver) -> None:
 
 
 def crash_points_in(count: int, calls: int) -> list[CrashPoint]:
-    """Places to die at, the same each time: spread over all calls, at once and a moment later in turn."""
+    """Choose crash points, the same in each session: spread over all calls, every second one with a delay.
+
+    Args:
+        count: the number of crash points.
+        calls: the number of calls that a process makes if it is not killed.
+    """
     chance = random.Random(count)
     found: list[CrashPoint] = []
     for number in range(count):
@@ -91,7 +100,7 @@ def crash_points_in(count: int, calls: int) -> list[CrashPoint]:
 def _run_until_killed(
     opener: OpenSaver, backend: str, lacks: frozenset[str], crash_point: CrashPoint
 ) -> tuple[int, int]:
-    """Run a process to its end, or until it is killed."""
+    """Run a process until it ends or is killed; return its numbers of completed steps and counted calls."""
     receiver, sender = _CONTEXT.Pipe(duplex=False)
     process = _CONTEXT.Process(target=run_steps, args=(opener, backend, lacks, crash_point, sender), daemon=True)
     process.start()
@@ -111,7 +120,11 @@ def _run_until_killed(
 
 
 async def expected_contents(lacks: frozenset[str]) -> list[dict[str, object]]:
-    """What is stored before the first step, and after each."""
+    """Return what is stored before the first step, and after each step, in a saver that is not killed.
+
+    Args:
+        lacks: verbs that the tested saver lacks; steps that need one are left out.
+    """
     memory, claims = InMemorySaver(), Claims()
     found = [await contents(memory)]
     for step in steps(lacks):
@@ -121,7 +134,7 @@ async def expected_contents(lacks: frozenset[str]) -> list[dict[str, object]]:
 
 
 async def contents(saver: BaseCheckpointSaver) -> dict[str, object]:
-    """What the threads hold, whoever has them."""
+    """Read what the threads hold, without their leases."""
     headers = await saver.scan(None, None, limit=MANY)
     found: dict[str, object] = {
         "headers": headers,
@@ -135,5 +148,5 @@ async def contents(saver: BaseCheckpointSaver) -> dict[str, object]:
 
 
 def _without_dumps(expected: dict[str, object], saver: BaseCheckpointSaver) -> dict[str, object]:
-    """Without what this saver does not tell."""
+    """Remove the dumps from expected contents if the saver does not offer them."""
     return expected if offers(saver, "dump") else {key: value for key, value in expected.items() if key != "dumps"}

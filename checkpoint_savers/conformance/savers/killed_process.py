@@ -1,8 +1,9 @@
-"""A process that uses a saver, and is killed in the midst of it: what it does, and how it dies.
+"""The process that uses a saver and is killed: its steps, and its crash point.
 
-It is started with an opener, which is pickled, and does the same things each time. Before each call of a function that
-is written in C, while a verb is under way, it looks whether it is to die there: at once by SIGKILL, or a moment later,
-inside of whatever it does then, by an alarm that nobody handles. In Python code alone nothing happens to storage.
+The process receives a pickled opener and performs the same steps each time. While a verb runs, a profile function
+counts the calls of functions written in C. At the chosen call, the process dies: at once by SIGKILL, or after a short
+delay by SIGALRM, which then interrupts that call or a later one. Python code alone does not change the storage, so that
+calls of C functions are the only places at which a crash can matter.
 """
 
 from __future__ import annotations
@@ -34,19 +35,21 @@ EFFECT_FREE: Final = frozenset(
         *("_thread", "_weakref", "msgspec", "msgspec._core"),
     }
 )
-"""Modules, and modules of types, whose functions change nothing outside of the process."""
+"""Modules, and modules of types, whose C functions change nothing outside of the process."""
 
 Claims = dict[str, Claim]
 
 
 class Step(NamedTuple):
-    """One thing that the process does, with the verbs of `VERBS` that it needs."""
+    """One step of the process, with the verbs of `VERBS` that it needs."""
 
     act: Callable[[BaseCheckpointSaver, Claims], Awaitable[None]]
     needs: tuple[str, ...] = ()
 
 
 def _claim(thread: str) -> Step:
+    """Return a step that acquires a thread's lease and keeps it for later steps."""
+
     async def act(saver: BaseCheckpointSaver, claims: Claims) -> None:
         claims[thread] = await take(saver, thread, f"run-{thread}")
 
@@ -54,6 +57,7 @@ def _claim(thread: str) -> Step:
 
 
 def _do(thread: str, work: Callable[[BaseCheckpointSaver, Claim], Awaitable[None]], *needs: str) -> Step:
+    """Return a step that calls a verb under the lease of a thread."""
     return Step(lambda saver, claims: work(saver, claims[thread]), needs)
 
 
@@ -74,20 +78,24 @@ STEPS: Final[tuple[Step, ...]] = (
     _do("v", lambda saver, claim: saver.commit(claim, commit(row(2, 1, base=1), head=1, releases=True))),
     Step(lambda saver, claims: saver.adelete_thread("v")),
 )
-"""All verbs that write."""
+"""Steps that call every verb which writes."""
 
 
 def steps(lacks: Collection[str]) -> list[Step]:
-    """Those that a saver can do."""
+    """Return the steps that a saver can perform.
+
+    Args:
+        lacks: verbs that the saver lacks.
+    """
     return [step for step in STEPS if not set(step.needs) & set(lacks)]
 
 
 class CrashPoint(NamedTuple):
-    """Where the process dies.
+    """The place at which the process dies.
 
     Attributes:
-        call: at which call of a function in C, counted from 1; 0: nowhere.
-        after: seconds; None for at once.
+        call: the number of the call of a C function, counted from 1; 0 if the process is not killed.
+        after: the delay after that call, in seconds; None to die before the call.
     """
 
     call: int
@@ -95,11 +103,11 @@ class CrashPoint(NamedTuple):
 
 
 class _CrashInjector:
-    """Counts calls in all threads, while a verb is under way, and ends the process at one of them."""
+    """A profile function that counts calls of C functions in all threads, and kills the process at one of them."""
 
     def __init__(self, crash_point: CrashPoint) -> None:
         self._crash_point = crash_point
-        self._numbers = itertools.count(1)
+        self._numbers = itertools.count(1)  # needs no lock: next() is atomic in CPython
         self.active = False
         self.counted = 0
 
@@ -120,6 +128,7 @@ class _CrashInjector:
 
 
 def _is_effect_free(function: Any) -> bool:
+    """Return True if a C function belongs to a module, or to a type of a module, of `EFFECT_FREE`."""
     owner = getattr(function, "__self__", None)
     module = owner.__name__ if isinstance(owner, ModuleType) else type(owner).__module__
     return module in EFFECT_FREE
@@ -128,7 +137,15 @@ def _is_effect_free(function: Any) -> bool:
 def run_steps(
     opener: OpenSaver, backend: str, lacks: Collection[str], crash_point: CrashPoint, progress: Connection
 ) -> None:
-    """What the process does. It tells each step that is done, with the number of calls counted so far."""
+    """Perform all steps with a saver, and send the number of calls counted so far after each step.
+
+    Args:
+        opener: opens the saver.
+        backend: the event loop, "asyncio" or "trio".
+        lacks: verbs that the saver lacks.
+        crash_point: where the process dies.
+        progress: the connection to the parent process.
+    """
     injector = _CrashInjector(crash_point)
 
     async def main() -> None:
@@ -140,8 +157,10 @@ def run_steps(
                 injector.active = False
                 progress.send(injector.counted)
 
+    # The default action of SIGALRM kills the process even within a C call; a handler in Python would run only after it.
     if crash_point.after is not None:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    # Before the saver is opened: `threading.setprofile` only reaches threads that start later.
     injector.install()
     try:
         anyio.run(main, backend=backend)

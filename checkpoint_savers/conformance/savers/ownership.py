@@ -1,4 +1,4 @@
-"""P6, for every verb that writes: under a claim that is not held any more it changes nothing."""
+"""P6 for every verb that writes: under a lease that is no longer held, the verb changes nothing."""
 
 from __future__ import annotations
 
@@ -15,28 +15,34 @@ Loss = Callable[[BaseCheckpointSaver, Claim], Awaitable[object]]
 
 
 async def taken_over(saver: BaseCheckpointSaver, claim: Claim) -> object:
+    """Let another owner acquire the lease after its expiry."""
     return await saver.claim(claim.thread_id, elsewhere("run-2"), now=LATER + 60, expires_at=LATER + 90)
 
 
 async def taken_again(saver: BaseCheckpointSaver, claim: Claim) -> object:
+    """Let the same owner acquire the lease again, under a new epoch."""
     return await saver.claim(claim.thread_id, claim.owner, now=NOW, expires_at=LATER)
 
 
 async def released(saver: BaseCheckpointSaver, claim: Claim) -> None:
+    """Release the lease."""
     await saver.release(claim)
 
 
 async def released_and_reacquired(saver: BaseCheckpointSaver, claim: Claim) -> object:
+    """Release the lease, and let another run acquire it."""
     await saver.release(claim)
     return await take(saver, claim.thread_id, "run-2")
 
 
 async def deleted(saver: BaseCheckpointSaver, claim: Claim) -> None:
+    """Release the lease and delete the thread."""
     await saver.release(claim)
     await saver.adelete_thread(claim.thread_id)
 
 
 async def recreated(saver: BaseCheckpointSaver, claim: Claim) -> object:
+    """Delete the thread, and create one of the same name under a lease with the same epoch."""
     await deleted(saver, claim)
     new = await saver.claim(claim.thread_id, elsewhere("run-2"), now=NOW, expires_at=LATER)
     assert new.epoch == claim.epoch, "the epoch alone does not distinguish the two claims"
@@ -44,13 +50,14 @@ async def recreated(saver: BaseCheckpointSaver, claim: Claim) -> object:
 
 
 LOSSES: tuple[Loss, ...] = (taken_over, taken_again, released, released_and_reacquired, deleted, recreated)
+"""The ways to lose a lease. Each function's name serves as the id of the thread that it is used on."""
 
 
 class Ownership(Suite):
     @pytest.mark.parametrize("scenario", WRITE_SCENARIOS, ids=lambda scenario: scenario.name)
     async def test_a_lost_claim_changes_nothing(self, saver: BaseCheckpointSaver, scenario: WriteScenario) -> None:
-        """P6: whichever verb is called under it, and however it was lost; who gives it up is told nothing, who wants to
-        write is told that it is lost; and it is so the second time, too."""
+        """P6: under a lost lease every verb changes nothing, however the lease was lost and however often the verb is
+        called: `release` returns, and the others raise."""
         for loss in LOSSES:
             thread = loss.__name__
             claim = await scenario.prepare(saver, thread)
@@ -68,12 +75,14 @@ class Ownership(Suite):
             await saver.adelete_thread(thread)
         claim = await scenario.prepare(saver)
         before = await stored(saver)
-        await scenario.act(saver, claim)  # it was the claim, and not the scenario
-        assert await stored(saver) != before or not offers(saver, "threads")  # which shows claims
+        # The counter-check: under a live lease the same call changes the thread. Only `threads` shows leases, so that a
+        # renewal or a release cannot be seen without it.
+        await scenario.act(saver, claim)
+        assert await stored(saver) != before or not offers(saver, "threads")
 
     @pytest.mark.parametrize("scenario", WRITE_SCENARIOS, ids=lambda scenario: scenario.name)
     async def test_a_claim_of_another_run_or_thread(self, saver: BaseCheckpointSaver, scenario: WriteScenario) -> None:
-        """P6: a claim is compared in all of its parts: its run, its number, its thread."""
+        """P6: a lease is valid only if its owner, its epoch and its thread all match."""
         claim = await scenario.prepare(saver)
         await scenario.prepare(saver, "other", "run-other")
         before = await stored(saver)
@@ -95,8 +104,8 @@ class Ownership(Suite):
 
     @pytest.mark.parametrize("scenario", WRITE_SCENARIOS, ids=lambda scenario: scenario.name)
     async def test_taken_over_at_that_moment(self, saver: BaseCheckpointSaver, scenario: WriteScenario) -> None:
-        """P6: of a verb, and a rival who takes the thread at the same moment, one is first: what is stored is what the
-        verb left, with the rival's claim, or what was there before it, and then the verb was told."""
+        """P6: if a rival takes the thread over while a verb runs, the verb either completes or raises and changes
+        nothing."""
         for turn in range(4):
             thread = f"t{turn}"
             claim = await scenario.prepare(saver, thread)
@@ -124,7 +133,7 @@ class Ownership(Suite):
 
 
 async def contents(saver: BaseCheckpointSaver, thread: str) -> object:
-    """What a thread holds, whoever has it."""
+    """Read what a thread holds, without its lease."""
     headers = await saver.scan(thread, None)
     return (
         headers,

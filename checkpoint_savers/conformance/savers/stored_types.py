@@ -1,4 +1,4 @@
-"""P11: what was stored comes back equal in value and in type, and texts that are nearly alike are told apart."""
+"""P11: stored values come back equal in value and type, and texts that are nearly equal stay distinct."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ VALUES: dict[str, Any] = {
     "deep": {"a": [{"b": [[{"c": {"d": [1, 1.0, True, None, "x"]}}]]}]},
     "names": {"a.b": 1, "a": {"b": 2}, "$": 3, "[0]": 4, "A": 5, "\u00e9": 6, "e\u0301": 7, "": 8, "null": 9},
 }
-"""JSON values that have come back as others somewhere."""
+"""JSON values that databases and encoders have been known to change."""
 
 NEARLY_EQUAL: tuple[tuple[str, str], ...] = (
     ("a", "A"),
@@ -56,23 +56,28 @@ NEARLY_EQUAL: tuple[tuple[str, str], ...] = (
     ("\ud7ff", "\ue000"),
     ("\U0001f469\u200d\U0001f4bb", "\U0001f469\U0001f4bb"),
 )
-"""Texts that somebody takes for one: other cases, spellings, spaces, numbers, patterns, letters of other scripts."""
+"""Texts that software confuses: other cases, spellings, spaces, numbers, patterns, letters of other scripts."""
 
 ALL_CHARACTERS = "".join(
     chr(code) for code in (*range(1, 0xD800), *range(0xE000, 0x11000), *range(0x1F000, 0x20000), 0x10FFFF)
 )
-"""Every character of the planes in use but NUL and surrogates, those that nobody is meant to use too."""
+"""All characters of the planes in use, noncharacters too, but for NUL and surrogates."""
 
 NULS = ("a\x00b", "a\x00", "\x00", "\x00a")
 
 LONE_SURROGATES = ("\ud800", "a\udfff", "\udc00\ud800")
-"""Halves of surrogate pairs, which no encoding of Unicode has."""
+"""Halves of surrogate pairs, which no Unicode encoding can represent."""
 
 LENGTHS = (255, 256, 257, 400)
 
 
 def identical(found: Any, wanted: Any) -> bool:
-    """Whether two JSON values are equal in value and type: 1, 1.0 and True are three, 0.0 and -0.0 are two."""
+    """Return True if two JSON values are equal in value and type: 1, 1.0 and True differ, and so do 0.0 and -0.0.
+
+    Args:
+        found: one value.
+        wanted: the other value.
+    """
     if type(found) is not type(wanted):
         return False
     if isinstance(wanted, dict):
@@ -87,7 +92,7 @@ def identical(found: Any, wanted: Any) -> bool:
 
 
 async def metadata_of(saver: BaseCheckpointSaver) -> list[dict[str, Any]]:
-    """What each reading verb says of the metadata of the thread `t`, whose head is its only checkpoint."""
+    """Return the metadata of the only checkpoint of thread `t`, once from each verb that reads it."""
     chain = await saver.read("t")
     rows, _ = await saver.segment("t", "", cid(1))
     assert chain is not None
@@ -101,7 +106,13 @@ async def metadata_of(saver: BaseCheckpointSaver) -> list[dict[str, Any]]:
 
 
 async def store_under(saver: BaseCheckpointSaver, text: str, frame: bytes) -> None:
-    """Store a thread that has a text as its name, and as that of its namespace, task, run and metadata."""
+    """Store a thread that uses one text as its id, namespace, task id, run id, and as key and value of metadata.
+
+    Args:
+        saver: the saver.
+        text: the text.
+        frame: the bytes of its row, record and event.
+    """
     claim = await take(saver, text, text)
     new = row(1, ns=text, metadata={text: text}, frame=frame)
     kept = record(1, text, ns=text, frame=frame)
@@ -109,7 +120,12 @@ async def store_under(saver: BaseCheckpointSaver, text: str, frame: bytes) -> No
 
 
 async def delete_threads(saver: BaseCheckpointSaver, *threads: str) -> None:
-    """Delete threads that `named` has made, or whose run has their name."""
+    """Delete threads that `store_under` has stored.
+
+    Args:
+        saver: the saver.
+        threads: their ids, which are also the ids of their runs.
+    """
     for thread in threads:
         claim = await take(saver, thread, thread)
         await saver.release(claim)
@@ -117,7 +133,13 @@ async def delete_threads(saver: BaseCheckpointSaver, *threads: str) -> None:
 
 
 async def check_stored_under(saver: BaseCheckpointSaver, text: str, frame: bytes) -> None:
-    """Check that it is there, under that name, and under no other."""
+    """Check that a thread of `store_under` is read under its text and under no other.
+
+    Args:
+        saver: the saver.
+        text: the text.
+        frame: the bytes that were stored.
+    """
     chain = await saver.read(text, text)
     assert chain is not None and chain.head == cid(1)
     (found,), (kept,) = chain.rows, chain.records
@@ -136,8 +158,8 @@ async def check_stored_under(saver: BaseCheckpointSaver, text: str, frame: bytes
 
 class StoredTypes(Suite):
     async def test_every_json_value_comes_back(self, saver: BaseCheckpointSaver) -> None:
-        """P11: equal in value and type, from every verb that reads: 1, 1.0 and True are three, 0.0 and -0.0 are two,
-        and integers are exact at any size."""
+        """P11: every JSON value comes back equal in value and type from every verb that reads, and integers of any size
+        are exact."""
         claim = await take(saver)
         await saver.commit(claim, commit(row(1, metadata=VALUES)))
         for found in await metadata_of(saver):
@@ -145,7 +167,7 @@ class StoredTypes(Suite):
 
     @needs("rewrite", "load", "dump")
     async def test_every_json_value_comes_back_from_upkeep(self, saver: BaseCheckpointSaver) -> None:
-        """P11: what was rewritten and what was loaded, too."""
+        """P11: every JSON value comes back equal in value and type after `rewrite`, and after `dump` and `load`."""
         claim = await take(saver)
         await saver.commit(claim, commit(row(1)))
         await saver.rewrite(claim, Rewrite(rows=(row(1, metadata=VALUES),)))
@@ -159,7 +181,8 @@ class StoredTypes(Suite):
             assert identical(found, VALUES)
 
     async def test_every_character_comes_back(self, saver: BaseCheckpointSaver) -> None:
-        """P11: in a text of metadata, in a name there, and in ids: controls, joiners, right to left, private use."""
+        """P11: every character comes back in ids and in keys and values of metadata: controls, joiners, bidirectional
+        marks, private use."""
         claim = await take(saver)
         await saver.commit(claim, commit(row(1, metadata={"text": ALL_CHARACTERS, ALL_CHARACTERS[:5000]: 1})))
         for found in await metadata_of(saver):
@@ -172,7 +195,8 @@ class StoredTypes(Suite):
             await check_stored_under(saver, text, text.encode())
 
     async def test_nearly_equal_ids_are_distinct(self, saver: BaseCheckpointSaver) -> None:
-        """P11: threads, namespaces, tasks and names in metadata: equal is what is equal in Python."""
+        """P11: ids and metadata keys are equal only if Python calls them equal, so nearly equal texts name different
+        threads."""
         known: set[str] = set()
         for pair in NEARLY_EQUAL:
             for one, other in (pair, pair[::-1]):
@@ -189,7 +213,7 @@ class StoredTypes(Suite):
         assert len(await saver.scan(None, None)) == len(known)
 
     async def test_nearly_equal_names_inside_a_thread_are_distinct(self, saver: BaseCheckpointSaver) -> None:
-        """P11: the same for namespaces, tasks and names in metadata of one thread."""
+        """P11: within one thread, nearly equal texts name different namespaces, tasks and keys of metadata."""
         texts = sorted({text for pair in NEARLY_EQUAL for text in pair})
         claim = await take(saver)
         records = tuple(record(1, text, index, frame=text.encode()) for index, text in enumerate(texts))
@@ -207,7 +231,7 @@ class StoredTypes(Suite):
 
     @pytest.mark.parametrize("length", LENGTHS)
     async def test_long_ids_are_distinct(self, saver: BaseCheckpointSaver, length: int) -> None:
-        """P11: to the last character."""
+        """P11: long ids are compared up to their last character."""
         text = noise(length).hex()[: length - 1]
         for last in "ab":
             await store_under(saver, text + last, last.encode())
@@ -218,17 +242,20 @@ class StoredTypes(Suite):
 
     @pytest.mark.parametrize("text", [noise(size).hex() for size in (2_000, 50_000)], ids=len)
     async def test_an_id_that_is_too_long_is_refused(self, saver: BaseCheckpointSaver, text: str) -> None:
-        """P11: or it is taken: then it comes back. If not, nothing was changed, and an error of ours says so."""
+        """P11: a very long id is either stored and read back, or refused with an error of the package or a ValueError;
+        then nothing has changed."""
         await self._check_stored_or_refused(saver, text)
 
     @pytest.mark.parametrize("text", NULS, ids=ascii)
     async def test_a_text_with_nul_is_taken_or_refused(self, saver: BaseCheckpointSaver, text: str) -> None:
-        """P11: no text ends at a NUL. A saver whose database takes none refuses it before anything was changed."""
+        """P11: no text ends at a NUL: a text with NUL is either stored whole, or refused before anything has
+        changed."""
         await self._check_stored_or_refused(saver, text)
         for other in {text.replace("\x00", ""), text.split("\x00")[0]} - {text}:
             assert await saver.read(other, other) is None
 
     async def _check_stored_or_refused(self, saver: BaseCheckpointSaver, text: str) -> None:
+        """Store a text, and check that it was stored whole or that nothing has changed."""
         claim = await fill(saver)
         before = await stored(saver)
         try:
@@ -246,7 +273,7 @@ class StoredTypes(Suite):
         await saver.commit(claim, commit(row(12, 7), head=7))
 
     async def _check_each_place(self, saver: BaseCheckpointSaver, text: str) -> None:
-        """Each place for a text by itself: it is taken, or nothing was changed."""
+        """Store a text in each place alone, and check that it was stored or that nothing has changed."""
         places = (
             commit(row(20, ns=text, frame=b"")),
             commit(row(20, 7, metadata={"text": text}), head=7),
@@ -268,8 +295,8 @@ class StoredTypes(Suite):
 
     @pytest.mark.parametrize("text", LONE_SURROGATES, ids=ascii)
     async def test_half_a_character_is_refused(self, saver: BaseCheckpointSaver, text: str) -> None:
-        """P11: with a ValueError, in a thread's name and in metadata, and nothing was changed; in other places it may
-        be taken, and comes back then. Who asks for it finds nothing."""
+        """P11: a lone surrogate in a thread id or in metadata is refused with a ValueError, and changes nothing;
+        elsewhere it is refused or stored whole. A read with one finds nothing or raises a ValueError."""
         claim = await fill(saver)
         before = await stored(saver)
         with pytest.raises(ValueError):
@@ -286,7 +313,8 @@ class StoredTypes(Suite):
         await saver.commit(claim, commit(row(12, 7), head=7))
 
     async def test_types_are_exact(self, saver: BaseCheckpointSaver) -> None:
-        """P11: ids and kinds are str, frames are bytes, numbers are int, and a pin is a bool: no subclass, no view."""
+        """P11: ids and kinds are str, frames are bytes, numbers are int, and pins are bool: never subclasses or
+        views."""
         claim = await fill(saver)
         chain = await saver.read("t", "", cid(4))
         rows, records = await saver.segment("t", "", cid(3))
@@ -320,7 +348,7 @@ class StoredTypes(Suite):
 
     @pytest.mark.parametrize("moment", [0.1 + 0.2, 1e9 + 1e-6, NOW + 0.123456, 2.0**40 + 2.0**-12, 1.0])
     async def test_times_are_exact(self, saver: BaseCheckpointSaver, moment: float) -> None:
-        """P6, P11: a claim lapses at the very moment that was said: to the last bit."""
+        """P6, P11: a lease expires at exactly the given float, to the last bit."""
         owner = replace(here("run-1"), host="somewhere else")
         await saver.claim("t", owner, now=0.0, expires_at=moment)
         if offers(saver, "threads"):
@@ -334,7 +362,7 @@ class StoredTypes(Suite):
 
     @pytest.mark.parametrize("text", ["", "'\"\\{}%s", "日本\u202e", "\U0001f9f5" * 100, "null", "a|b@c:d"], ids=ascii)
     async def test_an_owner_of_any_text(self, saver: BaseCheckpointSaver, text: str) -> None:
-        """P6, P11: hosts, boots and runs have any name, and an owner is told as he was, numbers too."""
+        """P6, P11: host, boot, start and run of an owner may be any text; owners are compared and reported exactly."""
         owner = Owner(host=f"not here {text}", boot=text, pid=2**22, started=text, run_id=text)
         claim = await saver.claim("t", owner, now=NOW, expires_at=LATER)
         assert claim.owner == owner
@@ -354,7 +382,11 @@ class StoredTypes(Suite):
 
 
 async def finds_nothing_or_raises(reading: Any) -> bool:
-    """Whether there was nothing to read, or what was asked for was no text."""
+    """Return True if a read returned nothing or raised a ValueError.
+
+    Args:
+        reading: the awaitable of the read.
+    """
     try:
         return not await reading
     except ValueError:

@@ -1,4 +1,4 @@
-"""What a store promises, as tests: items come back as they were put until they expire, found in one order, batched."""
+"""The suite for stores: items come back as they were put until they expire, in a defined order, in batches."""
 
 from __future__ import annotations
 
@@ -12,4 +12,4 @@ __all__ = ["OpenStore", "StoreConformance"]
 
 
 class StoreConformance(Items, Search, Batches, Expiry):
-    """All of it. Override the fixture `open_store`."""
+    """All clauses for stores. Override the fixture `open_store`."""

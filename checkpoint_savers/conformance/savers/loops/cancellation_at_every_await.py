@@ -1,4 +1,4 @@
-"""P7 at every await: each verb is cancelled where it waits for the first time, the second time, and so to its end."""
+"""P7 at every await: each verb is cancelled at its first await, at its second, and so on to its end."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from ..suite import LATER, NOW, Suite, commit, elsewhere, event, here, needs, re
 T = TypeVar("T")
 
 MAX_AWAITS = 300
-"""Awaits of one verb. One that waits more often than that waits in a loop."""
+"""The limit of awaits within one verb. A verb that awaits more often than this waits in a loop."""
 
 
 class CallAtAwait(Awaitable[T]):
-    """Does what an awaitable does, and calls a function where it waits for the n-th time, before it waits.
+    """Wrap an awaitable, and call a function right before its n-th await.
 
     Args:
         inner: the awaitable.
-        number: counted from 1.
+        number: n, counted from 1.
         call: the function.
 
     Attributes:
-        waits: how often it has waited.
+        waits: the number of awaits so far.
     """
 
     def __init__(self, inner: Awaitable[T], number: int, call: Callable[[], object]) -> None:
@@ -41,6 +41,8 @@ class CallAtAwait(Awaitable[T]):
         self.waits = 0
 
     def __await__(self) -> Generator[Any, Any, T]:
+        # Written out instead of `yield from`: the function must run after the awaitable has asked to wait, and before
+        # the event loop gets the request.
         steps = self._inner.__await__()
         answer: Any = None
         error: BaseException | None = None
@@ -60,10 +62,14 @@ class CallAtAwait(Awaitable[T]):
 
 
 async def cancelled_at(number: int, work: Callable[[], Coroutine[Any, Any, object]]) -> bool:
-    """Run a verb in a scope that is cancelled where the verb waits for the n-th time (0: before it begins).
+    """Run a verb in a scope that is cancelled at the verb's n-th await.
+
+    Args:
+        number: n, counted from 1; 0 to cancel before the verb starts.
+        work: starts the verb.
 
     Returns:
-        Whether the verb waits so often.
+        Whether the verb reached that await.
     """
     with anyio.CancelScope() as scope:
         if number == 0:
@@ -77,7 +83,15 @@ async def cancelled_at(number: int, work: Callable[[], Coroutine[Any, Any, objec
 
 
 async def natively_cancelled_at(number: int, work: Callable[[], Coroutine[Any, Any, object]]) -> bool:
-    """The same by asyncio's own `Task.cancel()`, twice."""
+    """Run a verb in an asyncio task that is cancelled twice by `Task.cancel()`, at the verb's n-th await.
+
+    Args:
+        number: n, counted from 1; 0 to cancel before the verb starts.
+        work: starts the verb.
+
+    Returns:
+        Whether the verb reached that await.
+    """
 
     async def run() -> None:
         task = asyncio.current_task()
@@ -85,6 +99,7 @@ async def natively_cancelled_at(number: int, work: Callable[[], Coroutine[Any, A
 
         def cancel() -> None:
             task.cancel()
+            # The second cancellation arrives while the verb may still be cleaning up after the first.
             asyncio.get_running_loop().call_soon(task.cancel)
 
         if number == 0:
@@ -94,7 +109,7 @@ async def natively_cancelled_at(number: int, work: Callable[[], Coroutine[Any, A
         await at
 
     waits: list[CallAtAwait[object]] = []
-    task = asyncio.ensure_future(run())  # noqa: TID251  # what is cancelled here is a task of asyncio's own
+    task = asyncio.ensure_future(run())  # noqa: TID251  # the clause needs a task that asyncio itself cancels
     await asyncio.wait([task])
     if not task.cancelled():
         task.result()
@@ -102,7 +117,12 @@ async def natively_cancelled_at(number: int, work: Callable[[], Coroutine[Any, A
 
 
 async def outcome(scenario: WriteScenario, thread: str) -> tuple[object, object]:
-    """What is stored before a deed, and after it, as a saver has it that cannot be cancelled."""
+    """Return what is stored before and after a scenario, in a saver that is not cancelled.
+
+    Args:
+        scenario: the scenario.
+        thread: the thread's id.
+    """
     memory = InMemorySaver()
     claim = await scenario.prepare(memory, thread)
     before = await contents(memory, thread)
@@ -111,7 +131,7 @@ async def outcome(scenario: WriteScenario, thread: str) -> tuple[object, object]
 
 
 async def contents(saver: BaseCheckpointSaver, thread: str) -> object:
-    """What a thread holds, and, as far as it can be seen, whose it is. (Threads beside it may be there.)"""
+    """Read what a thread holds, without its lease. Other threads may exist."""
     headers = await saver.scan(thread, None)
     return (
         [await saver.read(thread, one.ns, one.checkpoint_id) for one in headers],
@@ -126,8 +146,8 @@ class CancellationAtEveryAwait(Suite):
     async def test_each_verb_is_cancelled_at_each_await(
         self, saver: BaseCheckpointSaver, anyio_backend_name: str, scenario: WriteScenario, native: bool
     ) -> None:
-        """P7: when control returns, all of it is stored or nothing, whichever verb it was and wherever it waited;
-        nothing comes later; and thread and saver are as good as before."""
+        """P7: a verb that is cancelled at any of its awaits has stored everything or nothing when control returns;
+        nothing is stored later, and thread and saver keep working."""
         if native and anyio_backend_name != "asyncio":
             pytest.skip("trio has no cancellation of its own besides scopes")
         for number in range(MAX_AWAITS):
@@ -139,7 +159,7 @@ class CancellationAtEveryAwait(Suite):
             waited = await cancel(number, partial(_done, scenario, saver, claim))
             found = await contents(saver, thread)
             assert found in (before, after)
-            await written(saver, row(1), thread="later")  # what was begun before would be there by now
+            await written(saver, row(1), thread="later")  # an abandoned write would be stored before these later ones
             await saver.adelete_thread("later")
             assert await contents(saver, thread) == found
             if found == before and found != after:
@@ -155,7 +175,7 @@ class CancellationAtEveryAwait(Suite):
         raise AssertionError(f"the verb has not returned after {MAX_AWAITS} awaits")
 
     async def test_a_cancelled_claim_at_each_await(self, saver: BaseCheckpointSaver) -> None:
-        """P7, P6: a claim of which its run never heard is nobody's when control returns, wherever it waited."""
+        """P7, P6: if acquiring a lease is cancelled at any await, no lease is held when control returns."""
         for number in range(MAX_AWAITS):
             claims: list[Claim] = []
 
@@ -174,7 +194,7 @@ class CancellationAtEveryAwait(Suite):
         raise AssertionError(f"the verb has not returned after {MAX_AWAITS} awaits")
 
     async def test_deleting_is_cancelled_at_each_await(self, saver: BaseCheckpointSaver) -> None:
-        """P7: a thread is deleted whole or not at all."""
+        """P7: a thread is deleted whole or not at all, at whichever await the deletion is cancelled."""
         for number in range(MAX_AWAITS):
             await saver.release(await fill(saver))
             before = await stored(saver)
@@ -191,8 +211,7 @@ class CancellationAtEveryAwait(Suite):
 
     @needs("dump", "threads")
     async def test_each_reader_is_cancelled_at_each_await(self, saver: BaseCheckpointSaver) -> None:
-        """P7: a reader may be cancelled wherever it waits: nothing is changed, and nothing is left in the way of
-        others."""
+        """P7: a read that is cancelled at any of its awaits changes nothing, and the saver keeps working."""
         claim = await fill(saver)
         before = await stored(saver)
         readers: tuple[Callable[[], Coroutine[Any, Any, object]], ...] = (
@@ -214,7 +233,7 @@ class CancellationAtEveryAwait(Suite):
 
     @needs("rewrite", "dump")
     async def test_many_at_once_and_some_are_cancelled(self, saver: BaseCheckpointSaver) -> None:
-        """P7: callers that share a transaction do not share their cancellation: the others' work is done."""
+        """P7: callers that share a transaction do not share their cancellation: the work of the others is done."""
         for number in range(8):
             threads = [f"t{place}" for place in range(6)]
             claims = [await fill(saver, thread, f"run-{thread}") for thread in threads]
@@ -241,4 +260,5 @@ class CancellationAtEveryAwait(Suite):
 
 
 async def _done(scenario: WriteScenario, saver: BaseCheckpointSaver, claim: Claim) -> None:
+    """Run a scenario as a coroutine; `act` may return any awaitable."""
     await scenario.act(saver, claim)

@@ -1,4 +1,4 @@
-"""P10: what upkeep takes out of a thread was needed by nobody: all that stays reads as before, on this saver too."""
+"""P10: pruning deletes only what no remaining checkpoint needs: everything that stays reads as before."""
 
 from __future__ import annotations
 
@@ -19,11 +19,17 @@ from ..suite import LATER, MANY, NOW, OpenSaver, Suite, elsewhere, in_threads, s
 SEEDS = (0, 3)
 
 SUPERSTEPS = 70
-"""More than a chain has rows from one milestone to the next."""
+"""More supersteps than a chain has rows from one snapshot to the next."""
 
 
 async def stored_thread(saver: BaseCheckpointSaver, seed: int, thread: str = "t") -> RandomThread:
-    """A thread that has grown, as of two hours after its last superstep by the saver's clock."""
+    """Store a random thread, and set the saver's clock to two hours after the last superstep.
+
+    Args:
+        saver: the saver; its clock is replaced.
+        seed: the seed of the thread.
+        thread: the thread's id.
+    """
     memory = InMemorySaver(codec=saver.codec)
     random_thread = RandomThread(memory, thread, seed)
     await random_thread.grow(SUPERSTEPS)
@@ -38,7 +44,11 @@ async def stored_thread(saver: BaseCheckpointSaver, seed: int, thread: str = "t"
 
 
 def some_pins(random_thread: RandomThread) -> dict[Key, bool]:
-    """Pins of checkpoints here and there."""
+    """Choose checkpoints to pin.
+
+    Args:
+        random_thread: the thread.
+    """
     keys = sorted(random_thread.states, key=lambda key: (key[1], key[0]))
     return dict.fromkeys(keys[3::23], True)
 
@@ -48,7 +58,7 @@ class Pruning(Suite):
 
     @pytest.mark.parametrize("seed", SEEDS)
     async def test_what_was_grown_is_read(self, saver: BaseCheckpointSaver, seed: int) -> None:
-        """P10: every checkpoint of every branch and namespace, one by one and in a listing."""
+        """P10: every checkpoint of every branch and namespace reads as it was stored, alone and in a listing."""
         random_thread = RandomThread(saver, "t", seed)
         await random_thread.grow(SUPERSTEPS)
         found = await checkpoint_tuples(saver)
@@ -72,8 +82,8 @@ class Pruning(Suite):
     async def test_what_stays_reads_as_before(
         self, saver: BaseCheckpointSaver, retention: Retention, seed: int
     ) -> None:
-        """P10: states, versions, what is recorded, open questions and where the thread stands, of each checkpoint that
-        stays; the others are gone, with their events, and no more of them than was told."""
+        """P10: states, records, open questions, pins and heads of the checkpoints that stay are unchanged; exactly the
+        reported checkpoints are deleted, with their events."""
         random_thread = await stored_thread(saver, seed)
         pins = some_pins(random_thread)
         claim = await take(saver)
@@ -95,7 +105,7 @@ class Pruning(Suite):
         assert len(await saver.scan("t", None, limit=MANY)) == len(left.rows) == len(after)
 
     async def test_what_was_pruned_is_not_pruned_again(self, saver: BaseCheckpointSaver) -> None:
-        """P10: the same limits find nothing more."""
+        """P10: pruning again with the same limits deletes nothing."""
         await stored_thread(saver, 1)
         assert (await saver.aprune("t", retention=Retention(keep=5))).checkpoints > 0
         before = await saver.dump("t")
@@ -104,7 +114,7 @@ class Pruning(Suite):
 
     @pytest.mark.parametrize("seed", SEEDS)
     async def test_a_thread_goes_on_afterwards(self, saver: BaseCheckpointSaver, seed: int) -> None:
-        """P10: from where it stands, and from every checkpoint that stays: the next superstep's state is right."""
+        """P10: a run can continue from every checkpoint that stays, and its next state is right."""
         random_thread = await stored_thread(saver, seed)
         await saver.aprune("t", retention=Retention(keep=5))
         left = await checkpoint_tuples(saver)
@@ -119,7 +129,7 @@ class Pruning(Suite):
             assert one.checkpoint["channel_values"] == random_thread.states[key]
 
     async def test_a_dry_run_reports_and_changes_nothing(self, saver: BaseCheckpointSaver) -> None:
-        """P10: what would go is told, and is what goes."""
+        """P10: a dry run changes nothing and reports exactly what pruning then deletes."""
         await stored_thread(saver, 1)
         before = await stored(saver)
         report = await saver.aprune("t", retention=Retention(keep=3), dry_run=True)
@@ -129,7 +139,7 @@ class Pruning(Suite):
         assert done.threads == report.threads and not done.dry_run
 
     async def test_a_run_is_not_disturbed(self, saver: BaseCheckpointSaver) -> None:
-        """P6: a thread that a run owns is not pruned, and among all threads it is passed over."""
+        """P6: a leased thread is not pruned; pruning all threads skips it and reports it as busy."""
         for thread in ("busy", "free"):
             await stored_thread(saver, 2, thread)
         claim = await saver.claim("busy", elsewhere("run-2"), now=NOW, expires_at=LATER)
@@ -142,7 +152,7 @@ class Pruning(Suite):
         await saver.release(claim)
 
     async def test_readers_during_pruning(self, saver: BaseCheckpointSaver, open_saver: OpenSaver) -> None:
-        """P3: while a thread is pruned, every reader of its head finds its state, before and after."""
+        """P3: while a thread is pruned, every reader of its head gets the same state."""
         random_thread = await stored_thread(saver, 3)
         head = await saver.aget_tuple("t")
         assert head is not None
@@ -170,7 +180,7 @@ class Pruning(Suite):
         assert len(await checkpoint_tuples(saver)) < len(random_thread.states)
 
     async def test_copies_and_exports(self, saver: BaseCheckpointSaver) -> None:
-        """P11: a copy, and what was exported and imported by a saver of another kind, reads as the thread it is of."""
+        """P11: a copy of a thread, and an export that another kind of saver imported, read as the original."""
         await stored_thread(saver, 0)
         await saver.aprune("t", retention=Retention(keep=10))
         whole = {key: (one.checkpoint, one.pending_writes) for key, one in (await checkpoint_tuples(saver)).items()}
@@ -192,7 +202,7 @@ class Pruning(Suite):
         } == whole
 
     async def test_what_runs_have_made_goes(self, saver: BaseCheckpointSaver) -> None:
-        """P10: with the run that made it; what others have made reads as before."""
+        """P10: deleting runs deletes exactly the checkpoints that they made; those of other runs read as before."""
         await stored_thread(saver, 1)
         before = await checkpoint_tuples(saver)
         runs = sorted({str(one.metadata.get("run_id")) for one in before.values()})
