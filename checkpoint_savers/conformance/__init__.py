@@ -1,6 +1,10 @@
-"""The suites that every saver, every store and every cache passes. Run them on one of your own:
+"""Publish the suites that every saver, every store and every cache must pass.
 
-    pytest --saver mypackage.store:open_saver       # a function of a folder, without any test file
+Run the suite of savers on your own saver without a test file:
+
+    pytest --saver mypackage.store:open_saver       # open_saver takes a folder
+
+Or subclass a suite in a test file, and override one fixture:
 
     import pytest
     from checkpoint_savers.conformance import SaverConformance
@@ -8,14 +12,14 @@
     class TestMySaver(SaverConformance):
         @pytest.fixture
         def open_saver(self, tmp_path):
-            return functools.partial(MySaver, tmp_path / "store")     # an async context manager that gives the saver
+            return functools.partial(MySaver, tmp_path / "store")     # returns an async context manager
 
     from checkpoint_savers.conformance import CacheConformance
 
     class TestMyCache(CacheConformance):
         @pytest.fixture
         def open_cache(self, tmp_path):
-            return lambda clock: MyCache(tmp_path / "cache", clock=clock)    # an async context manager, as above
+            return lambda clock: MyCache(tmp_path / "cache", clock=clock)    # as above
 
     from checkpoint_savers.conformance import StoreConformance
 
@@ -24,18 +28,21 @@
         def open_store(self, tmp_path):
             return lambda **settings: MyStore(tmp_path / "store", **settings)    # as above; codec=, ttl= and clock=
 
-docs/savers.md tells more. A clause is a test, and its docstring the promise, under its number. It needs pytest, and
-anyio, which brings the plugin that runs the checks: on asyncio and on trio if that is installed, or on what a fixture
-`anyio_backend` of yours says.
+A clause is a test. The docstring of a clause states the promise that the clause checks, after the promise's number.
+See docs/savers.md for fixtures, attributes and options.
+
+The suites need pytest and anyio. The pytest plugin of anyio runs each clause on asyncio, and on trio if trio is
+installed; override the fixture `anyio_backend` to choose the event loops yourself.
 """
 
-# ruff: noqa: E402  # the checks are imported after pytest's assertion rewriting is set up for them
+# ruff: noqa: E402  # the suites are imported after pytest has been asked to rewrite their assertions
 
 from __future__ import annotations
 
 import pytest
 
-# Before the modules are imported: otherwise a failed check of a user's saver says no more than "AssertionError".
+# pytest rewrites assertions when it imports a module, so the registration must come first. Without it, a clause that
+# fails on a user's saver reports a bare "AssertionError".
 pytest.register_assert_rewrite(*(f"{__name__}.{package}" for package in ("savers", "stores", "caches")))
 
 from .caches.conformance import CacheConformance, OpenCache

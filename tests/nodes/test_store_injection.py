@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from checkpoint_savers import BaseCheckpointSaver, BaseStore, InMemoryStore, StorageLockedError, SyncCallError
-from checkpoint_savers.conformance.stores.suite import Watched
+from checkpoint_savers.conformance.stores.suite import BatchRecorder
 from checkpoint_savers.errors import UnstorableItemError
 from checkpoint_savers.stores import Item, PutOp, SearchItem
 from pregel_async import (
@@ -268,7 +268,7 @@ async def test_nodes_of_a_superstep_share_a_transaction(store: InMemoryStore, mo
     made = StateGraph(State).add_node("n", node)
     made.add_conditional_edges(START, lambda state: [Send("n", {"number": number}) for number in range(20)])
     graph = made.compile(store=store)
-    watched = Watched(store, monkeypatch)
+    watched = BatchRecorder(store, monkeypatch)
     assert (await graph.ainvoke({}))["log"] == [True] * 20
     assert sum(len(batch.writes) for batch in watched.batches) == 20
     assert len(watched.batches) <= 5  # on trio the first one asks a turn before the others

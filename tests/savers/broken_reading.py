@@ -249,13 +249,13 @@ class TrimsIds(_Spelled):
         return text.rstrip(" \n\r\t")
 
 
-@caught_by("test_long_ids_are_told_apart")
+@caught_by("test_long_ids_are_distinct")
 class IdsOf255(_Spelled):
     def spell(self, text: str) -> str:
         return text[:255]
 
 
-@caught_by("test_ids_that_differ_in_little_are_told_apart")
+@caught_by("test_nearly_equal_ids_are_distinct")
 class IgnoresCase(_Spelled):
     def spell(self, text: str) -> str:
         return text.lower()

@@ -14,7 +14,7 @@ import pytest
 from checkpoint_savers import caches
 from checkpoint_savers.caches import BaseCache, FullKey, InMemoryCache, SqliteCache
 from checkpoint_savers.conformance import CacheConformance
-from checkpoint_savers.conformance.caches.conformance import Clock, OpenCache, keeps, kept, key
+from checkpoint_savers.conformance.caches.conformance import Clock, OpenCache, key, present_keys, put_entries
 from checkpoint_savers.conformance.savers.suite import NOW, in_threads, repeated
 from tests.savers.sqlite_tools import ENV
 
@@ -62,15 +62,15 @@ def test_the_entry_that_was_not_used_for_longest_makes_room() -> None:
 
     async def main() -> None:
         async with InMemoryCache(max_entries=3) as cache:
-            await keeps(cache, *numbered(1, 2, 3))
-            assert await kept(cache, numbered(1)) == numbered(1)
-            await keeps(cache, *numbered(2))
-            await keeps(cache, *numbered(4))
+            await put_entries(cache, *numbered(1, 2, 3))
+            assert await present_keys(cache, numbered(1)) == numbered(1)
+            await put_entries(cache, *numbered(2))
+            await put_entries(cache, *numbered(4))
             assert len(cache) == 3
-            assert await kept(cache, numbered(1, 2, 3, 4)) == numbered(1, 2, 4)
-            await keeps(cache, *numbered(*range(10)))
+            assert await present_keys(cache, numbered(1, 2, 3, 4)) == numbered(1, 2, 4)
+            await put_entries(cache, *numbered(*range(10)))
             assert len(cache) == 3
-            assert await kept(cache, numbered(*range(10))) == numbered(7, 8, 9)
+            assert await present_keys(cache, numbered(*range(10))) == numbered(7, 8, 9)
 
     run(main)
 
@@ -80,14 +80,14 @@ def test_expired_entries_make_room_first(clock: Clock) -> None:
 
     async def main() -> None:
         cache = InMemoryCache(max_entries=3, clock=clock)
-        await keeps(cache, *numbered(1))
-        await keeps(cache, *numbered(2, 3), ttl=10)
+        await put_entries(cache, *numbered(1))
+        await put_entries(cache, *numbered(2, 3), ttl=10)
         clock.now = NOW + 10
         assert len(cache) == 3
-        await keeps(cache, *numbered(4))
+        await put_entries(cache, *numbered(4))
         assert len(cache) == 2
-        await keeps(cache, *numbered(5))
-        assert await kept(cache, numbered(1, 4, 5)) == numbered(1, 4, 5)
+        await put_entries(cache, *numbered(5))
+        assert await present_keys(cache, numbered(1, 4, 5)) == numbered(1, 4, 5)
 
     run(main)
 
@@ -97,9 +97,9 @@ def test_reading_removes_what_has_expired(clock: Clock) -> None:
 
     async def main() -> None:
         cache = InMemoryCache(clock=clock)
-        await keeps(cache, *numbered(1, 2), ttl=10)
+        await put_entries(cache, *numbered(1, 2), ttl=10)
         clock.now = NOW + 10
-        assert await kept(cache, numbered(1)) == []
+        assert await present_keys(cache, numbered(1)) == []
         assert len(cache) == 1
 
     run(main)
@@ -111,13 +111,13 @@ def test_a_cache_does_not_grow_by_being_used(clock: Clock) -> None:
     async def main() -> None:
         cache = InMemoryCache(clock=clock, max_entries=100)
         for number in range(10_000):
-            await keeps(cache, *numbered(0), ttl=1000 + number)
+            await put_entries(cache, *numbered(0), ttl=1000 + number)
         assert len(cache._expiries) < 20
         for number in range(10_000):
-            await keeps(cache, *numbered(number), ttl=1000)
+            await put_entries(cache, *numbered(number), ttl=1000)
         assert len(cache._expiries) < 3 * 100
         await cache.aclear()
-        await keeps(cache, *numbered(1))
+        await put_entries(cache, *numbered(1))
         assert len(cache) == 1 and not cache._expiries
 
     run(main)
@@ -130,10 +130,10 @@ def test_entries_written_again_and_again_expire_in_time(clock: Clock) -> None:
         cache = InMemoryCache(clock=clock)
         written = 0
         while written < 20 or len(cache._expiries) > 10:  # until the times that are out of date have been cleaned up
-            await keeps(cache, *numbered(written % 10), ttl=91 + written % 10)
+            await put_entries(cache, *numbered(written % 10), ttl=91 + written % 10)
             written += 1
         clock.now = NOW + 95
-        await keeps(cache, key("new"))
+        await put_entries(cache, key("new"))
         assert len(cache) == 5 + 1
 
     run(main)
@@ -148,8 +148,8 @@ async def test_threads_that_take_one_anothers_room(clock: Clock, room: int) -> N
     async def use(number: int) -> None:
         for step in range(400):
             mine = key(str(step % (2 * room)), str(number % 2))
-            await keeps(cache, mine, ttl=1 + step % room)
-            await kept(cache, [mine, key("0", "0")])
+            await put_entries(cache, mine, ttl=1 + step % room)
+            await present_keys(cache, [mine, key("0", "0")])
             await cache.aclear([("nothing",)])
             if step % 7 == 0:
                 clock.now += 0.5

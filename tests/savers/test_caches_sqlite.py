@@ -23,7 +23,7 @@ from checkpoint_savers import (
 from checkpoint_savers.caches import SqliteCache
 from checkpoint_savers.caches import sqlite as module
 from checkpoint_savers.codec import frame as frames
-from checkpoint_savers.conformance.caches.conformance import Clock, keeps, kept, key
+from checkpoint_savers.conformance.caches.conformance import Clock, key, present_keys, put_entries
 from checkpoint_savers.conformance.savers.suite import NOW
 from tests.savers.dropping import warned
 from tests.savers.sqlite_tools import ENV, locked, saver_threads
@@ -69,13 +69,13 @@ def count(path: Path) -> int:
 async def test_entries_outlive_the_cache(path: Path, clock: Clock) -> None:
     """What was kept is there when the file is opened again, and expires when it was to."""
     async with SqliteCache(path, clock=clock) as cache:
-        await keeps(cache, *KEYS[:2], ttl=10)
-        await keeps(cache, KEYS[2])
+        await put_entries(cache, *KEYS[:2], ttl=10)
+        await put_entries(cache, KEYS[2])
     assert not saver_threads()
     async with SqliteCache(str(path), clock=clock) as cache:
-        assert await kept(cache, KEYS) == KEYS
+        assert await present_keys(cache, KEYS) == KEYS
         clock.now = NOW + 10
-        assert await kept(cache, KEYS) == KEYS[2:]
+        assert await present_keys(cache, KEYS) == KEYS[2:]
 
 
 WRITES = """if True:
@@ -121,21 +121,21 @@ async def test_processes_share_a_file(path: Path) -> None:
         assert process.returncode == 0
     keys = [key(str(number), str(name)) for name in range(3) for number in range(20)]
     async with SqliteCache(path) as cache:
-        assert await kept(cache, keys) == [one for one in keys if int(one[1]) > 9]
+        assert await present_keys(cache, keys) == [one for one in keys if int(one[1]) > 9]
 
 
 async def test_expired_rows_go_when_others_are_written(path: Path, cache: SqliteCache, clock: Clock) -> None:
     """A file does not grow by what nobody can read any more. One write removes many, and not without end."""
-    await keeps(cache, *(key(str(number)) for number in range(3)), ttl=1000)
-    await keeps(cache, *(key(str(number), "old") for number in range(module.MANY + 500)), ttl=10)
-    await keeps(cache, key("ever"))
+    await put_entries(cache, *(key(str(number)) for number in range(3)), ttl=1000)
+    await put_entries(cache, *(key(str(number), "old") for number in range(module.MANY + 500)), ttl=10)
+    await put_entries(cache, key("ever"))
     clock.now = NOW + 10
     assert count(path) == module.MANY + 504
-    await keeps(cache, key("new"))
+    await put_entries(cache, key("new"))
     assert count(path) == 504 + 1 - 1
-    await keeps(cache, key("new"))
+    await put_entries(cache, key("new"))
     assert count(path) == 5
-    assert len(await kept(cache, [key(name) for name in ("0", "1", "2", "ever", "new")])) == 5
+    assert len(await present_keys(cache, [key(name) for name in ("0", "1", "2", "ever", "new")])) == 5
 
 
 async def test_wal_and_no_fsync_for_each_write(path: Path, cache: SqliteCache) -> None:
@@ -150,13 +150,13 @@ async def test_wal_and_no_fsync_for_each_write(path: Path, cache: SqliteCache) -
 async def test_another_process_holds_the_lock(path: Path) -> None:
     """Readers do not mind; a writer is told after the busy timeout."""
     async with SqliteCache(path, busy_timeout=0.05) as cache:
-        await keeps(cache, *KEYS)
+        await put_entries(cache, *KEYS)
         with locked(path):
-            assert await kept(cache, KEYS) == KEYS
+            assert await present_keys(cache, KEYS) == KEYS
             with pytest.raises(StorageLockedError):
-                await keeps(cache, key("more"))
-        await keeps(cache, key("more"))
-        assert await kept(cache, [key("more")]) == [key("more")]
+                await put_entries(cache, key("more"))
+        await put_entries(cache, key("more"))
+        assert await present_keys(cache, [key("more")]) == [key("more")]
 
 
 # ---- damage ----------------------------------------------------------------------------------------------------------
@@ -164,25 +164,25 @@ async def test_another_process_holds_the_lock(path: Path) -> None:
 
 async def test_a_damaged_entry_is_a_miss(path: Path, cache: SqliteCache) -> None:
     """Whichever byte is wrong or missing, no wrong value is given back; the row is removed, and no other."""
-    await keeps(cache, KEYS[1], KEYS[2])
+    await put_entries(cache, KEYS[1], KEYS[2])
     for ttl in (None, 10.0):
-        await keeps(cache, KEYS[0], ttl=ttl)
+        await put_entries(cache, KEYS[0], ttl=ttl)
         where = "namespace = ? AND key = ?"
         columns = module._columns(KEYS[0])
         (frame,) = sql(path, f"SELECT frame FROM entries WHERE {where}", *columns)[0]
         damaged = [frame[:at] + bytes((frame[at] ^ 1 << at % 8,)) + frame[at + 1 :] for at in range(len(frame))]
         for one in [*damaged, frame[:-1], frame + b"x", b""]:
-            await keeps(cache, KEYS[0], ttl=ttl)
+            await put_entries(cache, KEYS[0], ttl=ttl)
             sql(path, f"UPDATE entries SET frame = ? WHERE {where}", one, *columns)
-            assert await kept(cache, KEYS) == KEYS[1:]
+            assert await present_keys(cache, KEYS) == KEYS[1:]
             assert count(path) == 2
-    await keeps(cache, KEYS[0])
-    assert await kept(cache, KEYS) == KEYS
+    await put_entries(cache, KEYS[0])
+    assert await present_keys(cache, KEYS) == KEYS
 
 
 async def test_a_row_under_another_key_is_a_miss(path: Path, cache: SqliteCache) -> None:
     """A whole frame that stands where it was not written is nobody's."""
-    await keeps(cache, key("a", "ns"))
+    await put_entries(cache, key("a", "ns"))
     sql(path, "UPDATE entries SET key = ?", b"b")
     assert await cache.aget([key("a", "ns"), key("b", "ns")]) == {}
     assert count(path) == 0
@@ -190,9 +190,9 @@ async def test_a_row_under_another_key_is_a_miss(path: Path, cache: SqliteCache)
 
 async def test_an_entry_written_after_the_damage_was_seen_stays(path: Path, cache: SqliteCache) -> None:
     """Removing what is damaged does not remove what has taken its place meanwhile."""
-    await keeps(cache, KEYS[0])
+    await put_entries(cache, KEYS[0])
     await cache._forget([(*module._columns(KEYS[0]), b"damaged")])
-    assert await kept(cache, KEYS[:1]) == KEYS[:1]
+    assert await present_keys(cache, KEYS[:1]) == KEYS[:1]
 
 
 async def test_an_entry_of_a_later_version_is_a_miss_and_stays(
@@ -201,11 +201,11 @@ async def test_an_entry_of_a_later_version_is_a_miss_and_stays(
     """This version cannot read it, the one that wrote it can."""
     with monkeypatch.context() as later:
         later.setattr(frames, "FORMAT", frames.FORMAT + 1)
-        await keeps(cache, KEYS[0])
+        await put_entries(cache, KEYS[0])
     assert await cache.aget(KEYS) == {}
     assert count(path) == 1
-    await keeps(cache, KEYS[0])
-    assert await kept(cache, KEYS) == KEYS[:1]
+    await put_entries(cache, KEYS[0])
+    assert await present_keys(cache, KEYS) == KEYS[:1]
 
 
 # ---- files that are none of ours -------------------------------------------------------------------------------------
@@ -248,7 +248,7 @@ async def test_a_cache_may_be_opened_again_after_an_error(path: Path) -> None:
             await cache.__aenter__()
     path.unlink()
     async with cache:
-        await keeps(cache, *KEYS)
+        await put_entries(cache, *KEYS)
 
 
 async def test_a_savers_file_is_no_cache_and_the_other_way_round(path: Path, tmp_path: Path) -> None:
@@ -275,7 +275,7 @@ async def test_a_file_of_a_later_version(path: Path) -> None:
 
 async def test_damage_that_sqlite_finds_is_told(path: Path, cache: SqliteCache) -> None:
     """The file cannot be relied on any more; a cache's is deleted, and not restored."""
-    await keeps(cache, *KEYS)
+    await put_entries(cache, *KEYS)
     sql(path, "ALTER TABLE entries RENAME TO something_else")
     with pytest.raises(CorruptCheckpointError, match="Delete it: what a cache holds can be computed again") as caught:
         await cache.aget(KEYS)
@@ -285,11 +285,11 @@ async def test_damage_that_sqlite_finds_is_told(path: Path, cache: SqliteCache) 
 async def test_a_cache_that_cannot_be_written(path: Path, clock: Clock) -> None:
     """It gives what it has; a damaged entry is a miss there too; writing is an error, and so is making one."""
     async with SqliteCache(path, clock=clock) as cache:
-        await keeps(cache, *KEYS)
+        await put_entries(cache, *KEYS)
     sql(path, "UPDATE entries SET frame = ? WHERE key = ?", b"damaged", b"b")
     async with SqliteCache(f"file:{path}?mode=ro", clock=clock) as cache:
-        assert await kept(cache, KEYS) == [KEYS[0], KEYS[2]]
-        for write in (lambda: keeps(cache, *KEYS), cache.aclear):
+        assert await present_keys(cache, KEYS) == [KEYS[0], KEYS[2]]
+        for write in (lambda: put_entries(cache, *KEYS), cache.aclear):
             with pytest.raises(StorageReadOnlyError):
                 await write()
     path.with_name("empty.db").touch()
@@ -311,14 +311,14 @@ async def test_a_cache_that_is_not_open(path: Path) -> None:
     """Before, after, and twice: it says how to open it, and that it is a cache."""
     cache = SqliteCache(path)
     for _ in range(2):
-        for use in (lambda: cache.aget(KEYS), lambda: keeps(cache, *KEYS), cache.aclear):
+        for use in (lambda: cache.aget(KEYS), lambda: put_entries(cache, *KEYS), cache.aclear):
             with pytest.raises(SaverClosedError, match="the cache of .* 'async with SqliteCache"):
                 await use()
         async with cache:
-            await keeps(cache, *KEYS)
+            await put_entries(cache, *KEYS)
             with pytest.raises(SaverClosedError, match="open already"):
                 await cache.__aenter__()
-            assert await kept(cache, KEYS) == KEYS
+            assert await present_keys(cache, KEYS) == KEYS
 
 
 async def test_closed_while_somebody_uses_it(path: Path) -> None:

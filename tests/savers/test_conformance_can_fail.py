@@ -15,7 +15,7 @@ import pytest
 
 from checkpoint_savers import InMemorySaver
 from checkpoint_savers.conformance import SaverConformance
-from checkpoint_savers.conformance.savers.suite import OpenSaver, Suite, _killed, clauses
+from checkpoint_savers.conformance.savers.suite import OpenSaver, Suite, _killed_owner, clauses
 from checkpoint_savers.conformance.savers.upkeep.deleting import Deleting
 from tests.savers import broken_files, broken_leases, broken_reading, broken_upkeep
 from tests.savers.breaking import BROKEN
@@ -56,7 +56,7 @@ async def failure(saver: type[InMemorySaver], clause: str, backend: str, folder:
             fixtures: Mapping[str, Any] = {
                 "saver": opened,
                 "open_saver": open_saver,
-                "gone": _killed(),
+                "dead_owner": _killed_owner(),
                 "cells": getattr(opened, "cells", None),
                 "files": partial(list, [place]),
                 "anyio_backend_name": backend,

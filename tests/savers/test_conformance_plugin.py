@@ -93,7 +93,7 @@ def test_a_broken_promise_is_told(folder: Path) -> None:
     broken = "  BROKEN  renewing: renew, record and commit each move the expiry. (test_renewing[asyncio], "
     assert broken in ran.stdout, ran.stdout
     assert "  skipped only the holder erases: an owner that was taken over" in ran.stdout
-    assert "deletes nothing; and the run that has it goes on. (erase: the log is kept)" in ran.stdout
+    assert "deletes nothing, and the run that holds the lease continues. (erase: the log is kept)" in ran.stdout
     assert "(test_a_claim: nobody asks)" in ran.stdout
 
 
@@ -111,7 +111,7 @@ def test_beside_other_tests(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        (["--saver", "store"], "--saver is told as package.module:function"),
+        (["--saver", "store"], "--saver takes package.module:function"),
         (["--saver", "stare:sqlite"], "No module named 'stare'"),
         (["--saver", "store:postgres"], "has no attribute 'postgres'"),
         (["--saver", "store:nothing"], "that is 7, and not a function"),

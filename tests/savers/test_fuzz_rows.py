@@ -22,7 +22,7 @@ import anyio
 import pytest
 
 from checkpoint_savers import CorruptCheckpointError, PregelError, SqliteSaver, UnsupportedFormatError
-from checkpoint_savers.conformance.savers.damage import damaged, ill_typed
+from checkpoint_savers.conformance.savers.damage import damaged_values, ill_typed_records
 from checkpoint_savers.errors import ThreadNotFoundError
 from checkpoint_savers.upkeep.retention import Retention
 from pregel_async import START, Command, StateGraph, StateSnapshot, interrupt, task
@@ -121,7 +121,7 @@ def damage(path: Path, chance: random.Random) -> str | None:
             places.setdefault(cell.place, []).append(cell)
         cell = chance.choice(places[chance.choice(sorted(places))])
         before = cell.get()
-        value = chance.choice([*damaged(before, chance)])
+        value = chance.choice([*damaged_values(before, chance)])
         try:
             cell.put(value)
         except Exception:
@@ -216,7 +216,7 @@ async def outcome(
     except Exception as error:
         raise AssertionError(f"{name} raises {error!r}: {case}") from error
     if name in RECORDS:
-        assert next(ill_typed(found), None) is None, f"{name} gives a record of wrong types: {case}"
+        assert next(ill_typed_records(found), None) is None, f"{name} gives a record of wrong types: {case}"
     for snapshot in found if isinstance(found, list) else [found]:
         if isinstance(snapshot, StateSnapshot):
             known = right["states"].get(snapshot.config["configurable"].get("checkpoint_id"))

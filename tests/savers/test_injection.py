@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from checkpoint_savers import BaseCheckpointSaver, InMemorySaver, PostgresSaver, SqliteSaver
-from checkpoint_savers.conformance.savers.random_threads import BEGAN, Growing
+from checkpoint_savers.conformance.savers.random_threads import STARTED_AT, RandomThread
 from checkpoint_savers.conformance.savers.suite import LATER, MANY, NOW, here
 from checkpoint_savers.errors import CheckpointError, ThreadExistsError
 from checkpoint_savers.records import CheckpointId
@@ -108,7 +108,7 @@ async def saver(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
     else:
         opened = PostgresSaver.from_conn_string(conninfo(), schema=request.getfixturevalue("schema"))
     async with opened as saver:
-        saver.clock = lambda: BEGAN
+        saver.clock = lambda: STARTED_AT
         yield saver
         for header in await saver.threads(limit=MANY):
             await saver.adelete_thread(header.thread_id)
@@ -117,7 +117,7 @@ async def saver(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 async def grown(saver: BaseCheckpointSaver, thread: str, text: str, first: int = 0) -> None:
     """A thread whose run, namespaces and metadata have a text as their name."""
     memory = InMemorySaver()
-    await Growing(memory, "t", 1, first=first).grow(4)
+    await RandomThread(memory, "t", 1, first=first).grow(4)
     dump = await memory.dump("t")
     assert dump is not None
     rows = [replace(row, metadata={**row.metadata, "run_id": text, text: text}) for row in dump.rows]

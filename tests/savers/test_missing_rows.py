@@ -13,7 +13,7 @@ import pytest
 
 from checkpoint_savers import BaseCheckpointSaver, PostgresSaver, Retention, SqliteSaver
 from checkpoint_savers.conformance import Cell
-from checkpoint_savers.conformance.savers.random_threads import Growing
+from checkpoint_savers.conformance.savers.random_threads import RandomThread
 from checkpoint_savers.errors import CorruptCheckpointError, StorageError
 from pregel_async import START, StateGraph
 from tests.helpers.postgres_tools import conninfo, made_schema
@@ -57,7 +57,7 @@ async def listed(saver: BaseCheckpointSaver, **how: Any) -> set[tuple[str, str]]
 async def test_a_listing_is_whole_or_an_error(opened: Damaged) -> None:
     """P11: with one bit of a checkpoint's key changed, a listing that lacks it raises, but for the tip of an old branch."""
     saver, cells, place = opened
-    growing = Growing(saver, "t", 5)
+    growing = RandomThread(saver, "t", 5)
     await growing.grow(12)
     whole = await listed(saver)
     parents = {
@@ -100,7 +100,7 @@ async def test_upkeep_does_not_pass_it_on(
 ) -> None:
     """P11: a copy, an export or a pruned thread never hides that a checkpoint was missing."""
     saver, cells, place = opened
-    await Growing(saver, "t", 5).grow(6)
+    await RandomThread(saver, "t", 5).grow(6)
     ids = [cell for cell in cells() if cell.place == place]
     cell = ids[len(ids) // 2]
     cell.put(flipped(cell.get()))
@@ -113,7 +113,7 @@ async def test_rows_that_are_pruned_meanwhile_are_not_missing(opened: Damaged, m
     """Rows that retention deletes between two pages of a listing are not reported as damage."""
     monkeypatch.setattr("checkpoint_savers.history.PAGE", 4)
     saver, _, _ = opened
-    await Growing(saver, "t", 5).grow(12)
+    await RandomThread(saver, "t", 5).grow(12)
     count = 0
     async for _ in saver.alist("t"):
         count += 1
@@ -139,7 +139,7 @@ async def paged(saver: BaseCheckpointSaver, size: int, **config: Any) -> set[tup
 async def test_pages_are_whole_or_an_error(opened: Damaged, size: int) -> None:
     """P11: a checkpoint is missed at the end of a page and at the beginning of the next one, too."""
     saver, cells, place = opened
-    growing = Growing(saver, "t", 5)
+    growing = RandomThread(saver, "t", 5)
     await growing.grow(12)
     whole = await paged(saver, size, checkpoint_ns="")
     assert len(whole) > size

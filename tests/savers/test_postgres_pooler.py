@@ -16,10 +16,10 @@ import pytest
 
 from checkpoint_savers import PostgresSaver
 from checkpoint_savers.conformance import SaverConformance
-from checkpoint_savers.conformance.savers.atomic_commits import Atomic
-from checkpoint_savers.conformance.savers.loops.event_loops import BothLoops
+from checkpoint_savers.conformance.savers.atomic_commits import AtomicCommits
+from checkpoint_savers.conformance.savers.loops.event_loops import EventLoops
 from checkpoint_savers.conformance.savers.one_writer import OneWriter
-from checkpoint_savers.conformance.savers.reading import Reading
+from checkpoint_savers.conformance.savers.reading import CheckpointReads
 from checkpoint_savers.conformance.savers.suite import OpenSaver, cid, commit, head_of, in_threads, row, take, written
 from checkpoint_savers.conformance.savers.upkeep.rewriting import Rewriting
 from tests.helpers.postgres_tools import Pooler, conninfo, execute, made_schema, new_schema, pooler
@@ -37,7 +37,7 @@ def schema() -> Iterator[str]:
         yield schema
 
 
-class TestBehindAPooler(Atomic, BothLoops, OneWriter, Reading, Rewriting):
+class TestBehindAPooler(AtomicCommits, EventLoops, OneWriter, CheckpointReads, Rewriting):
     """Those parts of the suite that have the most to do with sessions; all of it is run without the pooler."""
 
     @pytest.fixture

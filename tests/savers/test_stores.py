@@ -29,7 +29,7 @@ from checkpoint_savers.codec import frame as frames
 from checkpoint_savers.codec import seal
 from checkpoint_savers.conformance.caches.conformance import Clock
 from checkpoint_savers.conformance.savers.suite import NOW
-from checkpoint_savers.conformance.stores.suite import SPACE, Watched, keys, put, there, value
+from checkpoint_savers.conformance.stores.suite import SPACE, BatchRecorder, keys, put, there, value
 from checkpoint_savers.errors import VectorSearchError
 from checkpoint_savers.stores import Batch, Done, GetOp, Item, Outcome, PutOp, SearchItem, SearchOp, Spaces
 from checkpoint_savers.stores.abc import APART
@@ -322,7 +322,7 @@ async def test_a_store_that_nobody_closes_is_swept_no_longer() -> None:
 
 async def test_puts_sweep_now_and_then(store: InMemoryStore, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """One put in a minute removes what has expired too; a clock that is set back does not end that."""
-    watched = Watched(store, monkeypatch)
+    watched = BatchRecorder(store, monkeypatch)
     for now in (0.0, 1.0, APART - 1, APART, APART + 1, -1000.0, -999.0):
         clock.now = NOW + now
         await put(store, "a")

@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from checkpoint_savers import BaseCheckpointSaver, InMemorySaver
-from checkpoint_savers.conformance.savers.random_threads import Growing, tuples
+from checkpoint_savers.conformance.savers.random_threads import RandomThread, checkpoint_tuples
 from checkpoint_savers.errors import CheckpointNotFoundError, StorageError, ThreadBusyError, ThreadNotFoundError
 from checkpoint_savers.upkeep.retention import Pruned, Retention, Stayed, created
 from checkpoint_savers.upkeep.threads import load_thread
@@ -414,11 +414,11 @@ async def test_a_run_owns_the_thread(saver: BaseCheckpointSaver) -> None:
 @pytest.mark.parametrize("when", ["before", "after"])
 async def test_a_listing_while_it_is_pruned(saver: BaseCheckpointSaver, when: str) -> None:
     """P3, P10: a listing has all that was there before and is there afterwards, however it is read by then."""
-    growing = Growing(saver, "t", 1)
+    growing = RandomThread(saver, "t", 1)
     await growing.grow(70)
     listed = Between(saver, "segment", when, lambda: saver.aprune("t", retention=Retention(keep=20)))
-    found = await tuples(listed)
-    left = await tuples(saver)
+    found = await checkpoint_tuples(listed)
+    left = await checkpoint_tuples(saver)
     assert 0 < len(left) < len(growing.states)
     assert found.keys() >= left.keys()
     for key, one in found.items():

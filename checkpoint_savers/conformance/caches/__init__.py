@@ -1,1 +1,1 @@
-"""What caches promise, as tests."""
+"""The promises of caches, as tests."""

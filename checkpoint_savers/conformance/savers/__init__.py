@@ -1,1 +1,1 @@
-"""What savers promise, as tests: one module per subject."""
+"""The promises of savers, as tests: one module per subject."""

@@ -1,4 +1,4 @@
-"""P1 for storage: what was given may be changed afterwards, and what is returned is the reader's, without effect."""
+"""P1 for storage: callers may change arguments after a call, and results belong to the caller."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .suite import LATER, Suite, cid, commit, event, needs, offers, record, row,
 
 
 def spoil(value: Any) -> None:
-    """Change all that can be changed in place, at any depth."""
+    """Change every container in place, at any depth."""
     if isinstance(value, dict):
         for inner in list(value.values()):
             spoil(inner)
@@ -36,7 +36,8 @@ METADATA: dict[str, Any] = {"source": "loop", "parents": {"": "p"}, "tags": [1, 
 
 class Aliasing(Suite):
     async def test_what_was_given_may_be_changed_afterwards(self, saver: BaseCheckpointSaver) -> None:
-        """P1: rows, metadata at any depth, lists of records and events that a commit or a record was given."""
+        """P1: rows, metadata, records and events that a caller changes after `commit` or `record` stay in storage as
+        they were passed."""
         lease = await take(saver)
         records, events = [record(1, "a"), record(1, "b", 1)], [event(1)]
         first = commit(row(1, metadata=deepcopy(METADATA)), records=records, events=events)
@@ -54,7 +55,7 @@ class Aliasing(Suite):
         assert header.metadata == METADATA
 
     async def test_what_is_returned_is_the_readers(self, saver: BaseCheckpointSaver) -> None:
-        """P1: of every verb that reads: no other reader, and nothing that is stored, sees what one does with it."""
+        """P1: a reader that changes the result of a verb changes neither the storage nor results of other readers."""
         lease = await fill(saver)
         await saver.commit(lease, commit(row(12, 7, base=6, metadata=deepcopy(METADATA)), head=7))
         before = deepcopy(await stored(saver))
@@ -85,7 +86,7 @@ class Aliasing(Suite):
         await saver.commit(lease, commit(row(13, 12, base=6), head=12))
 
     async def test_a_filter_is_only_read(self, saver: BaseCheckpointSaver) -> None:
-        """P1: it is the caller's still, and what he puts into it later is not asked for."""
+        """P1: a verb leaves its filter as it was, and later changes to the filter do not change what is stored."""
         lease = await take(saver)
         await saver.commit(lease, commit(row(1, metadata=deepcopy(METADATA)), metadata=deepcopy(METADATA)))
         filter: dict[str, Any] = {"tags": [1, [2, {"deep": []}]], "parents": {"": "p"}}
@@ -100,7 +101,7 @@ class Aliasing(Suite):
 
     @needs("load", "dump")
     async def test_a_dump_is_the_callers(self, saver: BaseCheckpointSaver) -> None:
-        """P1: one that was loaded, and one that was made."""
+        """P1: changes to a dump, after it was loaded or returned, reach neither the storage nor another dump."""
         lease = await take(saver)
         dump = deepcopy(WHOLE)
         await saver.load(lease, dump)
@@ -116,7 +117,7 @@ class Aliasing(Suite):
 
     @needs("rewrite", "dump")
     async def test_a_change_is_the_callers(self, saver: BaseCheckpointSaver) -> None:
-        """P1: its rows, heads and pins may be changed when it has been made."""
+        """P1: the rows, heads and pins of a rewrite may be changed after the call; what is stored stays."""
         lease = await fill(saver)
         heads: dict[str, CheckpointId | None] = {"": cid(3), "child": None}
         change = Rewrite(

@@ -11,9 +11,9 @@ from ...errors import CheckpointError, ThreadBusyError
 from .suite import OpenSaver, Suite, cid, commit, everything, in_threads, record, row, take
 
 
-class Atomic(Suite):
+class AtomicCommits(Suite):
     async def test_a_commit_is_stored_whole(self, saver: BaseCheckpointSaver) -> None:
-        """P3: rows, head, records and cleared records are there when it returns."""
+        """P3: when a commit returns, its rows, head and records are stored, and its cleared records are gone."""
         lease = await take(saver)
         await saver.commit(lease, commit(row(1), records=[record(1, "a"), record(1, "b", 1, "error")]))
         await saver.commit(
@@ -29,7 +29,8 @@ class Atomic(Suite):
         assert before is not None and before.records == (record(1, "a"),)
 
     async def test_a_refused_commit_changes_nothing(self, saver: BaseCheckpointSaver) -> None:
-        """P3: with a head that is not the expected one, no row, record, cleared record or release of it is stored."""
+        """P3: if the head is not the expected one, a commit stores no row and no record, clears no record, and keeps
+        the lease."""
         lease = await take(saver)
         await saver.commit(lease, commit(row(1), records=[record(1, "a")]))
         before = await everything(saver)
@@ -39,10 +40,11 @@ class Atomic(Suite):
                 await saver.commit(lease, refused)
             assert caught.value.lost
         assert await everything(saver) == before
-        await saver.commit(lease, commit(row(2, 1), head=1))  # it was not released either
+        await saver.commit(lease, commit(row(2, 1), head=1))  # the lease was not released either
 
     async def test_a_commit_that_fails_half_way_changes_nothing(self, saver: BaseCheckpointSaver) -> None:
-        """P3: its second row cannot be stored, as that id is taken: so its first is not, nor is anything else."""
+        """P3: if the second row of a commit cannot be stored, since its id exists, neither is its first row nor
+        anything else."""
         lease = await take(saver)
         await saver.commit(lease, commit(row(2), records=[record(2, "a")]))
         before = await everything(saver)
@@ -53,7 +55,7 @@ class Atomic(Suite):
         await saver.commit(lease, commit(row(3, 2), head=2))
 
     async def test_a_value_that_no_database_takes_changes_nothing(self, saver: BaseCheckpointSaver) -> None:
-        """P3: an error of the caller's own, in the middle of a commit, stores nothing, and the saver goes on."""
+        """P3: if a commit contains a value that cannot be encoded, it stores nothing, and the next commit works."""
         lease = await take(saver)
         await saver.commit(lease, commit(row(1)))
         before = await everything(saver)
@@ -63,7 +65,8 @@ class Atomic(Suite):
         await saver.commit(lease, commit(row(2, 1), head=1))
 
     async def test_readers_see_before_or_after(self, saver: BaseCheckpointSaver, open_saver: OpenSaver) -> None:
-        """P3: while supersteps are committed, every reader sees one whole: its head, its rows and its record."""
+        """P3: during commits every reader sees whole supersteps: a head, its rows and its record, and never an older
+        one later."""
         steps, ended = 40, threading.Event()
         lease = await take(saver)
         await saver.commit(lease, commit(row(1), records=[record(1, "task")]))
@@ -92,7 +95,7 @@ class Atomic(Suite):
                 number = len(chain.rows)
                 assert chain.head == chain.rows[-1].checkpoint_id == cid(number)
                 assert chain.records == (record(number, "task"),)
-                assert seen <= chain.head, "a reader went back in time"
+                assert seen <= chain.head, "a reader saw an older superstep after a newer one"
                 seen = chain.head
                 if last:
                     assert number == steps - 1

@@ -1,4 +1,4 @@
-"""Chains of two levels: full rows, milestones and steps (P10: what a read costs does not grow with the thread)."""
+"""Chains of two levels: keyframes, snapshots and deltas (P10: the cost of a read does not grow with the thread)."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ TREE: tuple[CheckpointRow, ...] = (
     row(5, 4, base=3),
     row(6, 5, base=1, frame=b"milestone"),
     row(7, 6, base=6),
-    row(8, 4, base=3),  # a fork between two milestones
+    row(8, 4, base=3),  # a fork between two snapshots
     row(9, 8, base=1, frame=b"milestone of the fork"),
     row(10, 9, base=9),
     row(11, 7, base=6),
-    row(12, 11),  # full, in the midst of a branch
+    row(12, 11),  # a keyframe within a branch
     row(13, 12, base=12),
     row(14, 10, base=9),
-    row(15, 3, base=3),  # a fork at a milestone
-    row(16, 1, base=1),  # a fork at a full row
+    row(15, 3, base=3),  # a fork at a snapshot
+    row(16, 1, base=1),  # a fork at a keyframe
     row(17, 13, base=12, frame=b"milestone"),
     row(18, 17, base=17),
 )
-"""Full: 1, 12. Milestones: 3 and 6 of one branch, 9 of another, 17. The rest are steps."""
+"""Keyframes: 1 and 12. Snapshots: 3 and 6 of one branch, 9 of another, and 17. All others are deltas."""
 
 CHAINS: dict[int, list[int]] = {
     1: [1],
@@ -52,13 +52,13 @@ CHAINS: dict[int, list[int]] = {
     17: [12, 13, 17],
     18: [12, 13, 17, 18],
 }
-"""What a read of each gives: the rows of the full row up to the milestone, and those of the milestone up to it."""
+"""The chain of each checkpoint: rows based on the keyframe up to the snapshot, then rows based on the snapshot."""
 
 
 class Chains(Suite):
     async def test_every_chain_is_whole(self, saver: BaseCheckpointSaver) -> None:
-        """P10: a read gives the rows of the full row's up to the milestone, then the milestone's up to the asked one:
-        of full rows, milestones and steps, of every branch and fork, byte for byte, and no others."""
+        """P10: a chain holds the rows based on the keyframe up to the snapshot, and those based on the snapshot up to
+        the asked row: of every branch, byte for byte, and no others."""
         await written(saver, *TREE)
         for asked, expected in CHAINS.items():
             chain = await saver.read("t", "", cid(asked))
@@ -69,8 +69,8 @@ class Chains(Suite):
         assert newest is not None and numbers(newest.rows) == CHAINS[18]
 
     async def test_segments_of_milestones(self, saver: BaseCheckpointSaver) -> None:
-        """P10: a segment is what has that base: a full row with its milestones and steps; of a milestone the steps,
-        without itself; of a step nothing. Records come with their rows."""
+        """P10: the segment of a keyframe holds the keyframe, its snapshots and its deltas; that of a snapshot holds its
+        deltas; that of a delta is empty. Each row is in one segment, with its records."""
         await written(saver, *TREE)
         lease = await take(saver)
         kept = [record(number, f"task {number}") for number in (1, 3, 4, 9, 14, 17, 18)]
@@ -92,8 +92,8 @@ class Chains(Suite):
         assert sorted(number for base in bases.values() for number in base) == list(CHAINS), "each row in one segment"
 
     async def test_records_are_the_asked_rows(self, saver: BaseCheckpointSaver) -> None:
-        """P5: a read through a milestone gives the records of the asked row, and neither the milestone's nor the full
-        row's."""
+        """P5: a chain that leads through a snapshot holds the records of the asked row, and not those of the snapshot
+        or the keyframe."""
         await written(saver, *TREE)
         lease = await take(saver)
         await saver.commit(lease, commit(records=[record(number, "a") for number in (1, 3, 4)]))
@@ -102,7 +102,7 @@ class Chains(Suite):
             assert chain is not None and chain.records == expected
 
     async def test_namespaces_have_chains_of_their_own(self, saver: BaseCheckpointSaver) -> None:
-        """P10: the same ids with other bases, in another namespace and another thread, are no part of a chain."""
+        """P10: rows with the same ids in another namespace or thread are not part of a chain."""
         await written(saver, *TREE[:7])
         inside = [row(number, number - 1 or None, base=1, ns="child") for number in range(1, 8)]
         await written(saver, *inside)
@@ -130,8 +130,8 @@ class Chains(Suite):
     async def test_what_leads_to_no_full_row(
         self, saver: BaseCheckpointSaver, rows: tuple[CheckpointRow, ...], asked: int
     ) -> None:
-        """P11: a chain whose base or milestone is missing is CorruptCheckpointError, and never a part of it; the others
-        are read as ever. (A saver may refuse to store such a row.)"""
+        """P11: a chain whose keyframe or snapshot is missing raises CorruptCheckpointError, and is never returned in
+        part; other chains are read as before. (A saver may refuse to store such a row.)"""
         try:
             await written(saver, *rows)
         except StorageError:
@@ -146,7 +146,8 @@ class Chains(Suite):
 
     @needs("rewrite")
     async def test_a_chain_through_what_was_deleted(self, saver: BaseCheckpointSaver) -> None:
-        """P11: a step whose milestone was deleted is CorruptCheckpointError; nobody else's chain suffers."""
+        """P11: a delta whose snapshot was deleted raises CorruptCheckpointError; all other chains are read without the
+        deleted row."""
         await written(saver, *TREE)
         lease = await take(saver)
         try:

@@ -1,67 +1,67 @@
-"""All that a saver promises, as tests."""
+"""The suite for savers: all promises of the port, as tests."""
 
 from __future__ import annotations
 
 from .aliasing import Aliasing
-from .atomic_commits import Atomic
+from .atomic_commits import AtomicCommits
 from .chains import Chains
 from .crash_points import CrashPoints
 from .damage import Damage
-from .durability import Durable
-from .events import Events
+from .durability import Durability
+from .events import StreamEvents
 from .loops.cancellation import Cancellation
-from .loops.cancellation_at_every_await import EveryAwait
-from .loops.concurrency import Together
-from .loops.event_loops import BothLoops
-from .moved_heads import Moving
+from .loops.cancellation_at_every_await import CancellationAtEveryAwait
+from .loops.concurrency import Concurrency
+from .loops.event_loops import EventLoops
+from .moved_heads import MovedHeads
 from .one_writer import OneWriter
 from .ownership import Ownership
-from .reading import Reading
-from .records import Records
-from .release_notifications import Hearing
-from .result_order import Ordering
-from .stored_bytes import Bytes
-from .stored_types import Types
-from .upkeep.checkpoint_listing import Listing
+from .reading import CheckpointReads
+from .records import TaskRecords
+from .release_notifications import ReleaseNotifications
+from .result_order import ResultOrder
+from .stored_bytes import StoredBytes
+from .stored_types import StoredTypes
+from .upkeep.checkpoint_listing import CheckpointListing
 from .upkeep.deleting import Deleting
-from .upkeep.dump_and_load import Dumping
+from .upkeep.dump_and_load import DumpAndLoad
 from .upkeep.erasing import Erasing
 from .upkeep.pruning import Pruning
 from .upkeep.rewriting import Rewriting
-from .upkeep.thread_listing import Threads
+from .upkeep.thread_listing import ThreadListing
 from .upkeep.thread_metadata import ThreadMetadata
 
 __all__ = ["SaverConformance"]
 
 
 class SaverConformance(
-    Atomic,
+    AtomicCommits,
     CrashPoints,
-    Durable,
-    Events,
-    Records,
+    Durability,
+    StreamEvents,
+    TaskRecords,
     OneWriter,
     Ownership,
     Cancellation,
-    EveryAwait,
-    Bytes,
-    Types,
+    CancellationAtEveryAwait,
+    StoredBytes,
+    StoredTypes,
     Aliasing,
     Damage,
-    BothLoops,
-    Together,
-    Reading,
+    EventLoops,
+    Concurrency,
+    CheckpointReads,
     Chains,
-    Listing,
-    Ordering,
-    Threads,
+    CheckpointListing,
+    ResultOrder,
+    ThreadListing,
     ThreadMetadata,
-    Moving,
+    MovedHeads,
     Deleting,
-    Dumping,
+    DumpAndLoad,
     Rewriting,
     Pruning,
     Erasing,
-    Hearing,
+    ReleaseNotifications,
 ):
-    """All of it. Override the fixture `open_saver`."""
+    """All clauses for savers. Override the fixture `open_saver`."""

@@ -1,4 +1,4 @@
-"""P11: a damaged database gives the right value, or an error of ours: never another value, and no other exception."""
+"""P11: from a damaged database a saver reads the right value or raises its own error: no other value or exception."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from ...abc import BaseCheckpointSaver
 from ...codec import unseal
 from ...errors import CorruptCheckpointError, UnsupportedFormatError
 from ...records import CheckpointTuple, EventRow
-from .random_threads import Growing, Key
+from .random_threads import Key, RandomThread
 from .suite import MANY, Suite, offers, stored
 
 
 class Cell(NamedTuple):
-    """One stored value, below the saver: a column of a row, an entry, a file.
+    """One stored value, accessed below the saver: a column of a row, an entry, a file.
 
     Attributes:
-        place: what it is, such as `"checkpoints.frame"`. Cells of one place are alike.
-        get: gives what is stored there.
-        put: stores something else there, committed, or raises when the database does not take it. The saver is open.
+        place: the kind of the value, such as `"checkpoints.frame"`. Cells of one place hold similar values.
+        get: returns the stored value.
+        put: stores another value and commits it, or raises if the database refuses the value. The saver is open
+            meanwhile.
     """
 
     place: str
@@ -31,17 +32,25 @@ class Cell(NamedTuple):
     put: Callable[[object], None]
 
 
-WRONG: Final[tuple[object, ...]] = (
+REPLACEMENTS: Final[tuple[object, ...]] = (
     *(None, 0, 1, -1, 7, 2**31, 2**62, 2**63 - 1, -(2**63), 1.5, -0.0, 1e308),
     *("", "x", "a\x00", "\ufeff", "[]", "{}", '{"a": 1', "null", "1", "9" * 400, "result", "head"),
     *(b"", b"\x00", b"\xff\xfe", b"{}", b"\xc1F", b"\xc1F\x01" + bytes(12), bytes(100)),
 )
-"""What may stand where something else was."""
+"""Values that replace a stored one."""
 
 
-def damaged(value: object, chance: random.Random) -> Iterator[object]:
-    """What damage may make of a value."""
-    yield from WRONG
+def damaged_values(value: object, chance: random.Random) -> Iterator[object]:
+    """Generate values that damage may leave in a cell.
+
+    Args:
+        value: the stored value.
+        chance: decides where bits flip and where values are cut.
+
+    Yields:
+        Values of other types, and the value with flipped bits, cut, doubled or shifted.
+    """
+    yield from REPLACEMENTS
     if isinstance(value, bytes | memoryview | bytearray) and value:
         data = bytes(value)
         for _ in range(8):
@@ -59,48 +68,49 @@ def damaged(value: object, chance: random.Random) -> Iterator[object]:
 
 
 class Damage(Suite):
-    """What is stored is damaged below the saver.
+    """Clauses that damage stored values below the saver.
 
     Attributes:
-        damages: how many values are damaged, one at a time. More find more.
+        damages: the number of values to damage, one at a time. Larger numbers find more defects.
     """
 
     damages: int = 300
 
     @pytest.fixture
     def cells(self) -> Callable[[], Sequence[Cell]] | None:
-        """Gives all that is stored, as cells; None where there is no way to it but through the saver."""
+        """Return a function that lists all stored values as cells; None if they can be reached only through the
+        saver."""
         return None
 
     async def test_whatever_a_cell_holds(
         self, saver: BaseCheckpointSaver, cells: Callable[[], Sequence[Cell]] | None
     ) -> None:
-        """P11: every verb that reads gives what was stored, records of the right types, or CorruptCheckpointError
-        (UnsupportedFormatError, where it says that it is newer); a state is the right one or none."""
+        """P11: whatever a cell holds, each verb that reads returns the stored state and records of the right types, or
+        raises CorruptCheckpointError or UnsupportedFormatError (for a newer format)."""
         if cells is None:
-            pytest.skip("this saver gives no way to what it stores (fixture `cells`)")
-        await Growing(saver, "t", 5).grow(12)
-        await Growing(saver, "u", 6, first=1000).grow(3)
+            pytest.skip("this saver gives no access to its stored values (fixture `cells`)")
+        await RandomThread(saver, "t", 5).grow(12)
+        await RandomThread(saver, "u", 6, first=1000).grow(3)
         before = await stored(saver)
         right = await states(saver)
         chance = random.Random(1)
         met: set[str] = set()
         for cell in sample(cells(), self.damages, chance):
             whole = cell.get()
-            value = chance.choice([*damaged(whole, chance)])
+            value = chance.choice([*damaged_values(whole, chance)])
             try:
                 cell.put(value)
             except Exception:
-                continue  # the database does not take it
+                continue  # the database refuses the value
             met.add(cell.place)
-            await self._is_read(saver, right, f"{cell.place}: {value!r} instead of {whole!r}")
+            await self._check_readers(saver, right, f"{cell.place}: {value!r} instead of {whole!r}")
             cell.put(whole)
         assert met, "no cell could be damaged"
         assert await stored(saver) == before
         assert await states(saver) == right
 
-    async def _is_read(self, saver: BaseCheckpointSaver, right: dict[Key, CheckpointTuple], where: str) -> None:
-        """Ask every reader."""
+    async def _check_readers(self, saver: BaseCheckpointSaver, right: dict[Key, CheckpointTuple], where: str) -> None:
+        """Call every verb that reads, and check that each returns the right state or raises one of the two errors."""
         for name, read in readers(saver, right).items():
             try:
                 found = await read()
@@ -108,7 +118,7 @@ class Damage(Suite):
                 continue
             except Exception as error:
                 raise AssertionError(f"{name} raises {error!r}. {where}") from error
-            wrong = next(ill_typed(found), None)
+            wrong = next(ill_typed_records(found), None)
             assert wrong is None, f"{name} gives {wrong}. {where}"
             for one in found if isinstance(found, list) else [found]:
                 if isinstance(one, CheckpointTuple):
@@ -128,7 +138,13 @@ class Damage(Suite):
 
 
 def sample(cells: Iterable[Cell], count: int, chance: random.Random) -> Iterator[Cell]:
-    """So many, as often of each place."""
+    """Choose cells, each place equally often.
+
+    Args:
+        cells: all cells.
+        count: the number of cells to choose; at least one of each place.
+        chance: decides which cell of a place.
+    """
     places: dict[str, list[Cell]] = {}
     for cell in cells:
         places.setdefault(cell.place, []).append(cell)
@@ -137,7 +153,7 @@ def sample(cells: Iterable[Cell], count: int, chance: random.Random) -> Iterator
 
 
 async def states(saver: BaseCheckpointSaver) -> dict[Key, CheckpointTuple]:
-    """All states of both threads, which have no id in common."""
+    """Read all states of both threads, which have no checkpoint id in common."""
     found: dict[Key, CheckpointTuple] = {}
     for thread in ("t", "u"):
         async for one in saver.alist(thread):
@@ -149,7 +165,12 @@ async def states(saver: BaseCheckpointSaver) -> dict[Key, CheckpointTuple]:
 def readers(
     saver: BaseCheckpointSaver, right: dict[Key, CheckpointTuple]
 ) -> dict[str, Callable[[], Awaitable[object]]]:
-    """Every verb that reads, once or twice."""
+    """Return calls of every verb that reads, by a name for messages.
+
+    Args:
+        saver: the saver.
+        right: the undamaged states, by namespace and checkpoint id.
+    """
     places = sorted(right)
     some = [places[0], places[len(places) // 2], places[-1]]
 
@@ -186,29 +207,36 @@ def readers(
 
 
 def keys_of(listed: Iterable[CheckpointTuple]) -> set[Key]:
-    """Return the namespaces and ids of what was listed."""
+    """Return the namespaces and ids of the listed checkpoints."""
     return {(one.config["configurable"]["checkpoint_ns"], one.checkpoint["id"]) for one in listed}
 
 
 def parents_of(listed: Iterable[CheckpointTuple]) -> set[Key]:
-    """Return the namespaces and ids of the parents of what was listed."""
+    """Return the namespaces and ids of the parents of the listed checkpoints."""
     places = [one.parent_config["configurable"] for one in listed if one.parent_config is not None]
     return {(place["checkpoint_ns"], place["checkpoint_id"]) for place in places}
 
 
-def ill_typed(found: Any) -> Iterator[object]:
-    """Records with a field of another type than the port says."""
+def ill_typed_records(found: Any) -> Iterator[object]:
+    """Find records whose fields have other types than the port declares.
+
+    Args:
+        found: the result of a verb.
+
+    Yields:
+        A description of each such record.
+    """
     if isinstance(found, tuple | list):
         for one in found:
-            yield from ill_typed(one)
+            yield from ill_typed_records(one)
     elif isinstance(found, msgspec.Struct) and not isinstance(found, CheckpointTuple):
         fields = {name: getattr(found, name) for name in found.__struct_fields__}
         for name, value in fields.items():
             if isinstance(value, tuple) and value and isinstance(value[0], msgspec.Struct):
-                yield from ill_typed(value)
+                yield from ill_typed_records(value)
                 fields[name] = ()
             elif isinstance(value, msgspec.Struct):
-                yield from ill_typed(value)
+                yield from ill_typed_records(value)
                 fields[name] = msgspec.structs.asdict(value)
         try:
             msgspec.convert(fields, type(found), builtin_types=(bytes,))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from .suite import OpenSaver, Suite, cid, commit, everything, record, row, take
 
 
-class Durable(Suite):
+class Durability(Suite):
     async def test_another_saver_sees_what_was_acknowledged(self, open_saver: OpenSaver) -> None:
-        """P4: what a verb has stored when it returns, a second saver on the same storage reads at once."""
+        """P4: when a verb returns, a second saver on the same storage reads what the verb has stored."""
         async with open_saver() as first, open_saver() as second:
             lease = await take(first)
             await first.commit(lease, commit(row(1)))
@@ -21,7 +21,7 @@ class Durable(Suite):
             assert (await take(second, run="run-2")).newest == cid(2)
 
     async def test_what_is_stored_outlives_the_saver(self, open_saver: OpenSaver) -> None:
-        """P4: closed and opened again, everything is there."""
+        """P4: after a saver was closed and opened again, everything that was stored is read as before."""
         async with open_saver() as saver:
             lease = await take(saver)
             await saver.commit(lease, commit(row(1), records=[record(1, "a")]))

@@ -1,4 +1,4 @@
-"""P4: stream events that a commit has stored are there, in their order, and none of a commit that was refused."""
+"""P4: stream events are stored with their commit, in order, and not stored if the commit is refused."""
 
 from __future__ import annotations
 
@@ -39,22 +39,29 @@ from .suite import (
 async def keys_of(
     saver: BaseCheckpointSaver, since: tuple[int, int, int] | None = None, limit: int = PAGE
 ) -> list[tuple[int, int, int]]:
-    """Keys of the thread `t`, with the numbers of its checkpoints."""
+    """Return the keys of the events of thread `t`, with checkpoints as numbers.
+
+    Args:
+        saver: the saver.
+        since: the key to start at; None for all.
+        limit: the maximal number of rows.
+    """
     start = None if since is None else (cid(since[0]), *since[1:])
     found = await saver.events("t", since=start, limit=limit)
     return [(int(one.checkpoint_id.split("-")[0]), one.epoch, one.position) for one in found]
 
 
 async def expires_at(saver: BaseCheckpointSaver, lease: Lease) -> float | None:
-    """When a live claim lapses, as a rival is told."""
+    """Return the expiry of a live lease, in unix seconds, as a rival sees it."""
     with pytest.raises(ThreadBusyError) as caught:
         await saver.acquire(lease.thread_id, elsewhere("run-rival"), now=NOW, expires_at=LATER)
     return caught.value.expires_at
 
 
-class Events(Suite):
+class StreamEvents(Suite):
     async def test_events_come_back_in_the_order_of_their_keys(self, saver: BaseCheckpointSaver) -> None:
-        """P4: by checkpoint, epoch and position, the numbers as numbers, whatever they were stored by and when."""
+        """P4: events are read by checkpoint, epoch and position, compared as numbers, whatever the order of their
+        commits."""
         lease = await take(saver)
         keys = [(2, 10, 1), (1, 2, 10), (2, 9, 1), (1, 2, 9), (1, 1, 100), (3, 1, 1), (1, 10, 2), (1, 10, 1)]
         rows = [event(number, position, epoch=epoch) for number, epoch, position in keys]
@@ -65,21 +72,21 @@ class Events(Suite):
         assert await saver.events("t") == tuple(sorted(rows, key=lambda one: one.key))
 
     async def test_every_kind_of_event_comes_back(self, saver: BaseCheckpointSaver) -> None:
-        """P4: all that a row says, as it was said."""
+        """P4: every field of a row of events comes back as it was stored."""
         lease = await take(saver)
         kept = (event(1), event(1, 4, "part"), event(1, 5, "tail"), event(1, 7, "tail", epoch=2**40, frame=b""))
         await saver.commit(lease, commit(row(1), events=kept))
         assert await saver.events("t") == kept
 
     async def test_events_of_nothing(self, saver: BaseCheckpointSaver) -> None:
-        """P4: a thread that is unknown, or has none, has none; and asking leaves no trace."""
+        """P4: reading events of an unknown thread, or of one without events, returns none and leaves no trace."""
         assert await saver.events("t") == await saver.events("t", since=event(1).key) == ()
         await written(saver, row(1))
         assert await saver.events("t") == ()
         assert (await saver.acquire("u", here("run-1"), now=NOW, expires_at=LATER)).epoch == 1
 
     async def test_from_a_key_on(self, saver: BaseCheckpointSaver) -> None:
-        """P4: the row at the key is the first; where there is none, the next one; at the end nothing."""
+        """P4: `since` starts at the row with that key, or else at the next row; after the last row there is nothing."""
         lease = await take(saver)
         keys = [(1, 1, 1), (1, 1, 4), (1, 3, 1), (3, 1, 1), (3, 1, 2)]
         rows = [event(number, position, epoch=epoch) for number, epoch, position in keys]
@@ -92,7 +99,7 @@ class Events(Suite):
         assert await keys_of(saver, None) == keys
 
     async def test_any_number_is_a_number_to_begin_at(self, saver: BaseCheckpointSaver) -> None:
-        """P4, P11: a key may come from far away, and say what no row says: that is no error of the saver's."""
+        """P4, P11: `since` accepts numbers of any size, as keys come from clients."""
         lease = await take(saver)
         await saver.commit(lease, commit(row(1), events=[event(1), event(1, 2**53 + 1, epoch=2**53 + 1)]))
         least, most = (-(2**63), -(2**64), -(10**40)), (2**63 - 1, 2**63, 10**40)
@@ -107,7 +114,7 @@ class Events(Suite):
         assert len(await saver.events("t", since=(CheckpointId(""), 1, 1))) == 2
 
     async def test_page_by_page(self, saver: BaseCheckpointSaver) -> None:
-        """P4: at most `limit` rows, and the pages that follow each other are all of them, once."""
+        """P4: a page holds at most `limit` rows, and successive pages hold each row once."""
         lease = await take(saver)
         count = PAGE + 10
         for number in range(1, 4):
@@ -121,7 +128,7 @@ class Events(Suite):
             since: EventKey | None = None
             while page := await saver.events("t", since=since, limit=limit):
                 assert len(page) <= limit
-                assert since is None or page[0].key >= since, "the reader was sent back"
+                assert since is None or page[0].key >= since, "a page repeats earlier results"
                 pages += page
                 checkpoint, epoch, position = page[-1].key
                 since = (checkpoint, epoch, position + 1)
@@ -129,7 +136,7 @@ class Events(Suite):
         assert await saver.events("t", limit=0) == await saver.events("t", limit=-1) == ()
 
     async def test_another_saver_sees_them_at_once(self, open_saver: OpenSaver) -> None:
-        """P4: when the commit returns; and after the saver has been closed."""
+        """P4: a second saver reads events as soon as the commit returns, and still after the saver was closed."""
         kept = (event(1), event(1, 3, "tail"))
         async with open_saver() as first, open_saver() as second:
             lease = await take(first)
@@ -141,7 +148,7 @@ class Events(Suite):
             assert await saver.events("t") == kept
 
     async def test_a_refused_commit_stores_no_events(self, saver: BaseCheckpointSaver) -> None:
-        """P3: with a wrong head, a head that is missing, a checkpoint that is there already."""
+        """P3: a commit that is refused for its head, or for a checkpoint id that exists, stores no events."""
         lease = await take(saver)
         await saver.commit(lease, commit(row(1), events=[event(1)]))
         await saver.commit(lease, commit(row(2, 1, base=1), head=1))
@@ -161,7 +168,7 @@ class Events(Suite):
         assert await saver.events("t") == (event(1), event(2))
 
     async def test_an_owner_that_was_taken_over_stores_none(self, saver: BaseCheckpointSaver) -> None:
-        """P6: a run that lost its thread, or gave it up, adds nothing to what it has shown."""
+        """P6: a run that lost or released its lease stores no events."""
 
         async def is_refused(lease: Lease) -> None:
             before = await everything(saver)
@@ -182,7 +189,8 @@ class Events(Suite):
         assert await saver.events("t") == (event(1), event(1, 1, "tail", epoch=2))
 
     async def test_what_was_shown_is_not_replaced(self, saver: BaseCheckpointSaver) -> None:
-        """P4, P3: a commit with a row whose key is taken fails whole, be it by a stored row or by one of its own."""
+        """P4, P3: if a row of events has the key of a stored row, or of another row in its commit, the commit fails and
+        stores nothing."""
         lease = await take(saver)
         await saver.commit(lease, commit(row(1), records=[record(1, "a")], events=[event(1), event(1, 2, "part")]))
         before = await everything(saver)
@@ -201,7 +209,8 @@ class Events(Suite):
         assert await keys_of(saver) == [(1, 1, 1), (1, 1, 2), (1, 1, 3), (1, 2, 2), (2, 1, 1)]
 
     async def test_only_events(self, saver: BaseCheckpointSaver) -> None:
-        """P4, P6: a commit without rows needs no head: it moves the expiry, and may record, and give up."""
+        """P4, P6: a commit of events alone needs no head; it moves the expiry, and may store records and release the
+        lease."""
         lease = await take(saver)
         await saver.commit(lease, commit(row(1)))
         await saver.commit(lease, commit(events=[event(1, 1, "part")], expires_at=LATER + 10))
@@ -213,12 +222,12 @@ class Events(Suite):
         await saver.commit(lease, commit(events=[event(1, 3, "tail")], clears=[record(1, "a")], releases=True))
         assert [one.kind for one in await saver.events("t")] == ["part", "part", "tail"]
         again = await take(saver, run="run-2")
-        assert again.newest == cid(1), "events make no checkpoint"
+        assert again.newest == cid(1), "events are not checkpoints"
 
     async def test_a_reader_of_a_checkpoint_finds_its_events(
         self, saver: BaseCheckpointSaver, open_saver: OpenSaver
     ) -> None:
-        """P3: who sees a superstep sees what it showed, and who sees that sees the superstep."""
+        """P3: a reader that sees a superstep sees its events, and a reader that sees events sees their superstep."""
         steps, ended = 40, threading.Event()
         lease = await take(saver)
         await saver.commit(lease, commit(row(1), events=[event(1)]))
@@ -251,7 +260,8 @@ class Events(Suite):
         await in_threads(write, lambda: look(saver), look_there)
 
     async def test_a_cancelled_commit(self, saver: BaseCheckpointSaver) -> None:
-        """P7: its events are there with its checkpoint, or neither is; and nothing comes later."""
+        """P7: after a commit was cancelled, both its checkpoint and its events are stored, or neither; nothing is
+        stored later."""
         for turns in range(TURNS):
             thread = f"t{turns}"
             lease = await take(saver, thread)
@@ -264,11 +274,13 @@ class Events(Suite):
                 group.cancel_scope.cancel()
             found = await saver.events(thread)
             assert len(found) == (3 if await head_of(saver, thread) == cid(2) else 1)
-            await written(saver, row(1), thread=f"{thread}-other")  # what was begun before would be there by now
+            await written(
+                saver, row(1), thread=f"{thread}-other"
+            )  # an abandoned write would be stored before these later ones
             assert await saver.events(thread) == found
 
     async def test_frames_of_events_come_back_byte_for_byte(self, saver: BaseCheckpointSaver) -> None:
-        """P11: of every size, and of every byte."""
+        """P11: frames of events of any size and with any byte come back unchanged."""
         frames = [noise(size) for size in (0, 1, 255, 4095, 4096, 4097, 65_536, 1_000_000)]
         frames += [bytes(range(256)), b"\x00" * 100, b"\xff" * 100, b"text"]
         lease = await take(saver)
@@ -279,7 +291,7 @@ class Events(Suite):
         assert all(type(one.frame) is bytes for one in found)
 
     async def test_every_text_is_a_threads_id_for_events(self, saver: BaseCheckpointSaver) -> None:
-        """P11: the saver distinguishes them exactly."""
+        """P11: events belong to exactly one thread id, whatever text the id is."""
         for thread in HOSTILE:
             lease = await take(saver, thread)
             shown = [event(number, frame=thread.encode()) for number in (1, 2)]
@@ -291,18 +303,19 @@ class Events(Suite):
         assert [one for one in HOSTILE if not await saver.events(one)] == [gone]
 
     async def test_a_thread_has_one_row_of_events(self, saver: BaseCheckpointSaver) -> None:
-        """P4: what the graphs inside show stands among what the root shows, whoever's checkpoint is committed."""
+        """P4: a thread has one sequence of events for all its namespaces; a key is unique in the thread."""
         lease = await take(saver)
         await saver.commit(lease, commit(row(1), events=[event(1)]))
         await saver.commit(lease, commit(row(2, ns="child"), events=[event(1, 2, "part")]))
         await saver.commit(lease, commit(row(3, 2, base=2, ns="child"), head=2, events=[event(1, 3, "part")]))
         await saver.commit(lease, commit(row(4, 1, base=1), head=1, events=[event(1, 4, "tail"), event(4)]))
         assert await keys_of(saver) == [(1, 1, 1), (1, 1, 2), (1, 1, 3), (1, 1, 4), (4, 1, 1)]
-        with pytest.raises(StorageError):  # in another namespace it is the same key
+        with pytest.raises(StorageError):  # keys are unique in the thread, and not in the namespace
             await saver.commit(lease, commit(row(5, ns="other"), events=[event(4)]))
 
     async def test_of_many_threads_at_once(self, saver: BaseCheckpointSaver) -> None:
-        """P13: twenty OS threads, each with an event loop of its own, asyncio and trio, and a thread of its own."""
+        """P13: twenty OS threads, on asyncio and trio, store events of twenty threads at once, and none gets another
+        thread's events."""
 
         async def run(number: int) -> None:
             lease = await take(saver, f"t{number}", f"run-{number}")
@@ -320,7 +333,8 @@ class Events(Suite):
             assert len(found) == 9 and {one.frame for one in found} == {b"%d" % number}
 
     async def test_deleting(self, saver: BaseCheckpointSaver) -> None:
-        """P6: they go with their thread, and with no other; not under a live claim; and what is made anew has none."""
+        """P6: events are deleted with their thread only, never under a live lease, and a new thread of that name has
+        none."""
         for thread in ("t", "other"):
             lease = await take(saver, thread)
             await saver.commit(lease, commit(row(1), events=[event(1)]))
@@ -337,7 +351,7 @@ class Events(Suite):
         assert await saver.events("t") == (event(1, frame=b"new"),)
 
     async def test_a_thread_without_checkpoints_has_shown_nothing(self, saver: BaseCheckpointSaver) -> None:
-        """P6: claimed and given up with no checkpoint stored, it was never there, and showed nothing."""
+        """P6: the events of a thread that never stored a checkpoint are removed when its lease is released."""
         for releases in (True, False):
             lease = await take(saver)
             assert lease.epoch == 1
@@ -346,7 +360,7 @@ class Events(Suite):
             assert await saver.events("t") == ()
 
     async def test_a_read_that_is_cancelled(self, saver: BaseCheckpointSaver) -> None:
-        """P7: at any moment; nothing is left in the way of others."""
+        """P7: reading events may be cancelled at any moment, and the saver keeps working."""
         lease = await take(saver)
         await saver.commit(lease, commit(row(1), events=[event(1)]))
         for turns in range(TURNS):

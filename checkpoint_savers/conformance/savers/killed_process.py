@@ -1,8 +1,9 @@
-"""A process that uses a saver, and is killed in the midst of it: what it does, and how it dies.
+"""The process that uses a saver and is killed: its steps, and its crash point.
 
-It is started with an opener, which is pickled, and does the same things each time. Before each call of a function that
-is written in C, while a verb is under way, it looks whether it is to die there: at once by SIGKILL, or a moment later,
-inside of whatever it does then, by an alarm that nobody handles. In Python code alone nothing happens to storage.
+The process receives a pickled opener and performs the same steps each time. While a verb runs, a profile function
+counts the calls of functions written in C. At the chosen call, the process dies: at once by SIGKILL, or after a short
+delay by SIGALRM, which then interrupts that call or a later one. Python code alone does not change the storage, so that
+calls of C functions are the only places at which a crash can matter.
 """
 
 from __future__ import annotations
@@ -21,32 +22,34 @@ import anyio
 
 from ...abc import BaseCheckpointSaver
 from ...records import Lease
-from .scenarios import CHANGE, MOVE, NEXT, WHOLE, filling
+from .scenarios import CHANGE, MOVE, NEXT, WHOLE, fill_commits
 from .suite import LATER, OpenSaver, commit, event, record, row, take
 
 THREADS: Final = ("t", "u", "v")
 """The threads that the process writes."""
 
-ALONE: Final = frozenset(
+EFFECT_FREE: Final = frozenset(
     {
         *("builtins", "types", "collections", "functools", "itertools", "operator", "math", "time", "zlib", "select"),
         *("_abc", "_asyncio", "_collections", "_contextvars", "_functools", "_heapq", "_operator", "_queue", "_random"),
         *("_thread", "_weakref", "msgspec", "msgspec._core"),
     }
 )
-"""Modules, and modules of types, whose functions change nothing outside of the process."""
+"""Modules, and modules of types, whose C functions change nothing outside of the process."""
 
 Leases = dict[str, Lease]
 
 
 class Step(NamedTuple):
-    """One thing that the process does, with the verbs of `VERBS` that it needs."""
+    """One step of the process, with the verbs of `VERBS` that it needs."""
 
     act: Callable[[BaseCheckpointSaver, Leases], Awaitable[None]]
     needs: tuple[str, ...] = ()
 
 
 def _acquire(thread: str) -> Step:
+    """Return a step that acquires a thread's lease and keeps it for later steps."""
+
     async def act(saver: BaseCheckpointSaver, leases: Leases) -> None:
         leases[thread] = await take(saver, thread, f"run-{thread}")
 
@@ -54,12 +57,13 @@ def _acquire(thread: str) -> Step:
 
 
 def _do(thread: str, work: Callable[[BaseCheckpointSaver, Lease], Awaitable[None]], *needs: str) -> Step:
+    """Return a step that calls a verb under the lease of a thread."""
     return Step(lambda saver, leases: work(saver, leases[thread]), needs)
 
 
 STEPS: Final[tuple[Step, ...]] = (
     _acquire("t"),
-    *(_do("t", work) for work in filling()),
+    *(_do("t", work) for work in fill_commits()),
     _do("t", lambda saver, lease: saver.record(lease, [record(7, "x", 5), record(7, "y", 6)], expires_at=LATER)),
     _do("t", lambda saver, lease: saver.commit(lease, NEXT)),
     _do("t", lambda saver, lease: saver.rewrite(lease, CHANGE), "rewrite"),
@@ -74,32 +78,36 @@ STEPS: Final[tuple[Step, ...]] = (
     _do("v", lambda saver, lease: saver.commit(lease, commit(row(2, 1, base=1), head=1, releases=True))),
     Step(lambda saver, leases: saver.adelete_thread("v")),
 )
-"""All verbs that write."""
+"""Steps that call every verb which writes."""
 
 
 def steps(lacks: Collection[str]) -> list[Step]:
-    """Those that a saver can do."""
+    """Return the steps that a saver can perform.
+
+    Args:
+        lacks: verbs that the saver lacks.
+    """
     return [step for step in STEPS if not set(step.needs) & set(lacks)]
 
 
-class Death(NamedTuple):
-    """Where the process dies.
+class CrashPoint(NamedTuple):
+    """The place at which the process dies.
 
     Attributes:
-        call: at which call of a function in C, counted from 1; 0: nowhere.
-        after: seconds; None for at once.
+        call: the number of the call of a C function, counted from 1; 0 if the process is not killed.
+        after: the delay after that call, in seconds; None to die before the call.
     """
 
     call: int
     after: float | None
 
 
-class _Reaper:
-    """Counts calls in all threads, while a verb is under way, and ends the process at one of them."""
+class _CrashInjector:
+    """A profile function that counts calls of C functions in all threads, and kills the process at one of them."""
 
-    def __init__(self, death: Death) -> None:
-        self._death = death
-        self._numbers = itertools.count(1)
+    def __init__(self, crash_point: CrashPoint) -> None:
+        self._crash_point = crash_point
+        self._numbers = itertools.count(1)  # needs no lock: next() is atomic in CPython
         self.active = False
         self.counted = 0
 
@@ -107,40 +115,53 @@ class _Reaper:
         threading.setprofile(self)
         sys.setprofile(self)
 
-    def __call__(self, frame: FrameType, happened: str, what: Any) -> None:
-        if not self.active or happened != "c_call" or _alone(what):
+    def __call__(self, frame: FrameType, profile_event: str, function: Any) -> None:
+        if not self.active or profile_event != "c_call" or _is_effect_free(function):
             return
         self.counted = number = next(self._numbers)
-        if number != self._death.call:
+        if number != self._crash_point.call:
             return
-        if self._death.after is None:
+        if self._crash_point.after is None:
             os.kill(os.getpid(), getattr(signal, "SIGKILL", signal.SIGTERM))
         else:
-            signal.setitimer(signal.ITIMER_REAL, self._death.after)
+            signal.setitimer(signal.ITIMER_REAL, self._crash_point.after)
 
 
-def _alone(function: Any) -> bool:
+def _is_effect_free(function: Any) -> bool:
+    """Return True if a C function belongs to a module, or to a type of a module, of `EFFECT_FREE`."""
     owner = getattr(function, "__self__", None)
     module = owner.__name__ if isinstance(owner, ModuleType) else type(owner).__module__
-    return module in ALONE
+    return module in EFFECT_FREE
 
 
-def live(opener: OpenSaver, backend: str, lacks: Collection[str], death: Death, told: Connection) -> None:
-    """What the process does. It tells each step that is done, with the number of calls counted so far."""
-    reaper = _Reaper(death)
+def run_steps(
+    opener: OpenSaver, backend: str, lacks: Collection[str], crash_point: CrashPoint, progress: Connection
+) -> None:
+    """Perform all steps with a saver, and send the number of calls counted so far after each step.
+
+    Args:
+        opener: opens the saver.
+        backend: the event loop, "asyncio" or "trio".
+        lacks: verbs that the saver lacks.
+        crash_point: where the process dies.
+        progress: the connection to the parent process.
+    """
+    injector = _CrashInjector(crash_point)
 
     async def main() -> None:
         async with opener() as saver:
             leases: Leases = {}
             for step in steps(lacks):
-                reaper.active = True
+                injector.active = True
                 await step.act(saver, leases)
-                reaper.active = False
-                told.send(reaper.counted)
+                injector.active = False
+                progress.send(injector.counted)
 
-    if death.after is not None:
+    # The default action of SIGALRM kills the process even within a C call; a handler in Python would run only after it.
+    if crash_point.after is not None:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    reaper.install()
+    # Before the saver is opened: `threading.setprofile` only reaches threads that start later.
+    injector.install()
     try:
         anyio.run(main, backend=backend)
     finally:

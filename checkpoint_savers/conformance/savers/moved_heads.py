@@ -1,4 +1,4 @@
-"""P5: a namespace's head moves to the tip of another branch, without a new checkpoint: nothing runs again for it."""
+"""P5: the head of a namespace moves to another branch's tip without a new checkpoint, so that no work runs again."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from .suite import (
 )
 
 
-class Moving(Suite):
+class MovedHeads(Suite):
     async def test_the_head_moves(self, saver: BaseCheckpointSaver, open_saver: OpenSaver) -> None:
-        """P5: back and forth among the stored checkpoints; what a reader gets by default is that one, with its
-        chain and its records; nothing is stored or lost by it, and the next row goes on from there."""
+        """P5: a head moves between stored checkpoints in both directions; reads then start there, rows and records
+        stay, and the next row continues from the new head."""
         await written(saver, row(1), row(2, 1, base=1), row(3, 1))
         lease = await take(saver)
         rows = [await saver.read("t", "", cid(number)) for number in (1, 2, 3)]
@@ -50,7 +50,7 @@ class Moving(Suite):
         assert await head_of(saver) == cid(4)
 
     async def test_it_moves_to_where_it_is(self, saver: BaseCheckpointSaver) -> None:
-        """P5: a head that is there already is no error, and its records are stored."""
+        """P5: moving the head to where it is already raises nothing, and stores the commit's records."""
         await written(saver, row(1), row(2, 1, base=1))
         lease = await take(saver)
         await saver.commit(lease, commit(head=2, moves=("", 2), records=[record(2, "a")]))
@@ -58,14 +58,14 @@ class Moving(Suite):
         assert chain is not None and (chain.head, chain.records) == (cid(2), (record(2, "a"),))
 
     async def test_the_newest_id_stays_the_newest(self, saver: BaseCheckpointSaver) -> None:
-        """P6: an id that is given after the head has moved back is still greater than all that are stored."""
+        """P6: after the head has moved back, a new lease still names the greatest stored checkpoint id."""
         await written(saver, row(1), row(2, 1, base=1))
         lease = await take(saver)
         await saver.commit(lease, commit(head=2, moves=("", 1), releases=True))
         assert (await take(saver, run="run-2")).newest == cid(2)
 
     async def test_namespaces_have_heads_of_their_own(self, saver: BaseCheckpointSaver) -> None:
-        """P5: one moves, and the others stay; a checkpoint of another namespace or thread is none of this one."""
+        """P5: moving one namespace's head leaves the others; a checkpoint of another namespace or thread is refused."""
         await written(saver, row(1), row(2, 1, base=1), row(3, ns="child"), row(4, 3, base=3, ns="child"))
         await written(saver, row(7), thread="other")
         lease = await take(saver)
@@ -77,7 +77,7 @@ class Moving(Suite):
         assert await everything(saver) == before
 
     async def test_the_head_is_compared_before_it_moves(self, saver: BaseCheckpointSaver) -> None:
-        """P6: with a head that is not the expected one, nothing moves."""
+        """P6: if the head is not the expected one, it does not move."""
         await written(saver, row(1), row(2, 1, base=1), row(3, 1))
         lease = await take(saver)
         before = await everything(saver)
@@ -86,7 +86,7 @@ class Moving(Suite):
         assert await everything(saver) == before
 
     async def test_a_checkpoint_that_is_missing(self, saver: BaseCheckpointSaver) -> None:
-        """P3: a head never points to what is not stored: it is refused, and nothing of that commit is stored."""
+        """P3: moving the head to a missing checkpoint is refused, and nothing of that commit is stored."""
         await written(saver, row(1), row(2, 1, base=1))
         lease = await take(saver)
         await saver.record(lease, [record(2, "a")], expires_at=LATER)
@@ -107,7 +107,7 @@ class Moving(Suite):
         await saver.commit(lease, commit(head=2, moves=("", 1)))
 
     async def test_a_lease_that_is_not_held(self, saver: BaseCheckpointSaver) -> None:
-        """P6: an owner that was taken over, or has given up, moves no head."""
+        """P6: an owner that lost or released its lease cannot move a head."""
         await written(saver, row(1), row(2, 1, base=1))
         lost = await take(saver)
         winner = await saver.acquire("t", here("run-2"), now=LATER, expires_at=LATER + 30)
@@ -120,7 +120,7 @@ class Moving(Suite):
         assert await everything(saver) == before
 
     async def test_in_one_transaction(self, saver: BaseCheckpointSaver) -> None:
-        """P3: the head, records, cleared records, the expiry and the release are stored together."""
+        """P3: the new head, records, cleared records, the expiry and the release are stored together."""
         await written(saver, row(1), row(2, 1, base=1), row(3, 1))
         lease = await take(saver)
         await saver.record(lease, [record(2, "old"), record(3, "stays")], expires_at=LATER)
@@ -140,7 +140,7 @@ class Moving(Suite):
         await take(saver, run="run-2")
 
     async def test_one_of_many_moves_wins(self, saver: BaseCheckpointSaver) -> None:
-        """P6: of commits that expect the same head at the same moment, one moves it."""
+        """P6: if several commits expect the same head at the same moment, exactly one moves it."""
         await written(saver, row(1), *(row(number, 1) for number in range(2, 10)))
         lease = await take(saver)
         won: list[int] = []

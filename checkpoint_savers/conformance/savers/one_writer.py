@@ -32,7 +32,8 @@ from .suite import (
 
 class OneWriter(Suite):
     async def test_a_lease(self, saver: BaseCheckpointSaver) -> None:
-        """P6: it says whose it is, and what is stored; each is greater by one than the one before."""
+        """P6: a lease names its thread, its owner and the newest stored checkpoint id; each new lease's epoch is
+        greater by one."""
         lease = await take(saver)
         assert (lease.thread_id, lease.owner, lease.newest) == ("t", here("run-1"), None)
         await saver.commit(lease, commit(row(5)))
@@ -44,7 +45,8 @@ class OneWriter(Suite):
         assert again.newest == cid(7), "the greatest of any namespace and branch"
 
     async def test_a_live_lease_refuses_others(self, saver: BaseCheckpointSaver) -> None:
-        """P6: another live claim means ThreadBusyError, which says whose and until when; the holder goes on."""
+        """P6: while a lease is live, others get a ThreadBusyError with its owner and its expiry; the owner continues
+        undisturbed."""
         lease = await take(saver)
         await saver.commit(lease, commit(row(1)))
         for rival in (here("run-2"), elsewhere("run-2")):
@@ -56,7 +58,7 @@ class OneWriter(Suite):
         await saver.commit(lease, commit(row(2, 1), head=1))
 
     async def test_threads_do_not_disturb_each_other(self, saver: BaseCheckpointSaver) -> None:
-        """P6: the claim is one thread's."""
+        """P6: a lease covers one thread; runs on other threads are not affected."""
         first, second = await take(saver, "t1"), await take(saver, "t2", "run-2")
         await saver.commit(first, commit(row(1)))
         await saver.commit(second, commit(row(1, frame=b"other")))
@@ -65,30 +67,31 @@ class OneWriter(Suite):
         assert one is not None and other is not None and one.rows != other.rows
 
     async def test_a_lease_lapses_at_its_expiry(self, saver: BaseCheckpointSaver) -> None:
-        """P6: a moment before it is live, at its expiry it is not."""
+        """P6: a lease is live before its expiry, and no longer live at its expiry."""
         await saver.acquire("t", elsewhere("run-1"), now=NOW, expires_at=LATER)
         with pytest.raises(ThreadBusyError):
             await saver.acquire("t", here("run-2"), now=LATER - 0.001, expires_at=LATER + 30)
         await saver.acquire("t", here("run-2"), now=LATER, expires_at=LATER + 30)
 
-    async def test_a_lease_lapses_when_its_process_is_gone(self, saver: BaseCheckpointSaver, gone: Owner) -> None:
-        """P6: after SIGKILL, the next run on the same machine need not wait."""
-        dead = await saver.acquire("t", gone, now=NOW, expires_at=LATER)
+    async def test_a_lease_lapses_when_its_process_is_gone(self, saver: BaseCheckpointSaver, dead_owner: Owner) -> None:
+        """P6: after a SIGKILL of the owner's process, the next run on the same host acquires the lease without
+        waiting."""
+        dead = await saver.acquire("t", dead_owner, now=NOW, expires_at=LATER)
         await saver.commit(dead, commit(row(1)))
         lease = await take(saver)
         assert lease.epoch == dead.epoch + 1 and lease.newest == cid(1)
         with pytest.raises(ThreadBusyError):
             await saver.commit(dead, commit(row(2, 1), head=1))
 
-    async def test_what_cannot_be_known_counts_as_alive(self, saver: BaseCheckpointSaver, gone: Owner) -> None:
-        """P6: a process of another machine is not looked for on this one."""
+    async def test_what_cannot_be_known_counts_as_alive(self, saver: BaseCheckpointSaver, dead_owner: Owner) -> None:
+        """P6: an owner on another host, whose process cannot be checked, counts as alive until the expiry."""
         await saver.acquire("t", elsewhere("run-1"), now=NOW, expires_at=LATER)
         with pytest.raises(ThreadBusyError):
             await take(saver, run="run-2")
 
     async def test_its_own_run_may_acquire_again(self, saver: BaseCheckpointSaver) -> None:
-        """P6: a claim that *another* owner holds is in the way; and the older of the two is void: it writes nothing
-        and gives nothing up."""
+        """P6: a run may acquire its own lease again; the older lease is void: it writes nothing and releases
+        nothing."""
         first = await take(saver)
         second = await take(saver)
         assert second.epoch == first.epoch + 1
@@ -107,7 +110,8 @@ class OneWriter(Suite):
         await saver.commit(second, commit(row(2, 1), head=1))
 
     async def test_an_owner_that_was_taken_over(self, saver: BaseCheckpointSaver) -> None:
-        """P6: each of its writes fails with lost=True and changes nothing; it can give nothing up."""
+        """P6: an owner that lost its lease cannot release it; each of its writes fails with lost=True and changes
+        nothing."""
         lost = await take(saver)
         await saver.commit(lost, commit(row(1)))
         winner = await saver.acquire("t", elsewhere("run-2"), now=LATER, expires_at=LATER + 30)
@@ -125,16 +129,18 @@ class OneWriter(Suite):
         await saver.commit(winner, commit(row(2, 1), head=1))
 
     async def test_epoch_and_owner_are_both_compared(self, saver: BaseCheckpointSaver) -> None:
-        """P6: a claim of a thread that was deleted and made anew has the old number, and is not the old run's."""
+        """P6: the lease of a thread that was deleted is void on a new thread of that name, though both have the same
+        epoch."""
         old = await take(saver)
-        await saver.release(old)  # nothing was stored, so nothing is kept, the number included
+        await saver.release(old)  # without a checkpoint the thread is removed, and its epoch with it
         new = await take(saver, run="run-2")
         await refused(saver.commit(old, commit(row(1))))
         await saver.release(old)
         await saver.commit(new, commit(row(1)))
 
     async def test_a_lapsed_lease_is_held_until_it_is_taken_over(self, saver: BaseCheckpointSaver) -> None:
-        """P6: a commit is compared with the claim, not with the clock: a run that was slow has lost nothing."""
+        """P6: a commit compares the lease and not the clock: an expired lease that no run has taken over is still
+        valid."""
         lease = await saver.acquire("t", here("run-1"), now=NOW, expires_at=NOW)
         await saver.commit(lease, commit(row(1)))
 
@@ -157,7 +163,8 @@ class OneWriter(Suite):
         await saver.acquire("t", elsewhere("run-2"), now=LATER, expires_at=LATER + 30)
 
     async def test_giving_up(self, saver: BaseCheckpointSaver) -> None:
-        """P6: the end gives the claim up; twice does no harm; and then its owner can write no more."""
+        """P6: a released lease is free for the next run; a second release does nothing, and the old owner can no longer
+        write."""
         lease = await take(saver)
         await saver.commit(lease, commit(row(1)))
         await saver.release(lease)
@@ -166,7 +173,7 @@ class OneWriter(Suite):
         await take(saver, run="run-2")
 
     async def test_a_commit_can_give_up(self, saver: BaseCheckpointSaver) -> None:
-        """P6: in the same transaction as the last superstep."""
+        """P6: a commit can release the lease in the same transaction as the last superstep."""
         lease = await take(saver)
         await saver.commit(lease, commit(row(1), releases=True))
         with pytest.raises(ThreadBusyError):
@@ -174,7 +181,8 @@ class OneWriter(Suite):
         assert (await take(saver, run="run-2")).newest == cid(1)
 
     async def test_a_thread_without_checkpoints_leaves_no_trace(self, saver: BaseCheckpointSaver) -> None:
-        """P6: claimed and given up with nothing stored, it was never there."""
+        """P6: a thread whose lease is released before a checkpoint is stored leaves nothing, neither records nor an
+        epoch."""
         before = await everything(saver)
         lease = await take(saver)
         await saver.record(lease, [record(1, "a")], expires_at=LATER)
@@ -186,7 +194,8 @@ class OneWriter(Suite):
         assert (await saver.segment("t", "", cid(1)))[1] == ()
 
     async def test_the_head_is_compared(self, saver: BaseCheckpointSaver) -> None:
-        """P6: per namespace; a first commit expects none."""
+        """P6: a commit is refused if the head of its namespace differs from the expected one; the first commit expects
+        none."""
         await written(saver, row(1), row(2, 1, base=1), row(3, ns="child"))
         lease = await take(saver)
         for wrong in (commit(row(9), head=None), commit(row(9), head=1), commit(row(9, ns="child"), head=2)):
@@ -198,7 +207,8 @@ class OneWriter(Suite):
         await saver.commit(lease, commit(row(6, ns="new")))
 
     async def test_one_of_many_leases_wins(self, saver: BaseCheckpointSaver, open_saver: OpenSaver) -> None:
-        """P6: of runs that claim one thread at the same moment, through one saver or several, one gets it."""
+        """P6: if several runs acquire one thread at the same moment, through one saver or several, exactly one
+        succeeds."""
         won: list[int] = []
         refused: list[ThreadBusyError] = []
         everybody = threading.Barrier(8)
@@ -212,7 +222,7 @@ class OneWriter(Suite):
                 else:
                     won.append(number)
                 finally:
-                    everybody.wait(60)  # a saver that is closed gives up what it holds: not before all have asked
+                    everybody.wait(60)  # closing a saver releases its leases: wait until all have tried
 
             if number % 2:
                 await one(saver)

@@ -1,4 +1,4 @@
-"""Threads as the runtime stores them, which can be decoded: grown by a seed, with branches and graphs inside."""
+"""Random threads in the format of the runtime, with branches and nested graphs; each is reproducible by its seed."""
 
 from __future__ import annotations
 
@@ -15,29 +15,35 @@ from ...patches import in_parts
 from ...records import CheckpointId, CheckpointTuple, Commit, Lease, TaskId, TaskRecord
 from .suite import LATER, event, take
 
-BEGAN: Final = 1_760_000_000.0
-"""When the first superstep was, in unix seconds. Each is a minute after the one before."""
+STARTED_AT: Final = 1_760_000_000.0
+"""The time of the first superstep, in unix seconds. Supersteps follow at intervals of a minute."""
 
 Key = tuple[str, CheckpointId]
 
 
-def made_at(number: int) -> CheckpointId:
-    """The id of a checkpoint as the runtime makes them: it says when it was made."""
-    moment = f"{int((BEGAN + 60 * number) * 1000):012x}"
+def checkpoint_id_at(number: int) -> CheckpointId:
+    """Return a checkpoint id as the runtime makes them, with the time of creation in its first digits.
+
+    Args:
+        number: the number of the checkpoint, counted in minutes from `STARTED_AT`.
+    """
+    moment = f"{int((STARTED_AT + 60 * number) * 1000):012x}"
     return CheckpointId(f"{moment[:8]}-{moment[8:]}-7000-8000-{number:012x}")
 
 
-class Growing:
-    """One thread that grows.
+class RandomThread:
+    """A thread that grows by random supersteps.
 
     Args:
-        seed: what it is grown by.
-        first: the number of its first checkpoint.
+        saver: the saver that stores the thread.
+        thread: the thread's id.
+        seed: the seed of all random choices.
+        first: the number of the first checkpoint.
 
     Attributes:
-        saver: where it grows.
-        states: what `aget_tuple` is to give of each checkpoint: the values of its channels.
-        tips: the root's checkpoints whose superstep nobody has closed.
+        saver: the saver that stores the thread; it may be replaced between two calls.
+        states: the channel values that `aget_tuple` must return, by namespace and checkpoint id.
+        tips: the root's checkpoints without a successor, whose supersteps are open.
     """
 
     def __init__(self, saver: BaseCheckpointSaver, thread: str, seed: int, *, first: int = 0) -> None:
@@ -50,7 +56,11 @@ class Growing:
         self.tips: set[CheckpointId] = set()
 
     async def grow(self, supersteps: int) -> None:
-        """Run so many supersteps, in claims of about ten."""
+        """Run supersteps under several leases, of up to eleven supersteps each; some leases start a branch.
+
+        Args:
+            supersteps: the number of supersteps of the root graph. Supersteps of nested graphs come on top.
+        """
         chain = ChainWriter.start("")
         while supersteps > 0:
             lease = await take(self.saver, self._thread, f"run-{self._number}")
@@ -62,8 +72,13 @@ class Growing:
             await self._pause(lease, chain)
             await self.saver.release(lease)
 
-    async def go_on_from(self, lease: Lease, at: CheckpointId) -> None:
-        """One more superstep, on a checkpoint of the root."""
+    async def continue_from(self, lease: Lease, at: CheckpointId) -> None:
+        """Run one more superstep on a checkpoint of the root.
+
+        Args:
+            lease: the lease on the thread.
+            at: the checkpoint.
+        """
         await self._superstep(lease, await self._branch(at))
 
     async def _branch(self, at: CheckpointId) -> ChainWriter:
@@ -86,7 +101,7 @@ class Growing:
         changed = {name: in_parts(encode(value, channel=name)) for name, value in new.items()}
         entry = Delta(
             full=not before,
-            ts=BEGAN + 60 * self._number,
+            ts=STARTED_AT + 60 * self._number,
             clock=values["steps"],
             values=changed,
             emptied=emptied,
@@ -96,7 +111,7 @@ class Growing:
             ran=("node",),
             results={f"task-{self._number}": (("steps", None),)},
         )
-        checkpoint_id = made_at(self._number)
+        checkpoint_id = checkpoint_id_at(self._number)
         metadata: dict[str, Any] = {"source": "loop", "step": values["steps"], "run_id": lease.owner.run_id}
         metadata["parents"] = {} if on is None else {"": on}
         parent = chain.tip
@@ -116,7 +131,7 @@ class Growing:
                     await self._superstep(lease, inside, inside.ns, checkpoint_id)
 
     async def _pause(self, lease: Lease, chain: ChainWriter) -> None:
-        """The superstep that is open has a result and a question."""
+        """Record a result and a question in the open superstep."""
         assert chain.tip is not None
         encoded = self.saver.codec.encode("yes?", channel="asked")
         entries = (
@@ -137,8 +152,8 @@ class Growing:
         await self.saver.record(lease, records, expires_at=LATER)
 
 
-async def tuples(saver: BaseCheckpointSaver, thread: str = "t") -> dict[Key, CheckpointTuple]:
-    """All that users get of a thread, by namespace and id."""
+async def checkpoint_tuples(saver: BaseCheckpointSaver, thread: str = "t") -> dict[Key, CheckpointTuple]:
+    """Read what users get of a thread, by namespace and checkpoint id."""
     found: dict[Key, CheckpointTuple] = {}
     async for one in saver.alist(thread):
         place = one.config["configurable"]

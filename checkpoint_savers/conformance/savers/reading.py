@@ -1,4 +1,4 @@
-"""What a reader gets: chains, branches, segments (P3, P5, P10)."""
+"""P3, P5 and P10 for readers: chains, branches and segments."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from .suite import Suite, cid, commit, record, row, take, written
 
 
 def numbers(rows: tuple[CheckpointRow, ...]) -> list[int]:
+    """Return the numbers of rows that `row` has made."""
     return [one.step + 1 for one in rows]
 
 
-class Reading(Suite):
+class CheckpointReads(Suite):
     async def test_nothing_is_there(self, saver: BaseCheckpointSaver) -> None:
-        """P3: unknown threads, namespaces and checkpoints are None, and no error; a claim alone is nothing to read."""
+        """P3: reading an unknown thread, namespace or checkpoint returns nothing and raises nothing, also while a lease
+        is held."""
         assert await saver.read("t") is None
         assert await saver.read("t", "ns", cid(1)) is None
         assert await saver.segment("t", "", cid(1)) == ((), ())
@@ -28,7 +30,7 @@ class Reading(Suite):
         assert await saver.segment("u", "", cid(2)) == ((), ())
 
     async def test_rows_come_back_as_they_were(self, saver: BaseCheckpointSaver) -> None:
-        """P11: every field, in `read`, `segment` and `scan`."""
+        """P11: `read`, `segment` and `scan` return every field of a row as it was stored."""
         rows = (row(1, metadata={"source": "input", "step": -1, "parents": {}}), row(2, 1, base=1, frame=b"\x00"))
         await written(saver, *rows)
         chain = await saver.read("t")
@@ -40,7 +42,7 @@ class Reading(Suite):
                 assert getattr(header, field) == getattr(one, field)
 
     async def test_a_chain_starts_at_its_base(self, saver: BaseCheckpointSaver) -> None:
-        """P10: a read gives the rows from the nearest full one on, and none before."""
+        """P10: a chain starts at the nearest keyframe and holds no row before it."""
         await written(saver, row(1), row(2, 1, base=1), row(3, 2), row(4, 3, base=3), row(5, 4, base=3))
         for asked, expected in ((None, [3, 4, 5]), (5, [3, 4, 5]), (4, [3, 4]), (3, [3]), (2, [1, 2]), (1, [1])):
             chain = await saver.read("t", "", None if asked is None else cid(asked))
@@ -49,26 +51,26 @@ class Reading(Suite):
             assert chain.head == cid(5), "the namespace's head, whichever checkpoint was asked for"
 
     async def test_branches(self, saver: BaseCheckpointSaver) -> None:
-        """P2, P5: a fork shares its ancestors, and rows of other branches may lie between; the head is the tip of the
-        branch that was run last.
-        """
+        """P2, P5: a fork shares its ancestors; rows of other branches may lie between; the head is the last committed
+        row."""
         await written(saver, row(1), row(2, 1, base=1), row(3, 2, base=1), row(4, 2, base=1), row(5, 3, base=1))
         chain = await saver.read("t")
         assert chain is not None and numbers(chain.rows) == [1, 2, 3, 4, 5] and chain.head == cid(5)
         other = await saver.read("t", "", cid(4))
         assert other is not None and numbers(other.rows) == [1, 2, 3, 4]
         lease = await take(saver)
-        await saver.commit(lease, commit(row(6, 4, base=1), head=5))  # back to the other branch
+        await saver.commit(lease, commit(row(6, 4, base=1), head=5))  # continues the other branch
         chain = await saver.read("t")
         assert chain is not None and chain.head == cid(6)
-        await saver.commit(lease, commit(row(7, 1), head=6))  # a branch with a base of its own
+        await saver.commit(lease, commit(row(7, 1), head=6))  # a branch that starts with a keyframe
         chain = await saver.read("t")
         assert chain is not None and numbers(chain.rows) == [7]
         rows, _ = await saver.segment("t", "", cid(1))
         assert numbers(rows) == [1, 2, 3, 4, 5, 6]
 
     async def test_segments(self, saver: BaseCheckpointSaver) -> None:
-        """P10: all rows of a base with all their records, by checkpoint and index: a listing needs one read."""
+        """P10: a segment holds all rows of one base and all their records, by checkpoint and index: a listing reads it
+        in one call."""
         lease = await take(saver)
         await saver.commit(lease, commit(row(1), records=[record(1, "b", 1), record(1, "a", 0)]))
         await saver.commit(lease, commit(row(2, 1, base=1), head=1))
@@ -81,7 +83,7 @@ class Reading(Suite):
         assert await saver.segment("t", "", cid(2)) == ((), ()), "no base"
 
     async def test_records_are_the_asked_checkpoints(self, saver: BaseCheckpointSaver) -> None:
-        """P5: a read gives the records of one checkpoint, not those of its ancestors."""
+        """P5: a chain holds the records of the checkpoint that was asked for, and not those of its ancestors."""
         lease = await take(saver)
         await saver.commit(lease, commit(row(1), records=[record(1, "a")]))
         await saver.commit(lease, commit(row(2, 1, base=1), head=1, records=[record(2, "b")]))
@@ -90,7 +92,7 @@ class Reading(Suite):
         assert before is not None and before.records == (record(1, "a"),)
 
     async def test_namespaces(self, saver: BaseCheckpointSaver) -> None:
-        """P2: each has a head and a tree of its own, and may hold the same ids."""
+        """P2: each namespace has its own head and its own rows, and two namespaces may use the same checkpoint ids."""
         await written(saver, row(1), row(1, ns="a"), row(2, 1, base=1, ns="a"), row(1, ns="a|b"), row(2, 1, base=1))
         for ns, expected in (("", [1, 2]), ("a", [1, 2]), ("a|b", [1])):
             chain = await saver.read("t", ns)

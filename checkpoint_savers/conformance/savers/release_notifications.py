@@ -1,4 +1,4 @@
-"""Waiting for a thread: `wait_for_release` returns when it may be free, can be left at any moment, and never fails."""
+"""Waiting for a lease to be released: the wait may return early or never, may be cancelled, and never fails."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from .suite import (
     written,
 )
 
-LOOK = 0.02
-"""Seconds after which whoever waits looks again, whatever was heard."""
+POLL_INTERVAL = 0.02
+"""Seconds after which a waiter tries again, whether it was notified or not."""
 
 
-class Hearing(Suite):
+class ReleaseNotifications(Suite):
     needed: ClassVar[tuple[str, ...]] = ("wait_for_release",)
 
     async def test_it_can_be_left(self, saver: BaseCheckpointSaver) -> None:
-        """P7: at any moment, whether the thread is unknown, free, or somebody's; it has changed nothing, and nothing is
-        left in the way of others."""
+        """P7: a wait may be cancelled at any moment, whether the thread is unknown, free or leased; it changes nothing,
+        and the saver keeps working."""
         await written(saver, row(1), thread="free")
         await take(saver, "held")
         before = await stored(saver)
@@ -51,8 +51,8 @@ class Hearing(Suite):
         await written(saver, row(2, 1), thread="new")
 
     async def test_whatever_happens_meanwhile_is_no_error(self, saver: BaseCheckpointSaver) -> None:
-        """P6: the thread is taken, renewed, written, given up, deleted and made anew while somebody waits for it: he
-        returns or goes on waiting, and never wakes into an error."""
+        """P6: a waiter returns or waits on while the thread is acquired, renewed, written, released, deleted and
+        created again; it never gets an error."""
 
         async def listen() -> None:
             while True:
@@ -75,7 +75,7 @@ class Hearing(Suite):
         assert (await take(saver)).epoch == 1
 
     async def test_names_are_data(self, saver: BaseCheckpointSaver) -> None:
-        """P11: a thread of any name can be waited for."""
+        """P11: callers can wait for a thread of any name."""
         async with anyio.create_task_group() as group:
             for thread in HOSTILE:
                 group.start_soon(saver.wait_for_release, thread)
@@ -85,8 +85,8 @@ class Hearing(Suite):
             group.cancel_scope.cancel()
 
     async def test_who_waits_gets_it(self, saver: BaseCheckpointSaver, open_saver: OpenSaver) -> None:
-        """P6, P13: waiters on both event loops, through one saver and several, each get the thread in the end, as a run
-        that waits does: hear, or look again after a while."""
+        """P6, P13: waiters on both event loops, through one saver and several, each acquire the thread in the end if
+        they also poll."""
         lease = await saver.acquire("t", elsewhere("run-first"), now=NOW, expires_at=LATER)
         await saver.commit(lease, commit(row(1)))
         order: list[int] = []
@@ -96,7 +96,7 @@ class Hearing(Suite):
                 try:
                     taken = await mine.acquire("t", here(f"run-{number}"), now=NOW, expires_at=LATER)
                 except ThreadBusyError:
-                    with anyio.move_on_after(LOOK):
+                    with anyio.move_on_after(POLL_INTERVAL):
                         await mine.wait_for_release("t")
                 else:
                     break

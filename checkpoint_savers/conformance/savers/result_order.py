@@ -1,4 +1,4 @@
-"""Results come in the order that the port says, whatever the order in which they were stored."""
+"""Results come in the order that the port documents, whatever the order in which they were stored."""
 
 from __future__ import annotations
 
@@ -17,30 +17,38 @@ IDS = tuple(
     for second in (0, 0xA000)
     for last in (0, 10, 2**48 - 1)
 )
-"""Checkpoint ids in their order, which is that of their spellings and of the numbers that they spell."""
+"""Checkpoint ids in ascending order. Their order as text equals that of the numbers which they spell."""
 
 SEEDS = (1, 2)
 
 
-def shuffled(seed: int) -> list[CheckpointId]:
+def shuffled_ids(seed: int) -> list[CheckpointId]:
+    """Return the ids in a random order that the seed determines."""
     ids = list(IDS)
     random.Random(seed).shuffle(ids)
     return ids
 
 
 def one_row(checkpoint_id: CheckpointId, *, ns: str = "", base: CheckpointId | None = None) -> CheckpointRow:
+    """Make a row with a given checkpoint id.
+
+    Args:
+        checkpoint_id: the id.
+        ns: the checkpoint namespace.
+        base: the id of the base; None for a keyframe.
+    """
     new = row(1, ns=ns, frame=f"{ns} {checkpoint_id}".encode())
     return replace(new, checkpoint_id=checkpoint_id, base_id=base or checkpoint_id)
 
 
-class Ordering(Suite):
+class ResultOrder(Suite):
     @pytest.mark.parametrize("seed", SEEDS)
     async def test_rows_come_in_their_order(self, saver: BaseCheckpointSaver, seed: int) -> None:
-        """P11: those of a chain and of a segment by their ids, as strings of code points, in whatever order they were
-        stored."""
+        """P11: the rows of a chain and of a segment come by id, compared by code points, whatever the order of their
+        commits."""
         lease = await take(saver)
         head = None
-        for checkpoint_id in shuffled(seed):
+        for checkpoint_id in shuffled_ids(seed):
             new = one_row(checkpoint_id, base=IDS[0])
             await saver.commit(lease, replace(commit(new), expected_head=head))
             head = checkpoint_id
@@ -54,14 +62,14 @@ class Ordering(Suite):
 
     @pytest.mark.parametrize("seed", SEEDS)
     async def test_records_come_in_their_order(self, saver: BaseCheckpointSaver, seed: int) -> None:
-        """P5: those of a checkpoint by index, as a number; those of a segment by checkpoint, then by index."""
+        """P5: records of a checkpoint come by index, as a number; those of a segment by checkpoint, then by index."""
         lease = await take(saver)
         base, rest = IDS[0], IDS[1:6]
         head = None
         for checkpoint_id in (base, *rest):
             await saver.commit(lease, replace(commit(one_row(checkpoint_id, base=base)), expected_head=head))
             head = checkpoint_id
-        tasks = [TaskId(f"{index:>4} {place}") for index, place in enumerate(shuffled(seed))]
+        tasks = [TaskId(f"{index:>4} {place}") for index, place in enumerate(shuffled_ids(seed))]
         records: list[TaskRecord] = [
             replace(record(1, task, index), checkpoint_id=checkpoint_id)
             for checkpoint_id in (base, *rest)
@@ -79,11 +87,11 @@ class Ordering(Suite):
 
     @pytest.mark.parametrize("seed", SEEDS)
     async def test_headers_come_newest_first(self, saver: BaseCheckpointSaver, seed: int) -> None:
-        """P11: by checkpoint id, across threads and namespaces; those with one id stand together, each once."""
+        """P11: headers come by descending checkpoint id, across threads and namespaces, and each header comes once."""
         threads, spaces = ("\ue000", "\U0001f9f5"), ("", "\uffff", "\U00010000")
         places = [(thread, ns) for thread in threads for ns in spaces]
         random.Random(seed).shuffle(places)
-        ids = shuffled(seed)[::3]
+        ids = shuffled_ids(seed)[::3]
         for thread, ns in places:
             lease = await take(saver, thread, f"run-{thread}")
             head = None
@@ -107,7 +115,7 @@ class Ordering(Suite):
 
     @pytest.mark.parametrize("seed", SEEDS)
     async def test_events_come_in_their_order(self, saver: BaseCheckpointSaver, seed: int) -> None:
-        """P4: by checkpoint, as strings of code points, then by epoch and position, as numbers."""
+        """P4: events come by checkpoint id, compared by code points, then by epoch and position, as numbers."""
         rows: list[EventRow] = [
             replace(event(1, position, epoch=epoch), checkpoint_id=checkpoint_id, frame=f"{epoch} {position}".encode())
             for checkpoint_id in (CheckpointId(""), *IDS)
@@ -126,13 +134,13 @@ class Ordering(Suite):
     @pytest.mark.parametrize("seed", SEEDS)
     @needs("dump")
     async def test_a_dump_comes_in_its_order(self, saver: BaseCheckpointSaver, seed: int) -> None:
-        """P11: rows by id and namespace; records by checkpoint, namespace, index and task; events by their keys."""
+        """P11: a dump has rows by id and namespace; records by checkpoint, namespace, index and task; events by key."""
         lease = await take(saver)
         spaces = ("\U00010000", "", "\uffff", "a")
         records: list[TaskRecord] = []
         for ns in spaces:
             head = None
-            for checkpoint_id in shuffled(seed):
+            for checkpoint_id in shuffled_ids(seed):
                 new = one_row(checkpoint_id, ns=ns)
                 await saver.commit(lease, replace(commit(new), expected_head=head))
                 head = checkpoint_id
@@ -149,4 +157,4 @@ class Ordering(Suite):
         assert dump.records == tuple(
             sorted(records, key=lambda one: (one.checkpoint_id, one.ns, one.index, one.task_id))
         )
-        assert dump.heads == dict.fromkeys(spaces, shuffled(seed)[-1])
+        assert dump.heads == dict.fromkeys(spaces, shuffled_ids(seed)[-1])

@@ -1,4 +1,4 @@
-"""What the checks do to threads: one that holds something of everything, and each writing verb once, on such a one."""
+"""A thread that holds something of every kind, and scenarios for every verb that writes to such a thread."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ...records import CheckpointRow, Lease, Rewrite, ThreadDump
 from .suite import LATER, cid, commit, event, offers, record, row, take
 
 HEAD: Final = 7
-"""The number of the checkpoint at which `WHOLE` stands."""
+"""The number of the checkpoint that is the root head of `WHOLE`."""
 
 WHOLE: Final = ThreadDump(
     heads={"": cid(HEAD), "child": cid(9)},
@@ -38,11 +38,20 @@ WHOLE: Final = ThreadDump(
     events=(event(1), event(1, 2, "tail"), event(4, 1, "part"), event(4, 2, "part"), event(7), event(7, 1, epoch=2)),
     metadata={"user": "Ada", "plan": 3},
 )
-"""A thread with two branches, milestones, a namespace inside, records and events of each kind, and metadata."""
+"""A thread with two branches, snapshots, a nested namespace, records and events of each kind, and metadata."""
 
 
 async def fill(saver: BaseCheckpointSaver, thread: str = "t", run: str = "run-1") -> Lease:
-    """Store `WHOLE`: at once, if the saver can."""
+    """Store `WHOLE`: by one `load` if the saver offers it, else by commits.
+
+    Args:
+        saver: the saver.
+        thread: the thread's id.
+        run: the id of the run that acquires the lease.
+
+    Returns:
+        The lease, which is live.
+    """
     if not offers(saver, "load"):
         return await fill_by_commits(saver, thread, run)
     lease = await take(saver, thread, run)
@@ -51,15 +60,24 @@ async def fill(saver: BaseCheckpointSaver, thread: str = "t", run: str = "run-1"
 
 
 async def fill_by_commits(saver: BaseCheckpointSaver, thread: str = "t", run: str = "run-1") -> Lease:
-    """Store `WHOLE`, one commit for each of its rows, and one that moves the head to where it stands."""
+    """Store `WHOLE` by one commit for each row, and one that moves the head.
+
+    Args:
+        saver: the saver.
+        thread: the thread's id.
+        run: the id of the run that acquires the lease.
+
+    Returns:
+        The lease, which is live.
+    """
     lease = await take(saver, thread, run)
-    for step in filling():
+    for step in fill_commits():
         await step(saver, lease)
     return lease
 
 
-def filling() -> list[Callable[[BaseCheckpointSaver, Lease], Awaitable[None]]]:
-    """What `fill_by_commits` does, one commit after the other."""
+def fill_commits() -> list[Callable[[BaseCheckpointSaver, Lease], Awaitable[None]]]:
+    """Return the calls of `fill_by_commits`, in order. Each is one commit."""
 
     def add(new: CheckpointRow) -> Callable[[BaseCheckpointSaver, Lease], Awaitable[None]]:
         before = [one.step + 1 for one in WHOLE.rows if one.ns == new.ns and one.checkpoint_id < new.checkpoint_id]
@@ -75,14 +93,14 @@ def filling() -> list[Callable[[BaseCheckpointSaver, Lease], Awaitable[None]]]:
     ]
 
 
-class Deed(NamedTuple):
-    """A verb that writes, with all that it can write.
+class WriteScenario(NamedTuple):
+    """One call of a verb that writes, with everything that the verb can write.
 
     Attributes:
-        name: what it does.
-        verb: the verb.
-        act: does it under a claim.
-        empty: on a thread that holds nothing, and not on `WHOLE`.
+        name: what the call does.
+        verb: the name of the verb.
+        act: calls the verb under a lease.
+        empty: whether the call needs an empty thread instead of `WHOLE`.
     """
 
     name: str
@@ -91,7 +109,13 @@ class Deed(NamedTuple):
     empty: bool = False
 
     async def prepare(self, saver: BaseCheckpointSaver, thread: str = "t", run: str = "run-1") -> Lease:
-        """A thread on which it can be done."""
+        """Make a thread on which the call succeeds, and acquire its lease.
+
+        Args:
+            saver: the saver.
+            thread: the thread's id.
+            run: the id of the run that acquires the lease.
+        """
         return await (take if self.empty else fill)(saver, thread, run)
 
 
@@ -113,29 +137,29 @@ CHANGE: Final = Rewrite(
     events=(cid(1), cid(4)),
     pins={("", cid(2)): True, ("", cid(7)): True},
 )
-"""Deletes a branch and a namespace, changes two rows, moves the head, drops events and pins."""
+"""Deletes a branch and a namespace, replaces two rows, moves the head, deletes events, and sets pins."""
 
 MOVE: Final = commit(head=HEAD, moves=("", 4), records=[record(4, "a", 3, frame=b"new")], clears=[record(4, "b")])
 
-DEEDS: Final = (
-    Deed("renew", "renew", lambda saver, lease: saver.renew(lease, expires_at=LATER + 9)),
-    Deed("commit", "commit", lambda saver, lease: saver.commit(lease, NEXT)),
-    Deed("move the head", "commit", lambda saver, lease: saver.commit(lease, MOVE)),
-    Deed(
-        "commit and give up",
+WRITE_SCENARIOS: Final = (
+    WriteScenario("renew", "renew", lambda saver, lease: saver.renew(lease, expires_at=LATER + 9)),
+    WriteScenario("commit", "commit", lambda saver, lease: saver.commit(lease, NEXT)),
+    WriteScenario("move the head", "commit", lambda saver, lease: saver.commit(lease, MOVE)),
+    WriteScenario(
+        "commit and release",
         "commit",
         lambda saver, lease: saver.commit(lease, commit(row(12, HEAD), head=HEAD, releases=True)),
     ),
-    Deed(
+    WriteScenario(
         "record",
         "record",
         lambda saver, lease: saver.record(
             lease, [record(7, "", 0, "error", frame=b"again"), record(7, "g", 4)], expires_at=LATER + 9
         ),
     ),
-    Deed("release", "release", lambda saver, lease: saver.release(lease)),
-    Deed("rewrite", "rewrite", lambda saver, lease: saver.rewrite(lease, CHANGE)),
-    Deed("load", "load", lambda saver, lease: saver.load(lease, WHOLE), empty=True),
-    Deed("erase", "erase", lambda saver, lease: saver.erase(lease)),
+    WriteScenario("release", "release", lambda saver, lease: saver.release(lease)),
+    WriteScenario("rewrite", "rewrite", lambda saver, lease: saver.rewrite(lease, CHANGE)),
+    WriteScenario("load", "load", lambda saver, lease: saver.load(lease, WHOLE), empty=True),
+    WriteScenario("erase", "erase", lambda saver, lease: saver.erase(lease)),
 )
-"""Each of them changes something; none but `release` is of no effect when its claim is lost: the others raise."""
+"""Calls that all change the thread. Under a lost lease `release` does nothing, and the others raise."""

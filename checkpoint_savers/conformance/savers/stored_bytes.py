@@ -1,4 +1,4 @@
-"""P11: stored bytes are data. They come back as they were, and nothing of what is stored or asked is ever executed."""
+"""P11: stored bytes are data: they come back unchanged, and neither stored values nor filters are executed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ HOSTILE = (
     "0",
     "x" * 2000,
 )
-"""Texts that have gone wrong somewhere: quotes, patterns, paths, two spellings of a letter, Unicode's ends."""
+"""Texts that have broken other software: quotes, patterns, paths, two spellings of a letter, the ends of Unicode."""
 
 
 JSON: Final[list[Any]] = [
@@ -60,16 +60,21 @@ JSON: Final[list[Any]] = [
     {},
     {"": {"a.b": [True]}},
 ]
-"""Values of every type that JSON has."""
+"""Values of every JSON type."""
 
 
 def noise(size: int) -> bytes:
+    """Return bytes that do not compress, the same for each call of one size.
+
+    Args:
+        size: the number of bytes.
+    """
     return hashlib.shake_256(str(size).encode()).digest(size)
 
 
-class Bytes(Suite):
+class StoredBytes(Suite):
     async def test_frames_come_back_byte_for_byte(self, saver: BaseCheckpointSaver) -> None:
-        """P11: of every size, and of every byte."""
+        """P11: frames of any size and with any byte come back unchanged, as bytes."""
         sizes = (0, 1, 2, 255, 256, 999, 1000, 4095, 4096, 4097, 65_536, 1_000_000, 5_000_000)
         frames = [noise(size) for size in sizes] + [bytes(range(256)), b"\x00" * 100, b"\xff" * 100]
         lease = await take(saver)
@@ -85,7 +90,7 @@ class Bytes(Suite):
             assert type(chain.records[0].frame) is bytes and chain.records[0].frame == frame
 
     async def test_every_text_is_an_id(self, saver: BaseCheckpointSaver) -> None:
-        """P11: threads, namespaces and tasks may have any name, and are told apart exactly."""
+        """P11: threads, namespaces and tasks may have any name, and two different names are never confused."""
         for text in HOSTILE:
             lease = await take(saver, text)
             for ns in ("", f"ns {text}"):
@@ -106,7 +111,7 @@ class Bytes(Suite):
         assert len(await saver.scan(None, None, limit=1000)) == 2 * len(HOSTILE) - 2
 
     async def test_metadata_come_back(self, saver: BaseCheckpointSaver) -> None:
-        """P11: a JSON value comes back equal in value and type."""
+        """P11: a JSON value in metadata comes back equal in value and type."""
         await written(saver, *(row(number, metadata={"value": value}) for number, value in enumerate(JSON, 1)))
         found = await saver.scan("t", "")
         for header, value in zip(reversed(found), JSON, strict=True):
@@ -114,7 +119,7 @@ class Bytes(Suite):
             assert type(header.metadata["value"]) is type(value)
 
     async def test_nothing_that_is_passed_or_returned_is_shared(self, saver: BaseCheckpointSaver) -> None:
-        """P11, P1: who changes what was passed in or handed out changes nothing that is stored."""
+        """P11, P1: changing arguments after a call, or results of a call, does not change what is stored."""
         metadata: dict[str, Any] = {"source": "loop", "parents": {"": "p"}, "tags": [1]}
         records = [record(1, "a")]
         lease = await take(saver)
@@ -137,7 +142,7 @@ class Bytes(Suite):
         assert await everything(saver) == before
 
     async def test_many_records(self, saver: BaseCheckpointSaver) -> None:
-        """P11: a wide superstep, in one commit, in plan order."""
+        """P11: a commit stores a thousand records of one superstep, and they come back in plan order."""
         kept = tuple(
             TaskRecord(
                 ns="", checkpoint_id=cid(1), task_id=TaskId(f"{-i % 1000:04d}"), index=i, kind="result", frame=noise(i)

@@ -1,4 +1,4 @@
-"""P11: what was stored comes back equal in value and in type, and texts that are nearly alike are told apart."""
+"""P11: stored values come back equal in value and type, and texts that are nearly equal stay distinct."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ VALUES: dict[str, Any] = {
     "deep": {"a": [{"b": [[{"c": {"d": [1, 1.0, True, None, "x"]}}]]}]},
     "names": {"a.b": 1, "a": {"b": 2}, "$": 3, "[0]": 4, "A": 5, "\u00e9": 6, "e\u0301": 7, "": 8, "null": 9},
 }
-"""JSON values that have come back as others somewhere."""
+"""JSON values that databases and encoders have been known to change."""
 
-LITTLE: tuple[tuple[str, str], ...] = (
+NEARLY_EQUAL: tuple[tuple[str, str], ...] = (
     ("a", "A"),
     ("i", "\u0131"),
     ("I", "\u0130"),
@@ -56,34 +56,43 @@ LITTLE: tuple[tuple[str, str], ...] = (
     ("\ud7ff", "\ue000"),
     ("\U0001f469\u200d\U0001f4bb", "\U0001f469\U0001f4bb"),
 )
-"""Texts that somebody takes for one: other cases, spellings, spaces, numbers, patterns, letters of other scripts."""
+"""Texts that software confuses: other cases, spellings, spaces, numbers, patterns, letters of other scripts."""
 
-EVERY = "".join(chr(code) for code in (*range(1, 0xD800), *range(0xE000, 0x11000), *range(0x1F000, 0x20000), 0x10FFFF))
-"""Every character of the planes in use but NUL and surrogates, those that nobody is meant to use too."""
+ALL_CHARACTERS = "".join(
+    chr(code) for code in (*range(1, 0xD800), *range(0xE000, 0x11000), *range(0x1F000, 0x20000), 0x10FFFF)
+)
+"""All characters of the planes in use, noncharacters too, but for NUL and surrogates."""
 
 NULS = ("a\x00b", "a\x00", "\x00", "\x00a")
 
-HALVES = ("\ud800", "a\udfff", "\udc00\ud800")
-"""Halves of surrogate pairs, which no encoding of Unicode has."""
+LONE_SURROGATES = ("\ud800", "a\udfff", "\udc00\ud800")
+"""Halves of surrogate pairs, which no Unicode encoding can represent."""
 
 LENGTHS = (255, 256, 257, 400)
 
 
-def exactly(found: Any, wanted: Any) -> bool:
-    """Whether two JSON values are equal in value and type: 1, 1.0 and True are three, 0.0 and -0.0 are two."""
+def identical(found: Any, wanted: Any) -> bool:
+    """Return True if two JSON values are equal in value and type: 1, 1.0 and True differ, and so do 0.0 and -0.0.
+
+    Args:
+        found: one value.
+        wanted: the other value.
+    """
     if type(found) is not type(wanted):
         return False
     if isinstance(wanted, dict):
-        return found.keys() == wanted.keys() and all(exactly(found[key], wanted[key]) for key in wanted)
+        return found.keys() == wanted.keys() and all(identical(found[key], wanted[key]) for key in wanted)
     if isinstance(wanted, list):
-        return len(found) == len(wanted) and all(exactly(one, other) for one, other in zip(found, wanted, strict=True))
+        return len(found) == len(wanted) and all(
+            identical(one, other) for one, other in zip(found, wanted, strict=True)
+        )
     if isinstance(wanted, float):
         return found == wanted and math.copysign(1.0, found) == math.copysign(1.0, wanted)
     return bool(found == wanted)
 
 
 async def metadata_of(saver: BaseCheckpointSaver) -> list[dict[str, Any]]:
-    """What each reading verb says of the metadata of the thread `t`, whose head is its only checkpoint."""
+    """Return the metadata of the only checkpoint of thread `t`, once from each verb that reads it."""
     chain = await saver.read("t")
     rows, _ = await saver.segment("t", "", cid(1))
     assert chain is not None
@@ -96,24 +105,41 @@ async def metadata_of(saver: BaseCheckpointSaver) -> list[dict[str, Any]]:
     return found
 
 
-async def named(saver: BaseCheckpointSaver, text: str, frame: bytes) -> None:
-    """Store a thread that has a text as its name, and as that of its namespace, task, run and metadata."""
+async def store_under(saver: BaseCheckpointSaver, text: str, frame: bytes) -> None:
+    """Store a thread that uses one text as its id, namespace, task id, run id, and as key and value of metadata.
+
+    Args:
+        saver: the saver.
+        text: the text.
+        frame: the bytes of its row, record and event.
+    """
     lease = await take(saver, text, text)
     new = row(1, ns=text, metadata={text: text}, frame=frame)
     kept = record(1, text, ns=text, frame=frame)
     await saver.commit(lease, commit(new, records=[kept], events=[event(1, frame=frame)]))
 
 
-async def forget(saver: BaseCheckpointSaver, *threads: str) -> None:
-    """Delete threads that `named` has made, or whose run has their name."""
+async def delete_threads(saver: BaseCheckpointSaver, *threads: str) -> None:
+    """Delete threads that `store_under` has stored.
+
+    Args:
+        saver: the saver.
+        threads: their ids, which are also the ids of their runs.
+    """
     for thread in threads:
         lease = await take(saver, thread, thread)
         await saver.release(lease)
         await saver.adelete_thread(thread)
 
 
-async def is_named(saver: BaseCheckpointSaver, text: str, frame: bytes) -> None:
-    """Check that it is there, under that name, and under no other."""
+async def check_stored_under(saver: BaseCheckpointSaver, text: str, frame: bytes) -> None:
+    """Check that a thread of `store_under` is read under its text and under no other.
+
+    Args:
+        saver: the saver.
+        text: the text.
+        frame: the bytes that were stored.
+    """
     chain = await saver.read(text, text)
     assert chain is not None and chain.head == cid(1)
     (found,), (kept,) = chain.rows, chain.records
@@ -130,50 +156,52 @@ async def is_named(saver: BaseCheckpointSaver, text: str, frame: bytes) -> None:
         assert dump is not None and dump.heads == {text: cid(1)} and dump.records == (kept,)
 
 
-class Types(Suite):
+class StoredTypes(Suite):
     async def test_every_json_value_comes_back(self, saver: BaseCheckpointSaver) -> None:
-        """P11: equal in value and type, from every verb that reads: 1, 1.0 and True are three, 0.0 and -0.0 are two,
-        and integers are exact at any size."""
+        """P11: every JSON value comes back equal in value and type from every verb that reads, and integers of any size
+        are exact."""
         lease = await take(saver)
         await saver.commit(lease, commit(row(1, metadata=VALUES)))
         for found in await metadata_of(saver):
-            assert exactly(found, VALUES)
+            assert identical(found, VALUES)
 
     @needs("rewrite", "load", "dump")
     async def test_every_json_value_comes_back_from_upkeep(self, saver: BaseCheckpointSaver) -> None:
-        """P11: what was rewritten and what was loaded, too."""
+        """P11: every JSON value comes back equal in value and type after `rewrite`, and after `dump` and `load`."""
         lease = await take(saver)
         await saver.commit(lease, commit(row(1)))
         await saver.rewrite(lease, Rewrite(rows=(row(1, metadata=VALUES),)))
         for found in await metadata_of(saver):
-            assert exactly(found, VALUES)
+            assert identical(found, VALUES)
         dump = await saver.dump("t")
         assert dump is not None
         await saver.erase(lease)
         await saver.load(await take(saver), dump)
         for found in await metadata_of(saver):
-            assert exactly(found, VALUES)
+            assert identical(found, VALUES)
 
     async def test_every_character_comes_back(self, saver: BaseCheckpointSaver) -> None:
-        """P11: in a text of metadata, in a name there, and in ids: controls, joiners, right to left, private use."""
+        """P11: every character comes back in ids and in keys and values of metadata: controls, joiners, bidirectional
+        marks, private use."""
         lease = await take(saver)
-        await saver.commit(lease, commit(row(1, metadata={"text": EVERY, EVERY[:5000]: 1})))
+        await saver.commit(lease, commit(row(1, metadata={"text": ALL_CHARACTERS, ALL_CHARACTERS[:5000]: 1})))
         for found in await metadata_of(saver):
-            assert found == {"text": EVERY, EVERY[:5000]: 1}
-        assert len(await saver.scan(None, None, filter={"text": EVERY})) == 1
-        assert await saver.scan(None, None, filter={"text": EVERY[:-1]}) == ()
-        for start in range(0, len(EVERY), 8009):
-            text = EVERY[start : start + 60]
-            await named(saver, text, text.encode())
-            await is_named(saver, text, text.encode())
+            assert found == {"text": ALL_CHARACTERS, ALL_CHARACTERS[:5000]: 1}
+        assert len(await saver.scan(None, None, filter={"text": ALL_CHARACTERS})) == 1
+        assert await saver.scan(None, None, filter={"text": ALL_CHARACTERS[:-1]}) == ()
+        for start in range(0, len(ALL_CHARACTERS), 8009):
+            text = ALL_CHARACTERS[start : start + 60]
+            await store_under(saver, text, text.encode())
+            await check_stored_under(saver, text, text.encode())
 
-    async def test_ids_that_differ_in_little_are_told_apart(self, saver: BaseCheckpointSaver) -> None:
-        """P11: threads, namespaces, tasks and names in metadata: equal is what is equal in Python."""
+    async def test_nearly_equal_ids_are_distinct(self, saver: BaseCheckpointSaver) -> None:
+        """P11: ids and metadata keys are equal only if Python calls them equal, so nearly equal texts name different
+        threads."""
         known: set[str] = set()
-        for pair in LITTLE:
+        for pair in NEARLY_EQUAL:
             for one, other in (pair, pair[::-1]):
                 if one not in known:
-                    await named(saver, one, one.encode())
+                    await store_under(saver, one, one.encode())
                     known.add(one)
                 if other not in known:
                     assert await saver.read(other, other) is None and await saver.events(other) == (), pair
@@ -181,12 +209,12 @@ class Types(Suite):
                     assert await saver.scan(None, None, filter={other: other}) == (), pair
                 assert await saver.scan(None, None, filter={one: other}) == (), pair
         for text in known:
-            await is_named(saver, text, text.encode())
+            await check_stored_under(saver, text, text.encode())
         assert len(await saver.scan(None, None)) == len(known)
 
-    async def test_names_inside_a_thread_are_told_apart(self, saver: BaseCheckpointSaver) -> None:
-        """P11: the same for namespaces, tasks and names in metadata of one thread."""
-        texts = sorted({text for pair in LITTLE for text in pair})
+    async def test_nearly_equal_names_inside_a_thread_are_distinct(self, saver: BaseCheckpointSaver) -> None:
+        """P11: within one thread, nearly equal texts name different namespaces, tasks and keys of metadata."""
+        texts = sorted({text for pair in NEARLY_EQUAL for text in pair})
         lease = await take(saver)
         records = tuple(record(1, text, index, frame=text.encode()) for index, text in enumerate(texts))
         metadata = {text: index for index, text in enumerate(texts)}
@@ -202,47 +230,50 @@ class Types(Suite):
             assert [header.checkpoint_id for header in await saver.scan("t", f"in {text}")] == [cid(number)]
 
     @pytest.mark.parametrize("length", LENGTHS)
-    async def test_long_ids_are_told_apart(self, saver: BaseCheckpointSaver, length: int) -> None:
-        """P11: to the last character."""
+    async def test_long_ids_are_distinct(self, saver: BaseCheckpointSaver, length: int) -> None:
+        """P11: long ids are compared up to their last character."""
         text = noise(length).hex()[: length - 1]
         for last in "ab":
-            await named(saver, text + last, last.encode())
+            await store_under(saver, text + last, last.encode())
         for last in "ab":
-            await is_named(saver, text + last, last.encode())
+            await check_stored_under(saver, text + last, last.encode())
         assert await saver.read(text, text) is None
         assert len(await saver.scan(None, None)) == 2
 
     @pytest.mark.parametrize("text", [noise(size).hex() for size in (2_000, 50_000)], ids=len)
     async def test_an_id_that_is_too_long_is_refused(self, saver: BaseCheckpointSaver, text: str) -> None:
-        """P11: or it is taken: then it comes back. If not, nothing was changed, and an error of ours says so."""
-        await self._taken_or_refused(saver, text)
+        """P11: a very long id is either stored and read back, or refused with an error of the package or a ValueError;
+        then nothing has changed."""
+        await self._check_stored_or_refused(saver, text)
 
     @pytest.mark.parametrize("text", NULS, ids=ascii)
     async def test_a_text_with_nul_is_taken_or_refused(self, saver: BaseCheckpointSaver, text: str) -> None:
-        """P11: no text ends at a NUL. A saver whose database takes none refuses it before anything was changed."""
-        await self._taken_or_refused(saver, text)
+        """P11: no text ends at a NUL: a text with NUL is either stored whole, or refused before anything has
+        changed."""
+        await self._check_stored_or_refused(saver, text)
         for other in {text.replace("\x00", ""), text.split("\x00")[0]} - {text}:
             assert await saver.read(other, other) is None
 
-    async def _taken_or_refused(self, saver: BaseCheckpointSaver, text: str) -> None:
+    async def _check_stored_or_refused(self, saver: BaseCheckpointSaver, text: str) -> None:
+        """Store a text, and check that it was stored whole or that nothing has changed."""
         lease = await fill(saver)
         before = await stored(saver)
         try:
-            await named(saver, text, b"frame")
+            await store_under(saver, text, b"frame")
         except (CheckpointError, ValueError):
-            await self._is_refused_everywhere(saver, text)
+            await self._check_each_place(saver, text)
             mine = await saver.scan("t", None)
             assert len(mine) == 11 and await saver.scan(None, None) == mine
             if offers(saver, "threads"):
                 assert [one.thread_id for one in await saver.threads()] in (["t"], sorted(("t", text)))
         else:
-            await is_named(saver, text, b"frame")
-            await forget(saver, text)
+            await check_stored_under(saver, text, b"frame")
+            await delete_threads(saver, text)
             assert await stored(saver) == before
         await saver.commit(lease, commit(row(12, 7), head=7))
 
-    async def _is_refused_everywhere(self, saver: BaseCheckpointSaver, text: str) -> None:
-        """Each place for a text by itself: it is taken, or nothing was changed."""
+    async def _check_each_place(self, saver: BaseCheckpointSaver, text: str) -> None:
+        """Store a text in each place alone, and check that it was stored or that nothing has changed."""
         places = (
             commit(row(20, ns=text, frame=b"")),
             commit(row(20, 7, metadata={"text": text}), head=7),
@@ -262,10 +293,10 @@ class Types(Suite):
             await saver.release(lease)
             await saver.adelete_thread(thread)
 
-    @pytest.mark.parametrize("text", HALVES, ids=ascii)
+    @pytest.mark.parametrize("text", LONE_SURROGATES, ids=ascii)
     async def test_half_a_character_is_refused(self, saver: BaseCheckpointSaver, text: str) -> None:
-        """P11: with a ValueError, in a thread's name and in metadata, and nothing was changed; in other places it may
-        be taken, and comes back then. Who asks for it finds nothing."""
+        """P11: a lone surrogate in a thread id or in metadata is refused with a ValueError, and changes nothing;
+        elsewhere it is refused or stored whole. A read with one finds nothing or raises a ValueError."""
         lease = await fill(saver)
         before = await stored(saver)
         with pytest.raises(ValueError):
@@ -274,49 +305,50 @@ class Types(Suite):
             with pytest.raises(ValueError):
                 await saver.commit(lease, commit(row(20, 7, metadata=metadata), head=7))
             assert await stored(saver) == before
-        assert await nothing_or_value_error(saver.read(text)) and await nothing_or_value_error(saver.events(text))
-        assert await nothing_or_value_error(saver.scan(text, None))
-        assert await nothing_or_value_error(saver.scan(None, None, filter={text: text}))
-        await self._is_refused_everywhere(saver, text)
+        assert await finds_nothing_or_raises(saver.read(text)) and await finds_nothing_or_raises(saver.events(text))
+        assert await finds_nothing_or_raises(saver.scan(text, None))
+        assert await finds_nothing_or_raises(saver.scan(None, None, filter={text: text}))
+        await self._check_each_place(saver, text)
         assert await stored(saver) == before
         await saver.commit(lease, commit(row(12, 7), head=7))
 
     async def test_types_are_exact(self, saver: BaseCheckpointSaver) -> None:
-        """P11: ids and kinds are str, frames are bytes, numbers are int, and a pin is a bool: no subclass, no view."""
+        """P11: ids and kinds are str, frames are bytes, numbers are int, and pins are bool: never subclasses or
+        views."""
         lease = await fill(saver)
         chain = await saver.read("t", "", cid(4))
         rows, records = await saver.segment("t", "", cid(3))
         assert chain is not None
         row_of = {"ns": str, "checkpoint_id": str, "base_id": str, "step": int, "metadata": dict, "pinned": bool}
         for one in (*chain.rows, *rows):
-            self._is_exact(one, **row_of, frame=bytes)
+            self._check_types(one, **row_of, frame=bytes)
         for kept in (*chain.records, *records):
-            self._is_exact(kept, ns=str, checkpoint_id=str, task_id=str, index=int, kind=str, frame=bytes)
+            self._check_types(kept, ns=str, checkpoint_id=str, task_id=str, index=int, kind=str, frame=bytes)
         for header in await saver.scan("t", None):
-            self._is_exact(header, **row_of, thread_id=str, size=int)
+            self._check_types(header, **row_of, thread_id=str, size=int)
         for shown in await saver.events("t"):
-            self._is_exact(shown, checkpoint_id=str, epoch=int, position=int, kind=str, frame=bytes)
-        self._is_exact(lease, thread_id=str, epoch=int)
-        self._is_exact(await saver.acquire("t", lease.owner, now=NOW, expires_at=LATER), newest=str, epoch=int)
+            self._check_types(shown, checkpoint_id=str, epoch=int, position=int, kind=str, frame=bytes)
+        self._check_types(lease, thread_id=str, epoch=int)
+        self._check_types(await saver.acquire("t", lease.owner, now=NOW, expires_at=LATER), newest=str, epoch=int)
         for listed in [chain, rows, records, await saver.scan("t", None), await saver.events("t")]:
             assert isinstance(listed, tuple) or type(listed) is type(chain)
         if offers(saver, "threads"):
             (thread,) = await saver.threads()
-            self._is_exact(thread, thread_id=str, epoch=int, owner=Owner, expires_at=float, newest=str, head=str)
+            self._check_types(thread, thread_id=str, epoch=int, owner=Owner, expires_at=float, newest=str, head=str)
         if offers(saver, "dump"):
             dump = await saver.dump("t")
             assert dump is not None
             for one in dump.rows:
-                self._is_exact(one, **row_of, frame=bytes)
+                self._check_types(one, **row_of, frame=bytes)
             assert all(type(ns) is str and type(head) is str for ns, head in dump.heads.items())
 
-    def _is_exact(self, found: object, **types: type) -> None:
+    def _check_types(self, found: object, **types: type) -> None:
         for name, wanted in types.items():
             assert type(getattr(found, name)) is wanted, (name, found)
 
     @pytest.mark.parametrize("moment", [0.1 + 0.2, 1e9 + 1e-6, NOW + 0.123456, 2.0**40 + 2.0**-12, 1.0])
     async def test_times_are_exact(self, saver: BaseCheckpointSaver, moment: float) -> None:
-        """P6, P11: a claim lapses at the very moment that was said: to the last bit."""
+        """P6, P11: a lease expires at exactly the given float, to the last bit."""
         owner = replace(here("run-1"), host="somewhere else")
         await saver.acquire("t", owner, now=0.0, expires_at=moment)
         if offers(saver, "threads"):
@@ -330,7 +362,7 @@ class Types(Suite):
 
     @pytest.mark.parametrize("text", ["", "'\"\\{}%s", "日本\u202e", "\U0001f9f5" * 100, "null", "a|b@c:d"], ids=ascii)
     async def test_an_owner_of_any_text(self, saver: BaseCheckpointSaver, text: str) -> None:
-        """P6, P11: hosts, boots and runs have any name, and an owner is told as he was, numbers too."""
+        """P6, P11: host, boot, start and run of an owner may be any text; owners are compared and reported exactly."""
         owner = Owner(host=f"not here {text}", boot=text, pid=2**22, started=text, run_id=text)
         lease = await saver.acquire("t", owner, now=NOW, expires_at=LATER)
         assert lease.owner == owner
@@ -349,8 +381,12 @@ class Types(Suite):
                 await saver.acquire("t", other, now=NOW, expires_at=LATER)
 
 
-async def nothing_or_value_error(reading: Any) -> bool:
-    """Whether there was nothing to read, or what was asked for was no text."""
+async def finds_nothing_or_raises(reading: Any) -> bool:
+    """Return True if a read returned nothing or raised a ValueError.
+
+    Args:
+        reading: the awaitable of the read.
+    """
     try:
         return not await reading
     except ValueError:

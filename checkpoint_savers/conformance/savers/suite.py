@@ -1,4 +1,4 @@
-"""What the checks share: the fixtures, and short ways to make rows and claims."""
+"""The base class of all suites for savers: fixtures, and short ways to make rows and leases."""
 
 from __future__ import annotations
 
@@ -43,23 +43,30 @@ Work = Callable[[], Awaitable[None]]
 OpenSaver = Callable[[], AbstractAsyncContextManager[BaseCheckpointSaver]]
 
 NOW = 4_000_000_000.0
-"""The checks' time, in unix seconds. In the year 2096: a claim that is live then is so by any real clock."""
+"""The time of the clauses, in unix seconds. It lies in 2096: a lease that is live then is live by any real clock."""
 
 LATER = NOW + 30.0
-"""When the checks' claims expire."""
+"""The time at which the clauses' leases expire, in unix seconds."""
 
 
 VERBS: Final = ("rewrite", "load", "erase", "threads", "update_thread", "dump", "wait_for_release")
-"""The verbs of the port that a saver may lack."""
+"""The verbs of the port that a saver need not offer."""
 
 MANY = 10_000
-"""A limit that no check reaches."""
+"""A limit that no clause reaches, in rows."""
 
 C = TypeVar("C", bound=Callable[..., object])
 
 
 def needs(*verbs: str) -> Callable[[C], C]:
-    """Mark a clause with the verbs without which it cannot be asked."""
+    """Skip a clause on savers that lack one of these verbs.
+
+    Args:
+        verbs: names from `VERBS`.
+
+    Returns:
+        A decorator for the clause.
+    """
 
     def mark(clause: C) -> C:
         clause.__dict__["needed"] = verbs
@@ -69,12 +76,12 @@ def needs(*verbs: str) -> Callable[[C], C]:
 
 
 class Suite:
-    """The fixtures of all checks.
+    """The base class of all suites for savers.
 
     Attributes:
-        lacks: what the saver does not offer, with the reason: one of `VERBS`, or the name of a clause
-            (`{"erase": "the log is kept for a year, by law"}`). What needs it is skipped, and the reason is told.
-        needed: of `VERBS`, those that all clauses of the class need, where they are written.
+        lacks: verbs of `VERBS` and names of clauses that the saver does not support, each with the reason
+            (`{"erase": "the log is kept for a year, by law"}`). Clauses that need one are skipped with that reason.
+        needed: the verbs of `VERBS` that all clauses defined in the class need; subclasses do not inherit it.
     """
 
     pytestmark = pytest.mark.anyio
@@ -84,6 +91,7 @@ class Suite:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        # Of two clauses with one name, one would hide the other, which would never run.
         authors: dict[str, type] = {}
         for base in cls.__bases__:
             for name, author in clauses(base).items():
@@ -95,17 +103,25 @@ class Suite:
 
     @pytest.fixture(autouse=True)
     def offered(self, request: pytest.FixtureRequest) -> None:
-        """Skips what the saver says that it lacks."""
+        """Skip a clause that needs a verb which the saver lacks."""
         self.skip_what_is_lacking(request.node)
 
     def skip_what_is_lacking(self, item: Any) -> None:
+        """Skip a test if its clause, or a verb that the clause needs, is in `lacks`.
+
+        Args:
+            item: pytest's item for the test.
+        """
         for name in required(type(self), item):
             if name in self.lacks:
                 pytest.skip(f"{name}: {self.lacks[name]}")
 
     @pytest.fixture
     def open_saver(self) -> OpenSaver:
-        """A function that opens a saver, as an async context manager; within one test always on the same storage."""
+        """Return a function that opens a saver, as an async context manager. Override it.
+
+        Within one test, all savers that it opens must share one storage; each test needs an empty one.
+        """
         raise NotImplementedError("override the fixture open_saver")
 
     @pytest.fixture
@@ -114,29 +130,44 @@ class Suite:
             yield saver
 
     @pytest.fixture
-    def gone(self) -> Owner:
-        """A run in a process of this machine that has been killed."""
-        return _killed()
+    def dead_owner(self) -> Owner:
+        """Return the owner of a run in a process of this host that has been killed."""
+        return _killed_owner()
 
 
 def clauses(suite: type) -> dict[str, type]:
-    """The names of a suite's clauses, each with the class that has written it."""
+    """Find the clauses of a suite.
+
+    Args:
+        suite: a class.
+
+    Returns:
+        The class that defines each clause, by the clause's name.
+    """
     return {name: one for one in reversed(suite.__mro__) for name in vars(one) if name.startswith("test_")}
 
 
 def required(suite: type[Suite], item: Any) -> list[str]:
-    """What a saver must not lack for one of pytest's items: the clause itself, and the verbs that it needs."""
+    """Find what a saver must support for a test to run.
+
+    Args:
+        suite: the class of the test.
+        item: pytest's item for the test.
+
+    Returns:
+        The clause's name and the verbs that it needs: as a class, by `needs`, and by the scenario that it is run with.
+    """
     name: str = item.function.__name__
     author = clauses(suite).get(name, suite)
     callspec = getattr(item, "callspec", None)
-    deed = None if callspec is None else callspec.params.get("deed")
-    asked = () if deed is None else (deed.verb,)
+    scenario = None if callspec is None else callspec.params.get("scenario")
+    asked = () if scenario is None else (scenario.verb,)
     return [name, *vars(author).get("needed", ()), *getattr(item.function, "needed", ()), *asked]
 
 
 @cache
-def _killed() -> Owner:
-    """Made once: it stays dead."""
+def _killed_owner() -> Owner:
+    """Start a process and kill it. One is enough for a test session, so the result is cached."""
     code = (
         "import msgspec, sys; from checkpoint_savers.owner import this_process; "
         "sys.stdout.buffer.write(msgspec.json.encode(this_process('run-gone')) + b'\\n'); "
@@ -150,17 +181,17 @@ def _killed() -> Owner:
 
 
 def here(run: str) -> Owner:
-    """A run in this process."""
+    """Return the owner of a run in this process."""
     return this_process(run)
 
 
 def elsewhere(run: str) -> Owner:
-    """A run on another machine, about which nothing can be known."""
+    """Return the owner of a run on another host, whose process cannot be checked from this one."""
     return Owner(host=f"not-{socket.gethostname()}", boot="", pid=1, started="", run_id=run)
 
 
 def cid(number: int) -> CheckpointId:
-    """Checkpoint ids in order."""
+    """Return a checkpoint id. Ids of greater numbers sort after those of smaller ones."""
     return CheckpointId(f"{number:08d}-0000-7000-8000-000000000000")
 
 
@@ -173,7 +204,16 @@ def row(
     metadata: dict[str, Any] | None = None,
     frame: bytes | None = None,
 ) -> CheckpointRow:
-    """A checkpoint; without `base`, one that holds everything."""
+    """Make the row of a checkpoint.
+
+    Args:
+        number: the number of the checkpoint's id; the step is less by one.
+        parent: the number of the parent; None for a root.
+        base: the number of the row that the frame builds on; None for a keyframe, which is its own base.
+        ns: the checkpoint namespace.
+        metadata: the metadata; None for a source and the step.
+        frame: the bytes of the row; None for bytes that name the namespace and the number.
+    """
     return CheckpointRow(
         ns=ns,
         checkpoint_id=cid(number),
@@ -188,14 +228,31 @@ def row(
 def record(
     number: int, task: str, index: int = 0, kind: RecordKind = "result", *, ns: str = "", frame: bytes = b"record"
 ) -> TaskRecord:
-    """A record of a task planned on a checkpoint."""
+    """Make the record of a task that was planned on a checkpoint.
+
+    Args:
+        number: the number of the checkpoint.
+        task: the task's id; "" for the record of the superstep itself.
+        index: the task's position in plan order.
+        kind: the kind of the record.
+        ns: the checkpoint namespace.
+        frame: the bytes of the record.
+    """
     return TaskRecord(ns=ns, checkpoint_id=cid(number), task_id=TaskId(task), index=index, kind=kind, frame=frame)
 
 
 def event(
     number: int, position: int = 1, kind: EventKind = "head", *, epoch: int = 1, frame: bytes | None = None
 ) -> EventRow:
-    """A row of events of the superstep planned on a checkpoint."""
+    """Make a row of stream events of the superstep that was planned on a checkpoint.
+
+    Args:
+        number: the number of the checkpoint.
+        position: the position of the row's first event.
+        kind: the kind of the row.
+        epoch: the epoch of the lease under which the events were shown.
+        frame: the bytes of the row; None for bytes that name the key.
+    """
     return EventRow(
         checkpoint_id=cid(number),
         epoch=epoch,
@@ -216,7 +273,19 @@ def commit(
     events: Sequence[EventRow] = (),
     metadata: dict[str, Any] | None = None,
 ) -> Commit:
-    """A commit that expects checkpoint `head` to be the head, and `moves` a namespace's head to a stored checkpoint."""
+    """Make a commit.
+
+    Args:
+        rows: the checkpoints to store, of one namespace.
+        head: the number of the checkpoint that the commit expects as the namespace's head; None for no head.
+        records: the records to store.
+        clears: the records to delete; only their keys count.
+        releases: whether the commit releases the lease.
+        expires_at: the lease's new expiry, in unix seconds.
+        moves: a namespace and the number of a stored checkpoint that becomes the namespace's head.
+        events: the rows of events to store.
+        metadata: defaults for the thread's metadata.
+    """
     return Commit(
         rows=rows,
         expected_head=None if head is None else cid(head),
@@ -231,12 +300,25 @@ def commit(
 
 
 async def take(saver: BaseCheckpointSaver, thread: str = "t", run: str = "run-1") -> Lease:
-    """A live claim."""
+    """Acquire a live lease for a run of this process.
+
+    Args:
+        saver: the saver.
+        thread: the thread's id.
+        run: the run's id.
+    """
     return await saver.acquire(thread, here(run), now=NOW, expires_at=LATER)
 
 
 async def refused(attempt: Awaitable[object]) -> ThreadBusyError:
-    """What a verb says under a claim that is lost; it fails if the verb does not say so."""
+    """Check that a verb refuses a lost lease.
+
+    Args:
+        attempt: the call of the verb.
+
+    Returns:
+        The error that the verb raised.
+    """
     with pytest.raises(ThreadBusyError) as caught:
         await attempt
     assert caught.value.lost
@@ -246,7 +328,14 @@ async def refused(attempt: Awaitable[object]) -> ThreadBusyError:
 async def written(
     saver: BaseCheckpointSaver, *rows: CheckpointRow, thread: str = "t", metadata: dict[str, Any] | None = None
 ) -> None:
-    """A thread in which rows have been stored, one commit each, and nobody's claim; with metadata of its own."""
+    """Store rows in a thread, one commit for each, and release the lease.
+
+    Args:
+        saver: the saver.
+        rows: the rows; each becomes the head of its namespace.
+        thread: the thread's id.
+        metadata: the thread's own metadata.
+    """
     lease = await take(saver, thread, "run-setup")
     heads: dict[str, int] = {}
     for one in rows:
@@ -257,6 +346,7 @@ async def written(
 
 
 async def head_of(saver: BaseCheckpointSaver, thread: str = "t", ns: str = "") -> CheckpointId | None:
+    """Return the head of a namespace; None if nothing is stored there."""
     chain = await saver.read(thread, ns)
     return None if chain is None else chain.head
 
@@ -269,7 +359,11 @@ async def everything(
     list[tuple[tuple[CheckpointRow, ...], tuple[TaskRecord, ...]]],
     list[tuple[EventRow, ...]],
 ]:
-    """All that can be read."""
+    """Read everything that a saver stores, by the verbs that every saver has.
+
+    Returns:
+        All headers, the chain of each namespace, each segment, and the events of each thread.
+    """
     headers = await saver.scan(None, None, limit=MANY)
     spaces = sorted({(one.thread_id, one.ns) for one in headers})
     bases = sorted({(one.thread_id, one.ns, one.base_id) for one in headers})
@@ -285,7 +379,11 @@ async def everything(
 async def stored(
     saver: BaseCheckpointSaver,
 ) -> tuple[object, tuple[ThreadHeader, ...] | None, list[ThreadDump | None] | None]:
-    """All that can be read, claims and pins too, by all verbs that the saver has."""
+    """Read everything that a saver stores, leases and pins too, by all verbs that the saver has.
+
+    Returns:
+        The result of `everything`, and those of `threads` and `dump`; None for a verb that the saver lacks.
+    """
     seen = await everything(saver)
     headers, dumps = None, None
     if offers(saver, "threads"):
@@ -296,31 +394,48 @@ async def stored(
 
 
 def offers(saver: BaseCheckpointSaver, verb: str) -> bool:
-    """Whether a saver has a verb of its own, and not only the port's word that there is one."""
+    """Return True if a saver implements a verb that it need not offer.
+
+    Args:
+        saver: the saver.
+        verb: the verb; the port's own method, which only raises, does not count.
+    """
     return getattr(type(saver), verb, None) is not getattr(BaseCheckpointSaver, verb)
 
 
 def loops() -> tuple[str, ...]:
-    """The event loops that are installed."""
+    """Return the event loops that are installed."""
     return ("asyncio", "trio") if find_spec("trio") else ("asyncio",)
 
 
 async def in_a_loop_each(enter: Work, use: Work, leave: Work) -> None:
-    """Run one after the other, each on an event loop that is gone before the next begins; `enter` on the one kind, and
-    the others on the other."""
+    """Run three functions in turn, each on an event loop that has ended before the next one starts.
+
+    Args:
+        enter: runs on asyncio.
+        use: runs on trio if trio is installed.
+        leave: runs like `use`.
+    """
 
     async def nothing() -> None:
         pass
 
     await in_threads(enter)
-    await in_threads(nothing, use)  # the second thread runs the other kind of loop
+    await in_threads(nothing, use)  # the first function takes asyncio, the second trio
     await in_threads(nothing, leave)
 
 
 async def cancelled_natively(work: Awaitable[object], turns: int, again: int) -> None:
-    """Await something in a task of asyncio's, and cancel that after some turns of the loop, and so many times again: it
-    ends as cancelled, unless it was done by then."""
-    task = asyncio.ensure_future(work)  # noqa: TID251  # what is cancelled here is a task of asyncio's own
+    """Run an awaitable in a task of asyncio, and cancel the task with `Task.cancel()`.
+
+    The task must end as cancelled unless it was done when it was first cancelled.
+
+    Args:
+        work: the awaitable.
+        turns: turns of the event loop before the first cancellation.
+        again: further cancellations, one per turn of the event loop.
+    """
+    task = asyncio.ensure_future(work)  # noqa: TID251  # the clause needs a task that asyncio itself cancels
     for _ in range(turns):
         await asyncio.sleep(0)
     ended = task.done()
@@ -333,7 +448,14 @@ async def cancelled_natively(work: Awaitable[object], turns: int, again: int) ->
 
 
 async def in_threads(*works: Work) -> None:
-    """Run each in an OS thread with an event loop of its own, asyncio and trio in turn; all at once."""
+    """Run each function in an OS thread with its own event loop, all at once; asyncio and trio alternate.
+
+    Args:
+        works: the functions. All begin together, behind a barrier.
+
+    Raises:
+        BaseExceptionGroup: the exceptions of those that failed, after all have ended.
+    """
     errors: list[BaseException] = []
     gate = threading.Barrier(len(works))
 
@@ -349,7 +471,9 @@ async def in_threads(*works: Work) -> None:
         try:
             anyio.run(main, backend=backend)
         except BaseException as error:
-            if not began:  # else the others have passed it too, but for the last of the way
+            # A thread that fails before the barrier must break it, or the others wait forever. After the barrier it
+            # must not: some threads may still be waking up in `wait`, and would fail, too.
+            if not began:
                 gate.abort()
             errors.append(error)
 
@@ -359,7 +483,7 @@ async def in_threads(*works: Work) -> None:
             threading.Thread(target=run, args=(work, kinds[number % len(kinds)])) for number, work in enumerate(works)
         ]
         before = sys.getswitchinterval()
-        sys.setswitchinterval(1e-6)  # the interpreter lets threads take turns as often as it can
+        sys.setswitchinterval(1e-6)  # switch threads as often as possible, so that races show
         try:
             for thread in threads:
                 thread.start()
@@ -374,4 +498,10 @@ async def in_threads(*works: Work) -> None:
 
 
 def repeated(work: Callable[[int], Awaitable[None]], times: int) -> list[Callable[[], Awaitable[None]]]:
+    """Bind a function to the numbers from 0 on.
+
+    Args:
+        work: a function of a number.
+        times: the number of functions to make.
+    """
     return [partial(work, number) for number in range(times)]

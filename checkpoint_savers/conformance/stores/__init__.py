@@ -1,1 +1,1 @@
-"""What stores promise, as tests."""
+"""The promises of stores, as tests."""

@@ -1,4 +1,4 @@
-"""P7, P13 of stores: what is asked at the same time is one transaction, whoever is cancelled, on all loops."""
+"""P7 and P13 for stores: operations of one turn share a transaction, cancellation is per caller, on all event loops."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from ...stores.port import Batch, Done, Scan
 from ..caches.conformance import Clock
 from ..savers.loops.cancellation import TURNS
 from ..savers.suite import cancelled_natively, in_a_loop_each, in_threads, repeated
-from .suite import SPACE, OpenStore, StoreSuite, Watched, keys, put, there, turns, value
+from .suite import SPACE, BatchRecorder, OpenStore, StoreSuite, keys, put, there, turns, value
 
 THREADS = 10
 
 
-class Batching(StoreSuite):
+class Batches(StoreSuite):
     async def test_what_is_asked_in_one_turn_is_one_transaction(
         self, store: BaseStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Operations of many tasks, started at the same time, go to the backend together."""
+        """Operations of several tasks in one turn of the event loop go to the backend as one batch."""
         await put(store, "a", "b")
-        watched = Watched(store, monkeypatch)
+        watched = BatchRecorder(store, monkeypatch)
         async with anyio.create_task_group() as group:
             for key in ("b", "c", "d"):
                 group.start_soon(store.aput, SPACE, key, {"new": key})
@@ -42,7 +42,7 @@ class Batching(StoreSuite):
         assert sorted(await keys(store)) == ["b", "c", "d", "e"]
 
     async def test_reads_see_what_was_before(self, store: BaseStore) -> None:
-        """In a batch, reads see the state before its puts, wherever they stand."""
+        """Reads of a batch see the state before the puts of the batch, whatever their order."""
         await put(store, "old", "gone")
         answers = await store.abatch(
             [
@@ -65,7 +65,7 @@ class Batching(StoreSuite):
         assert sorted(await keys(store)) == ["new", "old"]
 
     async def test_the_last_put_of_a_batch_is_done(self, store: BaseStore) -> None:
-        """Of several puts and deletes of one item in a batch, the last is done."""
+        """Of several puts and deletes of one item in a batch, only the last takes effect."""
         await put(store, "a", "b", "c")
         await store.abatch(
             [
@@ -81,9 +81,9 @@ class Batching(StoreSuite):
         assert await value(store, "c") == {"n": 2}
 
     async def test_the_same_reads_are_done_once(self, store: BaseStore, monkeypatch: pytest.MonkeyPatch) -> None:
-        """P1: what several ask for in one turn is read once, and each gets an object of his own."""
+        """P1: equal reads of one turn are done once, and each caller gets its own object."""
         await put(store, "a", "b")
-        watched = Watched(store, monkeypatch)
+        watched = BatchRecorder(store, monkeypatch)
         answers = await store.abatch(
             [
                 *[GetOp(SPACE, "a"), GetOp(SPACE, "a"), GetOp(SPACE, "a", refresh_ttl=False)],
@@ -105,7 +105,7 @@ class Batching(StoreSuite):
         assert answers[10] == answers[11] == [SPACE] and answers[12] == [SPACE[:1]]
 
     async def test_who_has_waited_sees_what_was_done(self, store: BaseStore) -> None:
-        """Read your writes: what is asked after an operation has returned sees what that did, whatever others do."""
+        """An operation sees the effects of all operations that returned before it started, whatever others do."""
 
         async def work(number: int) -> None:
             for step in range(10):
@@ -121,7 +121,8 @@ class Batching(StoreSuite):
     async def test_a_failing_batch_fails_its_members_only(
         self, store: BaseStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """P9: each who took part is told, by an exception of his own; those before and after notice nothing."""
+        """P9: if a batch fails, each caller in it gets its own exception, and callers before and after are not
+        affected."""
         await put(store, "a")
         transact, errors = store.transact, list[BaseException]()
 
@@ -133,6 +134,7 @@ class Batching(StoreSuite):
                 errors.append(error)
 
         cause = OSError("the disk")
+        # A backend reports a failure in either of two ways: it raises, or it passes the error to `done`.
         for refuses in (True, False):
 
             def fail(batch: Batch, done: Done, refuses: bool = refuses) -> None:
@@ -156,8 +158,8 @@ class Batching(StoreSuite):
             assert error.__notes__ == ["mine"]
 
     async def test_cancelled_callers(self, store: BaseStore) -> None:
-        """P7: cancelled at any moment, a caller's writes have happened or not, and others in its batch notice
-        nothing."""
+        """P7: if a caller is cancelled at any moment, all of its writes are stored or none, and other callers in its
+        batch are not affected."""
         for round in range(TURNS):
             await put(store, "a", "b", "c")
             got, ended = list[Any](), list[Any]()
@@ -178,7 +180,8 @@ class Batching(StoreSuite):
             assert len(got) == 1 and got[0][0].value in ({"key": "a"}, {"new": 1})
 
     async def test_a_cancelled_task(self, store: BaseStore, anyio_backend_name: str) -> None:
-        """P7: the same by asyncio's own `Task.cancel()`, once and again; and the task does end as cancelled."""
+        """P7: if an asyncio task is cancelled once or several times, all of its writes are stored or none, and the task
+        ends as cancelled."""
         if anyio_backend_name != "asyncio":
             pytest.skip("trio has no cancellation of its own besides scopes")
         for round in range(TURNS):
@@ -191,7 +194,7 @@ class Batching(StoreSuite):
                 assert [await value(store, key) for key in "ab"] == found
 
     async def test_in_a_cancelled_scope(self, store: BaseStore) -> None:
-        """P7: where all is cancelled already, nothing begins; under a shield, all works as ever."""
+        """P7: in a scope that is cancelled already, no operation starts; within a shield, operations work as usual."""
         with anyio.CancelScope() as scope:
             scope.cancel()
             await put(store, "a")
@@ -203,7 +206,7 @@ class Batching(StoreSuite):
         assert await there(store, "a", "b") == ["b"]
 
     async def test_one_store_in_many_threads(self, store: BaseStore) -> None:
-        """P13: one open store serves ten OS threads at once, each with a loop of its own, asyncio and trio."""
+        """P13: one open store serves ten OS threads at once, each with its own event loop, asyncio or trio."""
 
         async def run(number: int) -> None:
             space = ("thread", str(number))
@@ -220,7 +223,8 @@ class Batching(StoreSuite):
         assert len(await keys(store)) == THREADS * 30 + 1
 
     async def test_opened_on_one_loop_and_closed_on_another(self, open_store: OpenStore) -> None:
-        """P13: a store belongs to no loop: the one it was opened on may be gone."""
+        """P13: a store may be opened on one event loop, used on another and closed on a third, after the earlier ones
+        have ended."""
         manager = open_store(ttl={"sweep_interval_minutes": 60})
         opened: list[BaseStore] = []
 
@@ -237,7 +241,7 @@ class Batching(StoreSuite):
         await in_a_loop_each(enter, use, leave)
 
     async def test_without_async(self, store: BaseStore, clock: Clock) -> None:
-        """Each verb has a twin without the `a`, for worker threads and for programs without an event loop."""
+        """Each verb has a variant without the `a`, for worker threads and programs without an event loop."""
 
         def work() -> None:
             store.put(SPACE, "a", {"n": 1})
@@ -259,7 +263,7 @@ class Batching(StoreSuite):
         assert await keys(store) == ["c"]
 
     async def test_without_async_in_many_threads(self, store: BaseStore) -> None:
-        """P13: plain threads may call at the same time, beside event loops."""
+        """P13: plain threads may call the store at the same time as event loops."""
 
         async def run(number: int) -> None:
             def work() -> None:
@@ -275,7 +279,8 @@ class Batching(StoreSuite):
         assert len(await keys(store)) == 6 * 10 + 3
 
     async def test_without_async_where_a_loop_runs(self, store: BaseStore) -> None:
-        """A verb without the `a` never blocks an event loop: it says so and does nothing, unless it does not wait."""
+        """A verb without the `a` never blocks an event loop: on one it raises and does nothing, unless the store never
+        waits."""
         verbs: list[Callable[[], Any]] = [
             lambda: store.put(SPACE, "a", {}),
             lambda: store.get(SPACE, "a"),

@@ -1,4 +1,4 @@
-"""Expiry: an item that has expired is not there for anybody, and goes in the end."""
+"""Expiry: an expired item is invisible to every caller, and is removed later."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MINUTE = 60.0
 
 class Expiry(StoreSuite):
     async def test_an_item_expires(self, store: BaseStore, clock: Clock) -> None:
-        """A ttl is minutes; the item is there for its time, and not at the end of it, for no verb."""
+        """A ttl is in minutes; the item exists for that time, and at its end for no verb."""
         await put(store, "short", ttl=10)
         await put(store, "long", ttl=20.5)
         await put(store, "ever", space=("other",))
@@ -39,7 +39,8 @@ class Expiry(StoreSuite):
         assert await keys(store) == ["ever"]
 
     async def test_an_item_put_again_has_a_time_of_its_own(self, store: BaseStore, clock: Clock) -> None:
-        """The time runs from the last put, whether it is longer, shorter or none; created_at stays."""
+        """The lifetime counts from the last put, whether the new one is longer, shorter or unlimited; created_at
+        stays."""
         await put(store, "longer", "shorter", "ever", ttl=10)
         clock.now = NOW + 5 * MINUTE
         for key, ttl in (("longer", 10), ("shorter", 1), ("ever", None)):
@@ -52,7 +53,7 @@ class Expiry(StoreSuite):
         assert await there(store, "longer", "shorter", "ever") == ["ever"]
 
     async def test_an_expired_item_may_come_again(self, store: BaseStore, clock: Clock) -> None:
-        """What is put in its place is a new item: nothing of the old one is left, created_at included."""
+        """An item that is put after the old one expired is new, created_at included."""
         await store.aput(SPACE, "k", {"old": 1}, ttl=1)
         clock.now = NOW + 2 * MINUTE
         await put(store, "k")
@@ -62,7 +63,7 @@ class Expiry(StoreSuite):
         assert await there(store, "k") == ["k"]
 
     async def test_the_default(self, open_store: OpenStore, clock: Clock) -> None:
-        """An item that is put without a ttl has the store's; None is none."""
+        """An item that is put without a ttl has the store's default; a ttl of None means no expiry."""
         async with open_store(clock=clock, ttl={"default_ttl": 10}) as store:
             await store.aput(SPACE, "default", {})
             await store.abatch([PutOp(SPACE, "in a batch", {})])
@@ -74,7 +75,7 @@ class Expiry(StoreSuite):
             assert await keys(store) == ["ever"]
 
     async def test_reading_begins_the_time_anew(self, store: BaseStore, clock: Clock) -> None:
-        """An item that is read lives for its ttl from then on; updated_at stays."""
+        """Reading an item restarts its lifetime; updated_at stays."""
         await put(store, "got", "found", "unread", "asked not to", ttl=10)
         await put(store, "ever")
         clock.now = NOW + 5 * MINUTE
@@ -90,7 +91,8 @@ class Expiry(StoreSuite):
         assert await there(store, "got", "found", "unread", "asked not to", "ever") == ["ever"]
 
     async def test_a_search_refreshes_what_it_returns(self, store: BaseStore, clock: Clock) -> None:
-        """Items on other pages, and those that do not match, are not read."""
+        """A search restarts the lifetimes of the items that it returns, and not of those on other pages or without a
+        match."""
         for number in range(5):
             clock.now = NOW + number
             await put(store, str(number), ttl=10)
@@ -100,7 +102,7 @@ class Expiry(StoreSuite):
         assert await there(store, *"01234") == ["2", "3"]
 
     async def test_a_store_that_does_not_refresh(self, open_store: OpenStore, clock: Clock) -> None:
-        """`refresh_on_read` is what holds where a call does not say."""
+        """`refresh_on_read` applies to calls that do not pass `refresh_ttl`."""
         async with open_store(clock=clock, ttl={"refresh_on_read": False, "default_ttl": 10}) as store:
             await store.abatch([PutOp(SPACE, key, {"key": key}) for key in "abcde"])
             clock.now = NOW + 5 * MINUTE
@@ -112,7 +114,7 @@ class Expiry(StoreSuite):
             assert await there(store, *"abcde") == ["d", "e"]
 
     async def test_a_read_and_a_put_in_one_batch(self, store: BaseStore, clock: Clock) -> None:
-        """The put's ttl is the one that holds."""
+        """If a batch reads and puts the same item, the ttl of the put applies."""
         await put(store, "shorter", "ever", "gone", ttl=10)
         await store.abatch(
             [
@@ -131,7 +133,7 @@ class Expiry(StoreSuite):
         assert await keys(store) == ["ever"]
 
     async def test_sweeping(self, store: BaseStore, clock: Clock) -> None:
-        """It removes what has expired, says how many these were, and nothing else."""
+        """A sweep removes the expired items and nothing else, and returns their number."""
         assert await store.asweep_ttl() == 0
         await put(store, "a", "b", ttl=10)
         await put(store, "c", ttl=20)
@@ -141,11 +143,11 @@ class Expiry(StoreSuite):
         assert await store.asweep_ttl() == 2
         assert await store.asweep_ttl() == 0
         assert sorted(await keys(store)) == ["c", "d"]
-        clock.now = NOW  # what was removed does not come back with the time
+        clock.now = NOW  # a clock that goes back does not restore swept items
         assert sorted(await keys(store)) == ["c", "d"]
 
     async def test_sweeping_very_many(self, store: BaseStore, clock: Clock) -> None:
-        """All go, by as many transactions as it takes."""
+        """A sweep removes all expired items, in as many transactions as needed."""
         for number in (2 * MANY + 17, MANY):
             await store.abatch([PutOp(SPACE, str(at), {}, ttl=1 + at % 3) for at in range(number)])
             await put(store, "ever")
@@ -154,7 +156,7 @@ class Expiry(StoreSuite):
             assert await keys(store) == ["ever"]
 
     async def test_puts_sweep(self, store: BaseStore, clock: Clock) -> None:
-        """What nobody can read any more goes in time as others are put, without a sweep."""
+        """Expired items are removed by later puts, even without a sweep."""
         await put(store, "a", "b", ttl=1)
         clock.now = NOW + MINUTE + APART
         await put(store, "c")
@@ -163,7 +165,7 @@ class Expiry(StoreSuite):
 
     @pytest.mark.parametrize("ttl", [0, -1, math.inf, math.nan, 10**400, "1", True, [1]], ids=lambda ttl: repr(ttl)[:9])
     async def test_what_is_no_ttl(self, open_store: OpenStore, clock: Clock, store: BaseStore, ttl: Any) -> None:
-        """Minutes, more than none, and finite."""
+        """A ttl must be a finite number of minutes greater than zero."""
         with pytest.raises((TypeError, ValueError)):
             await store.aput(SPACE, "k", {}, ttl=ttl)
         assert await keys(store) == []

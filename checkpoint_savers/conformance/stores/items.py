@@ -1,4 +1,4 @@
-"""P1, P11 of stores: an item comes back as it was put, under its own name, and is nobody else's."""
+"""P1 and P11 for stores: an item comes back as it was put, under its own name, and is shared with no other caller."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ KEYS = tuple(text for text in HOSTILE if "\x00" not in text and len(text) < 500)
 class Items(StoreSuite):
     @pytest.mark.parametrize("given", VALUES, ids=range(len(VALUES)))
     async def test_a_value_comes_back(self, store: BaseStore, given: dict[str, Any]) -> None:
-        """P11: equal in value and exact type, at any depth."""
+        """P11: a value comes back equal in value and exact type, at any depth."""
         await store.aput(SPACE, "k", given)
         item = await store.aget(SPACE, "k")
         (found,) = await store.asearch(SPACE)
@@ -76,7 +76,8 @@ class Items(StoreSuite):
             assert _types(got) == _types(given)
 
     async def test_types_of_ones_own(self, open_store: OpenStore) -> None:
-        """P11: a registered class comes back; one that is not is refused, and the error says where it is."""
+        """P11: objects of a registered class come back; an unregistered class is refused, and the error names the
+        item."""
         async with open_store(codec=Codec().with_types(Dish, tag="dish")) as store:
             await store.aput(SPACE, "k", {"dish": Dish("soup", [1])})
             assert await value(store, "k") == {"dish": Dish("soup", [1])}
@@ -84,13 +85,14 @@ class Items(StoreSuite):
             store.codec, known = Codec(), store.codec
             with pytest.raises(UnknownTypeError, match=r"item 'k' of namespace .*'dish'"):
                 await store.aget(SPACE, "k")
-            with pytest.raises(UnknownTypeError):  # whether it matches cannot be known
+            with pytest.raises(UnknownTypeError):  # a filter cannot be applied to a value that cannot be decoded
                 await store.asearch(SPACE, filter={"name": "soup"})
             store.codec = known
             assert await value(store, "k") == {"dish": Dish("soup", [1])}
 
     async def test_what_cannot_be_stored(self, store: BaseStore) -> None:
-        """P11: it is refused when it is put, naming item and path; nothing of the call is done."""
+        """P11: a value that cannot be stored is refused by the put, with item and path, and nothing of the call takes
+        effect."""
         await put(store, "k")
         with pytest.raises(
             UnstorableItemError, match=r"item 'k' of namespace .*'ann'.*, at value\['a'\]\[1\]"
@@ -104,19 +106,19 @@ class Items(StoreSuite):
 
     @pytest.mark.parametrize("given", ["text", 1, ["a"], [("a", 1)], Dish("soup", [])], ids=ascii)
     async def test_a_value_is_a_dict(self, store: BaseStore, given: Any) -> None:
-        """A value that is none is refused, and the item stays."""
+        """A value that is not a dict is refused, and the stored item stays."""
         await put(store, "k")
         with pytest.raises(TypeError, match="an item's value is a dict"):
             await store.aput(SPACE, "k", given)
         assert await value(store, "k") == {"key": "k"}
 
     async def test_other_mappings(self, store: BaseStore) -> None:
-        """What is a mapping and no dict is kept as a dict."""
+        """A value that is another mapping is stored as a dict."""
         await store.aput(SPACE, "k", MappingProxyType({"a": 1}))
         assert await value(store, "k") == {"a": 1}
 
     async def test_nothing_that_is_passed_or_returned_is_shared(self, store: BaseStore) -> None:
-        """P1: who changes what was passed in or handed out changes nothing that is stored, or that others got."""
+        """P1: changing a value after a put, or a returned value, changes neither what is stored nor what others got."""
         given: dict[str, Any] = {"list": [1], "dict": {"a": 1}}
 
         def change() -> None:
@@ -144,7 +146,7 @@ class Items(StoreSuite):
         assert await value(store, "k") == kept
 
     async def test_what_is_not_there(self, store: BaseStore) -> None:
-        """A key without an item gives None, and deleting it does nothing."""
+        """A key without an item returns None, and deleting it does nothing."""
         assert await store.aget(SPACE, "k") is None
         assert await store.asearch(()) == []
         assert await store.alist_namespaces() == []
@@ -156,7 +158,7 @@ class Items(StoreSuite):
         assert await store.aget(("langgraphs",), "k") is None
 
     async def test_the_times_of_an_item(self, store: BaseStore, clock: Clock) -> None:
-        """created_at is when it was first put, however often it was put again; updated_at when it was last."""
+        """created_at is the time of the first put, and updated_at that of the last."""
         await put(store, "k")
         assert facts(await store.aget(SPACE, "k")) == (SPACE, "k", NOW, NOW)
         clock.now = NOW + 1.5
@@ -175,13 +177,14 @@ class Items(StoreSuite):
         assert facts(await store.aget(SPACE, "k")) == (SPACE, "k", NOW + 3, NOW + 3)
 
     async def test_none_deletes(self, store: BaseStore) -> None:
-        """To put None is to delete."""
+        """Putting None deletes the item."""
         await put(store, "k", "other")
         await store.aput(SPACE, "k", cast("Any", None))
         assert await keys(store) == ["other"]
 
     async def test_every_text_is_a_name(self, store: BaseStore) -> None:
-        """P11: labels and keys are any texts, and are told apart exactly; none of them is ever text in a query."""
+        """P11: labels and keys may be any text, two different ones are never confused, and none becomes part of a
+        query."""
         spaces = (
             [(label,) for label in LABELS] + [("a", label) for label in LABELS] + [(label, "a") for label in LABELS]
         )
@@ -200,7 +203,7 @@ class Items(StoreSuite):
 
     @pytest.mark.parametrize("namespace", NO_NAMESPACES, ids=ascii)
     async def test_what_is_no_namespace(self, store: BaseStore, namespace: Any) -> None:
-        """It is refused by every verb that names an item, and nothing is changed."""
+        """An invalid namespace is refused by every verb that names an item, and nothing changes."""
         await put(store, "k")
         for verb in (
             lambda: store.aput(namespace, "k", {}),
@@ -223,7 +226,7 @@ class Items(StoreSuite):
         assert await keys(store) == ["k"]
 
     async def test_what_is_no_key(self, store: BaseStore) -> None:
-        """What a database cannot hold is refused by all stores alike."""
+        """A key that some database cannot hold is refused by every store."""
         for key in ("a\x00", "\ud800"):
             with pytest.raises(InvalidKeyError):
                 await store.aput(SPACE, key, {})
@@ -235,7 +238,7 @@ class Items(StoreSuite):
         assert await keys(store) == []
 
     async def test_how_long_a_name_may_be(self, store: BaseStore) -> None:
-        """Namespace and key have the same room in every store, counted in bytes."""
+        """Every store allows the same number of bytes for namespace and key together."""
         for space, key in (
             (("é" * 511, "a"), "k" * (LONGEST - 1025)),
             (("a",), "é" * ((LONGEST - 2) // 2)),
@@ -248,7 +251,8 @@ class Items(StoreSuite):
                 await store.aput(space, key + "a", {})
 
     async def test_vector_search_is_refused(self, store: BaseStore) -> None:
-        """Who asks for vector search is told that there is none; it is never passed over."""
+        """There is no vector search: passing `query`, or `index` other than False, raises an error instead of being
+        ignored."""
         with pytest.raises(VectorSearchError, match=r"query= was passed.*no vector search"):
             await store.asearch(SPACE, query=cast("Any", "food"))
         for index in (["text"], [], True):
@@ -257,18 +261,19 @@ class Items(StoreSuite):
         with pytest.raises(NotImplementedError):
             await store.abatch([PutOp(SPACE, "k", {}), SearchOp((), query=cast("Any", ""))])
         assert await keys(store) == []
-        await store.aput(SPACE, "k", {}, index=False)  # it says that the item needs no index
+        await store.aput(SPACE, "k", {}, index=False)  # it asks for no index, which is what every item gets
         await store.aput(SPACE, "l", {}, None)
         assert sorted(await keys(store)) == ["k", "l"]
 
     async def test_what_is_no_operation(self, store: BaseStore) -> None:
-        """A batch with something else in it does nothing."""
+        """A batch with an object that is not an operation is refused, and does nothing."""
         with pytest.raises(TypeError, match="an operation is"):
             await store.abatch([PutOp(SPACE, "k", {}), cast("Any", (SPACE, "k"))])
         assert await keys(store) == []
 
 
 def _types(value: Any) -> Any:
+    """Return the types of a value at any depth, in a form that can be compared."""
     if isinstance(value, dict):
         return type(value), [(_types(key), _types(one)) for key, one in value.items()]
     if isinstance(value, list | tuple):

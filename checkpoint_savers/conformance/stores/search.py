@@ -1,4 +1,4 @@
-"""Finding items and namespaces: what matches, in which order, and page by page."""
+"""Searching items and listing namespaces: filters, order and pages."""
 
 from __future__ import annotations
 
@@ -137,21 +137,22 @@ LISTINGS: list[tuple[dict[str, Any], list[tuple[str, ...]]]] = [
 ]
 
 
-class Searching(StoreSuite):
+class Search(StoreSuite):
     async def test_filters(self, store: BaseStore) -> None:
-        """Equality and operators, inside dicts and lists too; what cannot be compared does not match."""
+        """Filters compare values by equality and operators, inside dicts and lists too; values that cannot be compared
+        do not match."""
         await store.abatch([PutOp(SPACE, key, given) for key, given in DISHES.items()])
         for filter, matching in FILTERS:
             assert (filter, set(await keys(store, filter=filter))) == (filter, matching)
 
     async def test_what_is_no_filter(self, store: BaseStore) -> None:
-        """A mistake is refused, also where nothing is stored, and does not pass for "nothing found"."""
+        """An invalid filter is refused, also by an empty store, instead of finding nothing."""
         for filter, error in NO_FILTERS:
             with pytest.raises(error):
                 await store.asearch((), filter=filter)
 
     async def test_a_filter_is_captured(self, store: BaseStore) -> None:
-        """P1: who changes a filter that was passed in does not change what is searched for."""
+        """P1: changing a filter while a search waits does not change what the search finds."""
         await store.aput(SPACE, "a", {"tags": [1]})
         await store.aput(SPACE, "b", {"tags": [1, 2]})
         tags = [1]
@@ -161,7 +162,7 @@ class Searching(StoreSuite):
             del tags[1]
 
     async def test_texts_in_filters_are_texts(self, store: BaseStore) -> None:
-        """P11: keys and values of filters are never part of a query."""
+        """P11: keys and values of filters never become part of a query."""
         texts = [text for text in HOSTILE if not text.startswith("$")]
         await store.abatch([PutOp(SPACE, str(at), {text: text}) for at, text in enumerate(texts)])
         for at, text in enumerate(texts):
@@ -170,15 +171,15 @@ class Searching(StoreSuite):
             assert await keys(store, filter={text: [text]}) == []
 
     async def test_a_prefix_is_of_labels(self, store: BaseStore) -> None:
-        """A namespace stands for itself and what is inside it, and not for those that begin with its letters."""
+        """A namespace prefix matches whole labels: the namespace itself and those inside it, not names that start with
+        its letters."""
         await store.abatch([PutOp(space, "/".join(space), {}) for space in SPACES])
         for prefix in [(), *SPACES, ("b",), ("a", "b", "c", "d"), ("%",), ("_",), ("\U0010ffff",), ("langgraph",)]:
             found = [space for space in SPACES if space[: len(prefix)] == prefix]
             assert sorted(await keys(store, prefix)) == sorted("/".join(space) for space in found)
 
     async def test_what_was_put_last_comes_first(self, store: BaseStore, clock: Clock) -> None:
-        """The order of what is found is the same in every store: by updated_at, the newest first, then by namespace
-        and key."""
+        """A search returns the items put last first, then by namespace and key, in every store."""
         for second, names in enumerate((("b", "a"), ("c",), ("b2", "b3"))):
             clock.now = NOW + second
             await put(store, *names)
@@ -194,7 +195,7 @@ class Searching(StoreSuite):
         assert await keys(store) == ["b", "z", "b2", "c", "b3", "a"]
 
     async def test_pages(self, store: BaseStore, clock: Clock) -> None:
-        """Limit and offset count what matches: pages of any size have everything once, in order."""
+        """Limit and offset count items that match: pages of any size hold each item once, in order."""
         for number in range(30):
             clock.now = NOW + number % 7
             await store.aput(("a", "b") if number % 3 else ("c",), f"{number:02}", {"even": 1 - number % 2})
@@ -219,7 +220,7 @@ class Searching(StoreSuite):
             assert await keys(store, prefix, filter=filter, limit=10**30, offset=10**30) == []
 
     async def test_many(self, store: BaseStore) -> None:
-        """As many as a memory may have."""
+        """A store searches and lists thousands of items."""
         await store.abatch([PutOp((f"{number % 50:02}",), str(number), {"n": number}) for number in range(3000)])
         assert len(await keys(store)) == 3000
         assert len(await keys(store, ("07",))) == 60
@@ -228,7 +229,7 @@ class Searching(StoreSuite):
 
     @pytest.mark.parametrize("mistake", [-1, 1.5, "1", None, True], ids=repr)
     async def test_what_is_no_number(self, store: BaseStore, mistake: Any) -> None:
-        """Limits and offsets are whole numbers, not below zero."""
+        """Limits and offsets must be integers of at least zero."""
         for asked in ({"limit": mistake}, {"offset": mistake}):
             with pytest.raises((TypeError, ValueError)):
                 await store.asearch((), **asked)
@@ -239,14 +240,14 @@ class Searching(StoreSuite):
                 await store.alist_namespaces(max_depth=0 if mistake is True else mistake)
 
     async def test_listing_namespaces(self, store: BaseStore) -> None:
-        """Those in which there is an item, sorted label by label; by beginning and end, with wildcards; cut to a
-        depth, and then each once."""
+        """A listing has the namespaces with items, sorted by label, filtered by prefix, suffix and wildcards; cut to a
+        depth, each comes once."""
         await store.abatch([PutOp(space, key, {}) for space in SPACES for key in "kl"])
         for asked, listed in LISTINGS:
             assert (asked, await store.alist_namespaces(**asked)) == (asked, listed)
 
     async def test_several_conditions(self, store: BaseStore) -> None:
-        """All of an operation's conditions are to match."""
+        """A namespace must match all conditions of an operation."""
         await store.abatch([PutOp(space, "k", {}) for space in SPACES])
         conditions = (MatchCondition("prefix", ("*", "b")), MatchCondition("prefix", ("a",)))
         assert await store.abatch([ListNamespacesOp(conditions)]) == [[("a", "b"), ("a", "b", "c")]]
@@ -254,7 +255,7 @@ class Searching(StoreSuite):
             await store.abatch([ListNamespacesOp((MatchCondition(cast("Any", "infix"), ("a",)),))])
 
     async def test_a_namespace_goes_with_its_last_item(self, store: BaseStore) -> None:
-        """There are no empty namespaces."""
+        """A namespace is listed until its last item is deleted."""
         await put(store, "k", "l")
         await store.adelete(SPACE, "k")
         assert await store.alist_namespaces() == [SPACE]
@@ -262,7 +263,7 @@ class Searching(StoreSuite):
         assert await store.alist_namespaces() == []
 
     async def test_patterns_are_checked(self, store: BaseStore) -> None:
-        """A text in the place of a namespace is refused; it does not stand for its letters."""
+        """A text instead of a namespace is refused, and not read as a tuple of its letters."""
         for mistake in ("a", ["a"], ("a", ""), ("a.b",)):
             with pytest.raises(InvalidNamespaceError):
                 await store.alist_namespaces(prefix=cast("Any", mistake))

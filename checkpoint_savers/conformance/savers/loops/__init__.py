@@ -1,1 +1,1 @@
-"""What savers promise of cancellation and of concurrent use, on both event loops, as tests."""
+"""The promises of savers for cancellation and concurrent use, on both event loops, as tests."""

@@ -1,4 +1,4 @@
-"""P7: cancellation can be trusted. A begun commit is finished or rolled back whole, before control returns."""
+"""P7: cancellation can be trusted: a commit that has begun is completed or rolled back before control returns."""
 
 from __future__ import annotations
 
@@ -25,12 +25,13 @@ from ..suite import (
 )
 
 TURNS = 6
-"""Each check cancels at each of the first turns of the event loop: before the commit is handed over, within, after."""
+"""Turns of the event loop after which a clause cancels, from 0 up: before, during and after the commit."""
 
 
 class Cancellation(Suite):
     async def test_a_commit_in_a_cancelled_scope(self, saver: BaseCheckpointSaver) -> None:
-        """P7: cancelled by a scope, at any moment, a commit is there whole or not at all, and nothing comes later."""
+        """P7: a commit whose cancel scope is cancelled at any moment is stored whole or not at all, and nothing is
+        stored later."""
         for turns in range(TURNS):
             thread = f"t{turns}"
             lease = await take(saver, thread)
@@ -44,12 +45,13 @@ class Cancellation(Suite):
                 for _ in range(turns):
                     await anyio.lowlevel.checkpoint()
                 group.cancel_scope.cancel()
-            await self.is_whole(saver, thread)
+            await self.check_whole(saver, thread)
             head = 3 if await head_of(saver, thread) == cid(3) else 1
             await saver.commit(lease, commit(row(4, head), head=head))
 
     async def test_a_commit_of_a_cancelled_task(self, saver: BaseCheckpointSaver, anyio_backend_name: str) -> None:
-        """P7: the same by asyncio's own `Task.cancel()`, once and again; and the task does end as cancelled."""
+        """P7: a commit whose asyncio task is cancelled once or several times is stored whole or not at all, and the
+        task ends as cancelled."""
         if anyio_backend_name != "asyncio":
             pytest.skip("trio has no cancellation of its own besides scopes")
         for turns in range(TURNS):
@@ -59,9 +61,15 @@ class Cancellation(Suite):
                 await saver.commit(lease, commit(row(1), records=[record(1, "a")]))
                 second = commit(row(2, 1), row(3, 2), head=1, records=[record(3, "b")], clears=[record(1, "a")])
                 await cancelled_natively(saver.commit(lease, second), turns, again)
-                await self.is_whole(saver, thread)
+                await self.check_whole(saver, thread)
 
-    async def is_whole(self, saver: BaseCheckpointSaver, thread: str) -> None:
+    async def check_whole(self, saver: BaseCheckpointSaver, thread: str) -> None:
+        """Check that a thread holds the state before or after the commit, and that nothing is stored later.
+
+        Args:
+            saver: the saver.
+            thread: the thread's id.
+        """
         chain = await saver.read(thread)
         assert chain is not None
         if chain.head == cid(1):
@@ -71,11 +79,14 @@ class Cancellation(Suite):
             assert chain.head == cid(3) and chain.records == (record(3, "b"),)
             before = await saver.read(thread, "", cid(1))
             assert before is not None and before.records == ()
-        await written(saver, row(1), thread=f"{thread}-other")  # what was begun before would be there by now
+        await written(
+            saver, row(1), thread=f"{thread}-other"
+        )  # an abandoned write would be stored before these later ones
         assert await saver.read(thread) == chain
 
     async def test_a_cancelled_acquire_holds_no_lease(self, saver: BaseCheckpointSaver) -> None:
-        """P7, P6: a claim whose run never heard of it is given up again; the next run need not wait."""
+        """P7, P6: if a run is cancelled before it receives its lease, the lease is released, and the next run need not
+        wait."""
         for turns in range(TURNS):
             leases: list[object] = []
 
@@ -94,7 +105,7 @@ class Cancellation(Suite):
             await saver.release(mine)
 
     async def test_a_saver_in_a_cancelled_scope(self, saver: BaseCheckpointSaver) -> None:
-        """P7: called where all is cancelled already, it stores all or nothing; under a shield, it works as ever."""
+        """P7: in a scope that is cancelled already, a commit stores all or nothing; in a shield, it works as usual."""
         lease = await take(saver)
         await saver.commit(lease, commit(row(1)))
         with anyio.CancelScope() as scope:
@@ -109,7 +120,7 @@ class Cancellation(Suite):
         await take(saver, run="run-2")
 
     async def test_cancelled_readers(self, saver: BaseCheckpointSaver) -> None:
-        """P7: readers may be cancelled at any moment; nothing is left in the way of others."""
+        """P7: reads may be cancelled at any moment, and the saver keeps working."""
         await written(saver, row(1), row(2, 1, base=1))
         before = await everything(saver)
         for turns in range(TURNS):

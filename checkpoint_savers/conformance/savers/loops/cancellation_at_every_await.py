@@ -1,4 +1,4 @@
-"""P7 at every await: each verb is cancelled where it waits for the first time, the second time, and so to its end."""
+"""P7 at every await: each verb is cancelled at its first await, at its second, and so on to its end."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ import pytest
 from ....abc import BaseCheckpointSaver
 from ....memory import InMemorySaver
 from ....records import Lease
-from ..scenarios import CHANGE, DEEDS, WHOLE, Deed, fill
+from ..scenarios import CHANGE, WHOLE, WRITE_SCENARIOS, WriteScenario, fill
 from ..suite import LATER, NOW, Suite, commit, elsewhere, event, here, needs, refused, row, stored, take, written
 
 T = TypeVar("T")
 
-MOST = 300
-"""Awaits of one verb. One that waits more often than that waits in a loop."""
+MAX_AWAITS = 300
+"""The limit of awaits within one verb. A verb that awaits more often than this waits in a loop."""
 
 
-class AtAwait(Awaitable[T]):
-    """Does what an awaitable does, and calls a function where it waits for the n-th time, before it waits.
+class CallAtAwait(Awaitable[T]):
+    """Wrap an awaitable, and call a function right before its n-th await.
 
     Args:
         inner: the awaitable.
-        number: counted from 1.
+        number: n, counted from 1.
         call: the function.
 
     Attributes:
-        waits: how often it has waited.
+        waits: the number of awaits so far.
     """
 
     def __init__(self, inner: Awaitable[T], number: int, call: Callable[[], object]) -> None:
@@ -41,6 +41,8 @@ class AtAwait(Awaitable[T]):
         self.waits = 0
 
     def __await__(self) -> Generator[Any, Any, T]:
+        # Written out instead of `yield from`: the function must run after the awaitable has asked to wait, and before
+        # the event loop gets the request.
         steps = self._inner.__await__()
         answer: Any = None
         error: BaseException | None = None
@@ -60,24 +62,36 @@ class AtAwait(Awaitable[T]):
 
 
 async def cancelled_at(number: int, work: Callable[[], Coroutine[Any, Any, object]]) -> bool:
-    """Run a verb in a scope that is cancelled where the verb waits for the n-th time (0: before it begins).
+    """Run a verb in a scope that is cancelled at the verb's n-th await.
+
+    Args:
+        number: n, counted from 1; 0 to cancel before the verb starts.
+        work: starts the verb.
 
     Returns:
-        Whether the verb waits so often.
+        Whether the verb reached that await.
     """
     with anyio.CancelScope() as scope:
         if number == 0:
             scope.cancel()
             await work()
             return True
-        at = AtAwait(work(), number, scope.cancel)
+        at = CallAtAwait(work(), number, scope.cancel)
         await at
         return at.waits >= number
     return True
 
 
 async def natively_cancelled_at(number: int, work: Callable[[], Coroutine[Any, Any, object]]) -> bool:
-    """The same by asyncio's own `Task.cancel()`, twice."""
+    """Run a verb in an asyncio task that is cancelled twice by `Task.cancel()`, at the verb's n-th await.
+
+    Args:
+        number: n, counted from 1; 0 to cancel before the verb starts.
+        work: starts the verb.
+
+    Returns:
+        Whether the verb reached that await.
+    """
 
     async def run() -> None:
         task = asyncio.current_task()
@@ -85,33 +99,39 @@ async def natively_cancelled_at(number: int, work: Callable[[], Coroutine[Any, A
 
         def cancel() -> None:
             task.cancel()
+            # The second cancellation arrives while the verb may still be cleaning up after the first.
             asyncio.get_running_loop().call_soon(task.cancel)
 
         if number == 0:
             cancel()
-        at = AtAwait(work(), number, cancel)
+        at = CallAtAwait(work(), number, cancel)
         waits.append(at)
         await at
 
-    waits: list[AtAwait[object]] = []
-    task = asyncio.ensure_future(run())  # noqa: TID251  # what is cancelled here is a task of asyncio's own
+    waits: list[CallAtAwait[object]] = []
+    task = asyncio.ensure_future(run())  # noqa: TID251  # the clause needs a task that asyncio itself cancels
     await asyncio.wait([task])
     if not task.cancelled():
         task.result()
     return number == 0 or waits[0].waits >= number
 
 
-async def outcome(deed: Deed, thread: str) -> tuple[object, object]:
-    """What is stored before a deed, and after it, as a saver has it that cannot be cancelled."""
+async def outcome(scenario: WriteScenario, thread: str) -> tuple[object, object]:
+    """Return what is stored before and after a scenario, in a saver that is not cancelled.
+
+    Args:
+        scenario: the scenario.
+        thread: the thread's id.
+    """
     memory = InMemorySaver()
-    lease = await deed.prepare(memory, thread)
+    lease = await scenario.prepare(memory, thread)
     before = await contents(memory, thread)
-    await deed.act(memory, lease)
+    await scenario.act(memory, lease)
     return before, await contents(memory, thread)
 
 
 async def contents(saver: BaseCheckpointSaver, thread: str) -> object:
-    """What a thread holds, and, as far as it can be seen, whose it is. (Threads beside it may be there.)"""
+    """Read what a thread holds, without its lease. Other threads may exist."""
     headers = await saver.scan(thread, None)
     return (
         [await saver.read(thread, one.ns, one.checkpoint_id) for one in headers],
@@ -120,30 +140,30 @@ async def contents(saver: BaseCheckpointSaver, thread: str) -> object:
     )
 
 
-class EveryAwait(Suite):
-    @pytest.mark.parametrize("deed", DEEDS, ids=lambda deed: deed.name)
+class CancellationAtEveryAwait(Suite):
+    @pytest.mark.parametrize("scenario", WRITE_SCENARIOS, ids=lambda scenario: scenario.name)
     @pytest.mark.parametrize("native", [False, True], ids=["a scope", "Task.cancel"])
     async def test_each_verb_is_cancelled_at_each_await(
-        self, saver: BaseCheckpointSaver, anyio_backend_name: str, deed: Deed, native: bool
+        self, saver: BaseCheckpointSaver, anyio_backend_name: str, scenario: WriteScenario, native: bool
     ) -> None:
-        """P7: when control returns, all of it is stored or nothing, whichever verb it was and wherever it waited;
-        nothing comes later; and thread and saver are as good as before."""
+        """P7: a verb that is cancelled at any of its awaits has stored everything or nothing when control returns;
+        nothing is stored later, and thread and saver keep working."""
         if native and anyio_backend_name != "asyncio":
             pytest.skip("trio has no cancellation of its own besides scopes")
-        for number in range(MOST):
+        for number in range(MAX_AWAITS):
             thread = f"t{number}"
-            before, after = await outcome(deed, thread)
-            lease = await deed.prepare(saver, thread)
+            before, after = await outcome(scenario, thread)
+            lease = await scenario.prepare(saver, thread)
             assert await contents(saver, thread) == before
             cancel = natively_cancelled_at if native else cancelled_at
-            waited = await cancel(number, partial(_done, deed, saver, lease))
+            waited = await cancel(number, partial(_done, scenario, saver, lease))
             found = await contents(saver, thread)
             assert found in (before, after)
-            await written(saver, row(1), thread="later")  # what was begun before would be there by now
+            await written(saver, row(1), thread="later")  # an abandoned write would be stored before these later ones
             await saver.adelete_thread("later")
             assert await contents(saver, thread) == found
             if found == before and found != after:
-                await deed.act(saver, lease)
+                await scenario.act(saver, lease)
                 assert await contents(saver, thread) == after
             await saver.release(lease)
             mine = await take(saver, thread, "run-2")
@@ -152,11 +172,11 @@ class EveryAwait(Suite):
             if not waited:
                 assert found == after
                 return
-        raise AssertionError(f"it has waited {MOST} times")
+        raise AssertionError(f"the verb has not returned after {MAX_AWAITS} awaits")
 
     async def test_an_acquire_cancelled_at_each_await(self, saver: BaseCheckpointSaver) -> None:
-        """P7, P6: a claim of which its run never heard is nobody's when control returns, wherever it waited."""
-        for number in range(MOST):
+        """P7, P6: if acquiring a lease is cancelled at any await, no lease is held when control returns."""
+        for number in range(MAX_AWAITS):
             leases: list[Lease] = []
 
             async def acquire(leases: list[Lease] = leases) -> None:
@@ -166,16 +186,16 @@ class EveryAwait(Suite):
             if leases:
                 await saver.release(leases[0])
             mine = await saver.acquire("t", here("run-2"), now=NOW, expires_at=LATER)
-            assert mine.epoch == 1, "it left no trace"
+            assert mine.epoch == 1, "the cancelled acquire left no trace"
             await saver.release(mine)
             if not waited:
                 assert leases
                 return
-        raise AssertionError(f"it has waited {MOST} times")
+        raise AssertionError(f"the verb has not returned after {MAX_AWAITS} awaits")
 
     async def test_deleting_is_cancelled_at_each_await(self, saver: BaseCheckpointSaver) -> None:
-        """P7: a thread is deleted whole or not at all."""
-        for number in range(MOST):
+        """P7: a thread is deleted whole or not at all, at whichever await the deletion is cancelled."""
+        for number in range(MAX_AWAITS):
             await saver.release(await fill(saver))
             before = await stored(saver)
             waited = await cancelled_at(number, lambda: saver.adelete_thread("t"))
@@ -187,12 +207,11 @@ class EveryAwait(Suite):
             if not waited:
                 assert found != before
                 return
-        raise AssertionError(f"it has waited {MOST} times")
+        raise AssertionError(f"the verb has not returned after {MAX_AWAITS} awaits")
 
     @needs("dump", "threads")
     async def test_each_reader_is_cancelled_at_each_await(self, saver: BaseCheckpointSaver) -> None:
-        """P7: a reader may be cancelled wherever it waits: nothing is changed, and nothing is left in the way of
-        others."""
+        """P7: a read that is cancelled at any of its awaits changes nothing, and the saver keeps working."""
         lease = await fill(saver)
         before = await stored(saver)
         readers: tuple[Callable[[], Coroutine[Any, Any, object]], ...] = (
@@ -204,17 +223,17 @@ class EveryAwait(Suite):
             lambda: saver.dump("t"),
         )
         for reader in readers:
-            for number in range(MOST):
+            for number in range(MAX_AWAITS):
                 if not await cancelled_at(number, reader):
                     break
             else:
-                raise AssertionError(f"it has waited {MOST} times")
+                raise AssertionError(f"the verb has not returned after {MAX_AWAITS} awaits")
         assert await stored(saver) == before
         await saver.commit(lease, commit(events=[event(9)], releases=True))
 
     @needs("rewrite", "dump")
     async def test_many_at_once_and_some_are_cancelled(self, saver: BaseCheckpointSaver) -> None:
-        """P7: callers that share a transaction do not share their cancellation: the others' work is done."""
+        """P7: callers that share a transaction do not share their cancellation: the work of the others is done."""
         for number in range(8):
             threads = [f"t{place}" for place in range(6)]
             leases = [await fill(saver, thread, f"run-{thread}") for thread in threads]
@@ -240,5 +259,6 @@ class EveryAwait(Suite):
                 await saver.adelete_thread(thread)
 
 
-async def _done(deed: Deed, saver: BaseCheckpointSaver, lease: Lease) -> None:
-    await deed.act(saver, lease)
+async def _done(scenario: WriteScenario, saver: BaseCheckpointSaver, lease: Lease) -> None:
+    """Run a scenario as a coroutine; `act` may return any awaitable."""
+    await scenario.act(saver, lease)

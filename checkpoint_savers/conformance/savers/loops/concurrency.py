@@ -1,4 +1,4 @@
-"""P13: many tasks on several event loops at once, with all verbs, through one saver: nobody's work is another's."""
+"""P13: many tasks on several event loops call all verbs of one saver at once, and no task disturbs another."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import anyio
 from ....abc import BaseCheckpointSaver
 from ....errors import CheckpointError, StorageError, ThreadBusyError
 from ....records import Lease
-from ..scenarios import CHANGE, HEAD, WHOLE, fill, filling
+from ..scenarios import CHANGE, HEAD, WHOLE, fill, fill_commits
 from ..suite import (
     LATER,
     MANY,
@@ -30,14 +30,14 @@ LOOPS = 4
 TASKS = 20
 
 
-class Together(Suite):
+class Concurrency(Suite):
     async def test_twenty_tasks_on_each_of_four_loops(self, saver: BaseCheckpointSaver) -> None:
-        """P13: asyncio and trio, each in two threads: every task finds its own thread as it has left it, at every step,
+        """P13: twenty tasks on each of four event loops, asyncio and trio, each read their own thread as they wrote it,
         while the others write and list."""
 
         async def work(thread: str) -> None:
             lease = await take(saver, thread, f"run of {thread}")
-            for step in filling():
+            for step in fill_commits():
                 await step(saver, lease)
             chain = await saver.read(thread)
             assert chain is not None and chain.head == cid(HEAD)
@@ -60,9 +60,9 @@ class Together(Suite):
         assert len(headers) == LOOPS * TASKS * (len(WHOLE.rows) + 1)
 
     @needs("rewrite", "load", "erase", "dump", "threads")
-    async def test_upkeep_beside_runs(self, saver: BaseCheckpointSaver) -> None:
-        """P13: threads are dumped, loaded, rewritten and erased on all loops while others are written: each is as its
-        own verbs have left it."""
+    async def test_upkeep_while_runs_write(self, saver: BaseCheckpointSaver) -> None:
+        """P13: threads are dumped, loaded, rewritten and erased on four event loops at once, and each is as its own
+        calls left it."""
         source = await fill(saver, "source")
         await saver.release(source)
 
@@ -96,36 +96,35 @@ class Together(Suite):
         assert len({repr(dump) for dump in dumps}) == 2
 
     async def test_a_failure_is_its_callers_alone(self, saver: BaseCheckpointSaver) -> None:
-        """P3: of verbs that are called at the same moment, and may share a transaction, some fail: the others' work is
-        stored, and each is told what became of his own."""
+        """P3: if some of several concurrent commits fail, the others are stored, and each caller gets its own error."""
         leases = [await take(saver, f"t{number:02d}", f"run-{number}") for number in range(TASKS)]
         for lease in leases:
             await saver.commit(lease, commit(row(1), events=[event(1)]))
         for lease in leases[::5]:
             await saver.acquire(lease.thread_id, lease.owner, now=0.0, expires_at=LATER)
-        told: dict[str, type[BaseException] | None] = {}
+        outcomes: dict[str, type[BaseException] | None] = {}
 
         async def work(number: int, lease: Lease) -> None:
             second = row(2, 1, base=1)
             change = {
-                0: commit(second, head=1, events=[event(2)]),  # under a claim that was taken again
-                1: commit(second, head=1, events=[event(1)]),  # a key that is taken
-                2: commit(second, row(1), head=1, events=[event(2)]),  # an id that is taken
+                0: commit(second, head=1, events=[event(2)]),  # under a lease that its run has acquired again
+                1: commit(second, head=1, events=[event(1)]),  # the key of a stored row of events
+                2: commit(second, row(1), head=1, events=[event(2)]),  # the id of a stored checkpoint
                 3: commit(second, head=1, events=[event(2)]),
                 4: commit(row(2, 1, metadata={"note": "\ud800"}), head=1, events=[event(2)]),
             }[number % 5]
             try:
                 await saver.commit(lease, change)
             except (CheckpointError, ValueError) as error:
-                told[lease.thread_id] = type(error)
+                outcomes[lease.thread_id] = type(error)
             else:
-                told[lease.thread_id] = None
+                outcomes[lease.thread_id] = None
 
         async with anyio.create_task_group() as group:
             for number, lease in enumerate(leases):
                 group.start_soon(work, number, lease)
         for number, lease in enumerate(leases):
-            error = told[lease.thread_id]
+            error = outcomes[lease.thread_id]
             headers = await saver.scan(lease.thread_id, None)
             events = await saver.events(lease.thread_id)
             if number % 5 == 3:
@@ -136,7 +135,8 @@ class Together(Suite):
             assert len(headers) == len(events) == 1
 
     async def test_two_savers_on_one_storage(self, open_saver: OpenSaver) -> None:
-        """P13: each of two savers on all loops: what one writes the other reads, and neither is in the other's way."""
+        """P13: two savers on one storage, used on all event loops, read what the other wrote and do not block each
+        other."""
         async with open_saver() as first, open_saver() as second:
 
             async def run(number: int) -> None:
@@ -152,7 +152,7 @@ class Together(Suite):
             assert await everything(first) == await everything(second)
 
     async def test_fifty_readers_at_once(self, saver: BaseCheckpointSaver) -> None:
-        """P13: each gets all of it."""
+        """P13: fifty concurrent readers each get the complete result."""
         lease = await fill(saver)
         whole = await stored(saver)
         found: list[object] = []

@@ -26,9 +26,9 @@ THREADS = 20
 STEPS = 10
 
 
-class BothLoops(Suite):
+class EventLoops(Suite):
     async def test_one_saver_in_twenty_threads(self, saver: BaseCheckpointSaver) -> None:
-        """P13: one open saver serves twenty OS threads at once, each with a loop of its own, asyncio and trio."""
+        """P13: one open saver serves twenty OS threads at once, each with its own event loop, asyncio or trio."""
 
         async def run(number: int) -> None:
             lease = await take(saver, f"t{number}", f"run-{number}")
@@ -47,9 +47,9 @@ class BothLoops(Suite):
         assert len(await saver.scan(None, None, limit=10_000)) == THREADS * STEPS
 
     async def test_twenty_threads_count_on_one_thread(self, saver: BaseCheckpointSaver) -> None:
-        """P13, P6: twenty writers of one thread, each trying until it has its turn: every increment counts."""
-
-        failed = threading.Event()  # else one that fails, and keeps its claim, would leave the others trying for ever
+        """P13, P6: twenty OS threads write one thread, each retrying until it holds the lease, and no write is lost."""
+        # A writer that fails keeps its lease: without this flag, the others would retry forever.
+        failed = threading.Event()
 
         async def run(number: int) -> None:
             while not failed.is_set():
@@ -73,7 +73,8 @@ class BothLoops(Suite):
         assert len(rows) == THREADS
 
     async def test_opened_on_one_loop_and_closed_on_another(self, open_saver: OpenSaver) -> None:
-        """P13: a saver belongs to no loop: the one it was opened on may be gone."""
+        """P13: a saver may be opened on one event loop, used on another and closed on a third, after the earlier ones
+        have ended."""
         manager = open_saver()
         opened: list[BaseCheckpointSaver] = []
 

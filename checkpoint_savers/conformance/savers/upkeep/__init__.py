@@ -1,1 +1,1 @@
-"""What savers promise of upkeep, as tests: listing, copying, pruning and erasing threads."""
+"""The promises of savers for upkeep, as tests: listing, copying, pruning and erasing threads."""

@@ -1,4 +1,4 @@
-"""What a listing gives (P11: filters are compared, never executed)."""
+"""Listing checkpoints (P11: filters are compared, never executed)."""
 
 from __future__ import annotations
 
@@ -57,16 +57,18 @@ COMPARED: Final[list[tuple[Any, Any, bool]]] = [
     (1e300, math.inf, False),
     ("a", str, False),
 ]
-"""What is stored, what a filter wants, and whether they are equal."""
+"""A stored value, a value of a filter, and whether they are equal."""
 
 
 def places(headers: tuple[Header, ...]) -> list[tuple[str, str, int]]:
+    """Return thread, namespace and number of each header."""
     return [(one.thread_id, one.ns, one.step + 1) for one in headers]
 
 
-class Listing(Suite):
+class CheckpointListing(Suite):
     async def test_newest_first(self, saver: BaseCheckpointSaver) -> None:
-        """P11: headers come by checkpoint id, across namespaces and threads."""
+        """P11: headers come by descending checkpoint id, of all threads and namespaces or of one; thread and namespace
+        are compared exactly."""
         await written(saver, row(1), row(4, 1, base=1), row(6, ns="child"), row(8, 4, base=1), thread="t1")
         await written(saver, row(2), row(5, 2, base=2), row(7, 5, base=2), thread="t2")
         assert [one.checkpoint_id for one in await saver.scan(None, None)] == [cid(n) for n in (8, 7, 6, 5, 4, 2, 1)]
@@ -77,7 +79,8 @@ class Listing(Suite):
         assert await saver.scan("t1", "other") == await saver.scan("t3", None) == await saver.scan(None, "other") == ()
 
     async def test_before_and_limit(self, saver: BaseCheckpointSaver) -> None:
-        """P11: `before` is not included, whether there is such a checkpoint or not; `limit` counts what is returned."""
+        """P11: a page starts below `before`, whether a checkpoint of that id exists or not, and holds at most `limit`
+        headers."""
         await written(saver, row(1), *(row(n, n - 1, base=1) for n in range(2, 8)))
         for thread in ("t", None):
 
@@ -94,26 +97,26 @@ class Listing(Suite):
             assert await listed(limit=0) == []
 
     async def test_pages_add_up(self, saver: BaseCheckpointSaver) -> None:
-        """P11: whoever asks for the rest with the last id as `before` gets everything once."""
+        """P11: successive pages, each before the last id of the previous one, hold each checkpoint once."""
         await written(saver, row(1), *(row(n, n - 1, base=1, metadata={"odd": n % 2}) for n in range(2, 30)))
         for filter, expected in ((None, list(range(29, 0, -1))), ({"odd": 0}, list(range(28, 0, -2)))):
             found: list[int] = []
             before = None
             while page := await saver.scan("t", None, before=before, limit=4, filter=filter):
-                assert before is None or page[0].checkpoint_id < before, "the reader was sent back"
+                assert before is None or page[0].checkpoint_id < before, "a page repeats earlier results"
                 found += [one.step + 1 for one in page]
                 before = page[-1].checkpoint_id
             assert found == expected
 
     async def test_a_filter_that_few_pass(self, saver: BaseCheckpointSaver) -> None:
-        """P11: the limit counts after filtering, however many lie between."""
+        """P11: the limit counts headers that match the filter, however many others lie between."""
         await written(saver, row(1), *(row(n, n - 1, base=1, metadata={"rare": n % 50 == 0}) for n in range(2, 120)))
         assert [one.step + 1 for one in await saver.scan("t", "", filter={"rare": True}, limit=2)] == [100, 50]
         assert [one.step + 1 for one in await saver.scan(None, None, filter={"rare": True}, limit=1)] == [100]
 
     async def test_a_filter_compares_values(self, saver: BaseCheckpointSaver) -> None:
-        """P11: equal in Python is equal here, except that a bool is not a number, at any depth; a missing key equals
-        nothing."""
+        """P11: a filter compares as Python does, but a bool never equals a number, at any depth, and a missing key
+        equals nothing."""
         stored = {f"key {number}": there for number, (there, _, _) in enumerate(COMPARED)}
         await written(saver, row(1, metadata=stored), row(2, 1, metadata={"other": 1}))
         for number, (there, wanted, matches) in enumerate(COMPARED):
@@ -121,7 +124,7 @@ class Listing(Suite):
             assert places(found) == ([("t", "", 1)] if matches else []), (there, wanted)
 
     async def test_all_entries_have_to_match(self, saver: BaseCheckpointSaver) -> None:
-        """P11: an empty filter keeps everything."""
+        """P11: a checkpoint must match all entries of a filter; a filter without entries matches every checkpoint."""
         await written(saver, row(1, metadata={"a": 1, "b": 1}), row(2, 1, metadata={"a": 1, "b": 2}))
         assert len(await saver.scan("t", "", filter={"a": 1})) == 2
         assert places(await saver.scan("t", "", filter={"a": 1, "b": 2})) == [("t", "", 2)]
@@ -129,7 +132,7 @@ class Listing(Suite):
         assert len(await saver.scan("t", "", filter={})) == 2
 
     async def test_hostile_filters(self, saver: BaseCheckpointSaver) -> None:
-        """P11: keys and values are data, whatever they look like."""
+        """P11: keys and values of filters are data, whatever text they are."""
         one = row(1, metadata={text: text for text in HOSTILE})
         await written(saver, one, row(2, 1, metadata={"a": {"b": 1}, "c": [1]}))
         for text in HOSTILE:

@@ -1,4 +1,4 @@
-"""A thread is taken out of one saver and put into another, byte for byte: `dump` and `load`."""
+"""`dump` and `load` copy a thread from one saver to another, byte for byte."""
 
 from __future__ import annotations
 
@@ -38,13 +38,18 @@ from ..suite import (
 PINS = (("", cid(3)), ("child", cid(7)))
 
 PINNED = replace(WHOLE, rows=tuple(replace(one, pinned=(one.ns, one.checkpoint_id) in PINS) for one in WHOLE.rows))
-"""`WHOLE`, with two pins."""
+"""`WHOLE` with two pins."""
 
 EMPTY = ThreadDump(heads={}, rows=(), records=(), events=())
 
 
 async def seen(saver: BaseCheckpointSaver, thread: str) -> object:
-    """All that readers are given of a thread, but for its name."""
+    """Read what readers get of a thread, without its id.
+
+    Args:
+        saver: the saver.
+        thread: the thread's id.
+    """
     headers = await saver.scan(thread, None, limit=MANY)
     return (
         [replace(one, thread_id="") for one in headers],
@@ -54,12 +59,12 @@ async def seen(saver: BaseCheckpointSaver, thread: str) -> object:
     )
 
 
-class Dumping(Suite):
+class DumpAndLoad(Suite):
     needed: ClassVar[tuple[str, ...]] = ("dump",)
 
     async def test_a_dump_is_all_that_is_stored(self, saver: BaseCheckpointSaver) -> None:
-        """P11: heads, rows, records and events of all namespaces and branches, byte for byte, each in its order; and
-        nothing of other threads."""
+        """P11: a dump holds the heads, rows, records and events of all namespaces and branches, byte for byte and in
+        order, and nothing of other threads."""
         lease = await fill_by_commits(saver)
         await written(saver, row(1), row(2, 1, base=1), row(3, ns="child"), thread="other")
         assert await saver.dump("t") == WHOLE
@@ -72,14 +77,14 @@ class Dumping(Suite):
         assert await saver.dump("other") == other
 
     @needs("rewrite")
-    async def test_a_dump_tells_pins(self, saver: BaseCheckpointSaver) -> None:
-        """P11: which rows are pinned is part of what is stored."""
+    async def test_a_dump_includes_pins(self, saver: BaseCheckpointSaver) -> None:
+        """P11: a dump includes which rows are pinned."""
         lease = await fill(saver)
         await saver.rewrite(lease, Rewrite(pins=dict.fromkeys(PINS, True)))
         assert await saver.dump("t") == PINNED
 
     async def test_a_dump_of_nothing(self, saver: BaseCheckpointSaver) -> None:
-        """P11: a thread that is unknown, or holds no checkpoint, has none, and asking leaves no trace."""
+        """P11: dumping a thread that is unknown or holds no checkpoint returns None and leaves no trace."""
         assert await saver.dump("t") is None
         lease = await take(saver)
         assert lease.epoch == 1
@@ -89,7 +94,7 @@ class Dumping(Suite):
         assert await saver.dump("t") is None
 
     async def test_a_dump_is_of_one_moment(self, saver: BaseCheckpointSaver, open_saver: OpenSaver) -> None:
-        """P3: while supersteps are committed, a dump has each of them whole: row, head, record and events."""
+        """P3: a dump during commits holds whole supersteps: row, head, record and events."""
         ended, looked = threading.Event(), [threading.Event(), threading.Event()]
         last = 1  # the number of the last superstep
         lease = await take(saver)
@@ -98,7 +103,7 @@ class Dumping(Suite):
         async def write() -> None:
             nonlocal last
             try:
-                # Until both readers have a dump that began before the last commit, however slow they are.
+                # Write until each reader has read a dump, however slow the readers are.
                 while last < 40 or not all(each.is_set() for each in looked):
                     number = last + 1
                     await saver.commit(
@@ -141,7 +146,7 @@ class Dumping(Suite):
 
     @needs("load")
     async def test_a_dump_is_loaded_byte_for_byte(self, saver: BaseCheckpointSaver) -> None:
-        """P11: what was loaded is dumped, read, listed and shown as what was dumped; and a run goes on from it."""
+        """P11: a loaded thread is dumped, read and listed like the original, and a run can continue it."""
         await fill_by_commits(saver)
         lease = await take(saver, "copy")
         await saver.load(lease, WHOLE)
@@ -154,7 +159,7 @@ class Dumping(Suite):
 
     @needs("load")
     async def test_between_two_savers(self, saver: BaseCheckpointSaver) -> None:
-        """P11: there and back, through a saver of another kind, pins too: not a byte is another."""
+        """P11: a thread that was copied to another kind of saver and back is the same byte for byte, pins included."""
         memory = InMemorySaver()
         await saver.load(await take(saver), PINNED)
         dump = await saver.dump("t")
@@ -169,7 +174,7 @@ class Dumping(Suite):
 
     @needs("load")
     async def test_much_is_loaded_at_once(self, saver: BaseCheckpointSaver) -> None:
-        """P11: a thread of some thousand rows, and frames of every size."""
+        """P11: a load stores thousands of rows, and frames of any size."""
         sizes = (0, 1, 255, 4096, 65_536, 3_000_000)
         rows = tuple(
             row(number, number - 1 or None, base=1, frame=noise(sizes[number - 1] if number <= len(sizes) else 40))
@@ -183,7 +188,7 @@ class Dumping(Suite):
 
     @needs("load")
     async def test_newest_is_of_what_was_loaded(self, saver: BaseCheckpointSaver) -> None:
-        """P6: the next id must be greater than all that are stored, of whichever namespace and branch."""
+        """P6: after a load, a new lease names the greatest loaded checkpoint id, of any namespace and branch."""
         for thread, newest in (("root", row(13, 11)), ("inside", row(13, 9, ns="child"))):
             lease = await take(saver, thread)
             await saver.load(lease, replace(WHOLE, rows=(*WHOLE.rows, newest)))
@@ -192,7 +197,7 @@ class Dumping(Suite):
 
     @needs("load")
     async def test_a_thread_that_holds_something(self, saver: BaseCheckpointSaver) -> None:
-        """P3: is not loaded into, whatever it holds; and what it holds stays."""
+        """P3: a load into a thread that holds a checkpoint is refused, and what the thread holds stays."""
         for thread, held in (("rows", commit(row(20))), ("inside", commit(row(20, ns="other"))), ("whole", None)):
             lease = await take(saver, thread)
             if held is None:
@@ -219,7 +224,8 @@ class Dumping(Suite):
         ids=["a row twice", "events twice", "a record twice", "a head", "another namespace's head", "a new namespace"],
     )
     async def test_what_cannot_be_loaded(self, saver: BaseCheckpointSaver, dump: ThreadDump) -> None:
-        """P3: two rows with one key, or a head that is not among the rows: all is refused, and nothing was stored."""
+        """P3: a dump with two rows of one key, or with a head that is not among its rows, is refused, and nothing is
+        stored."""
         await written(saver, row(1), thread="other")
         lease = await take(saver)
         before = await stored(saver)
@@ -227,12 +233,12 @@ class Dumping(Suite):
             await saver.load(lease, dump)
         assert await stored(saver) == before
         assert await saver.dump("t") is None
-        await saver.load(lease, WHOLE)  # the claim is held still, and nothing is in the way
+        await saver.load(lease, WHOLE)  # the refused call neither released the lease nor blocks the next one
         assert await saver.dump("t") == WHOLE
 
     @needs("load")
     async def test_a_value_that_cannot_be_loaded(self, saver: BaseCheckpointSaver) -> None:
-        """P3: an error of the caller's own in the midst of a load stores nothing."""
+        """P3: a load of a value that cannot be encoded stores nothing."""
         lease = await take(saver)
         before = await stored(saver)
         bad = row(10, 4, metadata={"note": "\ud800"})
@@ -244,7 +250,7 @@ class Dumping(Suite):
 
     @needs("load")
     async def test_only_the_holder_loads(self, saver: BaseCheckpointSaver) -> None:
-        """P6: an owner that was taken over, or has given up, stores nothing; a load leaves the claim as it is."""
+        """P6: an owner that lost its lease cannot load, and a load does not change the lease."""
         lost = await saver.acquire("t", here("run-1"), now=NOW, expires_at=LATER)
         winner = await saver.acquire("t", elsewhere("run-2"), now=LATER, expires_at=LATER + 30)
         before = await stored(saver)
@@ -260,7 +266,7 @@ class Dumping(Suite):
 
     @needs("load")
     async def test_one_of_many_loads_wins(self, saver: BaseCheckpointSaver) -> None:
-        """P3: of loads into one thread at the same moment, one stores all of it, and the others nothing."""
+        """P3: if several loads into one thread run at once, one stores its whole dump, and the others store nothing."""
         lease = await take(saver)
         dumps = [replace(WHOLE, rows=tuple(replace(one, frame=b"%d" % n) for one in WHOLE.rows)) for n in range(4)]
         refused: list[StorageError] = []
@@ -277,7 +283,8 @@ class Dumping(Suite):
 
     @needs("load")
     async def test_another_saver_sees_what_was_loaded(self, open_saver: OpenSaver) -> None:
-        """P4: when `load` returns, it is durable: read by a second saver at once, and after both were closed."""
+        """P4: when `load` returns, the thread is durable: a second saver reads it at once, and also after both were
+        closed."""
         async with open_saver() as first, open_saver() as second:
             lease = await take(first)
             await first.load(lease, PINNED)
@@ -290,7 +297,7 @@ class Dumping(Suite):
 
     @needs("load")
     async def test_an_id_of_any_text(self, saver: BaseCheckpointSaver) -> None:
-        """P11: namespaces and tasks that sort in ways of their own are dumped in the order of code points."""
+        """P11: a dump orders namespaces and tasks by code points, whatever the database's collation."""
         names = sorted(["a", "B", "\ue000", "\U0001f9f5", "\uffff", "z", "a\u0301", "%", "'"])
         rows = tuple(row(number, ns=ns) for number in range(1, 10) for ns in names)
         records = tuple(

@@ -1,4 +1,4 @@
-"""Erasing a thread: nothing of it is left, in no listing and in no byte of what the saver writes."""
+"""Erasing a thread: nothing of it is left, in no listing and in no byte that the saver wrote."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from ..suite import (
 )
 
 SECRET = "5ecre7-"
-"""What the check searches for. It stands in everything that a thread can hold."""
+"""The text that the clause searches for. Everything that a thread can hold contains it."""
 
 
 class Erasing(Suite):
@@ -40,11 +40,11 @@ class Erasing(Suite):
 
     @pytest.fixture
     def files(self) -> Callable[[], Iterable[Path]] | None:
-        """Gives the files and folders in which the saver keeps what it stores; None where it has none of its own."""
+        """Return a function that lists the files and folders of the saver; None if it has no files of its own."""
         return None
 
     async def test_nothing_is_left(self, saver: BaseCheckpointSaver) -> None:
-        """P6: of all namespaces, branches, records, events and claims, in no listing; and others' are as they were."""
+        """P6: after `erase` no verb returns anything of the thread, and other threads are unchanged."""
         await saver.release(await fill(saver, "other"))
         before = await stored(saver)
         lease = await fill(saver)
@@ -58,14 +58,15 @@ class Erasing(Suite):
 
     @needs("dump", "threads")
     async def test_it_is_not_listed(self, saver: BaseCheckpointSaver) -> None:
-        """P6: an erased thread has no dump, and is none among threads."""
+        """P6: an erased thread has no dump and is not listed among threads."""
         lease = await fill(saver)
         await saver.erase(lease)
         assert await saver.dump("t") is None
         assert await saver.threads() == ()
 
     async def test_it_can_begin_anew(self, saver: BaseCheckpointSaver) -> None:
-        """P6: as a thread that never was: no id is too small, no record waits, no key of events is taken."""
+        """P6: a new thread of an erased thread's name starts from nothing: it accepts any id, and has no records and no
+        events."""
         await saver.erase(await fill(saver))
         lease = await take(saver, run="run-2")
         assert (lease.epoch, lease.newest) == (1, None)
@@ -75,8 +76,7 @@ class Erasing(Suite):
         assert await saver.events("t") == (event(1),)
 
     async def test_its_lease_is_gone(self, saver: BaseCheckpointSaver) -> None:
-        """P6: whoever erased a thread has no hold on it any more, not even on one that is made anew with the same
-        number."""
+        """P6: `erase` ends the lease: it is void, even on a new thread of that name with the same epoch."""
         lease = await fill(saver)
         await saver.erase(lease)
         await refused(saver.erase(lease))
@@ -90,7 +90,8 @@ class Erasing(Suite):
         await saver.commit(new, commit(row(1)))
 
     async def test_only_the_holder_erases(self, saver: BaseCheckpointSaver) -> None:
-        """P6: an owner that was taken over, or has given up, deletes nothing; and the run that has it goes on."""
+        """P6: an owner that was taken over, or has released its lease, deletes nothing, and the run that holds the
+        lease continues."""
         lost = await fill(saver)
         winner = await saver.acquire("t", elsewhere("run-2"), now=LATER, expires_at=LATER + 30)
         before = await stored(saver)
@@ -104,7 +105,7 @@ class Erasing(Suite):
         assert await stored(saver) == before
 
     async def test_a_thread_that_holds_nothing(self, saver: BaseCheckpointSaver) -> None:
-        """P6: it is erased as any other: with its claim."""
+        """P6: a thread without a checkpoint is erased with its lease and its records."""
         await written(saver, row(1), thread="other")
         before = await stored(saver)
         lease = await take(saver)
@@ -117,7 +118,7 @@ class Erasing(Suite):
         assert chain is not None and chain.records == ()
 
     async def test_another_saver_does_not_see_it(self, open_saver: OpenSaver) -> None:
-        """P4: when `erase` returns, it is done, for a second saver too, and after both were closed."""
+        """P4: when `erase` returns, the thread is gone for a second saver too, and after both were closed."""
         async with open_saver() as first, open_saver() as second:
             lease = await fill(first)
             chain = await second.read("t")
@@ -131,8 +132,8 @@ class Erasing(Suite):
     async def test_no_byte_is_left(
         self, saver: BaseCheckpointSaver, files: Callable[[], Iterable[Path]] | None
     ) -> None:
-        """P11: in no file of the saver's, while it is open: no row, no free page, no log: neither the ids, nor what was
-        stored, nor what was replaced or deleted before, of this thread; others' stay."""
+        """P11: after `erase` no file of the open saver holds an id or value of the thread, in no row, free page or log,
+        replaced and deleted values included; other threads stay."""
         if files is None:
             pytest.skip("this saver names no files of its own (fixture `files`)")
         await written(saver, *(row(n, n - 1 or None, base=1, frame=b"stays " * 100) for n in range(1, 20)), thread="u")
@@ -150,7 +151,7 @@ class Erasing(Suite):
                 ),
             )
         await saver.commit(lease, commit(row(100, ns=f"{SECRET}ns")))
-        assert any(SECRET.encode() in data for data in contents(files())), "it has not been where we look"
+        assert any(SECRET.encode() in data for data in contents(files())), "the secret was never in these files"
         await saver.erase(lease)
         assert not any(SECRET.encode() in data for data in contents(files()))
         chain = await saver.read("u")
@@ -158,7 +159,14 @@ class Erasing(Suite):
 
 
 def contents(paths: Iterable[Path]) -> Iterable[bytes]:
-    """What is in files, and in all files of folders."""
+    """Read the contents of files, and of all files in folders.
+
+    Args:
+        paths: the files and folders.
+
+    Yields:
+        The bytes of each file.
+    """
     for path in paths:
         found = sorted(path.rglob("*")) if path.is_dir() else [path]
         yield from (one.read_bytes() for one in found if one.is_file())

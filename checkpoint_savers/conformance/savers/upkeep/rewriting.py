@@ -1,4 +1,4 @@
-"""Upkeep of a thread, in one transaction: what is taken out, and what is left put in order."""
+"""`rewrite` deletes and replaces parts of a thread in one transaction."""
 
 from __future__ import annotations
 
@@ -35,11 +35,17 @@ from ..suite import (
 
 
 def at(*ids: int, ns: str = "") -> tuple[tuple[str, CheckpointId], ...]:
-    """Keys of checkpoints."""
+    """Return the keys of checkpoints of one namespace.
+
+    Args:
+        ids: the numbers of the checkpoints.
+        ns: the namespace.
+    """
     return tuple((ns, cid(number)) for number in ids)
 
 
 async def dumped(saver: BaseCheckpointSaver, thread: str = "t") -> ThreadDump:
+    """Return the dump of a thread that holds something."""
     dump = await saver.dump(thread)
     assert dump is not None
     return dump
@@ -49,8 +55,8 @@ class Rewriting(Suite):
     needed: ClassVar[tuple[str, ...]] = ("rewrite", "dump")
 
     async def test_checkpoints_go(self, saver: BaseCheckpointSaver) -> None:
-        """P10: with what is recorded on them, and nothing else: no other's row or record, no events, no pin, no other
-        thread's; those that are unknown are passed over."""
+        """P10: `gone` deletes these checkpoints with their records, and no other row, record, event, pin or thread;
+        unknown ones are ignored."""
         await written(saver, *WHOLE.rows[:4], thread="other")
         other = await saver.dump("other")
         lease = await fill(saver)
@@ -69,8 +75,8 @@ class Rewriting(Suite):
         assert await saver.dump("other") == other
 
     async def test_rows_stand_in_the_place_of_others(self, saver: BaseCheckpointSaver) -> None:
-        """P10: with all that they say, a pin too; what is recorded on them stays; they are read with the base that
-        they have now, byte for byte."""
+        """P10: `rows` replace stored rows, pins included, byte for byte; their records stay, and chains follow the new
+        bases."""
         lease = await fill(saver)
         rows = (
             replace(row(7, 5, frame=b"\x00 full now", metadata={"kind": "full"}), pinned=True),
@@ -95,7 +101,8 @@ class Rewriting(Suite):
             assert header.size == len(one.frame)
 
     async def test_heads_move(self, saver: BaseCheckpointSaver) -> None:
-        """P10: to stored checkpoints of their namespaces; one of a namespace that is no more is none."""
+        """P10: `heads` moves heads to stored checkpoints of their namespaces, and removes the head of a namespace that
+        is deleted."""
         lease = await fill(saver)
         await saver.rewrite(lease, Rewrite(heads={"": cid(4), "child": cid(7)}))
         assert await dumped(saver) == replace(WHOLE, heads={"": cid(4), "child": cid(7)})
@@ -105,30 +112,31 @@ class Rewriting(Suite):
         assert [one.ns for one in dump.records] == [""] * 4
         assert await saver.read("t", "child") is None
         assert await saver.scan(None, "child") == ()
-        await saver.commit(lease, commit(row(20, ns="child")))  # it can begin anew
+        await saver.commit(lease, commit(row(20, ns="child")))  # the namespace can be used again
         await saver.commit(lease, commit(row(21, 4, base=3), head=4))
         assert (await dumped(saver)).heads == {"": cid(21), "child": cid(20)}
 
     async def test_a_namespace_that_is_not_there_goes_without_a_word(self, saver: BaseCheckpointSaver) -> None:
-        """P10: whoever says that a namespace is no more is right where there is none."""
+        """P10: removing the head of an unknown namespace changes nothing and raises nothing."""
         lease = await fill(saver)
         await saver.rewrite(lease, Rewrite(heads={"unknown": None}))
         assert await dumped(saver) == WHOLE
 
     async def test_events_go(self, saver: BaseCheckpointSaver) -> None:
-        """P10: all rows of a checkpoint's, of every epoch, and no others; they stay when their checkpoint goes."""
+        """P10: `events` deletes all events of these checkpoints, of every epoch, and no others; deleting a checkpoint
+        leaves its events."""
         lease = await fill(saver)
         await saver.rewrite(lease, Rewrite(gone=at(4)))
         assert await saver.events("t") == WHOLE.events
         await saver.rewrite(lease, Rewrite(events=(cid(7), cid(99), cid(4), cid(7))))
         assert await saver.events("t") == (await dumped(saver)).events == (event(1), event(1, 2, "tail"))
         assert len((await dumped(saver)).rows) == len(WHOLE.rows) - 1
-        await saver.commit(lease, commit(events=[event(7, frame=b"new")]))  # the key is free again
+        await saver.commit(lease, commit(events=[event(7, frame=b"new")]))  # the key can be used again
         assert (await saver.events("t"))[-1] == event(7, frame=b"new")
 
     async def test_pins(self, saver: BaseCheckpointSaver) -> None:
-        """P10: they are set and taken away, told by every verb that reads, and kept by other changes; a commit stores
-        rows without one."""
+        """P10: pins are set and removed, returned by every verb that reads, and kept by other changes; a commit stores
+        rows unpinned."""
         lease = await take(saver)
         await saver.commit(lease, commit(replace(row(1), pinned=True), replace(row(2, 1, base=1), pinned=True)))
         await saver.commit(lease, commit(replace(row(3, ns="child"), pinned=True)))
@@ -180,33 +188,34 @@ class Rewriting(Suite):
             Rewrite(gone=at(10), pins={("", cid(10)): False}),
         ],
         ids=[
-            "a row that is not there",
+            "a missing row",
             "a row of another namespace",
-            "a row that goes",
-            "a head that is not there",
+            "a deleted row",
+            "a missing head",
             "another namespace's head",
-            "a head that goes",
+            "a deleted head",
             "a head of a new namespace",
-            "the head goes, and no other comes",
-            "a namespace that holds something goes",
-            "a namespace that holds a little goes",
-            "a pin of what is not there",
+            "a deleted head without a new one",
+            "no head for a full namespace",
+            "no head for a namespace with one checkpoint left",
+            "a pin of a missing checkpoint",
             "a pin of another namespace",
-            "a pin of what goes",
+            "a pin of a deleted checkpoint",
         ],
     )
     async def test_what_is_refused(self, saver: BaseCheckpointSaver, change: Rewrite) -> None:
-        """P3: a row, head or pin of what is not stored, or checkpoints that would have no head: nothing was changed."""
+        """P3: a rewrite of a missing row, head or pin, or one that leaves checkpoints without a head, is refused and
+        changes nothing."""
         await written(saver, row(1), row(99, 1), thread="other")
         lease = await fill(saver)
         before = await stored(saver)
         with pytest.raises(StorageError):
             await saver.rewrite(lease, replace(change, events=(cid(1),)))
         assert await stored(saver) == before
-        await saver.rewrite(lease, CHANGE)  # the claim is held still, and nothing is in the way
+        await saver.rewrite(lease, CHANGE)  # the refused call neither released the lease nor blocks the next one
 
     async def test_a_value_that_cannot_be_put_in_place(self, saver: BaseCheckpointSaver) -> None:
-        """P3: an error of the caller's own in the midst of a rewrite changes nothing."""
+        """P3: a rewrite with a value that cannot be encoded changes nothing."""
         lease = await fill(saver)
         before = await stored(saver)
         with pytest.raises(ValueError):
@@ -214,7 +223,7 @@ class Rewriting(Suite):
         assert await stored(saver) == before
 
     async def test_all_of_it_in_one_transaction(self, saver: BaseCheckpointSaver, open_saver: OpenSaver) -> None:
-        """P3, P4: what a change says is there when it returns, for a second saver too."""
+        """P3, P4: when a rewrite returns, all of its changes are stored, and a second saver reads them."""
         lease = await fill(saver)
         await saver.rewrite(lease, CHANGE)
         new = {(one.ns, one.checkpoint_id): one for one in CHANGE.rows}
@@ -236,14 +245,15 @@ class Rewriting(Suite):
             assert await everything(other) == await everything(saver)
 
     async def test_nothing_to_change(self, saver: BaseCheckpointSaver) -> None:
-        """P10: an empty change changes nothing."""
+        """P10: an empty rewrite changes nothing."""
         lease = await fill(saver)
         before = await stored(saver)
         await saver.rewrite(lease, Rewrite())
         assert await stored(saver) == before
 
     async def test_what_is_deleted_was_the_newest(self, saver: BaseCheckpointSaver) -> None:
-        """P6: whatever is deleted, all of it too: an id is never given twice; and the thread goes on."""
+        """P6: after the newest checkpoint, or all of them, were deleted, a new lease still names the greatest id, so
+        that no id is used twice."""
         lease = await fill(saver)
         await saver.rewrite(lease, Rewrite(gone=at(10, 11)))
         await saver.release(lease)
@@ -261,7 +271,7 @@ class Rewriting(Suite):
         )
 
     async def test_only_the_holder_rewrites(self, saver: BaseCheckpointSaver) -> None:
-        """P6: an owner that was taken over, or has given up, changes nothing; a change leaves the claim as it is."""
+        """P6: an owner that lost or released its lease cannot rewrite, and a rewrite does not change the lease."""
         lost = await fill(saver)
         winner = await saver.acquire("t", elsewhere("run-2"), now=LATER, expires_at=LATER + 30)
         before = await stored(saver)
@@ -278,7 +288,7 @@ class Rewriting(Suite):
         await refused(saver.rewrite(winner, Rewrite()))
 
     async def test_readers_of_a_rewrite(self, saver: BaseCheckpointSaver, open_saver: OpenSaver) -> None:
-        """P3: while a thread is rewritten again and again, every reader sees it before or after, never between."""
+        """P3: during rewrites, every reader sees a thread before or after one, never between."""
         first = [row(number, number - 1 or None, base=1, frame=b"0") for number in (1, 2, 3)]
         await written(saver, *first, row(4, 3, base=1))
         lease = await take(saver)
@@ -323,7 +333,7 @@ class Rewriting(Suite):
         await in_threads(write, lambda: look(saver), look_there)
 
     async def test_much_goes_at_once(self, saver: BaseCheckpointSaver) -> None:
-        """P10: of thousands of checkpoints a few are kept, in one transaction, and of those hundreds are changed."""
+        """P10: one transaction deletes thousands of checkpoints and replaces hundreds."""
         count, kept = 5000, 500
         rows = [
             row(1, frame=b"base"),
@@ -359,7 +369,7 @@ class Rewriting(Suite):
         assert chain is not None and chain.rows == dump.rows
 
     async def test_other_threads_stay(self, saver: BaseCheckpointSaver) -> None:
-        """P6: a change is one thread's, whatever ids others have."""
+        """P6: a rewrite changes one thread only, even if other threads have the same checkpoint ids."""
         await saver.release(await fill(saver, "other"))
         lease = await fill(saver)
         before = await saver.dump("other")

@@ -1,4 +1,4 @@
-"""What a listing of threads gives: each once, in one order, page by page, whatever happens meanwhile."""
+"""Listing threads: each comes once, in one order, page by page, whatever is stored or deleted meanwhile."""
 
 from __future__ import annotations
 
@@ -17,22 +17,32 @@ from .checkpoint_listing import COMPARED
 
 
 async def all_pages(saver: BaseCheckpointSaver, limit: int, **options: Any) -> list[str]:
-    """The ids that a caller gets who asks for the rest until there is none."""
+    """Read all pages of the listing, each after the last id of the one before.
+
+    Args:
+        saver: the saver.
+        limit: the size of a page, in threads.
+        options: further options of `threads`.
+
+    Returns:
+        The ids of the threads.
+    """
     found: list[str] = []
     after: str | None = None
     while page := await saver.threads(after=after, limit=limit, **options):
         assert len(page) <= limit
-        assert after is None or page[0].thread_id > after, "the reader was sent back"
+        assert after is None or page[0].thread_id > after, "a page repeats earlier results"
         found += [one.thread_id for one in page]
         after = found[-1]
     return found
 
 
-class Threads(Suite):
+class ThreadListing(Suite):
     needed: ClassVar[tuple[str, ...]] = ("threads",)
 
     async def test_in_the_order_of_their_ids(self, saver: BaseCheckpointSaver) -> None:
-        """P11: threads come as Python sorts their ids, by code points, whenever they were made."""
+        """P11: threads come in the order in which Python sorts their ids, whatever the order in which they were
+        made."""
         ids = [*HOSTILE, "a", "B", "b", "ab", "aB", "a-b", "a b", "A", "Z", "\u00e4", "\ud7ff", "\ue000", "\U00010000"]
         for thread in ids:
             await written(saver, row(1), thread=thread)
@@ -42,8 +52,8 @@ class Threads(Suite):
         )
 
     async def test_what_is_said_of_a_thread(self, saver: BaseCheckpointSaver) -> None:
-        """P6: whose claim it is and until when (also when it has lapsed), its newest checkpoint, where its root graph
-        stands, and its own metadata."""
+        """P6: a header has the thread's owner and expiry (after the expiry, too), its newest checkpoint, the head of
+        its root graph, and its own metadata."""
         lease = await take(saver)
         expected = ThreadHeader(
             thread_id="t", epoch=1, owner=here("run-1"), expires_at=LATER, newest=None, head=None, metadata={}
@@ -65,7 +75,8 @@ class Threads(Suite):
         assert await saver.threads() == (replace(expected, epoch=2, owner=elsewhere("run-2"), expires_at=NOW),)
 
     async def test_a_thread_without_checkpoints(self, saver: BaseCheckpointSaver) -> None:
-        """P6: it is listed while it is claimed, and not after it was given up; a filter asks for what it has not."""
+        """P6: a thread without a checkpoint is listed while it is leased, not after its release, and only a filter
+        without entries matches it."""
         leases = [await take(saver, thread, f"run-{thread}") for thread in ("b", "a")]
         assert [one.thread_id for one in await saver.threads()] == ["a", "b"]
         assert [one.thread_id for one in await saver.threads(filter={})] == ["a", "b"]
@@ -74,7 +85,8 @@ class Threads(Suite):
         assert [one.thread_id for one in await saver.threads()] == ["a"]
 
     async def test_after_and_limit(self, saver: BaseCheckpointSaver) -> None:
-        """P11: `after` is not included, whether there is such a thread or not; `limit` counts what is returned."""
+        """P11: a page starts after `after`, whether a thread of that id exists or not, and holds at most `limit`
+        threads."""
         ids = ["", "a", "a\uffff", "b", "c", "\U0001f9f5"]
         for thread in reversed(ids):
             await written(saver, row(1), thread=thread)
@@ -86,8 +98,7 @@ class Threads(Suite):
         assert [one.thread_id for one in await saver.threads(limit=2)] == ids[:2]
 
     async def test_pages_of_threads_add_up(self, saver: BaseCheckpointSaver) -> None:
-        """P11: whoever asks for the rest with the last id as `after` gets every thread once, of those that a filter
-        keeps, too; also where a page is shorter than what a saver reads in one go."""
+        """P11: successive pages hold each thread once, with a filter too, whatever the size of a page."""
         ids = [f"{number:03d}" for number in range(PAGE + 30)]
         async with anyio.create_task_group() as group:
             for number, thread in enumerate(ids):
@@ -100,8 +111,8 @@ class Threads(Suite):
         assert len(await saver.threads()) == PAGE
 
     async def test_pages_stay_while_threads_come_and_go(self, saver: BaseCheckpointSaver) -> None:
-        """P11: a thread that is there all the time is listed once, whatever is added or deleted beside it between two
-        pages, the one after which the next page begins, too."""
+        """P11: a thread that exists throughout a listing is listed once, whatever is added or deleted between two
+        pages, the thread named by `after` included."""
         steady = [f"m{number:02d}" for number in range(12)]
         for thread in [*steady, *(f"{thread}-goes" for thread in steady)]:
             await written(saver, row(1), thread=thread)
@@ -109,7 +120,7 @@ class Threads(Suite):
         after: str | None = None
         turn = 0
         while page := await saver.threads(after=after, limit=3):
-            assert after is None or page[0].thread_id > after, "the reader was sent back"
+            assert after is None or page[0].thread_id > after, "a page repeats earlier results"
             after = page[-1].thread_id
             found += [one.thread_id for one in page]
             await written(saver, row(1), thread=f"a{turn}")
@@ -122,12 +133,12 @@ class Threads(Suite):
             turn += 1
         assert [one for one in found if one in steady] == steady
         assert found == sorted(set(found)), "in order, and none twice"
-        assert "m11-goes" not in found, "deleted before its page was read"
-        assert [one for one in found if one.startswith("a")] == [], "made before the page at which the reader was"
+        assert "m11-goes" not in found, "deleted before the page with it was read"
+        assert [one for one in found if one.startswith("a")] == [], "added before the page that the reader had reached"
 
     async def test_a_filter_of_threads_compares_values(self, saver: BaseCheckpointSaver) -> None:
-        """P11: a filter compares metadata of threads as one of checkpoints does theirs: equal in Python is equal
-        here, except that a bool is not a number, at any depth; a missing key equals nothing."""
+        """P11: a filter of threads compares like a filter of checkpoints: as Python does, but a bool never equals a
+        number at any depth, and a missing key equals nothing."""
         there = {f"key {number}": value for number, (value, _, _) in enumerate(COMPARED)}
         await written(saver, row(1), thread="with", metadata=there)
         await written(saver, row(1), thread="without", metadata={"other": 1})
@@ -136,7 +147,7 @@ class Threads(Suite):
             assert [one.thread_id for one in found] == (["with"] if matches else []), (value, wanted)
 
     async def test_all_entries_of_a_filter_of_threads(self, saver: BaseCheckpointSaver) -> None:
-        """P11: of several entries in a filter each must be equal; none at all keep every thread."""
+        """P11: a thread must match all entries of a filter; a filter without entries matches every thread."""
         await written(saver, row(1), thread="one", metadata={"a": 1, "b": 1})
         await written(saver, row(1), thread="two", metadata={"a": 1, "b": 2})
         assert [one.thread_id for one in await saver.threads(filter={"a": 1})] == ["one", "two"]
@@ -145,14 +156,15 @@ class Threads(Suite):
         assert len(await saver.threads(filter={})) == 2
 
     async def test_a_filter_asks_the_threads_own_metadata(self, saver: BaseCheckpointSaver) -> None:
-        """P11: not those of a checkpoint, be it the one at which the thread stands."""
+        """P11: a filter of threads matches the threads' own metadata, and not those of checkpoints, the head
+        included."""
         await written(saver, row(1, metadata={"at": "head"}), row(3, ns="child", metadata={"at": "inside"}))
         await written(saver, row(1, metadata={"at": "head"}), thread="u", metadata={"at": "thread"})
         for at, found in (("head", []), ("inside", []), ("thread", ["u"])):
             assert [one.thread_id for one in await saver.threads(filter={"at": at})] == found
 
     async def test_hostile_filters_of_threads(self, saver: BaseCheckpointSaver) -> None:
-        """P11: keys and values are data, whatever they look like, in a filter of threads, and so is `after`."""
+        """P11: keys and values of filters, and `after`, are data, whatever text they are."""
         await written(saver, row(1), thread="all", metadata={text: text for text in HOSTILE})
         await written(saver, row(1), thread="nested", metadata={"a": {"b": 1}, "c": [1]})
         for text in HOSTILE:
@@ -167,7 +179,7 @@ class Threads(Suite):
         assert [one.thread_id for one in await saver.threads(filter={"a": {"b": 1}})] == ["nested"]
 
     async def test_deleted_threads_are_gone(self, saver: BaseCheckpointSaver) -> None:
-        """P6: and one that is made anew is listed as new."""
+        """P6: a deleted thread is not listed, and a new thread of its name is listed without its past."""
         await written(saver, row(1), row(2, 1), thread="t")
         await written(saver, row(1), thread="u")
         await saver.adelete_thread("t")

@@ -1,4 +1,4 @@
-"""A thread's own metadata: commits set keys that it lacks, one verb changes it, and it goes where the thread goes."""
+"""Metadata of threads: commits add missing keys, `update_thread` changes keys, and a deleted thread has none."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ....errors import StorageError, ThreadNotFoundError
 from ....records import Rewrite
 from ..scenarios import WHOLE, fill
 from ..stored_bytes import HOSTILE
-from ..stored_types import exactly
+from ..stored_types import identical
 from ..suite import Suite, cid, commit, in_threads, needs, record, refused, row, take, written
 
 VALUES: Final[dict[str, Any]] = {
@@ -30,6 +30,7 @@ VALUES: Final[dict[str, Any]] = {
 
 
 async def metadata_of(saver: BaseCheckpointSaver, thread: str = "t") -> dict[str, Any]:
+    """Return the metadata of a thread."""
     (found,) = [one for one in await saver.threads() if one.thread_id == thread]
     return found.metadata
 
@@ -38,7 +39,8 @@ class ThreadMetadata(Suite):
     needed: ClassVar[tuple[str, ...]] = ("threads",)
 
     async def test_a_commit_sets_what_the_thread_lacks(self, saver: BaseCheckpointSaver) -> None:
-        """P3: each key has the value of the first commit that had it; later ones add others, and change none."""
+        """P3: each key keeps the value of the first commit that set it; later commits add other keys and change
+        none."""
         lease = await take(saver)
         await saver.commit(lease, commit(row(1), metadata={"user": "ann", "n": 0}))
         assert await metadata_of(saver) == {"user": "ann", "n": 0}
@@ -49,12 +51,13 @@ class ThreadMetadata(Suite):
         assert await metadata_of(saver) == {"user": "ann", "n": 0, "plan": "free", "moved": True, "alone": 1}
 
     async def test_metadata_of_threads_come_back(self, saver: BaseCheckpointSaver) -> None:
-        """P11: every value and key, in value and type."""
+        """P11: metadata of threads come back equal in value and type, with any key."""
         await written(saver, row(1), metadata=VALUES)
-        assert exactly(await metadata_of(saver), VALUES)
+        assert identical(await metadata_of(saver), VALUES)
 
     async def test_metadata_are_stored_with_the_commit(self, saver: BaseCheckpointSaver) -> None:
-        """P3: a commit that is refused sets nothing: under a lost claim, on another head, or of a stored checkpoint."""
+        """P3: a commit that is refused sets no metadata: for a lost lease, for another head, or for a checkpoint that
+        exists."""
         await written(saver, row(1), row(2, 1))
         lost = await take(saver, run="run-lost")
         await saver.release(lost)
@@ -66,7 +69,8 @@ class ThreadMetadata(Suite):
         assert await metadata_of(saver) == {}
 
     async def test_a_thread_without_checkpoints_leaves_no_metadata(self, saver: BaseCheckpointSaver) -> None:
-        """P6: a thread that is made anew under the name of one that was deleted has none of its metadata."""
+        """P6: a new thread has no metadata of an earlier thread of its name, whether that was deleted or never stored a
+        checkpoint."""
         lease = await take(saver)
         await saver.commit(lease, commit(metadata={"a": 1}))
         await saver.release(lease)
@@ -78,8 +82,8 @@ class ThreadMetadata(Suite):
 
     @needs("update_thread")
     async def test_update_thread_sets_and_deletes(self, saver: BaseCheckpointSaver) -> None:
-        """P3: it sets keys that are there and others, None deletes, and the rest stays; so do other threads, and
-        checkpoints."""
+        """P3: `update_thread` sets new and existing keys, deletes those set to None, and changes no other key, thread
+        or checkpoint."""
         await written(saver, row(1, metadata={"user": "bob"}), metadata={"user": "ann", "n": 1, "plan": "free"})
         await written(saver, row(1), thread="u", metadata={"user": "ann"})
         before = await saver.scan(None, None)
@@ -88,13 +92,13 @@ class ThreadMetadata(Suite):
         assert await metadata_of(saver, "u") == {"user": "ann"}
         assert await saver.scan(None, None) == before
         await saver.update_thread("t", VALUES)
-        assert exactly(await metadata_of(saver), {"user": "eve", "plan": "free", "more": True, **VALUES})
+        assert identical(await metadata_of(saver), {"user": "eve", "plan": "free", "more": True, **VALUES})
         await saver.update_thread("t", dict.fromkeys(await metadata_of(saver)))
         assert await metadata_of(saver) == {}
 
     @needs("update_thread")
     async def test_update_thread_needs_a_thread(self, saver: BaseCheckpointSaver) -> None:
-        """P6: a thread that is unknown, or holds no checkpoint, is refused, and none is made."""
+        """P6: `update_thread` refuses an unknown thread and one without a checkpoint, and creates none."""
         with pytest.raises(ThreadNotFoundError):
             await saver.update_thread("t", {"a": 1})
         assert await saver.threads() == ()
@@ -107,7 +111,7 @@ class ThreadMetadata(Suite):
 
     @needs("update_thread")
     async def test_update_thread_needs_no_lease(self, saver: BaseCheckpointSaver) -> None:
-        """P6: it leaves a run's claim alone, and the run's next commit sets what is lacking then."""
+        """P6: `update_thread` works while a run holds the lease, and the run's next commit adds only missing keys."""
         lease = await take(saver)
         await saver.commit(lease, commit(row(1), metadata={"user": "ann"}))
         await saver.update_thread("t", {"user": None, "title": "mine"})
@@ -118,7 +122,7 @@ class ThreadMetadata(Suite):
 
     @needs("update_thread")
     async def test_updates_at_the_same_time(self, saver: BaseCheckpointSaver) -> None:
-        """P13: no change is lost, of many from several event loops, while a run commits."""
+        """P13: of many concurrent updates from several event loops, during commits of a run, none is lost."""
         lease = await take(saver)
         await saver.commit(lease, commit(row(1)))
 
@@ -136,7 +140,7 @@ class ThreadMetadata(Suite):
         assert await metadata_of(saver) == expected
 
     async def test_given_metadata_may_be_changed_afterwards(self, saver: BaseCheckpointSaver) -> None:
-        """P1: neither what a commit was given nor what a listing returns is shared with the saver."""
+        """P1: changing metadata after a commit, or metadata of a listing, does not change what is stored."""
         given = {"a": 1}
         await written(saver, row(1), metadata=given)
         given["a"] = 2
@@ -145,17 +149,17 @@ class ThreadMetadata(Suite):
 
     @needs("rewrite")
     async def test_pruning_leaves_metadata_of_threads(self, saver: BaseCheckpointSaver) -> None:
-        """P10: also when the checkpoints are gone that were made by the calls which gave them."""
+        """P10: deleting the checkpoints of the commits that set them leaves a thread's metadata."""
         await written(saver, row(1), row(2, 1), metadata={"a": 1})
         await saver.rewrite(await take(saver), Rewrite(gone=(("", cid(1)),), heads={"": cid(2)}))
         assert await metadata_of(saver) == {"a": 1}
 
     @needs("dump", "load")
     async def test_metadata_of_threads_are_dumped_and_loaded(self, saver: BaseCheckpointSaver) -> None:
-        """P11: they are part of what a thread holds, in value and type."""
+        """P11: `dump` and `load` keep a thread's metadata, equal in value and type."""
         await fill(saver)
         dumped = await saver.dump("t")
         assert dumped is not None
         assert dumped.metadata == await metadata_of(saver) == WHOLE.metadata
         await saver.load(await take(saver, "u", "run-2"), dumped)
-        assert exactly(await metadata_of(saver, "u"), WHOLE.metadata)
+        assert identical(await metadata_of(saver, "u"), WHOLE.metadata)
