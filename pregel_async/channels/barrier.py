@@ -40,11 +40,11 @@ class _Barrier(BaseChannel[None, Name, Stored], Generic[Name, Stored]):
         try:
             seen = self._seen.union(values)
         except TypeError:  # not hashable: no name
-            raise self._unknown([value for value in values if value not in self.names]) from None
+            raise self._unknown_names_error([value for value in values if value not in self.names]) from None
         if len(seen) == len(self._seen):
             return False
         if not seen <= self._awaited:
-            raise self._unknown(_sorted(seen - self._awaited))
+            raise self._unknown_names_error(_sorted(seen - self._awaited))
         self._seen = seen
         return True
 
@@ -64,7 +64,7 @@ class _Barrier(BaseChannel[None, Name, Stored], Generic[Name, Stored]):
     def _complete(self) -> bool:
         return len(self._seen) == len(self._awaited)
 
-    def _unknown(self, found: Sequence[object]) -> InvalidUpdateError:
+    def _unknown_names_error(self, found: Sequence[object]) -> InvalidUpdateError:
         shown = ", ".join(map(repr, found))
         return InvalidUpdateError(
             f"channel {self.key!r} was written {shown}, for which it does not wait. It takes one of: "

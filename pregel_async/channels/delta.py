@@ -7,13 +7,13 @@ from typing import Any, Self, cast, overload
 
 from ..errors import GraphValidationError
 from .abc import BaseChannel, Value
-from .reduced import Reduced, maker_of, same_reducer
+from .reduced import ReducedValue, empty_value_factory, same_reducer
 
 BatchReducer = Callable[[Any, list[Any]], Any]
 """Given the value and a superstep's writes in plan order, returns the new value."""
 
 
-class DeltaChannel(Reduced[Value, Any]):
+class DeltaChannel(ReducedValue[Value, Any]):
     """`reducer(value, [first, second, ...])` once per superstep, where other reducers are called once per write.
 
     It shows and stores its value as they do. What this class is for elsewhere, checkpoints that do not repeat a long
@@ -57,11 +57,11 @@ class DeltaChannel(Reduced[Value, Any]):
         self.reducer = reducer
         self.snapshot_frequency = snapshot_frequency
 
-    def of_type(self, typ: object) -> Self:
+    def with_type(self, typ: object) -> Self:
         """A new channel that is declared like this one, and holds values of another type."""
         twin = self.fresh()
         twin.typ = typ
-        twin._start = maker_of(typ)
+        twin._make_empty = empty_value_factory(typ)
         return twin
 
     def _fold(self, value: Value, updates: Sequence[Any]) -> Value:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any, overload
 
 from .abc import Value
-from .single import Guarded
+from .single import GuardedValue
 
 
-class EphemeralValue(Guarded[Value]):
+class EphemeralValue(GuardedValue[Value]):
     """Seen in the superstep after the write, by all that read it there, and gone after that one.
 
     What triggers a node, and what a graph's input enters through.

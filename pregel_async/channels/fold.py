@@ -23,9 +23,9 @@ def left_fold(op: Op, value: Any, updates: Sequence[Any]) -> Any:
     types are known, the parts are put together once. Nor does an operator of the standard library change a built-in
     `value` or an update in place here; what another reducer does to its first argument is its own matter.
     """
-    known = _KNOWN.get(id(op))
-    if known is not None:
-        return known(value, updates)
+    fast_fold = _FAST_FOLDS.get(id(op))
+    if fast_fold is not None:
+        return fast_fold(value, updates)
     for update in updates:
         value = op(value, update)
     return value
@@ -55,11 +55,11 @@ def _fold_runs(op: Op, joins: Mapping[type, _Join], value: object, updates: Sequ
 
 def _fold_in_place(op: Op, value: Any, updates: Sequence[Any]) -> Any:
     """Fold one by one into a copy, so that `op` can change it and nobody who was handed `value` sees that."""
-    ours: object = None
+    own_copy: object = None
     for update in updates:
         # Again when `op` returned another object: that may be an update, or something that an update holds.
-        if value is not ours and type(value) in _CHANGEABLE:
-            ours = value = value.copy()
+        if value is not own_copy and type(value) in _MUTABLE:
+            own_copy = value = value.copy()
         value = op(value, update)
     return value
 
@@ -90,12 +90,12 @@ def _unite_frozensets(parts: Iterable[frozenset[Any]]) -> frozenset[Any]:
     return frozenset[Any]().union(*parts)
 
 
-_CHANGEABLE: Final[frozenset[type]] = frozenset({list, dict, set, bytearray, deque})
+_MUTABLE: Final[frozenset[type]] = frozenset({list, dict, set, bytearray, deque})
 _CONCATENATE: Final[dict[type, _Join]] = {list: _join_lists, tuple: _join_tuples, str: "".join, bytes: b"".join}
 _UNITE: Final[dict[type, _Join]] = {dict: _merge_dicts, set: _unite_sets, frozenset: _unite_frozensets}
 
 # By id, since a reducer need not be hashable and may claim to equal anything. These functions live as long as we do.
-_KNOWN: Final[dict[int, Callable[[Any, Sequence[Any]], Any]]] = {
+_FAST_FOLDS: Final[dict[int, Callable[[Any, Sequence[Any]], Any]]] = {
     id(operator.add): partial(_fold_runs, operator.add, _CONCATENATE),
     id(operator.concat): partial(_fold_runs, operator.concat, _CONCATENATE),
     id(operator.or_): partial(_fold_runs, operator.or_, _UNITE),

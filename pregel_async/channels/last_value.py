@@ -7,7 +7,7 @@ from typing import Any, Self, overload
 
 from ..errors import EmptyChannelError
 from .abc import MISSING, BaseChannel, Missing, Value
-from .overwrite import written
+from .overwrite import unwrap_overwrite
 from .single import SingleValue
 
 
@@ -67,7 +67,7 @@ class LastValueAfterFinish(BaseChannel[Value, Value, tuple[Value, bool]]):
     def update(self, values: Sequence[Value]) -> bool:
         if not values:
             return False
-        self._value = written(values[-1])
+        self._value = unwrap_overwrite(values[-1])
         self._finished = False
         return True
 

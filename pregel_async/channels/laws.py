@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 from ..errors import EmptyChannelError, InvalidUpdateError
 from ..types import Overwrite
 from .abc import MISSING, BaseChannel
-from .overwrite import inside_of
+from .overwrite import overwrite_value
 
 __all__ = ["ChannelLaws"]
 
@@ -35,23 +35,23 @@ Channel: TypeAlias = BaseChannel[Any, Any, Any]
 
 
 @dataclass(frozen=True)
-class Write:
+class UpdateCall:
     """A superstep's `update`; without values, that of a superstep that brought none."""
 
     values: Sequence[Any]
 
 
 @dataclass(frozen=True)
-class Consume:
+class ConsumeCall:
     """A call of `consume`."""
 
 
 @dataclass(frozen=True)
-class Finish:
+class FinishCall:
     """A call of `finish`."""
 
 
-Operation: TypeAlias = Write | Consume | Finish
+Operation: TypeAlias = UpdateCall | ConsumeCall | FinishCall
 
 
 def law(test: Callable[[Any, st.DataObject], None]) -> Callable[[Any], None]:
@@ -100,11 +100,11 @@ class ChannelLaws:
     def test_round_trip(self, data: st.DataObject) -> None:
         """What is restored from a checkpoint is as what was stored, from then on; as new, if it is not tracked."""
         channel, source = self._reached(data), self._reached(data)
-        before = look(source)
+        before = contents_of(source)
         twin = source.from_checkpoint(deepcopy(channel.checkpoint()))
         _declared_alike(twin, channel)
         _behave_alike(twin, channel if channel.tracked else self._declared(), self._history(data))
-        assert look(source) == before, f"{source!r} was changed by its own from_checkpoint()"
+        assert contents_of(source) == before, f"{source!r} was changed by its own from_checkpoint()"
 
     @law
     def test_copy_is_independent(self, data: st.DataObject) -> None:
@@ -112,26 +112,26 @@ class ChannelLaws:
         channel = self._reached(data)
         changed, kept = channel.copy(), channel.copy()
         _declared_alike(changed, channel)
-        before = look(channel)
+        before = contents_of(channel)
         for operation in self._history(data):
-            act(changed, operation)
-            assert look(channel) == before, f"{channel!r} was changed by {operation} on its copy"
+            apply(changed, operation)
+            assert contents_of(channel) == before, f"{channel!r} was changed by {operation} on its copy"
         _behave_alike(channel.copy(), channel, self._history(data))
-        assert look(kept) == before, f"a copy was changed by what happened to {channel!r}"
+        assert contents_of(kept) == before, f"a copy was changed by what happened to {channel!r}"
 
     @law
     def test_flags_tell_the_truth(self, data: st.DataObject) -> None:
         """What `expires`, `consumes` and `finishes` rule out does nothing; what is not `tracked` is not stored."""
         channel = self._reached(data)
         assert channel.kind, "a stored value needs the name of its form"
-        before = look(channel)
+        before = contents_of(channel)
         spared: list[Operation] = []
-        spared += [] if channel.expires else [Write(())]
-        spared += [] if channel.consumes else [Consume()]
-        spared += [] if channel.finishes else [Finish()]
+        spared += [] if channel.expires else [UpdateCall(())]
+        spared += [] if channel.consumes else [ConsumeCall()]
+        spared += [] if channel.finishes else [FinishCall()]
         for operation in spared:
-            assert act(channel, operation) is False, f"{channel!r} changes with {operation}, against its flags"
-            assert look(channel) == before, f"{channel!r} changes with {operation}, against its flags"
+            assert apply(channel, operation) is False, f"{channel!r} changes with {operation}, against its flags"
+            assert contents_of(channel) == before, f"{channel!r} changes with {operation}, against its flags"
         assert channel.tracked or channel.checkpoint() is MISSING, f"{channel!r} is not tracked and stores something"
 
     @law
@@ -139,19 +139,19 @@ class ChannelLaws:
         """False: nothing can be seen to differ. True without a write: something can."""
         channel = self._reached(data)
         operation = data.draw(self._operations)
-        before = look(channel)
-        outcome = act(channel, operation)
+        before = contents_of(channel)
+        outcome = apply(channel, operation)
         if outcome is False:
-            assert look(channel) == before, f"{channel!r} changed with {operation} and returned False"
-        elif outcome is True and not (isinstance(operation, Write) and operation.values):
-            assert look(channel) != before, f"{channel!r} did not change with {operation} and returned True"
+            assert contents_of(channel) == before, f"{channel!r} changed with {operation} and returned False"
+        elif outcome is True and not (isinstance(operation, UpdateCall) and operation.values):
+            assert contents_of(channel) != before, f"{channel!r} did not change with {operation} and returned True"
 
     @law
     def test_refused_update_changes_nothing(self, data: st.DataObject) -> None:
         """An update that raises leaves the channel as it was."""
         channel = self._reached(data)
         before = channel.copy()
-        outcome = act(channel, data.draw(self._writes))
+        outcome = apply(channel, data.draw(self._writes))
         if not isinstance(outcome, bool):
             _behave_alike(channel, before, self._history(data))
 
@@ -184,7 +184,7 @@ class ChannelLaws:
         other = channel.copy()
         values = data.draw(self._several)
         again = data.draw(st.permutations(values)) if self.commutes else values
-        outcomes = act(channel, Write(values)), act(other, Write(tuple(again)))
+        outcomes = apply(channel, UpdateCall(values)), apply(other, UpdateCall(tuple(again)))
         assert outcomes[0] == outcomes[1], f"{channel!r} answers {values} and {again} with {outcomes}"
         _behave_alike(channel, other, self._history(data))
 
@@ -196,8 +196,8 @@ class ChannelLaws:
         channel = self._reached(data)
         other = channel.copy()
         values = data.draw(self._several)
-        together = act(channel, Write(values))
-        singly = [act(other, Write([value])) for value in values]
+        together = apply(channel, UpdateCall(values))
+        singly = [apply(other, UpdateCall([value])) for value in values]
         if isinstance(together, bool):
             assert together == any(singly), f"{channel!r} returned {together} for {values}, and {singly} one by one"
             _behave_alike(channel, other, self._history(data))
@@ -210,15 +210,19 @@ class ChannelLaws:
         if not self.overwritten:
             return
         channel = self._reached(data)
-        before = look(channel)
+        before = contents_of(channel)
         value, values = data.draw(self.values()), data.draw(st.lists(self._folded, max_size=3))
         values.insert(data.draw(st.integers(0, len(values))), Overwrite(value))
-        expected = Seen(deepcopy(value), deepcopy(value))
+        expected = ChannelContents(deepcopy(value), deepcopy(value))
         twice = data.draw(st.permutations([*values, Overwrite(data.draw(self.values()))]))
-        assert act(channel, Write(twice)) is InvalidUpdateError, f"{channel!r} was overwritten twice, with {twice}"
-        assert look(channel) == before, f"{channel!r} was changed by writes that it refused"
-        assert act(channel, Write(values)) is True, f"{channel!r} refuses {values}, or denies that it changed"
-        assert look(channel) == expected, f"{channel!r} was overwritten with {value!r}, and is {look(channel)}"
+        assert apply(channel, UpdateCall(twice)) is InvalidUpdateError, (
+            f"{channel!r} was overwritten twice, with {twice}"
+        )
+        assert contents_of(channel) == before, f"{channel!r} was changed by writes that it refused"
+        assert apply(channel, UpdateCall(values)) is True, f"{channel!r} refuses {values}, or denies that it changed"
+        assert contents_of(channel) == expected, (
+            f"{channel!r} was overwritten with {value!r}, and is {contents_of(channel)}"
+        )
 
     @law
     def test_values_are_replaced_and_not_changed(self, data: st.DataObject) -> None:
@@ -226,9 +230,9 @@ class ChannelLaws:
         channel = self._declared()
         known: list[tuple[object, object]] = []
         for operation in self._history(data):
-            if isinstance(operation, Write):
+            if isinstance(operation, UpdateCall):
                 known += [(value, deepcopy(value)) for value in operation.values]
-            act(channel, operation)
+            apply(channel, operation)
             for value, copied in known:
                 assert value == copied, f"{channel!r} changed {copied!r} in place with {operation}"
             if channel.is_available():
@@ -244,7 +248,7 @@ class ChannelLaws:
         """The channel after anything that can happen to it."""
         channel = self._declared()
         for operation in self._history(data):
-            act(channel, operation)
+            apply(channel, operation)
         return channel
 
     def _history(self, data: st.DataObject) -> list[Operation]:
@@ -258,15 +262,15 @@ class ChannelLaws:
 
     @cached_property
     def _folded(self) -> st.SearchStrategy[Any]:
-        return self.updates().filter(lambda update: inside_of(update) is MISSING)
+        return self.updates().filter(lambda update: overwrite_value(update) is MISSING)
 
     @cached_property
-    def _writes(self) -> st.SearchStrategy[Write]:
-        return st.builds(Write, self._several | self._several.map(tuple))
+    def _writes(self) -> st.SearchStrategy[UpdateCall]:
+        return st.builds(UpdateCall, self._several | self._several.map(tuple))
 
     @cached_property
     def _operations(self) -> st.SearchStrategy[Operation]:
-        return st.one_of(self._writes, st.just(Write(())), st.just(Consume()), st.just(Finish()))
+        return st.one_of(self._writes, st.just(UpdateCall(())), st.just(ConsumeCall()), st.just(FinishCall()))
 
     @cached_property
     def _histories(self) -> st.SearchStrategy[list[Operation]]:
@@ -274,31 +278,31 @@ class ChannelLaws:
 
 
 @dataclass(frozen=True)
-class Seen:
+class ChannelContents:
     """What can be seen of a channel at one moment; `MISSING` where there is nothing."""
 
     value: object
     stored: object
 
 
-def look(channel: Channel) -> Seen:
+def contents_of(channel: Channel) -> ChannelContents:
     """What can be seen now, as a copy that stays as it is."""
     try:
         value = channel.get()
     except EmptyChannelError:
         value = MISSING
-    return Seen(deepcopy(value), deepcopy(channel.checkpoint()))
+    return ChannelContents(deepcopy(value), deepcopy(channel.checkpoint()))
 
 
-def act(channel: Channel, operation: Operation) -> bool | type[Exception]:
+def apply(channel: Channel, operation: Operation) -> bool | type[Exception]:
     """Do it. Returns what the channel returned, or the type of what its `update` raised."""
-    if isinstance(operation, Write):
+    if isinstance(operation, UpdateCall):
         try:
             changed = channel.update(operation.values)
         except Exception as error:  # a user's reducer may raise anything
             return type(error)
     else:
-        changed = channel.consume() if isinstance(operation, Consume) else channel.finish()
+        changed = channel.consume() if isinstance(operation, ConsumeCall) else channel.finish()
     assert isinstance(changed, bool), f"{channel!r} returned {changed!r} for {operation}, which is no bool"
     return changed
 
@@ -318,8 +322,12 @@ def _declared_alike(twin: Channel, channel: Channel) -> None:
 
 def _behave_alike(one: Channel, other: Channel, history: Iterable[Operation]) -> None:
     """They show, store and answer the same, now and through a history."""
-    assert look(one) == look(other), f"{one!r} and {other!r} differ: {look(one)} and {look(other)}"
+    assert contents_of(one) == contents_of(other), (
+        f"{one!r} and {other!r} differ: {contents_of(one)} and {contents_of(other)}"
+    )
     for operation in history:
-        outcomes = act(one, operation), act(other, operation)
+        outcomes = apply(one, operation), apply(other, operation)
         assert outcomes[0] == outcomes[1], f"{one!r} and {other!r} answer {operation} with {outcomes}"
-        assert look(one) == look(other), f"they differ after {operation}: {look(one)} and {look(other)}"
+        assert contents_of(one) == contents_of(other), (
+            f"they differ after {operation}: {contents_of(one)} and {contents_of(other)}"
+        )

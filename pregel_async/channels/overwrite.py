@@ -11,35 +11,35 @@ from .abc import MISSING, BaseChannel
 
 T = TypeVar("T")
 
-_KINDS: Final = (Overwrite, dict)
-_MARK: Final = "__overwrite__"
+_OVERWRITE_TYPES: Final = (Overwrite, dict)
+_DICT_KEY: Final = "__overwrite__"
 
 
-def written(value: T) -> T:
+def unwrap_overwrite(value: T) -> T:
     """What a write brings to a channel that has no fold.
 
     A dict is never taken for an overwrite here. It could be anybody's data, and nothing is gained by the spelling.
     """
     if isinstance(value, Overwrite):
-        meant: T = value.value
-        return meant
+        unwrapped: T = value.value
+        return unwrapped
     return value
 
 
-def overwritten(channel: BaseChannel[Any, Any, Any], values: Sequence[object], *, spelled: bool = True) -> Any:
+def find_overwrite(channel: BaseChannel[Any, Any, Any], values: Sequence[object], *, accept_dicts: bool = True) -> Any:
     """The value that one of a superstep's writes puts in place of all others; `MISSING` when there is none.
 
     Args:
-        spelled: dicts that spell an overwrite count as well.
+        accept_dicts: dicts that spell an overwrite count as well.
 
     Raises:
         InvalidUpdateError: there are two, and it would be left to chance which one stays.
     """
     found: Any = MISSING
     for value in values:
-        if not isinstance(value, _KINDS if spelled else Overwrite):
+        if not isinstance(value, _OVERWRITE_TYPES if accept_dicts else Overwrite):
             continue
-        inside = inside_of(value)
+        inside = overwrite_value(value)
         if inside is MISSING:
             continue
         if found is not MISSING:
@@ -53,7 +53,7 @@ def overwritten(channel: BaseChannel[Any, Any, Any], values: Sequence[object], *
     return found
 
 
-def inside_of(value: object) -> Any:
+def overwrite_value(value: object) -> Any:
     """What is in an overwrite, however it is spelled; `MISSING` for any other value.
 
     A dict stands for an overwrite only if it says nothing else: with one more key it is data.
@@ -63,9 +63,9 @@ def inside_of(value: object) -> Any:
     if not isinstance(value, Mapping):
         return MISSING
     if len(value) == 1:
-        return value.get(_MARK, MISSING)
+        return value.get(_DICT_KEY, MISSING)
     if len(value) == 2 and "value" in value:
         mark = value.get("type")
-        if isinstance(mark, str) and mark == _MARK:  # an array compares element by element
+        if isinstance(mark, str) and mark == _DICT_KEY:  # an array compares element by element
             return value["value"]
     return MISSING

@@ -11,11 +11,11 @@ from typing import Annotated, Any, NotRequired, Required, Self, cast, get_args, 
 from ..errors import EmptyChannelError
 from .abc import MISSING, BaseChannel, Update, Value
 from .fold import left_fold
-from .overwrite import overwritten
-from .single import Holding
+from .overwrite import find_overwrite
+from .single import OptionalValue
 
 
-class Reduced(Holding[Value, Update]):
+class ReducedValue(OptionalValue[Value, Update]):
     """A value that writes are merged into: where it starts, and that it is held, shown and stored as it is.
 
     A type that can be made without arguments is where the fold starts (an empty list, 0), and what is shown before the
@@ -24,16 +24,16 @@ class Reduced(Holding[Value, Update]):
     superstep.
     """
 
-    __slots__ = ("_start",)
+    __slots__ = ("_make_empty",)
 
     expires = False
 
-    _start: Callable[[], Value] | None
+    _make_empty: Callable[[], Value] | None
     """Makes what is shown until the first write: that is not held, and is made anew for each reader."""
 
     def __init__(self, typ: object) -> None:
         super().__init__(typ)
-        self._start = maker_of(typ)
+        self._make_empty = empty_value_factory(typ)
 
     @abstractmethod
     def _fold(self, value: Value, updates: Sequence[Update]) -> Value:
@@ -43,24 +43,24 @@ class Reduced(Holding[Value, Update]):
         value = self._value
         if value is not MISSING:
             return value
-        if self._start is None:
+        if self._make_empty is None:
             raise EmptyChannelError(self.key)
-        return self._start()
+        return self._make_empty()
 
     def is_available(self) -> bool:
-        return self._value is not MISSING or self._start is not None
+        return self._value is not MISSING or self._make_empty is not None
 
     def update(self, values: Sequence[Update]) -> bool:
         if not values:
             return False
-        value = overwritten(self, values)
+        value = find_overwrite(self, values)
         if value is MISSING:
             value = self._value
             if value is MISSING:
-                if self._start is None:
+                if self._make_empty is None:
                     value, values = cast("Value", values[0]), values[1:]
                 else:
-                    value = self._start()
+                    value = self._make_empty()
             if values:
                 value = self._fold(value, values)
         # Assigned when the whole fold is done: a reducer that raises leaves the channel as it was.
@@ -69,14 +69,18 @@ class Reduced(Holding[Value, Update]):
 
     def fresh(self) -> Self:
         twin = super().fresh()
-        twin._start = self._start
+        twin._make_empty = self._make_empty
         return twin
 
     def same_declaration(self, other: BaseChannel[Any, Any, Any]) -> bool:
-        return super().same_declaration(other) and isinstance(other, Reduced) and self._start is other._start
+        return (
+            super().same_declaration(other)
+            and isinstance(other, ReducedValue)
+            and self._make_empty is other._make_empty
+        )
 
 
-class BinaryOperatorAggregate(Reduced[Value, Value]):
+class BinaryOperatorAggregate(ReducedValue[Value, Value]):
     """The left fold of all writes: `op(op(start, first), second)`, and so on from superstep to superstep.
 
     What `Annotated[list[str], operator.add]` becomes.
@@ -118,7 +122,7 @@ class BinaryOperatorAggregate(Reduced[Value, Value]):
         )
 
 
-_CONCRETE: dict[object, type] = {
+_CONCRETE_TYPES: dict[object, type] = {
     collections.abc.Sequence: list,
     collections.abc.MutableSequence: list,
     collections.abc.Set: set,
@@ -128,11 +132,11 @@ _CONCRETE: dict[object, type] = {
 }
 
 
-def maker_of(typ: object) -> Callable[[], Any] | None:
+def empty_value_factory(typ: object) -> Callable[[], Any] | None:
     """What makes an empty value of an annotated type, or None if the type has none."""
     try:
-        bare = _bare(typ)
-        maker = _CONCRETE.get(bare, bare)
+        bare = _runtime_class(typ)
+        maker = _CONCRETE_TYPES.get(bare, bare)
         if not isinstance(maker, type) or maker is object:  # an object() is no value to start a fold with
             return None
         maker()
@@ -141,7 +145,7 @@ def maker_of(typ: object) -> Callable[[], Any] | None:
     return maker
 
 
-def _bare(typ: Any) -> object:
+def _runtime_class(typ: Any) -> object:
     """The class behind an annotation: `list` for `Annotated[Sequence[str], ...]`, for example."""
     while True:
         origin = get_origin(typ)

@@ -10,7 +10,7 @@ from ..types import Overwrite
 from .abc import MISSING, BaseChannel, Missing, Update, Value
 
 
-class Holding(BaseChannel[Value, Update, Value], Generic[Value, Update]):
+class OptionalValue(BaseChannel[Value, Update, Value], Generic[Value, Update]):
     """Stores the value that it holds, as it is. A subclass says what it shows, and what updates do to `_value`."""
 
     __slots__ = ("_value",)
@@ -40,7 +40,7 @@ class Holding(BaseChannel[Value, Update, Value], Generic[Value, Update]):
         return twin
 
 
-class SingleValue(Holding[Value, Value]):
+class SingleValue(OptionalValue[Value, Value]):
     """Shows the value that it holds: the last of a superstep's writes. A subclass says what a superstep without a write
     does (`expires`: the value is gone), and whether one may have several.
 
@@ -77,7 +77,7 @@ class SingleValue(Holding[Value, Value]):
         return True
 
 
-class Guarded(SingleValue[Value]):
+class GuardedValue(SingleValue[Value]):
     """Refuses a second write in one superstep, or keeps the last, as its declaration says.
 
     Attributes:
@@ -102,4 +102,4 @@ class Guarded(SingleValue[Value]):
         return twin
 
     def same_declaration(self, other: BaseChannel[Any, Any, Any]) -> bool:
-        return super().same_declaration(other) and isinstance(other, Guarded) and self.guard == other.guard
+        return super().same_declaration(other) and isinstance(other, GuardedValue) and self.guard == other.guard

@@ -7,7 +7,7 @@ from typing import Any, Self, cast, overload
 
 from ..errors import EmptyChannelError
 from .abc import MISSING, BaseChannel, Missing, Value
-from .overwrite import overwritten
+from .overwrite import find_overwrite
 
 
 class Topic(BaseChannel[Sequence[Value], Value | list[Value], list[Value]]):
@@ -48,9 +48,9 @@ class Topic(BaseChannel[Sequence[Value], Value | list[Value], list[Value]]):
 
     def update(self, values: Sequence[Value | list[Value]]) -> bool:
         before = self._values
-        instead = overwritten(self, values, spelled=False)
-        if instead is not MISSING:
-            self._values = cast("list[Value]", instead if isinstance(instead, list) else [instead])
+        overwrite = find_overwrite(self, values, accept_dicts=False)
+        if overwrite is not MISSING:
+            self._values = cast("list[Value]", overwrite if isinstance(overwrite, list) else [overwrite])
             return True
         # A new list, not the old one extended: the old one was handed out.
         flat: list[Value] = before.copy() if self.accumulate else []

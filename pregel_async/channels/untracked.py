@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any, Self, overload
 
 from .abc import MISSING, Missing, Value
-from .single import Guarded
+from .single import GuardedValue
 
 
-class UntrackedValue(Guarded[Value]):
+class UntrackedValue(GuardedValue[Value]):
     """The value written last, for as long as the run lasts: for connections and other things that no checkpoint can
     hold.
 

@@ -28,7 +28,7 @@ from .._runtime.tasks.injection import check_signature, hints_of, injections_of,
 from ..channels import EphemeralValue, LastValue
 from ..errors import GraphValidationError, InvalidInputError, InvalidUpdateError
 from ..types import END, START, Command
-from .by_name import elsewhere, with_one
+from .importable import call_with_input, picklable_call
 
 __all__ = ["CompiledEntrypoint", "entrypoint"]
 
@@ -131,9 +131,9 @@ class entrypoint:  # noqa: N801  # a decorator, which reads as the word does
             name=name,
             triggers=(START,),
             reads=START,
-            call=elsewhere(with_one, call) if flavour == "process" else call,
+            call=picklable_call(call_with_input, call) if flavour == "process" else call,
             flavour=flavour,
-            writes=_writes,
+            writes=_result_writes,
             injects=injects,
             abandons=abandons(flavour, policies, False),
             retry=policies.retry,
@@ -199,7 +199,7 @@ def _read_command(command: Command) -> list[Write]:
     return []
 
 
-def _writes(result: Any) -> list[Write]:
+def _result_writes(result: Any) -> list[Write]:
     """Both are written, even when they are None: a run that saves None has saved that."""
     if isinstance(result, entrypoint.final):
         return [(END, result.value), (PREVIOUS, result.save)]

@@ -26,7 +26,7 @@ from .._runtime.tasks.kept_results import namespace_of
 from ..errors import ConfigError, GraphValidationError
 from ..policies import CachePolicy, OnTimeout
 from ..types import OnChange
-from .by_name import elsewhere, with_several
+from .importable import call_with_arguments, picklable_call
 
 if TYPE_CHECKING:
     from checkpoint_savers.caches.abc import BaseCache
@@ -63,7 +63,7 @@ class TaskFunction(Generic[P, T_co]):
             name=name,
             triggers=(),
             reads=(),
-            call=elsewhere(with_several, call) if flavour == "process" else _with_arguments(call),
+            call=picklable_call(call_with_arguments, call) if flavour == "process" else _unpack_arguments(call),
             flavour=flavour,
             writes=lambda result: [(RETURN, result)],
             injects=injects,
@@ -142,18 +142,18 @@ class TaskFunction(Generic[P, T_co]):
         return f"<task {self.name!r}>"
 
 
-def _with_arguments(call: Callable[..., Any]) -> Callable[..., Any]:
+def _unpack_arguments(call: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(call)
     def with_arguments(given: tuple[tuple[Any, ...], dict[str, Any]], **injected: Any) -> Any:
         args, kwargs = given
-        names = _positional(call, len(args)) if injected else ()
+        names = _positional_names(call, len(args)) if injected else ()
         rest = {name: value for name, value in injected.items() if name not in kwargs and name not in names}
         return call(*args, **kwargs, **rest)
 
     return with_arguments
 
 
-def _positional(call: Callable[..., Any], count: int) -> tuple[str, ...]:
+def _positional_names(call: Callable[..., Any], count: int) -> tuple[str, ...]:
     """The names of the parameters that so many positional arguments fill."""
     parameters = inspect.signature(call).parameters.values()
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)

@@ -57,7 +57,9 @@ else:
     NodeInputT = TypeVar("NodeInputT")
 
 Destination: TypeAlias = str | Send
-Path: TypeAlias = Callable[..., Destination | Sequence[Destination] | Awaitable[Destination | Sequence[Destination]]]
+RouterFunction: TypeAlias = Callable[
+    ..., Destination | Sequence[Destination] | Awaitable[Destination | Sequence[Destination]]
+]
 Destinations: TypeAlias = Sequence[str] | Mapping[str, str]
 
 
@@ -338,7 +340,7 @@ class StateGraph(GraphSpec, Generic[StateT, InputT, OutputT]):
         return self
 
     def add_conditional_edges(
-        self, source: str, path: Path, path_map: Mapping[Any, str] | Sequence[str] | None = None
+        self, source: str, path: RouterFunction, path_map: Mapping[Any, str] | Sequence[str] | None = None
     ) -> Self:
         """When `source` has run, ask `path` where to go.
 
@@ -375,7 +377,7 @@ class StateGraph(GraphSpec, Generic[StateT, InputT, OutputT]):
         return self.add_edge(START, key)
 
     def set_conditional_entry_point(
-        self, path: Path, path_map: Mapping[Any, str] | Sequence[str] | None = None
+        self, path: RouterFunction, path_map: Mapping[Any, str] | Sequence[str] | None = None
     ) -> Self:
         """Ask `path` where to begin: `add_conditional_edges(START, path, path_map)`."""
         return self.add_conditional_edges(START, path, path_map)

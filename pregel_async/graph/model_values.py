@@ -14,7 +14,7 @@ from typing import Any
 from .._checks.values import Mismatch, mismatch_of, refused_input, refused_update
 from .._core.isolation import own
 from .._core.program import Write
-from ..channels.overwrite import written
+from ..channels.overwrite import unwrap_overwrite
 from ..types import START
 
 
@@ -56,7 +56,7 @@ class ModelValues:
         self._plain = plain
         self.by_field = _validates_by_field(model)
 
-    def of(self, given: dict[str, Any], held: Mapping[str, Any]) -> dict[str, Any] | Mismatch:
+    def validate(self, given: dict[str, Any], held: Mapping[str, Any]) -> dict[str, Any] | Mismatch:
         """Return the values with those that the model makes of them, or where the model refuses them.
 
         Missing required fields are not refused: a node may read less than the whole state. A
@@ -66,7 +66,7 @@ class ModelValues:
             given: by key; keys of other schemas are returned as they are.
             held: what the thread holds, by key.
         """
-        values = {name: written(value) for name, value in given.items() if name in self._plain}
+        values = {name: unwrap_overwrite(value) for name, value in given.items() if name in self._plain}
         if not values:
             return given
         is_whole = all(name in self._plain or name not in self._keys for name in given)
@@ -87,11 +87,11 @@ class ModelValues:
                 wrong = Mismatch((), f"is refused: {type(error).__name__}: {error}") if is_whole else None
             if wrong is not None:
                 return wrong
-            return {**given, **{name: self._alone(name, value) for name, value in values.items()}}
+            return {**given, **{name: self._validate_field(name, value) for name, value in values.items()}}
         counted = values.keys() | (self._plain & (made.model_fields_set - state.keys()))  # set by a validator
         return {**given, **{name: own(getattr(made, name), name) for name in self._keys if name in counted}}
 
-    def _alone(self, name: str, value: Any) -> Any:
+    def _validate_field(self, name: str, value: Any) -> Any:
         """A field's value as the model makes it; as it is where the model's own validators need the other fields."""
         blank = self._model.model_construct()
         try:
@@ -100,10 +100,10 @@ class ModelValues:
             return value
         return getattr(blank, name)
 
-    def of_update(self, writes: list[Write], held: Mapping[str, Any]) -> list[Write]:
+    def validate_update(self, writes: list[Write], held: Mapping[str, Any]) -> list[Write]:
         """Return the writes of an update with the model's values. Raises `InvalidUpdateError`."""
         given = {name: value for name, value in writes if name in self._keys}
-        made = self.of(given, held)
+        made = self.validate(given, held)
         if isinstance(made, Mismatch):
             raise refused_update(made)
         changed = [(name, made[name] if value is given.get(name) else value) for name, value in writes]
@@ -112,12 +112,12 @@ class ModelValues:
     def validator(self) -> Callable[[Mapping[str, Any], list[Write]], list[Write]] | None:
         """What validates an input or update together with what the thread holds (`Program.validate`); None if fields
         are validated by themselves."""
-        return None if self.by_field else self._of_writes
+        return None if self.by_field else self._validate_writes
 
-    def _of_writes(self, held: Mapping[str, Any], writes: list[Write]) -> list[Write]:
+    def _validate_writes(self, held: Mapping[str, Any], writes: list[Write]) -> list[Write]:
         if not writes or writes[0][0] != START:
-            return self.of_update(writes, held)
-        made = self.of(writes[0][1], held)
+            return self.validate_update(writes, held)
+        made = self.validate(writes[0][1], held)
         if isinstance(made, Mismatch):
             raise refused_input(made)
         return [(START, made)]

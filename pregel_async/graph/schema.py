@@ -26,7 +26,7 @@ from .._core.isolation import own
 from .._core.program import Write
 from .._runtime.tasks.injection import hints_of
 from ..channels import MISSING, BaseChannel, BinaryOperatorAggregate, DeltaChannel, LastValue
-from ..channels.overwrite import inside_of, written
+from ..channels.overwrite import overwrite_value, unwrap_overwrite
 from ..errors import EmptyChannelError, GraphValidationError, InvalidInputError, InvalidUpdateError
 from ..managed import ManagedValue, Progress
 from ..types import Overwrite
@@ -105,7 +105,7 @@ def read_schema(kind: Any, role: str, *, managed: bool = True) -> Schema:
     filled_in = {
         name: found
         for name, hint in hints.items()
-        if (found := _managed(f"{cls.__qualname__}.{name}", hint)) is not None
+        if (found := _managed_class(f"{cls.__qualname__}.{name}", hint)) is not None
     }
     if filled_in and not managed:
         raise GraphValidationError(
@@ -119,7 +119,7 @@ def read_schema(kind: Any, role: str, *, managed: bool = True) -> Schema:
         hints=hints,
         channels={name: _channel(f"{cls.__qualname__}.{name}", hint) for name, hint in hints.items()},
         managed=filled_in,
-        shape=_shape(cls),
+        shape=_object_factory(cls),
         fields_of=None if is_typed_dict(cls) else _fields_reader(cls, hints),
     )
 
@@ -136,7 +136,7 @@ def _read_root(kind: Any, role: str) -> Schema:
             "TypedDict, a msgspec.Struct or a pydantic model. A state of one such object is "
             f"Annotated[{kind.__name__}, LastValue]."
         )
-    if _managed(role, kind) is not None:
+    if _managed_class(role, kind) is not None:
         raise GraphValidationError(f"the {role} is a managed value: declare it as a key of a state schema")
     return Schema(
         role=role,
@@ -196,13 +196,13 @@ def merge_channels(channels: dict[str, Channel], more: Schema, managed: dict[str
             )
 
 
-def filled_in(managed: Mapping[str, Managed]) -> tuple[tuple[str, Callable[[int, int], Any]], ...]:
+def managed_readers(managed: Mapping[str, Managed]) -> tuple[tuple[str, Callable[[int, int], Any]], ...]:
     """How the managed values of a schema are made, for a node or a router that reads it."""
 
-    def of_progress(kind: Managed) -> Callable[[int, int], Any]:
+    def reader_of(kind: Managed) -> Callable[[int, int], Any]:
         return lambda step, remaining: kind.get(Progress(step, remaining))
 
-    return tuple((name, of_progress(kind)) for name, kind in managed.items())
+    return tuple((name, reader_of(kind)) for name, kind in managed.items())
 
 
 def input_reader(
@@ -219,7 +219,7 @@ def input_reader(
         return _root_reader(schema, channel, validate=validate)
     hints = schema.hints
     instance = "" if schema.fields_of is None else ", or an instance of it"
-    values_of = values_reader(schema) if validate else _as_they_are
+    values_of = values_reader(schema) if validate else _unchecked
     models = [
         values
         for each in ((schema, state) if validate else ())
@@ -253,7 +253,7 @@ def input_reader(
         for model in models:
             if isinstance(found, Mismatch):
                 break
-            found = model.of(found, {})
+            found = model.validate(found, {})
         if isinstance(found, Mismatch):
             raise refused_input(found)
         return [(channel, found)]
@@ -288,21 +288,21 @@ def key_check(hint: Any, channel: Channel) -> Check | None:
         if check is None:
             return None
         plain = check
-        return lambda value: None if value is None else _guarded(plain, written(value))
+        return lambda value: None if value is None else _check_safely(plain, unwrap_overwrite(value))
     if isinstance(channel, BinaryOperatorAggregate):
-        check = compile_check(_taken_by(channel.op))
+        check = compile_check(_update_annotation(channel.op))
     elif isinstance(channel, DeltaChannel):  # its reducer takes a list of updates
-        arguments = get_args(_taken_by(channel.reducer))
+        arguments = get_args(_update_annotation(channel.reducer))
         check = compile_check(arguments[0]) if len(arguments) == 1 else None
     else:
         check = None
     if check is None:
         return None
     taken = check
-    return lambda value: None if value is None or inside_of(value) is not MISSING else _guarded(taken, value)
+    return lambda value: None if value is None or overwrite_value(value) is not MISSING else _check_safely(taken, value)
 
 
-def _taken_by(reducer: Callable[..., Any]) -> Any:
+def _update_annotation(reducer: Callable[..., Any]) -> Any:
     """The annotation of a reducer's second parameter; `Any` if it has none."""
     try:
         second = list(inspect.signature(reducer).parameters)[1]
@@ -311,14 +311,14 @@ def _taken_by(reducer: Callable[..., Any]) -> Any:
     return hints_of(reducer).get(second, Any)
 
 
-def _guarded(check: Check, value: Any) -> Mismatch | None:
+def _check_safely(check: Check, value: Any) -> Mismatch | None:
     try:
         return check(value)
     except RecursionError:  # it holds itself, or is nested deeper than what can be stored, which says so
         return None
 
 
-def _as_they_are(values: dict[str, Any]) -> dict[str, Any]:
+def _unchecked(values: dict[str, Any]) -> dict[str, Any]:
     return values
 
 
@@ -375,7 +375,7 @@ def update_checker(schemas: Sequence[Schema], channels: Mapping[str, Channel]) -
             check = checks.get(name)
             if check is not None and (wrong := check(value)) is not None:
                 raise refused_update(wrong.inside(name))
-        return writes if model is None or not model.by_field else model.of_update(writes, {})
+        return writes if model is None or not model.by_field else model.validate_update(writes, {})
 
     return check_update
 
@@ -415,7 +415,7 @@ def as_mapping(schema: Schema, given: Any) -> Mapping[str, Any] | None:
     return None
 
 
-def _managed(where: str, hint: Any) -> Managed | None:
+def _managed_class(where: str, hint: Any) -> Managed | None:
     """The class that an annotation names to fill in its key. `where` is the key, as messages say it."""
     if get_origin(hint) is not Annotated:
         return None
@@ -438,13 +438,13 @@ def _channel(where: str, hint: Any) -> Channel:
     base = value_of(base)
     for mark in marks:
         if isinstance(mark, DeltaChannel):
-            if not _takes_two(mark.reducer):
-                raise _two_arguments(where, "the current value and a list of updates", mark.reducer)
-            return mark.of_type(base) if mark.typ is Any else mark.fresh()
+            if not _takes_two_arguments(mark.reducer):
+                raise _reducer_error(where, "the current value and a list of updates", mark.reducer)
+            return mark.with_type(base) if mark.typ is Any else mark.fresh()
         if isinstance(mark, BaseChannel):
             return mark.fresh()
         if isinstance(mark, type) and issubclass(mark, BaseChannel):
-            return _made(where, mark, base)
+            return _instantiate_channel(where, mark, base)
     for mark in marks[:-1]:
         if inspect.isroutine(mark):
             raise GraphValidationError(
@@ -453,12 +453,12 @@ def _channel(where: str, hint: Any) -> Channel:
     last = marks[-1]
     if not callable(last) or isinstance(last, type):
         return LastValue(base)
-    if not _takes_two(last):
-        raise _two_arguments(where, "the current value and the update", last)
+    if not _takes_two_arguments(last):
+        raise _reducer_error(where, "the current value and the update", last)
     return BinaryOperatorAggregate(base, last)
 
 
-def _made(where: str, kind: type[Channel], base: Any) -> Channel:
+def _instantiate_channel(where: str, kind: type[Channel], base: Any) -> Channel:
     if issubclass(kind, DeltaChannel):  # it would take the type for its reducer
         raise GraphValidationError(f"the DeltaChannel of {where} needs its reducer: write DeltaChannel(reducer)")
     try:
@@ -469,11 +469,11 @@ def _made(where: str, kind: type[Channel], base: Any) -> Channel:
         ) from error
 
 
-def _two_arguments(where: str, which: str, reducer: Any) -> GraphValidationError:
+def _reducer_error(where: str, which: str, reducer: Any) -> GraphValidationError:
     return GraphValidationError(f"the reducer of {where} takes two arguments, {which}, and {reducer!r} does not")
 
 
-def _takes_two(call: Callable[..., Any]) -> bool:
+def _takes_two_arguments(call: Callable[..., Any]) -> bool:
     try:
         parameters = list(inspect.signature(call).parameters.values())
     except (TypeError, ValueError):
@@ -485,7 +485,7 @@ def _takes_two(call: Callable[..., Any]) -> bool:
     return len(required) <= 2 and (len(positional) >= 2 or variadic) and not needs_names
 
 
-def coercion(schema: Schema) -> Callable[[Any], Any] | None:
+def state_coercer(schema: Schema) -> Callable[[Any], Any] | None:
     """Makes the schema's own object of what a stream or a call shows; a state that lacks a field that the class
     requires, or that it refuses, is shown as it is. None where a mapping is what the schema says.
 
@@ -504,12 +504,12 @@ def coercion(schema: Schema) -> Callable[[Any], Any] | None:
     return coerce
 
 
-def completion(schema: Schema) -> Callable[[Any], Any] | None:
+def state_completer(schema: Schema) -> Callable[[Any], Any] | None:
     """Makes what `aget_state` shows of a pydantic state: a mapping with the model's defaults and types.
 
     A state that the model refuses is shown as it is. None for states of other kinds.
     """
-    coerce = coercion(schema) if is_model(schema.type) else None
+    coerce = state_coercer(schema) if is_model(schema.type) else None
     if coerce is None:
         return None
 
@@ -522,7 +522,7 @@ def completion(schema: Schema) -> Callable[[Any], Any] | None:
     return complete
 
 
-def _shape(kind: Any) -> Callable[[dict[str, Any]], Any] | None:
+def _object_factory(kind: Any) -> Callable[[dict[str, Any]], Any] | None:
     if is_typed_dict(kind):
         return None
     factories = _factories(kind)
@@ -575,7 +575,7 @@ def _with_defaults(given: dict[str, Any], factories: Mapping[str, Callable[[], A
     return given
 
 
-_FRESH: Final = frozenset((list, dict, set))
+_FRESH_FACTORIES: Final = frozenset((list, dict, set))
 """Factories that return a new object each time, of which no copy is needed."""
 
 
@@ -589,7 +589,7 @@ def _factories(kind: Any) -> dict[str, Callable[[], Any]]:
     else:
         found = {field.name: field.default_factory for field in msgspec.structs.fields(kind)}
     nothing = (None, dataclasses.MISSING, msgspec.NODEFAULT)
-    return {name: made for name, made in found.items() if made not in nothing and made not in _FRESH}
+    return {name: made for name, made in found.items() if made not in nothing and made not in _FRESH_FACTORIES}
 
 
 _NO_DEFAULT = object()

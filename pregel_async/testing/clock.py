@@ -19,7 +19,7 @@ from .._runtime.platform.event_loops import Event, loop, on_asyncio
 START = 1_900_000_000.0
 """Unix seconds at which a virtual clock begins, if it is told nothing else."""
 
-TURNS = 3
+IDLE_TURNS = 3
 """How often an asyncio loop has to come round with everything waiting, before it counts as idle: what one turn makes
 ready, the next runs."""
 
@@ -52,8 +52,8 @@ class VirtualClock:
         self._passed = 0.0
         self._random = random.Random(seed)
         self._lock = threading.Lock()
-        self._sleepers: list[tuple[float, int, _Sleeper]] = []
-        self._numbers = 0
+        self._sleepers: list[tuple[float, int, _PendingSleep]] = []
+        self._count = 0
         self._watched: set[object] = set()
 
     def now(self) -> float:
@@ -66,17 +66,17 @@ class VirtualClock:
         if seconds <= 0:
             await anyio.lowlevel.checkpoint()
             return
-        ways = loop()
-        running = asyncio.get_running_loop() if ways.is_asyncio else None
+        backend = loop()
+        running = asyncio.get_running_loop() if backend.is_asyncio else None
         if getattr(running, "clock", None) is self:
             await asyncio.sleep(seconds)  # the loop's own time is this one
             return
-        sleeper = _Sleeper(ways.event(), ways.caller())
+        sleeper = _PendingSleep(backend.event(), backend.caller())
         with self._lock:
-            self._numbers += 1
-            heappush(self._sleepers, (self._passed + seconds, self._numbers, sleeper))
+            self._count += 1
+            heappush(self._sleepers, (self._passed + seconds, self._count, sleeper))
         if self.autojump is not None:
-            self._watch(running)
+            self._watch_loop(running)
         try:
             await sleeper.event.wait()
         finally:
@@ -108,33 +108,33 @@ class VirtualClock:
 
     def _advance_to(self, moment: float) -> None:
         with self._lock:
-            due: list[_Sleeper] = []
+            due: list[_PendingSleep] = []
             while self._sleepers and self._sleepers[0][0] <= moment:
                 due.append(heappop(self._sleepers)[2])
             self._passed = max(self._passed, moment)
         for sleeper in due:
             sleeper.wake()
 
-    def _next(self) -> float | None:
+    def _next_due(self) -> float | None:
         """When the next that still sleeps is due."""
         with self._lock:
             while self._sleepers and self._sleepers[0][2].awake:
                 heappop(self._sleepers)
             return self._sleepers[0][0] if self._sleepers else None
 
-    def _jump(self) -> bool:
+    def _jump_to_next(self) -> bool:
         """Go to the next sleeper's time. Whether there was one."""
-        moment = self._next()
+        moment = self._next_due()
         if moment is not None:
             self._advance_to(moment)
         return moment is not None
 
-    def _watch(self, running: asyncio.AbstractEventLoop | None) -> None:
+    def _watch_loop(self, running: asyncio.AbstractEventLoop | None) -> None:
         """See to it that somebody looks whether the running loop is idle."""
         if running is not None:
             if running not in self._watched:
                 self._watched.add(running)
-                running.call_soon(_Idle(self, running).look)
+                running.call_soon(_IdleWatcher(self, running).check)
             return
         import trio
 
@@ -147,14 +147,14 @@ class VirtualClock:
         import trio.testing
 
         try:
-            while self._next() is not None:
+            while self._next_due() is not None:
                 await trio.testing.wait_all_tasks_blocked(self.autojump or 0.0)
-                self._jump()
+                self._jump_to_next()
         finally:
             self._watched.discard(run)
 
 
-class _Sleeper:
+class _PendingSleep:
     """Who sleeps, and how to wake it from any thread."""
 
     __slots__ = ("_call", "_thread", "awake", "event")
@@ -181,7 +181,7 @@ def _in_trio() -> bool:
     return trio is not None and trio.lowlevel.in_trio_run()
 
 
-class _Idle:
+class _IdleWatcher:
     """Looks, once per turn of an asyncio loop, whether all its tasks wait; then the clock jumps.
 
     asyncio does not tell when it is idle. A task that could go on waits for nothing, or for a future that is done; so
@@ -192,27 +192,27 @@ class _Idle:
     def __init__(self, clock: VirtualClock, running: asyncio.AbstractEventLoop) -> None:
         self._clock = clock
         self._loop = running
-        self._quiet = 0
-        self._since = 0.0
+        self._quiet_turns = 0
+        self._quiet_since = 0.0
         self._waited_for: set[object] = set()
 
-    def look(self) -> None:
+    def check(self) -> None:
         clock, running = self._clock, self._loop
-        if clock._next() is None:
+        if clock._next_due() is None:
             clock._watched.discard(running)
             return
         waited_for = {_waits_for(task) for task in asyncio.all_tasks(running)}
         same, self._waited_for = waited_for == self._waited_for, waited_for
-        self._quiet = self._quiet + 1 if same and None not in waited_for else 0
-        if self._quiet <= TURNS:
-            self._since = running.time()
-        elif running.time() - self._since >= (clock.autojump or 0.0):
-            self._quiet = 0
-            clock._jump()
+        self._quiet_turns = self._quiet_turns + 1 if same and None not in waited_for else 0
+        if self._quiet_turns <= IDLE_TURNS:
+            self._quiet_since = running.time()
+        elif running.time() - self._quiet_since >= (clock.autojump or 0.0):
+            self._quiet_turns = 0
+            clock._jump_to_next()
         else:
-            running.call_later((clock.autojump or 0.0) / 8, self.look)
+            running.call_later((clock.autojump or 0.0) / 8, self.check)
             return
-        running.call_soon(self.look)
+        running.call_soon(self.check)
 
 
 def _waits_for(task: asyncio.Task[object]) -> object:

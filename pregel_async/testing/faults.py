@@ -40,13 +40,13 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
                 raise ValueError(f"{name} is a number from 0 on, not {getattr(self, name)!r}")
 
 
-When: TypeAlias = Literal["before", "after"]
-WHENS: tuple[When, ...] = ("before", "after")
+FaultTiming: TypeAlias = Literal["before", "after"]
+TIMINGS: tuple[FaultTiming, ...] = ("before", "after")
 
-Kind: TypeAlias = Literal["crash", "cancel", "cancel natively", "fail", "rival"]
+FaultKind: TypeAlias = Literal["crash", "cancel", "cancel natively", "fail", "rival"]
 
 
-class Planned(msgspec.Struct, frozen=True):
+class PlannedFault(msgspec.Struct, frozen=True):
     """Something that goes wrong elsewhere than in a saver's operation.
 
     Attributes:
@@ -56,7 +56,7 @@ class Planned(msgspec.Struct, frozen=True):
         delay: for "rival": how many turns it lets pass first.
     """
 
-    kind: Kind
+    kind: FaultKind
     at: int
     delay: int = 0
 
@@ -71,50 +71,54 @@ class Planned(msgspec.Struct, frozen=True):
         return f"the call is cancelled {how} before step {self.at}"
 
 
-class Plan(msgspec.Struct, frozen=True):
+class FaultPlan(msgspec.Struct, frozen=True):
     """All that goes wrong in one simulation."""
 
-    planned: tuple[Planned, ...] = ()
+    runtime: tuple[PlannedFault, ...] = ()
     storage: tuple[Fault, ...] = ()
 
 
-class Size(msgspec.Struct, frozen=True):
+class RunSize(msgspec.Struct, frozen=True):
     """How large an undisturbed run is: within what a plan draws its places."""
 
     steps: int
     operations: int
-    bodies: int
+    node_starts: int
     calls: int
 
 
-def plan(faults: Faults, size: Size, luck: random.Random) -> Plan:
+def draw_plan(faults: Faults, size: RunSize, rng: random.Random) -> FaultPlan:
     """Draw what goes wrong, and where, in a run of about this size."""
-    planned: list[Planned] = []
+    runtime: list[PlannedFault] = []
     storage: list[Fault] = []
 
     def step() -> int:
-        return luck.randint(1, size.steps + 5)
+        return rng.randint(1, size.steps + 5)
 
     def operation() -> int:
-        return luck.randint(1, size.operations + 2)
+        return rng.randint(1, size.operations + 2)
 
-    for _ in range(luck.randint(0, faults.crashes)):
-        if luck.random() < 0.6:
-            planned.append(Planned("crash", step()))
+    for _ in range(rng.randint(0, faults.crashes)):
+        if rng.random() < 0.6:
+            runtime.append(PlannedFault("crash", step()))
         else:
-            storage.append(Fault(how="crash", at=operation(), on="any", when=luck.choice(WHENS)))
-    ways: tuple[Kind, ...] = ("cancel", "cancel natively")
-    planned += [Planned(luck.choice(ways), step()) for _ in range(luck.randint(0, faults.cancellations))]
-    for _ in range(luck.randint(0, faults.storage)):
-        many = luck.choice((1, 1, 2, 5))
-        when: When = luck.choice(WHENS) if many == 1 else "before"
-        storage.append(Fault(how="fail" if many == 1 else "lose", at=operation(), on="any", when=when, operations=many))
-    for _ in range(luck.randint(0, faults.stalls)):
-        seconds = luck.choice((0.5, 12.0, 45.0, 100.0))
-        storage.append(Fault(how="slow", at=operation(), on="any", operations=luck.choice((1, 3, 8)), seconds=seconds))
-    planned += [
-        Planned("rival", luck.randint(1, size.calls + 1), luck.randint(0, max(1, size.steps // 2)))
-        for _ in range(luck.randint(0, faults.rivals))
+            storage.append(Fault(how="crash", at=operation(), on="any", when=rng.choice(TIMINGS)))
+    cancels: tuple[FaultKind, ...] = ("cancel", "cancel natively")
+    runtime += [PlannedFault(rng.choice(cancels), step()) for _ in range(rng.randint(0, faults.cancellations))]
+    for _ in range(rng.randint(0, faults.storage)):
+        count = rng.choice((1, 1, 2, 5))
+        when: FaultTiming = rng.choice(TIMINGS) if count == 1 else "before"
+        storage.append(
+            Fault(how="fail" if count == 1 else "lose", at=operation(), on="any", when=when, operations=count)
+        )
+    for _ in range(rng.randint(0, faults.stalls)):
+        seconds = rng.choice((0.5, 12.0, 45.0, 100.0))
+        storage.append(Fault(how="slow", at=operation(), on="any", operations=rng.choice((1, 3, 8)), seconds=seconds))
+    runtime += [
+        PlannedFault("rival", rng.randint(1, size.calls + 1), rng.randint(0, max(1, size.steps // 2)))
+        for _ in range(rng.randint(0, faults.rivals))
     ]
-    planned += [Planned("fail", luck.randint(1, size.bodies + 1)) for _ in range(luck.randint(0, faults.failures))]
-    return Plan(tuple(planned), tuple(storage))
+    runtime += [
+        PlannedFault("fail", rng.randint(1, size.node_starts + 1)) for _ in range(rng.randint(0, faults.failures))
+    ]
+    return FaultPlan(tuple(runtime), tuple(storage))

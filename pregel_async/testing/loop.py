@@ -23,7 +23,7 @@ from .threads import Turn, lockstep
 
 Ts = TypeVarTuple("Ts")
 
-LIMIT = 1_000_000
+MAX_STEPS = 1_000_000
 """Steps after which a loop counts as one that never ends."""
 
 
@@ -49,21 +49,21 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     _ready: Any  # a list in place of a deque: what is next is taken from anywhere
     _scheduled: list[asyncio.TimerHandle]
 
-    def __init__(self, clock: VirtualClock, luck: random.Random, *, limit: int = LIMIT) -> None:
+    def __init__(self, clock: VirtualClock, luck: random.Random, *, limit: int = MAX_STEPS) -> None:
         super().__init__()
         self.clock = clock
         self.steps = 0
         self.errors: list[str] = []
         self.before_step: Callable[[int], object] | None = None
         self.turns: set[Turn] = set()
-        self._next: Turn | None = None
-        self._numbers = 0
-        self.set_task_factory(_Task.made)
-        self._luck = luck.random
-        self._limit = limit
+        self._next_turn: Turn | None = None
+        self._count = 0
+        self.set_task_factory(_NumberedTask.create)
+        self._draw = luck.random
+        self._max_steps = limit
         self._ready = []
         self._thread = threading.get_ident()
-        self.set_exception_handler(self._keep)
+        self.set_exception_handler(self._record_error)
 
     def run(self, work: Any) -> Any:
         """Run a coroutine to its end."""
@@ -71,20 +71,20 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             try:
                 result = self.run_until_complete(work)
             except BaseException:
-                self._end()
+                self._cancel_remaining()
                 raise
             self.run_until_complete(self.shutdown_asyncgens())
             return result
 
-    def _end(self) -> None:
+    def _cancel_remaining(self) -> None:
         """Cancel what is left, and let it clean up as far as it can."""
-        self._limit, self.before_step = self.steps + 10_000, None
+        self._max_steps, self.before_step = self.steps + 10_000, None
         left = asyncio.all_tasks(self)
         while left:
             for task in sorted(left, key=_number):
                 task.cancel()
             try:
-                self.run_until_complete(_all_of(left))
+                self.run_until_complete(_wait_for_all(left))
             except StuckError:
                 return  # it will not let itself be ended
             left = asyncio.all_tasks(self)
@@ -106,7 +106,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         thread has noticed it by then, no seed could tell.
         """
         if now:
-            self._next = turn
+            self._next_turn = turn
         else:
             self.call_soon(turn.take)
 
@@ -114,8 +114,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     def _run_once(self) -> None:
         ready, scheduled, clock = self._ready, self._scheduled, self.clock
-        if self._next is not None:
-            turn, self._next = self._next, None
+        if self._next_turn is not None:
+            turn, self._next_turn = self._next_turn, None
             turn.take()
         while True:
             while scheduled and (scheduled[0]._cancelled or scheduled[0]._when <= clock._passed):  # type: ignore[attr-defined]  # asyncio's own fields, which typeshed leaves out
@@ -126,19 +126,19 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             if ready:
                 break
             if not scheduled:
-                raise StuckError(self._stuck("everything waits, and nothing can wake it"))
+                raise StuckError(self._describe_stuck("everything waits, and nothing can wake it"))
             clock._advance_to(scheduled[0].when())
-        handle = ready.pop(self._place() if len(ready) > 1 else 0)
+        handle = ready.pop(self._draw_ready_index() if len(ready) > 1 else 0)
         if handle._cancelled:
             return
         self.steps = steps = self.steps + 1
-        if steps > self._limit:
-            raise StuckError(self._stuck(f"{steps} steps, and no end"))
+        if steps > self._max_steps:
+            raise StuckError(self._describe_stuck(f"{steps} steps, and no end"))
         if self.before_step is not None:
             self.before_step(steps)
         handle._run()
 
-    def _place(self) -> int:
+    def _draw_ready_index(self) -> int:
         """Where what is to run next stands.
 
         Drawn from the tasks and threads in the order in which they began, and the first of the callbacks. The order in
@@ -148,18 +148,18 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         first = True
         for place, handle in enumerate(self._ready):
             owner = getattr(handle._callback, "__self__", None)
-            if isinstance(owner, (_Task, Turn)):
+            if isinstance(owner, (_NumberedTask, Turn)):
                 numbered.append((owner.number, place))
             elif first:
                 first = False
                 numbered.append((0, place))
         numbered.sort()
-        return numbered[int(self._luck() * len(numbered))][1]
+        return numbered[int(self._draw() * len(numbered))][1]
 
     def next_number(self) -> int:
         """For what begins."""
-        self._numbers += 1
-        return self._numbers
+        self._count += 1
+        return self._count
 
     def _process_events(self, event_list: object) -> None:
         """There are none: no files, no sockets."""
@@ -170,35 +170,35 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
         """It is dropped when it is due."""
 
-    def _keep(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    def _record_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
         self.errors.append(
             f"{context.get('message')}" + ("" if error is None else f": {type(error).__name__}: {error}")
         )
 
-    def _stuck(self, why: str) -> str:
+    def _describe_stuck(self, why: str) -> str:
         tasks = [
             getattr(task.get_coro(), "__qualname__", "a task") for task in sorted(asyncio.all_tasks(self), key=_number)
         ]
         return f"{why}; tasks that have not ended: {', '.join(tasks) or 'none'}"
 
 
-class _Task(asyncio.Task[Any]):
+class _NumberedTask(asyncio.Task[Any]):
     """A task that knows how many began before it."""
 
     number: int
 
     @classmethod
-    def made(cls, loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> _Task:
+    def create(cls, loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> _NumberedTask:
         assert isinstance(loop, SimulatedLoop)
         made = cls(work, loop=loop, **options)
         made.number = loop.next_number()
         return made
 
 
-async def _all_of(tasks: set[asyncio.Task[Any]]) -> None:
+async def _wait_for_all(tasks: set[asyncio.Task[Any]]) -> None:
     await asyncio.wait(tasks)
 
 
 def _number(task: asyncio.Task[Any]) -> int:
-    return task.number if isinstance(task, _Task) else 0
+    return task.number if isinstance(task, _NumberedTask) else 0

@@ -29,7 +29,7 @@ from checkpoint_savers.saver_port import PAGE
 
 T = TypeVar("T")
 
-Verb: TypeAlias = Literal[
+SaverVerb: TypeAlias = Literal[
     "claim",
     "renew",
     "commit",
@@ -50,7 +50,7 @@ Verb: TypeAlias = Literal[
 ]
 """What a saver is asked to do; see `checkpoint_savers.BaseCheckpointSaver`."""
 
-WRITES: frozenset[Verb] = frozenset(
+WRITES: frozenset[SaverVerb] = frozenset(
     ("claim", "renew", "commit", "record", "release", "rewrite", "update_thread", "load", "erase", "delete")
 )
 """The verbs that change something."""
@@ -67,7 +67,7 @@ class PassingSaver(BaseCheckpointSaver):
         super().__init__(codec=inner.codec, clock=inner.clock)
         self.inner = inner
 
-    async def around(self, verb: Verb, call: Callable[[], Awaitable[T]]) -> T:
+    async def around(self, verb: SaverVerb, call: Callable[[], Awaitable[T]]) -> T:
         """Do one operation: `call` does it on the saver inside, and gives what that returned."""
         return await call()
 
@@ -169,7 +169,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
 
     how: Literal["fail", "lose", "slow", "crash"]
     at: int = 1
-    on: Verb | Literal["write", "any"] = "write"
+    on: SaverVerb | Literal["write", "any"] = "write"
     when: Literal["before", "after"] = "before"
     operations: int = 1
     seconds: float = 0.0
@@ -185,12 +185,12 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
         how = what.get(self.how, f"takes {self.seconds:g} s")
         return f"{self.on} {self.at} {how}" + (f" {self.when} it is stored" if self.how in ("fail", "crash") else "")
 
-    def concerns(self, verb: Verb) -> bool:
+    def concerns(self, verb: SaverVerb) -> bool:
         """Whether operations of this kind are counted."""
         return self.on in (verb, "any") or (self.on == "write" and verb in WRITES)
 
 
-class Sleeper(Protocol):
+class SupportsSleep(Protocol):
     """What a slow saver waits by: a `VirtualClock`, or another `World`."""
 
     async def sleep(self, seconds: float) -> None: ...
@@ -215,11 +215,11 @@ class FaultySaver(PassingSaver):
         crashed: the process is dead.
     """
 
-    def __init__(self, inner: BaseCheckpointSaver, *faults: Fault, clock: Sleeper | None = None) -> None:
+    def __init__(self, inner: BaseCheckpointSaver, *faults: Fault, clock: SupportsSleep | None = None) -> None:
         super().__init__(inner)
         if clock is None and any(fault.how == "slow" for fault in faults):
             raise ValueError("a slow saver needs a clock to wait by: FaultySaver(..., clock=VirtualClock())")
-        self.operations: list[Verb] = []
+        self.operations: list[SaverVerb] = []
         self.happened: list[Fault] = []
         self.crashed = False
         self._clock = clock
@@ -246,14 +246,14 @@ class FaultySaver(PassingSaver):
         self._held.clear()
 
     async def claim(self, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Claim:
-        async def take() -> Claim:
+        async def claim_inner() -> Claim:
             claim = await self.inner.claim(thread_id, owner, now=now, expires_at=expires_at)
             self._held[thread_id] = claim
             return claim
 
-        return await self.around("claim", take)
+        return await self.around("claim", claim_inner)
 
-    async def around(self, verb: Verb, call: Callable[[], Awaitable[T]]) -> T:
+    async def around(self, verb: SaverVerb, call: Callable[[], Awaitable[T]]) -> T:
         if self.crashed:
             raise Crash(f"{verb}: the process is dead")
         self.operations.append(verb)
@@ -273,7 +273,7 @@ class FaultySaver(PassingSaver):
                 raise self._error(fault, verb)
         return result
 
-    def _due(self, verb: Verb) -> list[Fault]:
+    def _due(self, verb: SaverVerb) -> list[Fault]:
         due: list[Fault] = []
         for place, fault in enumerate(self._faults):
             if fault.concerns(verb):
@@ -283,7 +283,7 @@ class FaultySaver(PassingSaver):
                     due.append(fault)
         return due
 
-    def _error(self, fault: Fault, verb: Verb) -> BaseException:
+    def _error(self, fault: Fault, verb: SaverVerb) -> BaseException:
         self.happened.append(fault)
         if fault.how == "crash":
             self.crashed = True

@@ -15,7 +15,7 @@ import msgspec
 from .._runtime.tasks.context import current
 from ..errors import GraphBubbleUp
 
-Outcome: TypeAlias = Literal["running", "returned", "raised", "asked", "cancelled"]
+PlayedOutcome: TypeAlias = Literal["running", "returned", "raised", "asked", "cancelled"]
 
 
 class Returns(msgspec.Struct, frozen=True):
@@ -48,31 +48,31 @@ class Asks(msgspec.Struct, frozen=True):
     question: Any
 
 
-Step: TypeAlias = Returns | Gives | Fails | Waits | Asks
-Attempt: TypeAlias = Step | Sequence[Step]
+ScriptStep: TypeAlias = Returns | Gives | Fails | Waits | Asks
+ScriptedAttempt: TypeAlias = ScriptStep | Sequence[ScriptStep]
 
 
-def returns(value: Any = None) -> Step:
+def returns(value: Any = None) -> ScriptStep:
     """Return this."""
     return Returns(value)
 
 
-def gives(make: Callable[..., Any]) -> Step:
+def gives(make: Callable[..., Any]) -> ScriptStep:
     """Return what `make` makes of the node's input and, after it, of the answers to what the attempt has asked."""
     return Gives(make)
 
 
-def fails(error: BaseException | type[BaseException]) -> Step:
+def fails(error: BaseException | type[BaseException]) -> ScriptStep:
     """Raise this."""
     return Fails(error)
 
 
-def waits(seconds: float) -> Step:
+def waits(seconds: float) -> ScriptStep:
     """Sleep so many seconds, by the clock that the graph was compiled with."""
     return Waits(seconds)
 
 
-def asks(question: Any) -> Step:
+def asks(question: Any) -> ScriptStep:
     """Ask a person (`interrupt`), and go on with the answer: `gives` is told it."""
     return Asks(question)
 
@@ -97,7 +97,7 @@ class Played(msgspec.Struct, kw_only=True):
     input: Any
     attempt: int
     at: float
-    outcome: Outcome = "running"
+    outcome: PlayedOutcome = "running"
 
 
 class Script:
@@ -117,14 +117,14 @@ class Script:
         ScriptEndedError: in the node, when it runs once more than was written down.
     """
 
-    def __init__(self, *attempts: Attempt, repeats: bool = False) -> None:
+    def __init__(self, *attempts: ScriptedAttempt, repeats: bool = False) -> None:
         self.calls: list[Played] = []
-        self._attempts: list[Sequence[Step]] = [
+        self._attempts: list[Sequence[ScriptStep]] = [
             each if isinstance(each, Sequence) else (each,) for each in (attempts or (returns(),))
         ]
         self._repeats = repeats
         self._next = 0
-        self._asking: dict[str, Sequence[Step]] = {}
+        self._awaiting_answers: dict[str, Sequence[ScriptStep]] = {}
 
     @property
     def left(self) -> int:
@@ -139,9 +139,9 @@ class Script:
             node=running.task.node.name, task_id=info.task_id, input=given, attempt=info.node_attempt, at=world.now()
         )
         self.calls.append(played)
-        steps = self._asking.pop(info.task_id, None)
+        steps = self._awaiting_answers.pop(info.task_id, None)
         if steps is None:
-            steps = self._take(played)
+            steps = self._next_steps(played)
         answers: list[Any] = []
         try:
             for step in steps:
@@ -161,7 +161,7 @@ class Script:
                         return made
         except GraphBubbleUp:
             played.outcome = "asked"
-            self._asking[info.task_id] = steps
+            self._awaiting_answers[info.task_id] = steps
             raise
         except anyio.get_cancelled_exc_class():
             played.outcome = "cancelled"
@@ -172,7 +172,7 @@ class Script:
         played.outcome = "returned"
         return None
 
-    def _take(self, played: Played) -> Sequence[Step]:
+    def _next_steps(self, played: Played) -> Sequence[ScriptStep]:
         if self.left == 0:
             if self._repeats:
                 return self._attempts[-1]

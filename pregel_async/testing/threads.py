@@ -49,20 +49,20 @@ class Turn:
         number: how many tasks and threads began before it.
     """
 
-    _here = threading.local()
+    _local = threading.local()
 
     def __init__(self, loop: SteppedLoop) -> None:
         self.number = loop.next_number()
         self._loop = loop
-        self._go = threading.Semaphore(0)
-        self._back = threading.Semaphore(0)
-        self._leaves = False  # with what is posted next
-        self._over = False
+        self._turn_granted = threading.Semaphore(0)
+        self._turn_returned = threading.Semaphore(0)
+        self._returns_turn_on_post = False  # with what is posted next
+        self._loop_ended = False
 
     def take(self) -> None:
         """On the loop: let the thread run until it waits for the loop, or has ended."""
-        self._go.release()
-        if not self._back.acquire(timeout=PATIENCE):
+        self._turn_granted.release()
+        if not self._turn_returned.acquire(timeout=PATIENCE):
             raise RuntimeError(
                 f"a plain function ran for more than {PATIENCE:g} seconds in one go, and in a simulation all else "
                 "waits for it: it waits itself for another thread, perhaps. Make it async, or leave it out"
@@ -70,28 +70,28 @@ class Turn:
 
     def end(self) -> None:
         """The loop has ended, and the thread gets no more turns: it is to end too."""
-        self._over = True
-        self._go.release()
+        self._loop_ended = True
+        self._turn_granted.release()
 
     # ---- in the thread ---------------------------------------------------------------------------------------------
 
     def run(self, call: Callable[..., Any], args: tuple[Any, ...], backend: type[Any]) -> Any:
         """The function, from its first turn to its last."""
-        self._go.acquire()
+        self._turn_granted.acquire()
         self._loop.turns.add(self)
         known = vars(anyio_loops.threadlocals)
         before = dict(known)
-        Turn._here.turn = self
+        Turn._local.turn = self
         try:
             with anyio_loops.claim_worker_thread(backend, self._loop):
                 known.update({name: value for name, value in before.items() if name not in known})
                 return call(*args)
         finally:
             known.update(before)
-            del Turn._here.turn
+            del Turn._local.turn
             self._loop.turns.discard(self)
-            self._leaves = True
-            Turn._here.last = self
+            self._returns_turn_on_post = True
+            Turn._local.last = self
 
     def ask(self, call: Callable[[Callable[..., Any]], Any], asked: Callable[..., Any], *, waits: bool) -> Any:
         """Have something done on the loop. `call` posts it and waits until it is done."""
@@ -109,33 +109,33 @@ class Turn:
             finally:
                 self._loop.take_turn(self)
 
-        self._leaves = True
-        Turn._here.last = self
+        self._returns_turn_on_post = True
+        Turn._local.last = self
         try:
             return call(wait if waits else at_once)
         finally:
-            self._go.acquire()
-            if self._over:
+            self._turn_granted.acquire()
+            if self._loop_ended:
                 raise RuntimeError("the simulation has ended, and left this thread behind")
 
     @classmethod
     def current(cls) -> Turn | None:
         """That of the running thread."""
-        return getattr(cls._here, "turn", None)
+        return getattr(cls._local, "turn", None)
 
     @classmethod
     def posted(cls) -> None:
         """In any thread: something was given to the loop. A thread that was to wait after it waits now."""
-        last: Turn | None = getattr(cls._here, "last", None)
-        if last is not None and last._leaves:
-            last._leaves = False
-            cls._here.last = None
-            last._back.release()
+        last: Turn | None = getattr(cls._local, "last", None)
+        if last is not None and last._returns_turn_on_post:
+            last._returns_turn_on_post = False
+            cls._local.last = None
+            last._turn_returned.release()
 
 
-_NAME = "asyncio"
+_BACKEND_NAME = "asyncio"
 _users: list[SteppedLoop] = []
-_gate = threading.Lock()
+_users_lock = threading.Lock()
 
 
 @contextlib.contextmanager
@@ -145,24 +145,24 @@ def lockstep(loop: SteppedLoop) -> Generator[None]:
     anyio is asked by name for what runs threads on asyncio, and is given this in its place, which does as the original
     on all other loops.
     """
-    with _gate:
-        original = anyio_loops.get_async_backend(_NAME)
-        if not issubclass(original, _Marked):
-            anyio_loops.loaded_backends[_NAME] = _backend_beside(original)
+    with _users_lock:
+        original = anyio_loops.get_async_backend(_BACKEND_NAME)
+        if not issubclass(original, _SteppedBackend):
+            anyio_loops.loaded_backends[_BACKEND_NAME] = _stepped_backend(original)
         _users.append(loop)
     try:
         yield
     finally:
-        with _gate:
+        with _users_lock:
             for turn in list(loop.turns):
                 turn.end()
             _users.remove(loop)
-            backend = anyio_loops.loaded_backends[_NAME]
-            if not _users and issubclass(backend, _Marked):
-                anyio_loops.loaded_backends[_NAME] = backend.original
+            backend = anyio_loops.loaded_backends[_BACKEND_NAME]
+            if not _users and issubclass(backend, _SteppedBackend):
+                anyio_loops.loaded_backends[_BACKEND_NAME] = backend.original
 
 
-class _Then:
+class _TurnAfterLimiter:
     """A limiter of which the turn comes next: what holds its place gives the call to a thread in the same step."""
 
     def __init__(self, limiter: Any, turn: Turn, loop: SteppedLoop) -> None:
@@ -178,14 +178,14 @@ class _Then:
         return await self._limiter.__aexit__(*error)
 
 
-class _Marked:
+class _SteppedBackend:
     original: type[Any]
 
 
-def _backend_beside(original: type[Any]) -> type[Any]:
+def _stepped_backend(original: type[Any]) -> type[Any]:
     """anyio's own way, but for simulated loops."""
 
-    class Simulated(_Marked, original):  # type: ignore[misc]  # anyio's class is not known before it runs
+    class Simulated(_SteppedBackend, original):  # type: ignore[misc]  # anyio's class is not known before it runs
         @classmethod
         async def run_sync_in_worker_thread(
             cls, func: Any, args: Any, abandon_on_cancel: bool = False, limiter: Any = None
@@ -195,7 +195,7 @@ def _backend_beside(original: type[Any]) -> type[Any]:
             if loop is not None:
                 turn = Turn(loop)
                 func, args = partial(turn.run, func, args, cls), ()
-                limiter = _Then(limiter or cls.current_default_thread_limiter(), turn, loop)
+                limiter = _TurnAfterLimiter(limiter or cls.current_default_thread_limiter(), turn, loop)
             return await original.run_sync_in_worker_thread(func, args, abandon_on_cancel, limiter)
 
         @classmethod

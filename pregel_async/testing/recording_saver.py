@@ -15,11 +15,11 @@ from checkpoint_savers.records import CheckpointId, Claim, Commit, Header, Owner
 
 from .saver import PassingSaver
 
-THREAD = "simulated"
+THREAD_ID = "simulated"
 """The id of the thread that simulations run."""
 
 
-class Seen(PassingSaver):
+class RecordingSaver(PassingSaver):
     """Stands before the storage itself, and notes what has been stored there, whoever stored it.
 
     Attributes:
@@ -29,11 +29,11 @@ class Seen(PassingSaver):
         answered: ids of the questions whose answers are stored.
         epoch: of the newest claim.
         held: the thread is claimed, and was not given up.
-        taken: told when somebody takes the thread over from somebody who has not given it up.
+        on_takeover: told when somebody takes the thread over from somebody who has not given it up.
         told: what happened, to be read: appended to by whoever makes the simulation.
     """
 
-    def __init__(self, inner: BaseCheckpointSaver, told: list[str]) -> None:
+    def __init__(self, inner: BaseCheckpointSaver, trace: list[str]) -> None:
         super().__init__(inner)
         self.recorded: set[str] = set()
         self.unrouted: set[str] = set()
@@ -41,51 +41,55 @@ class Seen(PassingSaver):
         self.answered: set[str] = set()
         self.epoch = 0
         self.held = False
-        self.taken: Callable[[], object] | None = None
-        self.told = told
+        self.on_takeover: Callable[[], object] | None = None
+        self.trace = trace
 
     async def claim(self, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Claim:
         owner = Owner(host="the simulation", boot="", pid=0, started="", run_id=owner.run_id)  # the same in each
         claim = await self.inner.claim(thread_id, owner, now=now, expires_at=expires_at)
-        if self.held and self.taken is not None:
-            self.taken()
+        if self.held and self.on_takeover is not None:
+            self.on_takeover()
         self.epoch, self.held = claim.epoch, True
-        self.told.append(f"the thread is claimed, epoch {claim.epoch}")
+        self.trace.append(f"the thread is claimed, epoch {claim.epoch}")
         return claim
 
     async def commit(self, claim: Claim, commit: Commit) -> None:
         await self.inner.commit(claim, commit)
-        self._note(commit.records)
+        self._note_records(commit.records)
         for row in commit.rows:
             entry = Reader(claim.thread_id, row.ns, (row,)).stored(row.checkpoint_id)
             self.recorded.update(entry.results)
             self.committed.add(row.checkpoint_id)
-            self.told.append(f"stored: step {row.step}{_of(row.ns)}, after {', '.join(entry.ran) or 'an input'}")
+            self.trace.append(
+                f"stored: step {row.step}{_of_namespace(row.ns)}, after {', '.join(entry.ran) or 'an input'}"
+            )
         if commit.releases:
             self.held = False
-            self.told.append("the thread is given up, with that commit")
+            self.trace.append("the thread is given up, with that commit")
 
     async def record(self, claim: Claim, records: Sequence[TaskRecord], *, expires_at: float) -> None:
         await self.inner.record(claim, records, expires_at=expires_at)
-        self._note(records)
+        self._note_records(records)
 
     async def release(self, claim: Claim) -> None:
         await self.inner.release(claim)
         self.held = self.held and claim.epoch != self.epoch
-        self.told.append("the thread is given up")
+        self.trace.append("the thread is given up")
 
-    def _note(self, records: Sequence[TaskRecord]) -> None:
+    def _note_records(self, records: Sequence[TaskRecord]) -> None:
         for record in records:
-            entry = read_record(record, THREAD)
+            entry = read_record(record, THREAD_ID)
             self.answered.update(entry.answers)
             if entry.finished:
                 self.recorded.add(record.task_id)
             elif not entry.routed:
                 self.unrouted.add(record.task_id)
-            self.told.append(f"recorded: {entry.name or 'the superstep'} {_what(entry)}{_of(record.ns)}")
+            self.trace.append(
+                f"recorded: {entry.name or 'the superstep'} {_describe_record(entry)}{_of_namespace(record.ns)}"
+            )
 
 
-def _what(entry: TaskEntry) -> str:
+def _describe_record(entry: TaskEntry) -> str:
     if entry.error is not None:
         return f"failed, {entry.error[0]}: {entry.error[1]}"
     if entry.interrupts is not None:
@@ -93,47 +97,47 @@ def _what(entry: TaskEntry) -> str:
     return "finished" if entry.routed else "finished, but for its routers"
 
 
-def _of(ns: str) -> str:
-    return f" of {short(ns)}" if ns else ""
+def _of_namespace(ns: str) -> str:
+    return f" of {short_namespace(ns)}" if ns else ""
 
 
-def short(ns: str) -> str:
+def short_namespace(ns: str) -> str:
     """A namespace, to be read."""
     return "|".join(
         name if not rest else f"{name}:{rest[:8]}" for name, _, rest in (part.partition(":") for part in ns.split("|"))
     )
 
 
-Stored = dict[str, list[dict[str, Any]]]
+StoredCheckpoints = dict[str, list[dict[str, Any]]]
 """By namespace: its checkpoints, oldest first."""
 
 
-async def stored_in(saver: BaseCheckpointSaver) -> Stored:
+async def read_checkpoints(saver: BaseCheckpointSaver) -> StoredCheckpoints:
     """P2: what has to be the same in every run of the same work, with values still encoded.
 
     Of each checkpoint: its number and parent, on which checkpoints of the graphs around it was made, what its channels
     hold, in which version and who saw it, what ran, and the results of the tasks that were planned on it.
     """
-    found: list[tuple[Header, Reader, tuple[TaskRecord, ...]]] = [each async for each in walk(saver, THREAD, None)]
+    found: list[tuple[Header, Reader, tuple[TaskRecord, ...]]] = [each async for each in walk(saver, THREAD_ID, None)]
     found.reverse()
-    places: dict[str, tuple[str, int]] = {}
-    made: Stored = {}
+    positions: dict[str, tuple[str, int]] = {}
+    made: StoredCheckpoints = {}
     rows: dict[str, dict[str, Any]] = {}
     for header, reader, records in found:
         state = reader.state(header.checkpoint_id)
         values = {name: data_of(value) for name, value in state.values.items()}
         listed = made.setdefault(header.ns, [])
-        places[header.checkpoint_id] = (header.ns, len(listed))
+        positions[header.checkpoint_id] = (header.ns, len(listed))
         parents: Mapping[str, str] = header.metadata.get("parents") or {}
         row: dict[str, Any] = {
             "step": header.step,
-            "parent": places.get(header.parent_id or ""),
-            "made on": {ns: places.get(at) for ns, at in parents.items()},
+            "parent": positions.get(header.parent_id or ""),
+            "made on": {ns: positions.get(at) for ns, at in parents.items()},
             "values": values,
             "versions": state.versions,
             "seen": {name: seen for name, seen in state.seen.items() if name in state.values},
             "ran": state.ran,
-            "tips": {ns: places.get(at) for ns, at in state.tips.items()},
+            "tips": {ns: positions.get(at) for ns, at in state.tips.items()},
             "results": {},
             "errors": {},
         }
@@ -144,11 +148,11 @@ async def stored_in(saver: BaseCheckpointSaver) -> Stored:
             for task_id, writes in reader.results(header.checkpoint_id).items():
                 results[task_id] = [(name, values.get(name) if data is None else data) for name, data in writes]
         for record in records:
-            told = read_record(record, THREAD)
-            if told.finished:
-                row["results"][record.task_id] = [write for write in told.writes if not _is_wiring(write[0])]
-            elif told.error is not None:
-                row["errors"][record.task_id] = told.error[:2]
+            entry = read_record(record, THREAD_ID)
+            if entry.finished:
+                row["results"][record.task_id] = [write for write in entry.writes if not _is_wiring(write[0])]
+            elif entry.error is not None:
+                row["errors"][record.task_id] = entry.error[:2]
     return made
 
 
@@ -157,7 +161,7 @@ def _is_wiring(channel: str) -> bool:
     return channel.startswith(("branch:to:", "join:", SENDS))
 
 
-def chain_of(found: Stored, *, gaps: bool) -> str | None:
+def find_chain_error(found: StoredCheckpoints, *, gaps: bool) -> str | None:
     """P6: what is wrong with the root graph's chain of checkpoints: gaps, or more than one branch; None if nothing.
 
     Args:
@@ -173,26 +177,26 @@ def chain_of(found: Stored, *, gaps: bool) -> str | None:
     return None
 
 
-def difference(one: Any, other: Any, codec: Codec, path: str = "") -> str:
+def describe_difference(one: Any, other: Any, codec: Codec, path: str = "") -> str:
     """The first place in which two of them differ, to be read."""
     if isinstance(one, dict) and isinstance(other, dict):
         for key in [*one, *(key for key in other if key not in one)]:
-            here = f"{path}[{short(key) if isinstance(key, str) else key!r}]"
+            here = f"{path}[{short_namespace(key) if isinstance(key, str) else key!r}]"
             if key not in other:
-                return f"{here} is {_shown(one[key], codec)} in the undisturbed run, and missing"
+                return f"{here} is {_show_value(one[key], codec)} in the undisturbed run, and missing"
             if key not in one:
-                return f"{here} is {_shown(other[key], codec)}, and missing in the undisturbed run"
+                return f"{here} is {_show_value(other[key], codec)}, and missing in the undisturbed run"
             if one[key] != other[key]:
-                return difference(one[key], other[key], codec, here)
+                return describe_difference(one[key], other[key], codec, here)
     if isinstance(one, list | tuple) and isinstance(other, list | tuple):
         for place, (left, right) in enumerate(zip(one, other, strict=False)):
             if left != right:
-                return difference(left, right, codec, f"{path}[{place}]")
+                return describe_difference(left, right, codec, f"{path}[{place}]")
         return f"{path} has {len(one)} entries in the undisturbed run, and {len(other)} here"
-    return f"{path} is {_shown(one, codec)} in the undisturbed run, and {_shown(other, codec)} here"
+    return f"{path} is {_show_value(one, codec)} in the undisturbed run, and {_show_value(other, codec)} here"
 
 
-def _shown(value: Any, codec: Codec) -> str:
+def _show_value(value: Any, codec: Codec) -> str:
     if isinstance(value, bytes):
         try:
             return repr(codec.decode(value, channel="it"))
@@ -201,7 +205,7 @@ def _shown(value: Any, codec: Codec) -> str:
     return repr(value)
 
 
-def checkpoint_in(chunk: Mapping[str, Any]) -> CheckpointId | None:
+def checkpoint_of_chunk(chunk: Mapping[str, Any]) -> CheckpointId | None:
     """The checkpoint that a chunk of the `checkpoints` mode tells of."""
     found = (chunk.get("config") or {}).get("configurable", {}).get("checkpoint_id")
     return None if found is None else CheckpointId(found)

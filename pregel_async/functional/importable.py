@@ -7,27 +7,27 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
-Name = tuple[str, str]
+FunctionName = tuple[str, str]
 """A module, and a qualified name in it."""
 
 
-def elsewhere(run: Callable[[Name, Any], Any], call: Callable[..., Any]) -> Callable[[Any], Any]:
+def picklable_call(run: Callable[[FunctionName, Any], Any], call: Callable[..., Any]) -> Callable[[Any], Any]:
     """What does the same as `run` with the function, and can be pickled: it holds the function's name."""
     return partial(run, (call.__module__, call.__qualname__))
 
 
-def with_one(name: Name, value: Any) -> Any:
+def call_with_input(name: FunctionName, value: Any) -> Any:
     """Call the function with one argument."""
-    return _found(name)(value)
+    return _find_function(name)(value)
 
 
-def with_several(name: Name, given: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:
+def call_with_arguments(name: FunctionName, given: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:
     """Call the function with the arguments of a call."""
     args, kwargs = given
-    return _found(name)(*args, **kwargs)
+    return _find_function(name)(*args, **kwargs)
 
 
-def _found(name: Name) -> Callable[..., Any]:
+def _find_function(name: FunctionName) -> Callable[..., Any]:
     module, path = name
     found: Any = import_module(module)
     for part in path.split("."):
