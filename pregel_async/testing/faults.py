@@ -1,4 +1,4 @@
-"""What goes wrong in a simulation: how much of each kind, and the plan that a seed makes of it."""
+"""The faults of a simulation: how many of each kind, and the plan that a seed draws from these numbers."""
 
 from __future__ import annotations
 
@@ -11,20 +11,23 @@ from .saver import Fault
 
 
 class SimulatedFailure(ConnectionError):
-    """A node's code fails, because the plan of its simulation says so. It is of the kind that may be tried again."""
+    """A failure of a node's code that a simulation has planned. Default retry policies retry it."""
 
 
 class Faults(msgspec.Struct, frozen=True, kw_only=True):
-    """At most how many things of each kind go wrong in one simulation. The seed draws how many do, and where.
+    """The maximum number of faults of each kind in one simulation. The seed draws the actual numbers and places.
 
     Attributes:
-        crashes: the process dies at some step of the event loop, or around a write, and a new one takes over.
-        cancellations: the call is cancelled, by a scope or by asyncio's `Task.cancel()`.
-        storage: an operation fails, before or after it was stored; or several in a row.
-        stalls: an operation takes so long that the claim on the thread may lapse.
-        rivals: another process resumes the thread at the same time.
-        failures: the code of a node or of a called task fails at its beginning. 0 by default: code that deals with its
-            tasks' failures, or a graph that does with its nodes', may come to another end by them.
+        crashes: the process dies at a step of the event loop or at a storage operation; a new process continues.
+        cancellations: the call is cancelled, by a cancel scope or by asyncio's `Task.cancel()`.
+        storage: a storage operation fails before or after its effect is stored, or several operations in a row fail.
+        stalls: storage operations take so long that the lease of the thread may expire.
+        rivals: another process resumes the thread during a call.
+        failures: the code of a node or of a called task fails before it begins. 0 by default, because code that
+            handles failures of its tasks or nodes may rightly end with another result after one.
+
+    Raises:
+        ValueError: a number is negative.
     """
 
     crashes: int = 1
@@ -47,13 +50,13 @@ FaultKind: TypeAlias = Literal["crash", "cancel", "cancel natively", "fail", "ri
 
 
 class PlannedFault(msgspec.Struct, frozen=True):
-    """Something that goes wrong elsewhere than in a saver's operation.
+    """A fault that is injected outside of the saver.
 
     Attributes:
-        kind: what.
-        at: before which step of the event loop; for "fail": which beginning of a node's code; for "rival": during which
-            call of the graph. All are counted from 1.
-        delay: for "rival": how many turns it lets pass first.
+        kind: what happens.
+        at: the step of the event loop before which it happens. For "fail", the number of the node execution that fails;
+            for "rival", the number of the graph's call during which the other process runs. All count from 1.
+        delay: for "rival", how many turns of the event loop the other process waits before it starts.
     """
 
     kind: FaultKind
@@ -64,7 +67,7 @@ class PlannedFault(msgspec.Struct, frozen=True):
         if self.kind == "crash":
             return f"the process dies before step {self.at}"
         if self.kind == "fail":
-            return f"the code of a node fails, the {self.at}. that begins"
+            return f"the code of a node fails, at node execution {self.at}"
         if self.kind == "rival":
             return f"another process resumes the thread during call {self.at}, {self.delay} turns late"
         how = "natively" if self.kind == "cancel natively" else "by a scope"
@@ -72,14 +75,26 @@ class PlannedFault(msgspec.Struct, frozen=True):
 
 
 class FaultPlan(msgspec.Struct, frozen=True):
-    """All that goes wrong in one simulation."""
+    """The planned faults of one simulation.
+
+    Attributes:
+        runtime: faults outside of the saver.
+        storage: faults of storage operations.
+    """
 
     runtime: tuple[PlannedFault, ...] = ()
     storage: tuple[Fault, ...] = ()
 
 
 class RunSize(msgspec.Struct, frozen=True):
-    """How large an undisturbed run is: within what a plan draws its places."""
+    """The size of an undisturbed run, which bounds the places that a plan draws.
+
+    Attributes:
+        steps: steps of the event loop.
+        operations: storage operations.
+        node_starts: executions of node and task code.
+        calls: calls of the graph.
+    """
 
     steps: int
     operations: int
@@ -88,7 +103,16 @@ class RunSize(msgspec.Struct, frozen=True):
 
 
 def draw_plan(faults: Faults, size: RunSize, rng: random.Random) -> FaultPlan:
-    """Draw what goes wrong, and where, in a run of about this size."""
+    """Draw the faults of a run of about this size.
+
+    Args:
+        faults: the maximum number of each kind.
+        size: of the undisturbed run. Places are drawn a little beyond it too, as faults make a run longer.
+        rng: makes all the random choices.
+
+    Returns:
+        The plan. Equal arguments and generator states give equal plans.
+    """
     runtime: list[PlannedFault] = []
     storage: list[Fault] = []
 

@@ -1,11 +1,11 @@
-"""`SimulatedLoop`: an asyncio event loop whose time is a virtual clock's, and whose next step is chosen by a seed.
+"""`SimulatedLoop`: an asyncio event loop with virtual time and a schedule that derives from a seed.
 
-asyncio's own loop runs what is ready in the order in which it became ready. That order is one of many that a program
-may meet: real ones depend on the network and the disk. Here each step is drawn. Two promises of asyncio's are kept, on
-which code may rely: callbacks given to `call_soon` run in their order, and a task's steps follow each other. The tasks,
-and the worker threads (`threads.py`), take turns by the seed.
+asyncio's own loop runs callbacks in the order in which they became ready. That is one of many possible orders: in
+production the order depends on the network and the disk. This loop draws each step at random from the tasks and worker
+threads (`threads.py`) that are ready. It keeps the two guarantees of asyncio on which code may rely: callbacks given to
+`call_soon` run in their order, and so do the steps of one task.
 
-When nothing is ready, time jumps to the next timer. There is no network and no disk in this world.
+When nothing is ready, the time jumps to the next timer. The loop has no selector: network and files do not exist.
 """
 
 from __future__ import annotations
@@ -24,29 +24,30 @@ from .threads import Turn, lockstep
 Ts = TypeVarTuple("Ts")
 
 MAX_STEPS = 1_000_000
-"""Steps after which a loop counts as one that never ends."""
+"""Steps after which a run counts as one that never ends."""
 
 
 class StuckError(RuntimeError):
-    """Everything waits, and nothing can ever wake it; or it goes round without end."""
+    """A deadlock (all tasks wait and no timer is pending), or a run that exceeds its number of steps."""
 
 
 class SimulatedLoop(asyncio.BaseEventLoop):
-    """An event loop for one simulation. `run` a coroutine on it, then `close` it.
+    """An event loop for one simulation: `run` a coroutine on it, then `close` it.
 
     Args:
-        clock: its time.
-        luck: draws each step.
-        limit: how many steps it may take.
+        clock: the time of the loop.
+        luck: the random generator that draws each step.
+        limit: the maximum number of steps.
 
     Attributes:
-        steps: how many there were.
-        errors: what callbacks and abandoned tasks have raised, which an ordinary loop would log.
-        turns: of the worker threads that have begun and not ended.
-        before_step: called with the step's number before each.
+        steps: the number of steps so far.
+        errors: messages of errors that an ordinary loop would log: exceptions of callbacks, and of tasks whose
+            exception is never retrieved.
+        turns: the worker threads that have started and not ended.
+        before_step: called before each step with its number, counted from 1.
     """
 
-    _ready: Any  # a list in place of a deque: what is next is taken from anywhere
+    _ready: Any  # a list in place of asyncio's deque, because the next handle is taken from any position
     _scheduled: list[asyncio.TimerHandle]
 
     def __init__(self, clock: VirtualClock, luck: random.Random, *, limit: int = MAX_STEPS) -> None:
@@ -66,7 +67,20 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self.set_exception_handler(self._record_error)
 
     def run(self, work: Any) -> Any:
-        """Run a coroutine to its end."""
+        """Run a coroutine to its end.
+
+        If it raises, all remaining tasks are cancelled, and run until they have cleaned up.
+
+        Args:
+            work: the coroutine.
+
+        Returns:
+            What the coroutine returns.
+
+        Raises:
+            StuckError: nothing can wake the tasks that wait, or the number of steps exceeds the limit.
+            BaseException: what the coroutine raises.
+        """
         with lockstep(self):
             try:
                 result = self.run_until_complete(work)
@@ -77,16 +91,18 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             return result
 
     def _cancel_remaining(self) -> None:
-        """Cancel what is left, and let it clean up as far as it can."""
+        """Cancel the remaining tasks and run them until they have cleaned up, or are stuck."""
+        # A budget of its own, as the limit may be used up; and no more faults, which would hit the clean-up.
         self._max_steps, self.before_step = self.steps + 10_000, None
         left = asyncio.all_tasks(self)
         while left:
-            for task in sorted(left, key=_number):
+            for task in sorted(left, key=_number):  # a set's order would differ from run to run
                 task.cancel()
             try:
                 self.run_until_complete(_wait_for_all(left))
             except StuckError:
-                return  # it will not let itself be ended
+                return  # a task that suppresses its cancellation cannot be ended
+            # Tasks that clean up may have started others.
             left = asyncio.all_tasks(self)
 
     def time(self) -> float:
@@ -100,19 +116,21 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         return handle
 
     def take_turn(self, turn: Turn, *, now: bool = False) -> None:
-        """Let a worker thread run, at a moment that the seed chooses, or in the very next step.
+        """Schedule the next turn of a worker thread.
 
-        A call that was given to a thread begins at once: what it waits for might be cancelled first, and whether the
-        thread has noticed it by then, no seed could tell.
+        Args:
+            turn: the thread's.
+            now: True runs the thread in the very next step; False when the seed draws it.
         """
+        # A new call starts its thread at once: its awaiting task might be cancelled before a drawn step, and whether
+        # the thread had started by then would depend on the operating system, not on the seed.
         if now:
             self._next_turn = turn
         else:
             self.call_soon(turn.take)
 
-    # ---- what asyncio's base class asks of a loop ---------------------------------------------------------------
-
     def _run_once(self) -> None:
+        """Run one step. asyncio's base class calls this in a loop, and the private methods below."""
         ready, scheduled, clock = self._ready, self._scheduled, self.clock
         if self._next_turn is not None:
             turn, self._next_turn = self._next_turn, None
@@ -139,11 +157,12 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         handle._run()
 
     def _draw_ready_index(self) -> int:
-        """Where what is to run next stands.
+        """Draw the position in `_ready` of the handle to run next.
 
-        Drawn from the tasks and threads in the order in which they began, and the first of the callbacks. The order in
-        which they became ready says nothing: those that are cancelled together are so in the order of a set.
+        The candidates are the tasks and threads, and of the plain callbacks only the first, as these keep their order.
         """
+        # Candidates are sorted by the number of their task or thread before the draw. The order in which they became
+        # ready is not reproducible: tasks that are cancelled together become ready in the order of a set.
         numbered: list[tuple[int, int]] = []
         first = True
         for place, handle in enumerate(self._ready):
@@ -157,18 +176,18 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         return numbered[int(self._draw() * len(numbered))][1]
 
     def next_number(self) -> int:
-        """For what begins."""
+        """Return a number for a task or thread that starts, one more than the last."""
         self._count += 1
         return self._count
 
     def _process_events(self, event_list: object) -> None:
-        """There are none: no files, no sockets."""
+        """Do nothing: this loop has no selector, so it has no I/O events."""
 
     def _write_to_self(self) -> None:
-        """Nobody sleeps in a selector who would have to be woken."""
+        """Do nothing: no selector waits that would have to be woken."""
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """It is dropped when it is due."""
+        """Do nothing: `_run_once` drops cancelled timers when they are due."""
 
     def _record_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
@@ -184,7 +203,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
 
 class _NumberedTask(asyncio.Task[Any]):
-    """A task that knows how many began before it."""
+    """A task with the number of tasks and threads that started before it, which orders it among them."""
 
     number: int
 

@@ -1,4 +1,4 @@
-"""What a simulation sees of its storage: what was stored, when, and what must therefore never run again."""
+"""The storage of a simulation: `RecordingSaver` records what was stored, and functions check and compare it."""
 
 from __future__ import annotations
 
@@ -16,21 +16,27 @@ from checkpoint_savers.records import CheckpointId, Claim, Commit, Header, Owner
 from .saver import PassingSaver
 
 THREAD_ID = "simulated"
-"""The id of the thread that simulations run."""
+"""The id of the thread of every simulation."""
 
 
 class RecordingSaver(PassingSaver):
-    """Stands before the storage itself, and notes what has been stored there, whoever stored it.
+    """Records what all processes of a simulation have stored.
+
+    Faults are injected by savers outside of this one, so that it sees only operations that take effect.
+
+    Args:
+        inner: the saver that stores.
+        trace: receives a line for each stored write.
 
     Attributes:
-        recorded: ids of the tasks that have a result.
-        unrouted: of those of which only the routers are left to run.
-        committed: ids of the checkpoints.
+        recorded: ids of the tasks whose result is stored.
+        unrouted: ids of the tasks whose result is stored and whose routers have yet to run.
+        committed: ids of the stored checkpoints.
         answered: ids of the questions whose answers are stored.
-        epoch: of the newest claim.
-        held: the thread is claimed, and was not given up.
-        on_takeover: told when somebody takes the thread over from somebody who has not given it up.
-        told: what happened, to be read: appended to by whoever makes the simulation.
+        epoch: the epoch of the newest lease.
+        held: True while the thread is leased.
+        on_takeover: called when a process acquires a thread whose lease was not released.
+        trace: the lines so far, for people to read.
     """
 
     def __init__(self, inner: BaseCheckpointSaver, trace: list[str]) -> None:
@@ -45,12 +51,13 @@ class RecordingSaver(PassingSaver):
         self.trace = trace
 
     async def claim(self, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Claim:
-        owner = Owner(host="the simulation", boot="", pid=0, started="", run_id=owner.run_id)  # the same in each
+        # Not the real host and process: a ThreadBusyError names them, and one seed gives one trace on every machine.
+        owner = Owner(host="the simulation", boot="", pid=0, started="", run_id=owner.run_id)
         claim = await self.inner.claim(thread_id, owner, now=now, expires_at=expires_at)
         if self.held and self.on_takeover is not None:
             self.on_takeover()
         self.epoch, self.held = claim.epoch, True
-        self.trace.append(f"the thread is claimed, epoch {claim.epoch}")
+        self.trace.append(f"the thread is leased, epoch {claim.epoch}")
         return claim
 
     async def commit(self, claim: Claim, commit: Commit) -> None:
@@ -65,7 +72,7 @@ class RecordingSaver(PassingSaver):
             )
         if commit.releases:
             self.held = False
-            self.trace.append("the thread is given up, with that commit")
+            self.trace.append("the thread is released, with that commit")
 
     async def record(self, claim: Claim, records: Sequence[TaskRecord], *, expires_at: float) -> None:
         await self.inner.record(claim, records, expires_at=expires_at)
@@ -73,8 +80,9 @@ class RecordingSaver(PassingSaver):
 
     async def release(self, claim: Claim) -> None:
         await self.inner.release(claim)
+        # A process that has lost the thread releases an old lease, which leaves the new one in force.
         self.held = self.held and claim.epoch != self.epoch
-        self.trace.append("the thread is given up")
+        self.trace.append("the thread is released")
 
     def _note_records(self, records: Sequence[TaskRecord]) -> None:
         for record in records:
@@ -102,21 +110,35 @@ def _of_namespace(ns: str) -> str:
 
 
 def short_namespace(ns: str) -> str:
-    """A namespace, to be read."""
+    """Shorten the task ids of a checkpoint namespace to 8 digits, for messages.
+
+    Args:
+        ns: the namespace.
+
+    Returns:
+        The shortened namespace.
+    """
     return "|".join(
         name if not rest else f"{name}:{rest[:8]}" for name, _, rest in (part.partition(":") for part in ns.split("|"))
     )
 
 
 StoredCheckpoints = dict[str, list[dict[str, Any]]]
-"""By namespace: its checkpoints, oldest first."""
+"""Checkpoints by namespace, oldest first, in the form that `read_checkpoints` gives them."""
 
 
 async def read_checkpoints(saver: BaseCheckpointSaver) -> StoredCheckpoints:
-    """P2: what has to be the same in every run of the same work, with values still encoded.
+    """Read the parts of all checkpoints that P2 requires to be equal in each run of the same work.
 
-    Of each checkpoint: its number and parent, on which checkpoints of the graphs around it was made, what its channels
-    hold, in which version and who saw it, what ran, and the results of the tasks that were planned on it.
+    For each checkpoint these are: the step, the positions of its parent and of the enclosing graphs' checkpoints, the
+    values of its channels (still encoded), their versions and the versions that nodes have seen, the nodes that ran,
+    and the results and errors of the tasks that were planned on it.
+
+    Args:
+        saver: the saver of the simulation.
+
+    Returns:
+        The checkpoints. Ids of checkpoints are replaced by positions, because they differ from run to run.
     """
     found: list[tuple[Header, Reader, tuple[TaskRecord, ...]]] = [each async for each in walk(saver, THREAD_ID, None)]
     found.reverse()
@@ -143,6 +165,8 @@ async def read_checkpoints(saver: BaseCheckpointSaver) -> StoredCheckpoints:
         }
         listed.append(row)
         rows[header.checkpoint_id] = row
+        # A commit holds the results of the tasks that it closes: they belong to the checkpoint on which these were
+        # planned. A task record of an open superstep is stored with that checkpoint already, below.
         if header.parent_id is not None and header.parent_id in rows:
             results = rows[header.parent_id]["results"]
             for task_id, writes in reader.results(header.checkpoint_id).items():
@@ -157,15 +181,19 @@ async def read_checkpoints(saver: BaseCheckpointSaver) -> StoredCheckpoints:
 
 
 def _is_wiring(channel: str) -> bool:
-    """Whether it is a channel of a state graph's edges. A task's own record has them, a commit's need not."""
+    """Return True for a channel of a state graph's edges. Task records have such writes, commits may leave them out."""
     return channel.startswith(("branch:to:", "join:", SENDS))
 
 
 def find_chain_error(found: StoredCheckpoints, *, gaps: bool) -> str | None:
-    """P6: what is wrong with the root graph's chain of checkpoints: gaps, or more than one branch; None if nothing.
+    """Check that the root graph's checkpoints form one chain without gaps (P6).
 
     Args:
-        gaps: not every step has a checkpoint: only those at which runs ended.
+        found: the checkpoints of the thread.
+        gaps: True allows steps without a checkpoint, as `durability="exit"` stores only the last one of each run.
+
+    Returns:
+        A message that names the first error, or None.
     """
     for place, row in enumerate(found.get("", [])):
         parent = row["parent"]
@@ -178,7 +206,17 @@ def find_chain_error(found: StoredCheckpoints, *, gaps: bool) -> str | None:
 
 
 def describe_difference(one: Any, other: Any, codec: Codec, path: str = "") -> str:
-    """The first place in which two of them differ, to be read."""
+    """Describe the first difference between two values.
+
+    Args:
+        one: the undisturbed run's.
+        other: the disturbed run's.
+        codec: decodes bytes for the message.
+        path: the path of the values in what is compared.
+
+    Returns:
+        A message with the path and both values.
+    """
     if isinstance(one, dict) and isinstance(other, dict):
         for key in [*one, *(key for key in other if key not in one)]:
             here = f"{path}[{short_namespace(key) if isinstance(key, str) else key!r}]"
@@ -206,6 +244,13 @@ def _show_value(value: Any, codec: Codec) -> str:
 
 
 def checkpoint_of_chunk(chunk: Mapping[str, Any]) -> CheckpointId | None:
-    """The checkpoint that a chunk of the `checkpoints` mode tells of."""
+    """Read the checkpoint id of a chunk of the stream mode `checkpoints`.
+
+    Args:
+        chunk: the chunk.
+
+    Returns:
+        The id, or None if the chunk has none.
+    """
     found = (chunk.get("config") or {}).get("configurable", {}).get("checkpoint_id")
     return None if found is None else CheckpointId(found)

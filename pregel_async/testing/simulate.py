@@ -1,8 +1,8 @@
-"""`simulate`: run a graph where time, schedule, faults and crashes come from a seed, and check the promises.
+"""`simulate`: run a graph with time, schedule, faults and crashes that derive from a seed, and check the promises.
 
-First the graph runs undisturbed. Then it runs once more, with what the seed has planned: the process dies, calls are
-cancelled, the database fails or stalls, another process wants the thread. After each the graph is called again, as a
-service would. In the end, what is stored has to be what the undisturbed run has stored, to the byte.
+The graph runs twice: first undisturbed, then with the faults that the seed has planned. The process dies, calls are
+cancelled, the database fails or stalls, another process resumes the thread. After each fault the graph is called again,
+as a service does. In the end both runs must have stored the same checkpoints, to the byte.
 """
 
 from __future__ import annotations
@@ -49,21 +49,21 @@ GraphUnderTest: TypeAlias = "Graph[Any, Any]"
 Answers: TypeAlias = "Callable[[Interrupt], Any] | Mapping[Any, Any] | None"
 
 MAX_CALLS = 300
-"""Calls after which a conversation counts as one that does not end."""
+"""Calls of the graph after which a conversation counts as one that never ends."""
 
 BUSY_RETRY_SECONDS = 11.0
-"""Seconds until a service tries again where another run has the thread."""
+"""Virtual seconds between two calls while another run holds the thread; three outlast a lease."""
 
 TURN_KEY = "simulated_turn"
-"""The key of a checkpoint's metadata that says for which input it was made."""
+"""The metadata key under which checkpoints have the index of the input for which they were made."""
 
 
 class SimulationError(AssertionError):
-    """A promise was broken.
+    """A promise was broken in a simulation. The message has the seed, the planned faults and the trace.
 
     Attributes:
-        simulation: as far as it had come.
-        promise: what was broken, in words.
+        simulation: the simulation up to that point.
+        promise: the broken promise, with its number, and how it was broken.
     """
 
     def __init__(self, simulation: Simulation, promise: str) -> None:
@@ -73,17 +73,17 @@ class SimulationError(AssertionError):
 
 
 class Simulation:
-    """How a simulation went. `str()` of it tells it all.
+    """The record of a simulation. `str()` renders it for people.
 
     Attributes:
-        seed: makes all of it again.
+        seed: repeats the simulation.
         values: the graph's state at the end.
-        failure: type and message of the failure that the graph ends with, disturbed or not; None when it has finished.
-        faults: what was planned to go wrong.
-        trace: what happened, in order: the event loop's step, the time, and what.
-        ran: how often the code of each node and task began, by name.
-        calls: how often the graph was called.
-        seconds: how long it took by the virtual clock.
+        failure: type and message of the exception with which the graph ends, disturbed or not; None if it finishes.
+        faults: descriptions of the planned faults.
+        trace: one line for each event, with the step of the event loop and the virtual seconds.
+        ran: the number of executions of each node and task, by name.
+        calls: the number of calls of the graph.
+        seconds: the duration of the simulation, in virtual seconds.
     """
 
     def __init__(self, seed: int) -> None:
@@ -121,36 +121,39 @@ def simulate(
     durability: Durability | None = None,
     deterministic: bool = True,
 ) -> Simulation:
-    """Run a graph twice, undisturbed and disturbed, and check what this project promises.
+    """Run a graph twice, undisturbed and with faults, and check the promises of this project.
 
-    Both runs are on an event loop of their own, whose schedule and time come from the seed, with a database in memory.
-    So sleeping takes no time, whatever sleeps, and there is no network. Plain functions run in threads, one at a time.
+    Each run has an event loop of its own, whose schedule and time derive from the seed, and a database in memory. Every
+    kind of sleep takes no real time, and there is no network. Plain functions run in threads, one at a time.
 
-    What is checked:
-        - the disturbed run comes to the same end, with the same checkpoints, to the byte (P2, P3);
-        - what was stored is never taken back, and its steps have no gaps (P4, P6);
-        - a node or task whose result was recorded never runs again (P5);
-        - what a stream has shown as finished is recorded, and what it has shown as stored is stored (P4);
-        - when a call returns, raises or was cancelled, nothing of it goes on (P7);
-        - a question that was answered is not asked again (P8);
-        - nothing is raised that neither the graph nor the plan has raised (P9).
+    The checks:
+        - the disturbed run ends as the undisturbed one, with the same checkpoints, to the byte (P2, P3);
+        - stored checkpoints stay stored, and their steps have no gaps (P4, P6);
+        - a node or task whose result is recorded does not run again (P5);
+        - results that a stream shows are recorded, and checkpoints that it shows are stored (P4);
+        - after a call has returned, raised or been cancelled, none of its tasks and threads still runs (P7);
+        - an answered question is not asked again (P8);
+        - every exception was raised by the graph or by the plan (P9).
 
     Args:
-        graph: compiled, with or without a checkpointer: its own is not used, but for its codec. Or what makes one: it
-            is called for each process, so that what a crash loses in memory is lost.
-        inputs: the graph's input. Of several, the next is given when nothing is left to do for the one before.
-        seed: of everything.
-        answers: what people say: a function of the question, or a dict by the question's value.
-        faults: how much goes wrong; `Faults()` by default.
-        config, context, durability: as for `ainvoke`. The thread's id is given.
-        deterministic: the graph does the same on the same input and answers. If not, the two ends are not compared.
+        graph: a compiled graph, or a function that makes one and is called for each simulated process, so that a crash
+            loses the state that nodes hold in memory. Of the graph's own checkpointer only the codec is used.
+        inputs: the inputs of the graph, one after the other: each is passed when the graph has finished the one before.
+        seed: determines the schedule, the faults, ids and random numbers.
+        answers: answers to the graph's questions: a function of the question, or a dict by the question's value.
+        faults: the maximum number of faults of each kind; `Faults()` by default.
+        config: as for `ainvoke`. The thread's id is set by the simulation.
+        context: as for `ainvoke`.
+        durability: as for `ainvoke`.
+        deterministic: False for a graph that may do something else on the same input and answers: the ends of the two
+            runs are not compared then.
 
     Returns:
-        What happened, when all was kept.
+        The record of the disturbed run.
 
     Raises:
-        SimulationError: a promise was broken. It tells the seed, the plan and the trace.
-        ValueError: the graph asks, and there are no answers.
+        SimulationError: a promise was broken.
+        ValueError: the graph asks a question, and there are no answers.
         GraphRecursionError: the undisturbed run does not end.
     """
     simulation = Simulation(seed)
@@ -173,7 +176,7 @@ def simulate(
 
 
 class _Scenario:
-    """What is called, and with what."""
+    """The graph, inputs, answers and options of both runs."""
 
     def __init__(
         self,
@@ -193,27 +196,32 @@ class _Scenario:
         self._last: tuple[GraphUnderTest, GraphUnderTest] | None = None
 
     def make(self) -> GraphUnderTest:
-        """The graph, in a process that has just started."""
+        """Return the graph of a process that has just started."""
         return self._graph if isinstance(self._graph, Graph) else self._graph()
 
     def bind(self, graph: GraphUnderTest, saver: BaseCheckpointSaver, world: VirtualClock) -> GraphUnderTest:
-        """The same graph, stored there, in that world."""
+        """Return a copy of the graph that uses the given saver and clock."""
         if self._last is None or self._last[0] is not graph:
             stores = isinstance(graph.checkpointer, BaseCheckpointSaver)
             self._last = graph, graph if stores else graph.with_checkpointer(saver)
-            _ = graph._definition.inside.by_node  # found out once, and copied with it: it costs more than a short run
+            # Computed lazily from the nodes' code, which costs more than a short run: copies inherit the result.
+            _ = graph._definition.inside.by_node
         bound = copy.copy(self._last[1])
         bound._definition = structs.replace(bound._definition.with_checkpointer(saver), world=world)
         return bound
 
     def answer(self, question: Interrupt) -> Any:
         if self._answers is None:
-            raise ValueError(f"the graph asks {question.value!r}: tell simulate(..., answers=...) what people say")
+            raise ValueError(f"the graph asks {question.value!r}: pass the answer, simulate(..., answers=...)")
         return self._answers[question.value] if isinstance(self._answers, Mapping) else self._answers(question)
 
 
 class _ProcessSaver(FaultySaver):
-    """The storage as one process sees it: an operation takes some turns of the event loop."""
+    """The saver of one simulated process.
+
+    Operations take a random number of event-loop turns before and after they take effect, so that the schedule can
+    place other tasks and cancellations there, as with a real database.
+    """
 
     rng: random.Random
 
@@ -236,7 +244,7 @@ class _Trace(list[str]):
 
 
 class _SimulatedRun:
-    """One run of a conversation with a graph, to its end."""
+    """One run of a conversation with a graph, to its end, with the faults of a plan."""
 
     def __init__(
         self,
@@ -269,21 +277,22 @@ class _SimulatedRun:
         self._graph = self._bind(self._unbound, self._saver)
         self._cancel_scope: anyio.CancelScope | None = None
         self._host: asyncio.Task[Any] | None = None
-        self._cancelled = False  # by the plan, in this call
-        self._cancelled_natively = False  # and that by asyncio's own means
-        self._held_before = False  # an earlier call could not give the thread up
+        self._cancelled = False  # the plan has cancelled this call
+        self._cancelled_natively = False  # it did so with `Task.cancel()`, not with a scope
+        self._held_before = False  # an earlier call could not release the thread
         self._has_rival = False  # another process resumes the thread during this call
-        self._fault_count = 0  # how many things have gone wrong by now
-        self._storage_faults_before = 0  # and by the beginning of this call, with the storage
+        self._fault_count = 0  # faults outside of the saver so far
+        self._storage_faults_before = 0  # faults of the saver before this call
         self._recorder.on_takeover = self._on_takeover
-        self._violations: list[str] = []  # promises that were broken where an exception might get lost
+        # Broken promises found in code whose exceptions the graph or another task would handle: raised after the call.
+        self._violations: list[str] = []
 
     @property
     def operations(self) -> int:
         return len(self._saver.operations)
 
     def run(self) -> None:
-        """Have the conversation, and look at what is left."""
+        """Hold the conversation and check the promises."""
         self.loop.before_step = self._inject_fault if self._steps else None
         token = WATCH.set(self._on_code_start)
         try:
@@ -300,12 +309,13 @@ class _SimulatedRun:
             raise self._broken(f"P9: an error was not reported: {self.loop.errors[0]}")
 
     def compare(self, other: _SimulatedRun) -> None:
-        """P2: with what the undisturbed run has come to."""
+        """Check that this run ends as the undisturbed one does (P2)."""
         mine, theirs = self.simulation, other.simulation
         if (mine.failure, theirs.failure) != (None, None) and mine.failure != theirs.failure:
             raise self._broken(f"P2: the undisturbed run ends with {theirs.failure}, and this one with {mine.failure}")
         here, there = self.stored, other.stored
-        if self._scenario.options.get("durability") == "exit":  # what is stored meanwhile depends on where runs ended
+        if self._scenario.options.get("durability") == "exit":
+            # One checkpoint per call: how many there are depends on the faults, so only the last ones are comparable.
             here, there = _final_values(here), _final_values(there)
         if mine.failure is None and here != there:
             differing = describe_difference(there, here, self._codec)
@@ -340,22 +350,24 @@ class _SimulatedRun:
                 self._host.cancel()
 
     def _on_code_start(self, running: Running) -> None:
-        """The code of a node or task is about to run."""
+        """Record that the code of a node or task starts, check P5, and raise a planned failure."""
         task, hold = running.task, running.around.session.hold
         name = task.node.name
         self._started += 1
         self.simulation.ran[name] += 1
         inside = f" in {short_namespace(running.around.ns)}" if running.around.ns else ""
         self.trace.append(f"runs: {name} ({task.id[:8]}){inside}")
-        holds = isinstance(hold, Hold) and hold.claim.epoch == self._recorder.epoch  # else it has lost the thread
+        # A run that has lost its lease may not know of results that the new holder of the thread has recorded.
+        holds = isinstance(hold, Hold) and hold.claim.epoch == self._recorder.epoch
         if holds and task.id in self._recorder.recorded:
             self._violations.append(f"P5: {name!r} runs although its result is recorded (task {task.id})")
         if self._started in self._failing_starts:
             self._fault_count += 1
             self.trace.append(f"FAULT: the code of {name} fails")
-            raise SimulatedFailure(f"as planned, the {self._started}. that begins")
+            raise SimulatedFailure(f"planned for node execution {self._started}")
 
     async def _run_and_check(self) -> None:
+        """Hold the conversation, then check the chain and number of the stored checkpoints."""
         try:
             await self._converse()
         except _BrokenPromise as error:
@@ -369,6 +381,7 @@ class _SimulatedRun:
             raise self._broken(f"P4: {len(self._recorder.committed)} checkpoints were stored, and {count} are there")
 
     async def _converse(self) -> None:
+        """Call the graph with inputs, answers or None, as its state requires, until nothing is left to do."""
         turn, inputs = 0, self._scenario.inputs
         given: Any = inputs[0]
         before: tuple[object, ...] | None = None
@@ -380,10 +393,10 @@ class _SimulatedRun:
             if dict(state.metadata or {}).get(TURN_KEY) != turn:
                 if error is None and given is not None:
                     raise _BrokenPromise("P4: a call has returned, and nothing of it is stored")
-                given = inputs[turn]
+                given = inputs[turn]  # the last call failed before it had stored its input
             elif state.interrupts and (error is None or self._rng.random() < 0.5):
                 given = self._answers(state.interrupts)
-            elif state.tasks:  # perhaps all have their results, and only their superstep is not closed
+            elif state.tasks:  # also if all have results, and the superstep was not committed
                 given = None
             else:
                 turn += 1
@@ -391,45 +404,45 @@ class _SimulatedRun:
                     return
                 given = inputs[turn]
             if isinstance(error, ThreadBusyError):
-                await asyncio.sleep(BUSY_RETRY_SECONDS)  # a claim that could not be given up lapses
+                await asyncio.sleep(BUSY_RETRY_SECONDS)  # after enough pauses, a lease that was not released expires
                 continue
             if error is None or happened != self._fault_count + len(self._saver.happened):
                 before = None
                 continue
-            # A graph that fails twice in the same place, with nothing gone wrong meanwhile, fails for good.
+            # The same failure twice at one checkpoint, without a fault in between, is the graph's own and permanent.
             now = (_error_key(error), dict(state.config.get("configurable", {})).get("checkpoint_id"))
             if now == before:
                 self.simulation.failure = _error_key(error)
                 return
             before = now
-        raise _BrokenPromise(f"after {MAX_CALLS} calls, there is no end")
+        raise _BrokenPromise(f"the conversation has not ended after {MAX_CALLS} calls")
 
     def _answers(self, asked: Sequence[Interrupt]) -> Command:
-        """Answer all that is open, or, where things go wrong, some of it."""
+        """Answer the open questions: all of them, or in a disturbed run a random choice."""
         chosen = list(asked)
         if not self._undisturbed and len(chosen) > 1:
             chosen = self._rng.sample(chosen, self._rng.randint(1, len(chosen)))
         return Command(resume={each.id: self._scenario.answer(each) for each in chosen})
 
     def _on_takeover(self) -> None:
-        """P6: somebody has taken the thread over. Whoever had it had stopped to say that it lives: nothing else may."""
+        """Check P6 when a process acquires a thread that was not released: its lease must have expired for a reason."""
         release_may_have_failed = (
             self._saver.crashed or self._cancelled_natively or self._storage_faults_before != len(self._saver.happened)
         )
         if not self._held_before and not release_may_have_failed:
-            self._violations.append("P6: the claim of a run that goes on has lapsed")
+            self._violations.append("P6: the lease of a run has expired although the run continues")
 
     async def _read_state(self) -> StateSnapshot:
-        """The thread's state, as whoever calls next sees it."""
+        """Return the state of the thread as the next caller sees it, and check P8."""
         state = await self._bind(self._unbound, self._inner).aget_state(THREAD_ID)
         asked = {question.id for question in state.interrupts}
         again = sorted(asked & self._recorder.answered)
         if again:
-            raise _BrokenPromise(f"P8: the answer to a question is stored, and it is open: {', '.join(again)}")
+            raise _BrokenPromise(f"P8: questions are open although their answers are stored: {', '.join(again)}")
         return state
 
     async def _call_once(self, given: Any, turn: int) -> BaseException | None:
-        """Call the graph once. Returns what it raised."""
+        """Call the graph once, with its planned faults. Return the exception that it raised, or None."""
         self.simulation.calls += 1
         number = self.simulation.calls
         if self._saver.crashed:
@@ -437,7 +450,7 @@ class _SimulatedRun:
         self._held_before = self._recorder.held
         if not self._held_before:
             self._storage_faults_before = len(self._saver.happened)
-        what = "answers" if isinstance(given, Command) else "goes on" if given is None else "a new input"
+        what = "answers" if isinstance(given, Command) else "resume" if given is None else "a new input"
         self.trace.append(f"call {number}: {what}")
         config = {
             **self._scenario.config,
@@ -447,7 +460,7 @@ class _SimulatedRun:
         errors: list[BaseException] = []
         watched = asyncio.current_task()
         rival = self._rivals.pop(number, None)
-        self._has_rival = has_rival = rival is not None and number > 1
+        self._has_rival = has_rival = rival is not None and number > 1  # before the first call nothing can be resumed
 
         async def call() -> None:
             self._host = asyncio.current_task()
@@ -462,9 +475,9 @@ class _SimulatedRun:
                         left = asyncio.all_tasks() - {watched, self._host}
                         if left and not has_rival:
                             names = ", ".join(sorted(task.get_name() for task in left))
-                            errors.append(_BrokenPromise(f"P7: control has returned, and there still run: {names}"))
+                            errors.append(_BrokenPromise(f"P7: the call has returned, and tasks still run: {names}"))
                         if self.loop.turns and not has_rival:
-                            errors.append(_BrokenPromise("P7: control has returned, and a plain function still runs"))
+                            errors.append(_BrokenPromise("P7: the call has returned, and a plain function still runs"))
                 if scope.cancelled_caught:
                     errors.append(asyncio.CancelledError())
             except BaseException as error:
@@ -472,6 +485,7 @@ class _SimulatedRun:
                     raise
                 errors.append(error)
                 if isinstance(error, asyncio.CancelledError) and self._host is not None:
+                    # The cancellation is handled here: asyncio requires code that does so to withdraw the requests.
                     while self._host.cancelling():
                         self._host.uncancel()
             self._host = None
@@ -480,13 +494,13 @@ class _SimulatedRun:
             start_soon(group, call)
             if rival is not None and has_rival:
                 start_soon(group, self._rival, rival, config)
-        # A saver's operation may be undone by asyncio's own `Task.cancel()`, which no scope holds off: then the claim
-        # lapses by itself.
+        # No scope shields from `Task.cancel()`: it may cut the release off in the saver, as a fault of the saver may.
+        # The lease expires by itself then.
         release_may_have_failed = (
             self._saver.crashed or self._cancelled_natively or self._storage_faults_before != len(self._saver.happened)
         )
         if self._recorder.held and not self._held_before and not release_may_have_failed:
-            self._violations.append("P6: the call has ended, and the thread was not given up")
+            self._violations.append("P6: the call has ended, and the thread was not released")
         if self._violations:
             raise _BrokenPromise(self._violations[0])
         for error in errors:
@@ -505,6 +519,7 @@ class _SimulatedRun:
         self._graph = self._bind(self._unbound, self._saver)
 
     async def _invoke_or_stream(self, given: Any, config: dict[str, Any]) -> None:
+        """Run the graph by `ainvoke` or by a stream whose reader is sometimes slow, at random."""
         options = self._scenario.options
         if self._rng.random() < 0.5:
             await self._graph.ainvoke(given, config, **options)
@@ -518,6 +533,7 @@ class _SimulatedRun:
                     await anyio.lowlevel.checkpoint()
 
     def _check_chunk(self, mode: str, chunk: Mapping[str, Any]) -> None:
+        """Check that a stream shows only what is stored (P4)."""
         if mode == "checkpoints":
             at = checkpoint_of_chunk(chunk)
             if at is not None and at not in self._recorder.committed:
@@ -530,7 +546,7 @@ class _SimulatedRun:
             raise _BrokenPromise(f"P4: a stream shows {chunk['name']!r} as finished, and its result is not stored")
 
     async def _rival(self, rival: PlannedFault, config: dict[str, Any]) -> None:
-        """Another process, with a healthy database, resumes the thread."""
+        """Resume the thread as another process, whose saver has no faults."""
         for _ in range(rival.delay):
             await anyio.lowlevel.checkpoint()
         saver = _ProcessSaver(self._recorder)
@@ -554,7 +570,7 @@ class _SimulatedRun:
             self.trace.append("the other process returned")
 
     def _check(self, error: BaseException) -> None:
-        """P9: whether somebody has raised it: the plan, or the graph's own code."""
+        """Check that an exception was raised by the plan or by the graph's code (P9)."""
         for leaf in leaves_of(error):
             if isinstance(leaf, _BrokenPromise) or (isinstance(leaf, GraphRecursionError) and self._undisturbed):
                 raise leaf
@@ -567,22 +583,24 @@ class _SimulatedRun:
             if planned or _error_key(leaf) in self.known_failures:
                 continue
             if not _has_location_note(leaf):
-                raise _BrokenPromise(f"P9: nobody has planned this: {type(leaf).__name__}: {leaf}") from leaf
+                raise _BrokenPromise(
+                    f"P9: neither the plan nor the graph has raised this: {type(leaf).__name__}: {leaf}"
+                ) from leaf
             self.known_failures.add(_error_key(leaf))
 
 
 class _BrokenPromise(BaseException):
-    """A promise is broken: leaves through all that deals with exceptions."""
+    """A broken promise. A `BaseException`, so that no code that handles failures catches it."""
 
 
 def _has_location_note(error: BaseException) -> bool:
-    """Whether it says where in the graph it was raised."""
+    """Return True if a note on the exception names its node or task: the graph's code has raised it."""
     notes: Sequence[str] = getattr(error, "__notes__", ())
     return any(note.startswith(("in node ", "raised by ")) for note in notes)
 
 
 def _final_values(stored: StoredCheckpoints) -> StoredCheckpoints:
-    """The root graph's state in the end."""
+    """Reduce the checkpoints to the values of the root graph's last one."""
     return {"": [{"values": row["values"]} for row in stored.get("", [])[-1:]]}
 
 

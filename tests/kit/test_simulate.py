@@ -129,7 +129,7 @@ def test_a_node_that_leaves_something_running_is_found() -> None:
         return {"log": ["done"]}
 
     graph = StateGraph(State).add_node(node).add_edge(START, "node").compile()
-    with pytest.raises(SimulationError, match="P7: control has returned, and there still run"):
+    with pytest.raises(SimulationError, match="P7: the call has returned, and tasks still run"):
         simulate(graph, {"log": []}, seed=0)
 
 
