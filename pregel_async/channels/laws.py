@@ -1,4 +1,4 @@
-"""The laws that every channel keeps, as tests to inherit for a channel class of your own.
+"""The laws of channels, as tests for a channel class of your own to inherit.
 
     from hypothesis import strategies as st
     from pregel_async.channels.laws import ChannelLaws
@@ -10,7 +10,7 @@
         def updates(self):
             return st.integers()
 
-pytest finds the laws in the subclass. They need hypothesis, and nothing but this module imports it.
+pytest collects the laws from the subclass. They need hypothesis, which only this module imports.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Channel: TypeAlias = BaseChannel[Any, Any, Any]
 
 @dataclass(frozen=True)
 class UpdateCall:
-    """A superstep's `update`; without values, that of a superstep that brought none."""
+    """A call of `update` with a superstep's writes; without values, that of a superstep without writes."""
 
     values: Sequence[Any]
 
@@ -55,20 +55,28 @@ Operation: TypeAlias = UpdateCall | ConsumeCall | FinishCall
 
 
 def law(test: Callable[[Any, st.DataObject], None]) -> Callable[[Any], None]:
-    """Run a test on many examples, of which none is wrong for being slow on a busy machine."""
+    """Make a test of a law that runs on many examples.
+
+    Args:
+        test: takes the test class's instance and the source of the examples.
+
+    Returns:
+        The test as pytest calls it.
+    """
     run: Callable[[Any], None] = given(data=st.data())(test)
-    # Subclasses share the test, which hypothesis takes for a mistake ("differing executors").
+    # Hypothesis reports tests that several subclasses share as a mistake ("differing executors"); here it is the
+    # purpose. Slow examples are no failures: the machine may be busy.
     checks = [HealthCheck.differing_executors, HealthCheck.too_slow]
     return settings(deadline=None, suppress_health_check=checks)(run)
 
 
 class ChannelLaws:
-    """What the runtime takes for granted of a channel. A subclass says which channel, and what is written to it.
+    """The properties that the runtime requires of a channel. A subclass provides the channel and its writes.
 
     Attributes:
-        folds: True if a superstep with two writes does what two supersteps with one write each do.
+        folds: True if one superstep with two writes has the same result as two supersteps with one write each.
         commutes: True if the order of a superstep's writes does not matter.
-        overwritten: True if an `Overwrite` takes the place of the value and of all other writes of its superstep.
+        overwritten: True if an `Overwrite` replaces the value and all other writes of its superstep.
     """
 
     folds: ClassVar[bool] = False
@@ -76,20 +84,33 @@ class ChannelLaws:
     overwritten: ClassVar[bool] = False
 
     def make(self) -> Channel:
-        """The channel as it would be declared: new, and the same for each call."""
+        """Make the channel as a graph would declare it. Override this.
+
+        Returns:
+            A new channel, with the same declaration in each call.
+        """
         raise NotImplementedError
 
     def updates(self) -> st.SearchStrategy[Any]:
-        """What one write may bring, wrong values included. They can be deep-copied, and equal their copies."""
+        """Generate writes. Override this.
+
+        Returns:
+            A strategy for one write, which may give invalid ones too. Writes must be deep-copyable and equal to their
+            copies.
+        """
         raise NotImplementedError
 
     def values(self) -> st.SearchStrategy[Any]:
-        """For a channel that is overwritten: values that it can be overwritten with, and then holds and stores."""
+        """Generate values for overwrites, if `overwritten` is True.
+
+        Returns:
+            A strategy for values that the channel holds and stores unchanged after an `Overwrite`.
+        """
         return self.updates()
 
     @law
     def test_fresh_is_empty(self, data: st.DataObject) -> None:
-        """`fresh()` holds nothing, whatever its source holds, and is declared like it."""
+        """`fresh()` returns a channel with the same declaration that holds nothing."""
         channel = self._reached(data)
         fresh = channel.fresh()
         _declared_alike(fresh, channel)
@@ -98,7 +119,7 @@ class ChannelLaws:
 
     @law
     def test_round_trip(self, data: st.DataObject) -> None:
-        """What is restored from a checkpoint is as what was stored, from then on; as new, if it is not tracked."""
+        """A channel restored from a checkpoint behaves as the stored one; as a new one if it is not tracked."""
         channel, source = self._reached(data), self._reached(data)
         before = contents_of(source)
         twin = source.from_checkpoint(deepcopy(channel.checkpoint()))
@@ -108,7 +129,7 @@ class ChannelLaws:
 
     @law
     def test_copy_is_independent(self, data: st.DataObject) -> None:
-        """A copy is as its original, and neither sees what happens to the other."""
+        """A copy behaves as its original, and changes of one do not affect the other."""
         channel = self._reached(data)
         changed, kept = channel.copy(), channel.copy()
         _declared_alike(changed, channel)
@@ -121,7 +142,7 @@ class ChannelLaws:
 
     @law
     def test_flags_tell_the_truth(self, data: st.DataObject) -> None:
-        """What `expires`, `consumes` and `finishes` rule out does nothing; what is not `tracked` is not stored."""
+        """Calls that `expires`, `consumes` and `finishes` exclude do nothing; an untracked channel stores nothing."""
         channel = self._reached(data)
         assert channel.kind, "a stored value needs the name of its form"
         before = contents_of(channel)
@@ -136,7 +157,7 @@ class ChannelLaws:
 
     @law
     def test_returned_bool_tells_the_truth(self, data: st.DataObject) -> None:
-        """False: nothing can be seen to differ. True without a write: something can."""
+        """After False the channel's contents are unchanged; after True without a write they are changed."""
         channel = self._reached(data)
         operation = data.draw(self._operations)
         before = contents_of(channel)
@@ -148,7 +169,7 @@ class ChannelLaws:
 
     @law
     def test_refused_update_changes_nothing(self, data: st.DataObject) -> None:
-        """An update that raises leaves the channel as it was."""
+        """An update that raises leaves the channel unchanged."""
         channel = self._reached(data)
         before = channel.copy()
         outcome = apply(channel, data.draw(self._writes))
@@ -157,14 +178,14 @@ class ChannelLaws:
 
     @law
     def test_missing_means_nothing_is_held(self, data: st.DataObject) -> None:
-        """A channel that stores `MISSING`, because it was cleared or never written, is as new."""
+        """A tracked channel that stores `MISSING`, because it was cleared or never written, behaves as a new one."""
         channel = self._reached(data)
         if channel.tracked and channel.checkpoint() is MISSING:
             _behave_alike(channel, self._declared(), self._history(data))
 
     @law
     def test_get_raises_if_and_only_if_unavailable(self, data: st.DataObject) -> None:
-        """`is_available` says whether `get` returns, and what it raises otherwise names the channel."""
+        """`is_available` is True if and only if `get` returns; the error of `get` names the channel."""
         channel = self._reached(data)
         named: str | None = None
         try:
@@ -179,7 +200,7 @@ class ChannelLaws:
 
     @law
     def test_order_of_writes(self, data: st.DataObject) -> None:
-        """The same writes do the same; in another order too, if the channel commutes."""
+        """Equal writes have equal results, also in another order if the channel commutes."""
         channel = self._reached(data)
         other = channel.copy()
         values = data.draw(self._several)
@@ -190,7 +211,7 @@ class ChannelLaws:
 
     @law
     def test_writes_fold_from_the_left(self, data: st.DataObject) -> None:
-        """For a channel that folds: a superstep's writes do what the same writes in one superstep each do."""
+        """If the channel folds, writes of one superstep have the same result as one superstep for each write."""
         if not self.folds:
             return
         channel = self._reached(data)
@@ -206,7 +227,7 @@ class ChannelLaws:
 
     @law
     def test_an_overwrite_takes_the_place_of_all(self, data: st.DataObject) -> None:
-        """For a channel that is overwritten: wherever the overwrite stands among the writes; two are refused."""
+        """If `overwritten`, an overwrite at any position replaces all other writes, and two are refused."""
         if not self.overwritten:
             return
         channel = self._reached(data)
@@ -226,7 +247,7 @@ class ChannelLaws:
 
     @law
     def test_values_are_replaced_and_not_changed(self, data: st.DataObject) -> None:
-        """What a channel was given or has handed out stays as it is."""
+        """Objects that a channel has received or returned are never changed."""
         channel = self._declared()
         known: list[tuple[object, object]] = []
         for operation in self._history(data):
@@ -245,7 +266,7 @@ class ChannelLaws:
         return channel
 
     def _reached(self, data: st.DataObject) -> Channel:
-        """The channel after anything that can happen to it."""
+        """Return the channel after a random history of operations."""
         channel = self._declared()
         for operation in self._history(data):
             apply(channel, operation)
@@ -254,7 +275,7 @@ class ChannelLaws:
     def _history(self, data: st.DataObject) -> list[Operation]:
         return data.draw(self._histories)
 
-    # Made once per test: to make a strategy costs more than to draw from it.
+    # Cached, as making a strategy costs more than drawing from it.
 
     @cached_property
     def _several(self) -> st.SearchStrategy[list[Any]]:
@@ -279,14 +300,21 @@ class ChannelLaws:
 
 @dataclass(frozen=True)
 class ChannelContents:
-    """What can be seen of a channel at one moment; `MISSING` where there is nothing."""
+    """What readers and checkpoints get of a channel at one moment; `MISSING` for what it does not have."""
 
     value: object
     stored: object
 
 
 def contents_of(channel: Channel) -> ChannelContents:
-    """What can be seen now, as a copy that stays as it is."""
+    """Read a channel's contents.
+
+    Args:
+        channel: the channel.
+
+    Returns:
+        Deep copies, which later changes of the channel do not affect.
+    """
     try:
         value = channel.get()
     except EmptyChannelError:
@@ -295,11 +323,19 @@ def contents_of(channel: Channel) -> ChannelContents:
 
 
 def apply(channel: Channel, operation: Operation) -> bool | type[Exception]:
-    """Do it. Returns what the channel returned, or the type of what its `update` raised."""
+    """Apply an operation to a channel.
+
+    Args:
+        channel: the channel.
+        operation: the call to make.
+
+    Returns:
+        What the channel returns, or the type of the exception that its `update` raises.
+    """
     if isinstance(operation, UpdateCall):
         try:
             changed = channel.update(operation.values)
-        except Exception as error:  # a user's reducer may raise anything
+        except Exception as error:  # a reducer may raise anything
             return type(error)
     else:
         changed = channel.consume() if isinstance(operation, ConsumeCall) else channel.finish()
@@ -321,7 +357,7 @@ def _declared_alike(twin: Channel, channel: Channel) -> None:
 
 
 def _behave_alike(one: Channel, other: Channel, history: Iterable[Operation]) -> None:
-    """They show, store and answer the same, now and through a history."""
+    """Assert that two channels have equal contents and results, now and through a history."""
     assert contents_of(one) == contents_of(other), (
         f"{one!r} and {other!r} differ: {contents_of(one)} and {contents_of(other)}"
     )

@@ -1,4 +1,4 @@
-"""An `Overwrite`, as channels take it: in place of the fold where there is one, else for the value in it."""
+"""How channels treat an `Overwrite`: with a fold it replaces the fold, otherwise it is unwrapped as a normal write."""
 
 from __future__ import annotations
 
@@ -16,10 +16,15 @@ _DICT_KEY: Final = "__overwrite__"
 
 
 def unwrap_overwrite(value: T) -> T:
-    """What a write brings to a channel that has no fold.
+    """Return the value of an `Overwrite`, and any other value as it is: the write of a channel without a fold.
 
-    A dict is never taken for an overwrite here. It could be anybody's data, and nothing is gained by the spelling.
+    Args:
+        value: the write.
+
+    Returns:
+        The value to store.
     """
+    # Dicts that spell an overwrite are data here: without a fold, an overwrite and a plain write do the same.
     if isinstance(value, Overwrite):
         unwrapped: T = value.value
         return unwrapped
@@ -27,13 +32,18 @@ def unwrap_overwrite(value: T) -> T:
 
 
 def find_overwrite(channel: BaseChannel[Any, Any, Any], values: Sequence[object], *, accept_dicts: bool = True) -> Any:
-    """The value that one of a superstep's writes puts in place of all others; `MISSING` when there is none.
+    """Return the value of the overwrite among a superstep's writes.
 
     Args:
-        accept_dicts: dicts that spell an overwrite count as well.
+        channel: the channel, for the message.
+        values: the writes.
+        accept_dicts: True also accepts a dict in the form of an overwrite.
+
+    Returns:
+        The value that replaces the channel's value and all other writes; `MISSING` if there is no overwrite.
 
     Raises:
-        InvalidUpdateError: there are two, and it would be left to chance which one stays.
+        InvalidUpdateError: there are two overwrites.
     """
     found: Any = MISSING
     for value in values:
@@ -54,9 +64,15 @@ def find_overwrite(channel: BaseChannel[Any, Any, Any], values: Sequence[object]
 
 
 def overwrite_value(value: object) -> Any:
-    """What is in an overwrite, however it is spelled; `MISSING` for any other value.
+    """Return the value of an `Overwrite`, or of a dict in one of its two forms.
 
-    A dict stands for an overwrite only if it says nothing else: with one more key it is data.
+    A dict is an overwrite only if it has no other keys; with one more key it is data.
+
+    Args:
+        value: the write.
+
+    Returns:
+        The value in the overwrite; `MISSING` for any other write.
     """
     if isinstance(value, Overwrite):
         return value.value
@@ -66,6 +82,6 @@ def overwrite_value(value: object) -> Any:
         return value.get(_DICT_KEY, MISSING)
     if len(value) == 2 and "value" in value:
         mark = value.get("type")
-        if isinstance(mark, str) and mark == _DICT_KEY:  # an array compares element by element
+        if isinstance(mark, str) and mark == _DICT_KEY:  # an array would compare element by element, not to a bool
             return value["value"]
     return MISSING

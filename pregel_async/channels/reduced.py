@@ -1,4 +1,4 @@
-"""Channels whose writes are merged by a reducer; here the one that takes them one by one."""
+"""Channels that merge writes with a reducer: their base, and `BinaryOperatorAggregate`, which takes writes singly."""
 
 from __future__ import annotations
 
@@ -16,12 +16,15 @@ from .single import OptionalValue
 
 
 class ReducedValue(OptionalValue[Value, Update]):
-    """A value that writes are merged into: where it starts, and that it is held, shown and stored as it is.
+    """The base of channels with a reducer.
 
-    A type that can be made without arguments is where the fold starts (an empty list, 0), and what is shown before the
-    first write; nothing is held or stored until then. With any other type there is no value before the first write,
-    which then becomes the value as it is. An `Overwrite` takes the place of the value and of all other writes of its
-    superstep.
+    If the type can be called without arguments, the fold starts with the value that this gives (an empty list, 0), and
+    readers get it before the first write; the channel holds and stores nothing until then. With any other type there is
+    no value before the first write, which becomes the value unchanged. An `Overwrite` replaces the value and all other
+    writes of its superstep.
+
+    Args:
+        typ: the type of the value: any annotation.
     """
 
     __slots__ = ("_make_empty",)
@@ -29,7 +32,7 @@ class ReducedValue(OptionalValue[Value, Update]):
     expires = False
 
     _make_empty: Callable[[], Value] | None
-    """Makes what is shown until the first write: that is not held, and is made anew for each reader."""
+    """Makes the value that readers get before the first write, anew for each reader; None if the type has none."""
 
     def __init__(self, typ: object) -> None:
         super().__init__(typ)
@@ -37,7 +40,7 @@ class ReducedValue(OptionalValue[Value, Update]):
 
     @abstractmethod
     def _fold(self, value: Value, updates: Sequence[Update]) -> Value:
-        """The value with at least one write merged into it."""
+        """Return the value with at least one write merged into it."""
 
     def get(self) -> Value:
         value = self._value
@@ -63,7 +66,7 @@ class ReducedValue(OptionalValue[Value, Update]):
                     value = self._make_empty()
             if values:
                 value = self._fold(value, values)
-        # Assigned when the whole fold is done: a reducer that raises leaves the channel as it was.
+        # Assigned after the whole fold: if the reducer raises, the channel stays unchanged.
         self._value = value
         return True
 
@@ -81,14 +84,18 @@ class ReducedValue(OptionalValue[Value, Update]):
 
 
 class BinaryOperatorAggregate(ReducedValue[Value, Value]):
-    """The left fold of all writes: `op(op(start, first), second)`, and so on from superstep to superstep.
+    """Holds the left fold of all writes: `op(op(start, first), second)`, and so on from superstep to superstep.
 
-    What `Annotated[list[str], operator.add]` becomes.
+    `Annotated[list[str], operator.add]` becomes this channel.
+
+    Args:
+        typ: the type of the value: any annotation.
+        op: the reducer.
 
     Attributes:
-        op: the reducer. It is given the value and one write, and returns the new value. One that changes its first
-            argument in place changes what `get` handed out before; the runtime gives it a copy to change, and so must
-            others who call.
+        op: the reducer: takes the value and one write, and returns the new value. A reducer that changes its first
+            argument in place would change objects that `get` has returned: callers must pass it a copy then, as the
+            runtime does.
     """
 
     __slots__ = ("op",)
@@ -133,20 +140,27 @@ _CONCRETE_TYPES: dict[object, type] = {
 
 
 def empty_value_factory(typ: object) -> Callable[[], Any] | None:
-    """What makes an empty value of an annotated type, or None if the type has none."""
+    """Return a callable that makes the empty value of a type.
+
+    Args:
+        typ: any annotation.
+
+    Returns:
+        The class to call without arguments, or None if the type cannot be called so.
+    """
     try:
         bare = _runtime_class(typ)
         maker = _CONCRETE_TYPES.get(bare, bare)
         if not isinstance(maker, type) or maker is object:  # an object() is no value to start a fold with
             return None
         maker()
-    except Exception:  # whatever a constructor or a lazy alias raises, no value comes of it
+    except Exception:  # a constructor or a lazily evaluated alias may raise anything: the type has no empty value
         return None
     return maker
 
 
 def _runtime_class(typ: Any) -> object:
-    """The class behind an annotation: `list` for `Annotated[Sequence[str], ...]`, for example."""
+    """Return the class behind an annotation: `Sequence` for `Annotated[Sequence[str], ...]`."""
     while True:
         origin = get_origin(typ)
         if origin in (Annotated, Required, NotRequired):
@@ -160,7 +174,15 @@ def _runtime_class(typ: Any) -> object:
 
 
 def same_reducer(one: Callable[..., Any], other: Callable[..., Any]) -> bool:
-    """Whether two reducers surely do the same: one object, equal methods, or equal partials of the same function."""
+    """Return True if two reducers certainly do the same.
+
+    Args:
+        one: a reducer.
+        other: the reducer to compare with.
+
+    Returns:
+        True for one object, equal methods, and partials of one function with equal arguments.
+    """
     if isinstance(one, partial) and isinstance(other, partial):
         return same_reducer(one.func, other.func) and one.args == other.args and one.keywords == other.keywords
     return one is other or bool(one == other)
