@@ -1,10 +1,10 @@
-"""Lowering: a builder's nodes and edges become channels, and nodes that write to them.
+"""Compilation: lowers a builder's nodes and edges to channels, and to nodes that write to these.
 
 a state key k               a channel k
 the input                   a channel `__start__`, read by a hidden node of that name, which writes it to the keys
 an edge a -> b              a's node writes to channel `branch:to:b`, which triggers b
 edges [a, b] -> c           both write their name to a barrier `join:a+b:c`, which triggers c when it is complete
-a conditional edge          a router of the node, whose answer becomes writes to `branch:to:...`, or sends
+a conditional edge          a router of the node, whose return value becomes writes to `branch:to:...`, or sends
 """
 
 from __future__ import annotations
@@ -49,7 +49,19 @@ from .specs import BranchSpec, GraphSpec, NodeSpec
 def compile_graph(
     builder: GraphSpec, checkpointer: BaseCheckpointSaver | bool | None, options: CompileOptions
 ) -> Definition:
-    """Compile a graph. The builder is only read."""
+    """Compile a graph, without changing its builder.
+
+    Args:
+        builder: the graph.
+        checkpointer: as in `StateGraph.compile`.
+        options: the other options of `StateGraph.compile`.
+
+    Returns:
+        The definition of the compiled graph.
+
+    Raises:
+        GraphValidationError: the graph or an option is invalid.
+    """
     name, blocking = name_of(options, "StateGraph"), options.get("blocking", True)
     ignore_unknown, validate_input = ignores_unknown(options), validates_input(options.get("validate_input"))
     _validate(builder)
@@ -198,7 +210,7 @@ def _validate(builder: GraphSpec) -> None:
 def _handler(
     builder: GraphSpec, index: _GraphIndex, spec: NodeSpec, *, blocking: bool, ignore_unknown: bool
 ) -> Node | None:
-    """The node's error handler: it reads what the node reads, and follows none of its edges."""
+    """Make the node of an error handler: by default it reads the failed node's keys; it follows none of its edges."""
     handler = spec.handler or builder.default_handler
     if handler is None:
         return None
@@ -227,19 +239,23 @@ def _handler(
 
 
 def _graph_call(graph: Graph[Any, Any], keys: frozenset[str]) -> Callable[[Any], Awaitable[Any]]:
-    """A graph as a node's function: of the state it gets the keys that it knows, and what it returns of those that the
-    state knows is the update."""
+    """Make a node's function that runs a graph with the keys that its input schema has.
+
+    Keys of the graph's output that the state has too are the update.
+    """
 
     async def run_graph(state: Any) -> Any:
         result: Any = await graph.ainvoke(graph.input_from(state))
-        if isinstance(result, dict) and result.get(INTERRUPT):  # it is a run of its own, in a saver of its own
+        # A graph with a saver of its own runs independently, and returns its questions instead of raising them. Pass
+        # them on as this node's: otherwise the node would seem to have finished.
+        if isinstance(result, dict) and result.get(INTERRUPT):
             current("a graph as a node").pass_on(tuple(result[INTERRUPT]))
         if isinstance(result, dict) and ROOT not in keys:
             return {key: value for key, value in result.items() if key in keys}
         return result
 
     vars(run_graph)[RUNS_GRAPH] = True
-    run_graph.__qualname__ = f"graph {graph.name}"  # what kept results are known by
+    run_graph.__qualname__ = f"graph {graph.name}"  # part of the key of cached results
     return run_graph
 
 
@@ -248,16 +264,21 @@ def _identity(value: Any) -> Any:
 
 
 def _join_channel(starts: Sequence[str], end: str) -> str:
-    escaped = [start.replace("\\", "\\\\").replace("+", "\\+") for start in starts]  # a name may hold a plus itself
+    # Names may contain a plus: without escapes, two edges could get one barrier.
+    escaped = [start.replace("\\", "\\\\").replace("+", "\\+") for start in starts]
     return f"{JOIN}{'+'.join(escaped)}:{end}"
 
 
 class _GraphIndex:
-    """What a builder has now, by name: gone through once, and asked for each node.
+    """The names and edges of a graph, by node.
+
+    Computed once, as a search through all edges for each node would take quadratic time.
 
     Attributes:
-        nodes, keys, managed: names.
-        interruptible: nodes of which a timeout can end an attempt.
+        nodes: names of the nodes.
+        keys: the keys of all schemas that have channels.
+        managed: the keys of managed values.
+        interruptible: names of the nodes whose attempts a timeout can end.
     """
 
     def __init__(self, builder: GraphSpec) -> None:
@@ -286,11 +307,25 @@ class _GraphIndex:
                     self._joins.setdefault(start, set()).add((join, start))
 
     def edges_from(self, node: str) -> tuple[Write, ...]:
-        """What a node writes when it has run, whatever it returned."""
+        """Return the writes that a node makes whenever it has run.
+
+        Args:
+            node: the name of the node.
+
+        Returns:
+            The writes to the channels of its edges, sorted by channel.
+        """
         return (*sorted(self._branches.get(node, ())), *sorted(self._joins.get(node, ())))
 
     def joins_to(self, node: str) -> Sequence[str]:
-        """The barriers that make it run."""
+        """Return the barrier channels that trigger a node.
+
+        Args:
+            node: the name of the node.
+
+        Returns:
+            The names of the channels.
+        """
         return self._joins_to.get(node, ())
 
 
@@ -334,7 +369,7 @@ def _route(index: _GraphIndex, source: str, name: str, branch: BranchSpec) -> Ca
 def _append_destination(
     end: Any, index: _GraphIndex, refuse: Callable[[str], InvalidUpdateError], writes: list[Write]
 ) -> None:
-    """Add the write that makes a destination run; none for END."""
+    """Append the write that triggers a destination; none for END."""
     if isinstance(end, Send):
         if end.node not in index.nodes:
             raise refuse("nothing can be sent to END" if end.node == END else f"there is no node {end.node!r}")
@@ -353,7 +388,7 @@ def _append_destination(
 
 
 class _UpdateReader:
-    """Turns what a node returned into writes."""
+    """Converts return values of a node, and commands, to writes."""
 
     def __init__(
         self, builder: GraphSpec, index: _GraphIndex, node: str, schema: Schema, *, ignore_unknown: bool
@@ -367,13 +402,20 @@ class _UpdateReader:
         self._ignore_unknown = ignore_unknown
 
     def __call__(self, result: Any) -> list[Write]:
-        """A mapping, an instance of a schema, a `Command`, a list of these, one `Send`, or None.
+        """Convert a node's return value to writes.
+
+        Args:
+            result: a mapping, an instance of a schema, a `Command`, a list of these, one `Send`, or None.
+
+        Returns:
+            The writes, in the order of the result.
 
         Raises:
-            InvalidUpdateError: it is none of these, or names a key or a node that there is not.
+            InvalidUpdateError: the result is none of these, or names a key or node that does not exist.
         """
         if result is None:
             return []
+        # The usual case, a dict of known keys, without the checks below.
         if type(result) is dict and result.keys() <= self._keys and not self._root:
             for key in result:
                 if type(key) is not str:
@@ -390,7 +432,18 @@ class _UpdateReader:
         return self._update(result)
 
     def command(self, command: Command) -> list[Write]:
-        """The writes of a command: its update, then where it goes."""
+        """Convert a command to writes.
+
+        Args:
+            command: the command.
+
+        Returns:
+            The writes of its update, then those that trigger its destinations. A command for a parent graph is
+            returned as one write to `PARENT`.
+
+        Raises:
+            InvalidUpdateError: the command names a key or node that does not exist.
+        """
         if command.graph is not None:
             return [(PARENT, command)]
         writes: list[Write] = []
@@ -402,7 +455,7 @@ class _UpdateReader:
         return writes
 
     def _is_several(self, result: Sequence[Any]) -> bool:
-        """Whether a list is one of updates and commands. Of a plain state's updates, it may be the update itself."""
+        """Return True for a list of updates and commands. With a state of one value, a list may be the value itself."""
         if self._root:
             return any(isinstance(each, Command) for each in result)
         return True
