@@ -1,4 +1,8 @@
-"""Functions that a worker process finds by their names: under its own name, a decorated one is what it was made."""
+"""Calls of functions in worker processes, which import the function by its name.
+
+The function itself cannot be pickled: pickle refers to it by name, and finds the object that the decorator has put in
+its place.
+"""
 
 from __future__ import annotations
 
@@ -8,21 +12,45 @@ from importlib import import_module
 from typing import Any
 
 FunctionName = tuple[str, str]
-"""A module, and a qualified name in it."""
+"""The name of a module, and a qualified name in it."""
 
 
 def picklable_call(run: Callable[[FunctionName, Any], Any], call: Callable[..., Any]) -> Callable[[Any], Any]:
-    """What does the same as `run` with the function, and can be pickled: it holds the function's name."""
+    """Make a picklable function of one argument that calls a function by its name.
+
+    Args:
+        run: `call_with_input` or `call_with_arguments`.
+        call: the function, which must be importable.
+
+    Returns:
+        A partial of `run` with the name of the function.
+    """
     return partial(run, (call.__module__, call.__qualname__))
 
 
 def call_with_input(name: FunctionName, value: Any) -> Any:
-    """Call the function with one argument."""
+    """Call a function with one argument.
+
+    Args:
+        name: the function's name.
+        value: the argument.
+
+    Returns:
+        What the function returns.
+    """
     return _find_function(name)(value)
 
 
 def call_with_arguments(name: FunctionName, given: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:
-    """Call the function with the arguments of a call."""
+    """Call a function with several arguments.
+
+    Args:
+        name: the function's name.
+        given: the positional arguments and the keyword arguments.
+
+    Returns:
+        What the function returns.
+    """
     args, kwargs = given
     return _find_function(name)(*args, **kwargs)
 
@@ -32,5 +60,6 @@ def _find_function(name: FunctionName) -> Callable[..., Any]:
     found: Any = import_module(module)
     for part in path.split("."):
         found = getattr(found, part)
-    made: Callable[..., Any] = getattr(found, "func", found)  # what a decorator has made of it keeps it there
+    # The decorators `task` and `entrypoint` keep the original function as `func`.
+    made: Callable[..., Any] = getattr(found, "func", found)
     return made

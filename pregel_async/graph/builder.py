@@ -571,6 +571,14 @@ class CompiledStateGraph(Graph[InputT, OutputT], Generic[StateT, InputT, OutputT
         self._drawn = draw(builder)
 
     def input_from(self, state: Any) -> Any:
+        """Select from a parent's state the keys of this graph's input schema.
+
+        Args:
+            state: the parent's state. Anything but a dict is returned unchanged.
+
+        Returns:
+            The input.
+        """
         schema = self.builder.input_schema
         return {key: state[key] for key in schema.keys if key in state} if isinstance(state, dict) else state
 

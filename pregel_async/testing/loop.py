@@ -111,6 +111,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def call_soon_threadsafe(
         self, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.Handle:
+        # The only way into the loop from a thread: a simulated thread that is about to wait for the loop ends its turn
+        # here, when the callback is in the loop.
         handle = super().call_soon_threadsafe(callback, *args, context=context)
         Turn.posted()
         return handle

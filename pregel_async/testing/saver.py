@@ -211,7 +211,13 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
 class SupportsSleep(Protocol):
     """A clock that a slow saver can sleep on: a `VirtualClock`, or another `World`."""
 
-    async def sleep(self, seconds: float) -> None: ...
+    async def sleep(self, seconds: float) -> None:
+        """Sleep on the clock.
+
+        Args:
+            seconds: how long, in seconds of the clock.
+        """
+        ...
 
 
 class FaultySaver(PassingSaver):
