@@ -58,7 +58,7 @@ class DeltaChannel(ReducedValue[Value, Any]):
         self.reducer = reducer
         self.snapshot_frequency = snapshot_frequency
 
-    def with_type(self, typ: object) -> Self:
+    def of_type(self, typ: object) -> Self:
         """Make a new channel with the declaration of this one and another type.
 
         Args:

@@ -502,7 +502,7 @@ def _channel(where: str, hint: Any) -> Channel:
         if isinstance(mark, DeltaChannel):
             if not _takes_two_arguments(mark.reducer):
                 raise _reducer_error(where, "the current value and a list of updates", mark.reducer)
-            return mark.with_type(base) if mark.typ is Any else mark.fresh()
+            return mark.of_type(base) if mark.typ is Any else mark.fresh()
         if isinstance(mark, BaseChannel):
             return mark.fresh()
         if isinstance(mark, type) and issubclass(mark, BaseChannel):
