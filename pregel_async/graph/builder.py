@@ -483,7 +483,7 @@ class StateGraph(GraphSpec, Generic[StateT, InputT, OutputT]):
         Args:
             checkpointer: the saver that stores threads; None stores nothing. For a graph that is a node of another,
                 None stores its state with the parent's, for one run of the node; True keeps the state from run to run;
-                False stores nothing of it.
+                False does not store its state.
             store: long-term memory, which nodes get as `store`, and subgraphs without a store of their own. It must be
                 open while the graph runs.
             interrupt_before: nodes before which a run stops until it is called again with input None; "*" for all.

@@ -282,7 +282,7 @@ class _SimulatedRun:
         self._held_before = False  # an earlier call could not release the thread
         self._has_rival = False  # another process resumes the thread during this call
         self._fault_count = 0  # faults outside of the saver so far
-        self._storage_faults_before = 0  # faults of the saver before this call
+        self._storage_faults_before = 0  # faults of the saver before the last call that began with a free thread
         self._recorder.on_takeover = self._on_takeover
         # Broken promises found in code whose exceptions the graph or another task would handle: raised after the call.
         self._violations: list[str] = []
