@@ -1,4 +1,4 @@
-"""Values with a fold: what a superstep's writes of one name become."""
+"""Channels: named values, and how the writes of one superstep are folded into each."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The contract of a channel: a named value, and how a superstep's writes are folded into it.
 
-The laws that every channel keeps are executable: `pregel_async.channels.laws`, for classes of your own too.
+`pregel_async.channels.laws` has the contract as tests, which test channel classes of your own too.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from typing import Any, ClassVar, Final, Generic, Self, TypeVar, cast
 from ..errors import EmptyChannelError
 
 Value = TypeVar("Value")
-"""What readers get."""
+"""The type of the value that readers get."""
 
 Update = TypeVar("Update")
-"""What one write brings."""
+"""The type of one write."""
 
 Stored = TypeVar("Stored")
-"""What a checkpoint keeps."""
+"""The type of the value that a checkpoint stores."""
 
 
 class Missing(Enum):
-    """The type of `MISSING`. An enum, because type checkers narrow `x is MISSING` and pickling keeps it one object."""
+    """The type of `MISSING`. An enum: type checkers narrow `x is MISSING`, and unpickling returns the same object."""
 
     MISSING = "MISSING"
 
@@ -32,29 +32,34 @@ class Missing(Enum):
 
 
 MISSING: Final = Missing.MISSING
-"""No value, where None could be one."""
+"""Marks the absence of a value where None may be a value."""
 
 
 class BaseChannel(ABC, Generic[Value, Update, Stored]):
-    """A value with a fold.
+    """A named value with a fold.
 
-    A subclass writes `get`, `update` and `from_checkpoint`, and `checkpoint` if what it stores is not what it shows.
+    A subclass implements `get`, `update` and `from_checkpoint`, and overrides `checkpoint` if the stored value is not
+    the value that readers get.
 
-    Values are replaced, never changed in place: what `get` and `checkpoint` returned, and what `update` was given,
-    stays as it is, so that neither needs a copy. Whoever receives a value leaves it as it is, too; the runtime sees to
-    that for what it hands to nodes and callers.
+    A channel replaces its values and never changes them in place: objects that `get` and `checkpoint` have returned and
+    that `update` has received stay unchanged, so that none of them needs a copy. Readers must not change them either;
+    the runtime ensures this by giving nodes and callers isolated values.
+
+    Args:
+        typ: the declared type of a value: any annotation.
+        key: the channel's name.
 
     Attributes:
-        key: the channel's name, set by whoever compiles the graph. Errors name it.
-        typ: the declared type of a value; any annotation, as it was given.
-        kind: names the form in which the value is stored, and is stored beside it, so that a channel of another kind
-            is not fed with it. By default a subclass's `module.qualname`: a class that moves states its `kind`.
-        expires: False promises that `update(())` changes nothing, and spares the runtime the call in each superstep. A
-            class that overrides `update` promises it itself: without a statement of its own it gets True, which is
-            always safe.
-        consumes: whether `consume` may do something; found out from whether a class overrides it.
-        finishes: the same of `finish`.
-        tracked: False for values that are never stored, so that a resumed thread starts without them.
+        key: the channel's name, set when the graph is compiled. Errors name it.
+        typ: the declared type of a value, as it was passed.
+        kind: names the form in which the value is stored. It is stored with the value, so that a channel of another
+            kind does not read it. By default `module.qualname` of the subclass: a class that moves to another module
+            must set its old `kind`.
+        expires: False promises that `update(())` changes nothing, which saves the runtime a call in each superstep. A
+            class that overrides `update` has to set it again: otherwise it gets True, which is always safe.
+        consumes: True if the class overrides `consume`.
+        finishes: True if the class overrides `finish`.
+        tracked: False for values that are never stored: a resumed thread starts without them.
     """
 
     __slots__ = ("key", "typ")
@@ -76,7 +81,8 @@ class BaseChannel(ABC, Generic[Value, Update, Stored]):
         super().__init_subclass__(**kwargs)
         if "kind" not in vars(cls):
             cls.kind = f"{cls.__module__}.{cls.__qualname__}"
-        # A False was said of the update() of the class that says it. Topic has a slot there, and its instances decide.
+        # An inherited False describes the `update` of the class that sets it, and must not apply to an `update` that
+        # overrides this one. Topic has a slot named `expires`, and its instances decide.
         nearest = next(vars(base) for base in cls.__mro__ if "update" in vars(base) or "expires" in vars(base))
         if "expires" not in nearest and cls.expires is False:
             cls.expires = True
@@ -89,14 +95,17 @@ class BaseChannel(ABC, Generic[Value, Update, Stored]):
 
     @abstractmethod
     def get(self) -> Value:
-        """The value.
+        """Return the value for readers.
+
+        Returns:
+            The value. Readers must not change it in place.
 
         Raises:
-            EmptyChannelError: there is none to show.
+            EmptyChannelError: the channel has no value for readers.
         """
 
     def is_available(self) -> bool:
-        """Whether `get` would return."""
+        """Return True if `get` returns a value, False if it raises."""
         try:
             self.get()
         except EmptyChannelError:
@@ -107,86 +116,108 @@ class BaseChannel(ABC, Generic[Value, Update, Stored]):
     def update(self, values: Sequence[Update]) -> bool:
         """Fold the writes of one superstep, in the order given.
 
-        Called once per superstep with all writes; with none, where the superstep brought none and the channel
-        `expires`.
+        The runtime calls this once per superstep with all writes to the channel. If there are none, it calls it with an
+        empty sequence, provided that the channel `expires`.
+
+        Args:
+            values: the writes, in plan order.
 
         Returns:
-            Whether the channel changed. A write of an equal value may count as a change; False means that nothing can
-            be seen to differ, and without any write so does True the other way round.
+            True if the channel changed. After False, `get` and `checkpoint` must return the same as before. After True
+            for an empty sequence they must differ; after True for writes they may be equal.
 
         Raises:
-            InvalidUpdateError: these writes are not allowed. Whatever is raised, the channel is as it was.
+            InvalidUpdateError: the channel refuses these writes. If any exception is raised, the channel must be
+                unchanged.
         """
 
     def consume(self) -> bool:
-        """A node that this channel triggers has run; called before that superstep's writes are folded.
+        """React to the run of a node that this channel triggers. Called before that superstep's writes are folded.
 
         Returns:
-            Whether the channel changed.
+            True if the channel changed.
         """
         return False
 
     def finish(self) -> bool:
-        """Nothing is left to run; a channel that now shows a value goes on with the run.
+        """React to the end of the run: no node is left to run. A channel that gets a value here continues the run.
 
         Returns:
-            Whether the channel changed.
+            True if the channel changed.
         """
         return False
 
     def checkpoint(self) -> Stored | Missing:
-        """What to store: everything `from_checkpoint` needs, or `MISSING` if and only if the channel holds nothing.
+        """Return the value to store. The default is the value that `get` returns.
 
-        To hold something and to show something differ: a barrier that waits for a second name holds the first, and a
-        reducer that was never written shows an empty list but holds nothing. By default what is shown is stored.
+        What a channel holds may differ from what readers get: a barrier that waits for a second name holds the first,
+        and a reducer channel without writes gives readers an empty list but holds nothing.
+
+        Returns:
+            Everything that `from_checkpoint` needs, or `MISSING` if and only if the channel holds nothing.
         """
         try:
-            # Only right where Value is Stored, which a class that keeps this default says of itself.
+            # A class that keeps this default stores what readers get, so its Value and Stored are one type.
             return cast("Stored", self.get())
         except EmptyChannelError:
             return MISSING
 
     @abstractmethod
     def from_checkpoint(self, stored: Stored | Missing) -> Self:
-        """A new channel that holds what was stored, or nothing for `MISSING`.
+        """Make a new channel that holds a stored value.
 
-        Called on a channel as it was declared, and not on the class, because the stored form leaves out what code
-        declares: key, type, reducer, names. The new channel has these from this one; what this one holds does not
-        matter.
+        This is a method of a declared channel and not of the class, because the declaration (key, type, reducer, names)
+        is not stored. The new channel copies it from this one, and ignores the value of this one.
+
+        Args:
+            stored: what `checkpoint` returned, or `MISSING` for a channel that holds nothing.
+
+        Returns:
+            The new channel.
         """
 
     def fresh(self) -> Self:
-        """A new channel that is declared like this one and holds nothing.
+        """Make a new channel with the declaration of this one, which holds nothing.
 
-        A subclass of a built-in channel that adds attributes extends this method (`twin = super().fresh()`, then the
-        attributes); `copy` and `from_checkpoint` of the built-in ones begin with it.
+        A subclass of a built-in channel that adds attributes must extend this method (`twin = super().fresh()`, then
+        set the attributes): `copy` and `from_checkpoint` of the built-in channels start with it.
+
+        Returns:
+            The new channel.
         """
         twin = self.from_checkpoint(MISSING)
         twin.key = self.key
         return twin
 
     def copy(self) -> Self:
-        """A new channel that holds the same, and that changes by itself from here on.
+        """Make an independent channel with the declaration and the value of this one.
 
-        By default through what is stored; a class that is not `tracked` overrides it.
+        The default restores the stored value. A class that is not `tracked` must override it, as it stores none.
+
+        Returns:
+            The new channel.
         """
         twin = self.from_checkpoint(self.checkpoint())
         twin.key = self.key
         return twin
 
     def same_declaration(self, other: BaseChannel[Any, Any, Any]) -> bool:
-        """Whether one state key may be declared as both: the same class with the same parameters.
+        """Return True if two schemas may declare one key as these channels: the same class with the same parameters.
 
-        The annotation does not count (`list` in one schema, `list[str]` in another), nor the key, nor what is held. A
-        class with parameters extends this.
+        The annotation does not count (`list` in one schema, `list[str]` in another), nor do the key and the value. A
+        class with parameters must extend this method.
+
+        Args:
+            other: the channel of the other schema.
+
+        Returns:
+            True if the declarations agree.
         """
         return type(self) is type(other)
 
     def _blank(self) -> Self:
-        """An object declared like this one, with the slots of subclasses yet to be filled.
-
-        `__init__` is not run: a subclass may have given it other parameters.
-        """
+        """Make an object with the key and type of this one. The caller sets the slots of subclasses."""
+        # Without `__init__`, as a subclass may have given it other parameters.
         twin = object.__new__(type(self))
         twin.key = self.key
         twin.typ = self.typ

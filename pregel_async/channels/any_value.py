@@ -1,4 +1,4 @@
-"""A channel for writers that all bring the same value."""
+"""A channel for several writers of equal values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,12 @@ from .single import SingleValue
 
 
 class AnyValue(SingleValue[Value]):
-    """The last of a superstep's values, which are taken to be equal. A superstep without a write clears it."""
+    """Holds the last of a superstep's writes, which are assumed to be equal. A superstep without a write clears it.
+
+    Args:
+        typ: the type of the value.
+        key: the channel's name.
+    """
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""Channels that wait until each of a set of names was written."""
+"""Channels that wait until all of a set of names have been written."""
 
 from __future__ import annotations
 
@@ -12,10 +12,17 @@ Name = TypeVar("Name", bound=Hashable)
 
 
 class _Barrier(BaseChannel[None, Name, Stored], Generic[Name, Stored]):
-    """Names, and those of them that were seen.
+    """A set of names, and those of them that have been written.
+
+    Args:
+        typ: the type of the names.
+        names: the names to wait for.
 
     Attributes:
-        names: all that it waits for, in a fixed order.
+        names: the names, in an order that does not depend on hashes.
+
+    Raises:
+        GraphValidationError: there are no names.
     """
 
     __slots__ = ("_awaited", "_seen", "names")
@@ -39,12 +46,12 @@ class _Barrier(BaseChannel[None, Name, Stored], Generic[Name, Stored]):
     def update(self, values: Sequence[Name]) -> bool:
         try:
             seen = self._seen.union(values)
-        except TypeError:  # not hashable: no name
-            raise self._unknown([value for value in values if value not in self.names]) from None
+        except TypeError:  # a value is not hashable, so it is not one of the names
+            raise self._unknown_names_error([value for value in values if value not in self.names]) from None
         if len(seen) == len(self._seen):
             return False
         if not seen <= self._awaited:
-            raise self._unknown(_sorted(seen - self._awaited))
+            raise self._unknown_names_error(_sorted(seen - self._awaited))
         self._seen = seen
         return True
 
@@ -64,7 +71,7 @@ class _Barrier(BaseChannel[None, Name, Stored], Generic[Name, Stored]):
     def _complete(self) -> bool:
         return len(self._seen) == len(self._awaited)
 
-    def _unknown(self, found: Sequence[object]) -> InvalidUpdateError:
+    def _unknown_names_error(self, found: Sequence[object]) -> InvalidUpdateError:
         shown = ", ".join(map(repr, found))
         return InvalidUpdateError(
             f"channel {self.key!r} was written {shown}, for which it does not wait. It takes one of: "
@@ -74,10 +81,16 @@ class _Barrier(BaseChannel[None, Name, Stored], Generic[Name, Stored]):
 
 
 class NamedBarrierValue(_Barrier[Name, list[Name]]):
-    """Shows None once each of its names was written, in one superstep or in several, and starts anew when its node has
-    run.
+    """Has the value None once all names have been written, in one superstep or several. Reset when its node has run.
 
-    What an edge from a list of nodes becomes. A name that is written again before the others have come changes nothing.
+    An edge from a list of nodes becomes this channel. Writing a name again before the others have come changes nothing.
+
+    Args:
+        typ: the type of the names.
+        names: the names to wait for.
+
+    Raises:
+        GraphValidationError: there are no names.
     """
 
     __slots__ = ()
@@ -100,13 +113,24 @@ class NamedBarrierValue(_Barrier[Name, list[Name]]):
     def from_checkpoint(self, stored: list[Name] | Missing) -> Self:
         twin = self.fresh()
         if stored is not MISSING:
-            # A name that code no longer has cannot come again, and would keep the barrier from ever being complete.
+            # Drop names that the code no longer declares: `_complete` compares numbers, so one too many would stand in
+            # for a name that is still missing.
             twin._seen = self._awaited.intersection(stored)
         return twin
 
 
 class NamedBarrierValueAfterFinish(_Barrier[Name, tuple[list[Name], bool]]):
-    """The same, hidden until the run is about to end: what an edge from a list of nodes to a deferred one becomes."""
+    """A `NamedBarrierValue` that has its value only when no other node is left to run.
+
+    An edge from a list of nodes to a deferred node becomes this channel.
+
+    Args:
+        typ: the type of the names.
+        names: the names to wait for.
+
+    Raises:
+        GraphValidationError: there are no names.
+    """
 
     __slots__ = ("_finished",)
 
@@ -154,7 +178,7 @@ class NamedBarrierValueAfterFinish(_Barrier[Name, tuple[list[Name], bool]]):
 
 
 def _sorted(names: Collection[Name]) -> list[Name]:
-    """In an order that does not depend on hashes, so that equal barriers are stored as equal bytes."""
+    """Sort names without using hashes, so that equal barriers are stored as equal bytes in every process."""
     try:
         return cast("list[Name]", sorted(cast("Collection[Any]", names)))
     except TypeError:  # enum members, mixed types

@@ -1,4 +1,4 @@
-"""A channel whose writes of one superstep are merged by one call of its reducer."""
+"""A channel that merges all writes of one superstep with one call of its reducer."""
 
 from __future__ import annotations
 
@@ -7,31 +7,32 @@ from typing import Any, Self, cast, overload
 
 from ..errors import GraphValidationError
 from .abc import BaseChannel, Value
-from .reduced import Reduced, maker_of, same_reducer
+from .reduced import ReducedValue, empty_value_factory, same_reducer
 
 BatchReducer = Callable[[Any, list[Any]], Any]
-"""Given the value and a superstep's writes in plan order, returns the new value."""
+"""Takes the value and a superstep's writes in plan order, and returns the new value."""
 
 
-class DeltaChannel(Reduced[Value, Any]):
-    """`reducer(value, [first, second, ...])` once per superstep, where other reducers are called once per write.
+class DeltaChannel(ReducedValue[Value, Any]):
+    """Calls `reducer(value, [first, second, ...])` once per superstep, where other reducers are called once per write.
 
-    It shows and stores its value as they do. What this class is for elsewhere, checkpoints that do not repeat a long
-    list, every channel has here: a saver stores what is new of a value.
+    The value is read and stored as with other reducers. LangGraph has this class for checkpoints that do not repeat a
+    long list; here savers do this for every channel, by storing the new part of a value.
 
     Args:
-        reducer: must not depend on how writes are split into supersteps: `r(r(s, a), b) == r(s, a + b)`. May change its
-            arguments in place where the runtime calls it, which gives it copies.
-        typ: the value's type; in `Annotated[list, DeltaChannel(reducer)]` the annotation's.
-        snapshot_frequency: at least 1. Kept, and of no effect: every checkpoint can be read by itself.
+        reducer: must not depend on how writes are split into supersteps: `r(r(s, a), b) == r(s, a + b)`. The runtime
+            passes it copies, which it may change in place.
+        typ: the type of the value. None takes that of the annotation, in `Annotated[list, DeltaChannel(reducer)]`.
+        snapshot_frequency: number of supersteps, at least 1. Accepted for compatibility, and without effect: every
+            checkpoint can be read by itself.
 
     Raises:
-        GraphValidationError: the reducer is no function, or the frequency no number from 1 on.
+        GraphValidationError: the reducer is not a function, or the frequency is not an integer of at least 1.
     """
 
     __slots__ = ("reducer", "snapshot_frequency")
 
-    # The form in which the value is stored is the same, so that a thread goes on when its key's reducer becomes a
+    # The value is stored in the same form, so a stored thread remains readable when a key's reducer is replaced by a
     # batch reducer.
     kind = "BinaryOperatorAggregate"
 
@@ -58,14 +59,21 @@ class DeltaChannel(Reduced[Value, Any]):
         self.snapshot_frequency = snapshot_frequency
 
     def of_type(self, typ: object) -> Self:
-        """A new channel that is declared like this one, and holds values of another type."""
+        """Make a new channel with the declaration of this one and another type.
+
+        Args:
+            typ: the type of the new channel's value.
+
+        Returns:
+            The new channel, which holds nothing.
+        """
         twin = self.fresh()
         twin.typ = typ
-        twin._start = maker_of(typ)
+        twin._make_empty = empty_value_factory(typ)
         return twin
 
     def _fold(self, value: Value, updates: Sequence[Any]) -> Value:
-        # A list of its own: the reducer may keep it or change it.
+        # A new list, as the reducer may keep or change it and `updates` belongs to the caller.
         return cast("Value", self.reducer(value, [*updates]))
 
     def fresh(self) -> Self:
@@ -75,7 +83,7 @@ class DeltaChannel(Reduced[Value, Any]):
         return twin
 
     def same_declaration(self, other: BaseChannel[Any, Any, Any]) -> bool:
-        # Not the frequency: it makes no difference.
+        # The frequency does not count, as it has no effect.
         return (
             super().same_declaration(other)
             and isinstance(other, DeltaChannel)

@@ -1,17 +1,21 @@
-"""A channel whose value lives for exactly one superstep."""
+"""A channel that holds its value for exactly one superstep."""
 
 from __future__ import annotations
 
 from typing import Any, overload
 
 from .abc import Value
-from .single import Guarded
+from .single import GuardedValue
 
 
-class EphemeralValue(Guarded[Value]):
-    """Seen in the superstep after the write, by all that read it there, and gone after that one.
+class EphemeralValue(GuardedValue[Value]):
+    """Holds a value for the superstep after the write; all nodes that read it there get it.
 
-    What triggers a node, and what a graph's input enters through.
+    Edges trigger nodes through this channel, and a graph's input enters through it.
+
+    Args:
+        typ: the type of the value.
+        guard: True refuses a second write in one superstep; False keeps the last one.
     """
 
     __slots__ = ()

@@ -17,25 +17,31 @@ operator: Any = _operator  # typeshed leaves its parameters without types
 
 
 def left_fold(op: Op, value: Any, updates: Sequence[Any]) -> Any:
-    """`op(op(value, first), second)` and so on: the same value, of the same types, as folding one by one.
+    """Return `op(op(value, first), second)` and so on, with the value and types that folding one by one gives.
 
-    `[] + [1] + [2] + ...` copies all that there is for each new element, n * n / 2 in all. Where the operator and the
-    types are known, the parts are put together once. Nor does an operator of the standard library change a built-in
-    `value` or an update in place here; what another reducer does to its first argument is its own matter.
+    `[] + [1] + [2] + ...` copies the whole list for each new element, n * n / 2 copies in all. For known operators and
+    types the parts are joined once instead. In-place operators of the standard library (`iadd`) get a copy of a
+    built-in `value`, so that they change neither it nor an update. Other reducers get `value` itself.
+
+    Args:
+        op: the reducer.
+        value: the value before the first update.
+        updates: the updates, in the order of the fold.
+
+    Returns:
+        The folded value.
     """
-    known = _KNOWN.get(id(op))
-    if known is not None:
-        return known(value, updates)
+    fast_fold = _FAST_FOLDS.get(id(op))
+    if fast_fold is not None:
+        return fast_fold(value, updates)
     for update in updates:
         value = op(value, update)
     return value
 
 
 def _fold_runs(op: Op, joins: Mapping[type, _Join], value: object, updates: Sequence[Any]) -> object:
-    """Put together each run of updates that are of exactly the value's type; fold the others one by one.
-
-    Exactly, because a subclass may have an operator of its own, and on either side.
-    """
+    """Join each run of updates that have exactly the value's type; fold the others one by one."""
+    # Exactly, as a subclass on either side may define the operator in another way.
     at = 0
     while at < len(updates):
         kind = type(value)
@@ -54,12 +60,12 @@ def _fold_runs(op: Op, joins: Mapping[type, _Join], value: object, updates: Sequ
 
 
 def _fold_in_place(op: Op, value: Any, updates: Sequence[Any]) -> Any:
-    """Fold one by one into a copy, so that `op` can change it and nobody who was handed `value` sees that."""
-    ours: object = None
+    """Fold one by one into a copy of `value`, which `op` changes in place: readers may still hold `value` itself."""
+    own_copy: object = None
     for update in updates:
-        # Again when `op` returned another object: that may be an update, or something that an update holds.
-        if value is not ours and type(value) in _CHANGEABLE:
-            ours = value = value.copy()
+        # Copy again if `op` returned another object: it may be an update, or part of one.
+        if value is not own_copy and type(value) in _MUTABLE:
+            own_copy = value = value.copy()
         value = op(value, update)
     return value
 
@@ -90,12 +96,12 @@ def _unite_frozensets(parts: Iterable[frozenset[Any]]) -> frozenset[Any]:
     return frozenset[Any]().union(*parts)
 
 
-_CHANGEABLE: Final[frozenset[type]] = frozenset({list, dict, set, bytearray, deque})
+_MUTABLE: Final[frozenset[type]] = frozenset({list, dict, set, bytearray, deque})
 _CONCATENATE: Final[dict[type, _Join]] = {list: _join_lists, tuple: _join_tuples, str: "".join, bytes: b"".join}
 _UNITE: Final[dict[type, _Join]] = {dict: _merge_dicts, set: _unite_sets, frozenset: _unite_frozensets}
 
-# By id, since a reducer need not be hashable and may claim to equal anything. These functions live as long as we do.
-_KNOWN: Final[dict[int, Callable[[Any, Sequence[Any]], Any]]] = {
+# By id, as a reducer may be unhashable or compare equal to anything. The ids stay valid: the functions are never freed.
+_FAST_FOLDS: Final[dict[int, Callable[[Any, Sequence[Any]], Any]]] = {
     id(operator.add): partial(_fold_runs, operator.add, _CONCATENATE),
     id(operator.concat): partial(_fold_runs, operator.concat, _CONCATENATE),
     id(operator.or_): partial(_fold_runs, operator.or_, _UNITE),

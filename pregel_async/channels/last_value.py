@@ -1,4 +1,4 @@
-"""Channels that keep the last value written, until it is written again or its node has run."""
+"""Channels that hold the last write: until the next one, or until their node has run."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ from typing import Any, Self, overload
 
 from ..errors import EmptyChannelError
 from .abc import MISSING, BaseChannel, Missing, Value
-from .overwrite import written
+from .overwrite import unwrap_overwrite
 from .single import SingleValue
 
 
 class LastValue(SingleValue[Value]):
-    """The value written last. One write in a superstep is allowed, because several would leave it to chance which one
-    stays.
+    """Holds the value written last. One write per superstep is allowed: parallel writers have no last one.
 
-    What a state key without a reducer becomes.
+    A state key without a reducer becomes this channel.
+
+    Args:
+        typ: the type of the value.
+        key: the channel's name.
     """
 
     __slots__ = ()
@@ -32,10 +35,15 @@ class LastValue(SingleValue[Value]):
 
 
 class LastValueAfterFinish(BaseChannel[Value, Value, tuple[Value, bool]]):
-    """The value written last, hidden until the run is about to end, and gone once its node has run.
+    """Holds the value written last, and hides it from readers until no other node is left to run.
 
-    What triggers a deferred node. Several writes in a superstep are allowed and the last stays: several edges may lead
-    to one deferred node. A write after `finish` hides the value again, until the next one.
+    This channel triggers a deferred node, and drops the value when the node has run. Several writes in a superstep are
+    allowed, as several edges may lead to one deferred node; the last one counts. A write after `finish` hides the value
+    again until the next `finish`.
+
+    Args:
+        typ: the type of the value.
+        key: the channel's name.
     """
 
     __slots__ = ("_finished", "_value")
@@ -67,7 +75,7 @@ class LastValueAfterFinish(BaseChannel[Value, Value, tuple[Value, bool]]):
     def update(self, values: Sequence[Value]) -> bool:
         if not values:
             return False
-        self._value = written(values[-1])
+        self._value = unwrap_overwrite(values[-1])
         self._finished = False
         return True
 

@@ -1,4 +1,4 @@
-"""The laws that every channel keeps, as tests to inherit for a channel class of your own.
+"""The laws of channels, as tests for a channel class of your own to inherit.
 
     from hypothesis import strategies as st
     from pregel_async.channels.laws import ChannelLaws
@@ -10,7 +10,7 @@
         def updates(self):
             return st.integers()
 
-pytest finds the laws in the subclass. They need hypothesis, and nothing but this module imports it.
+pytest collects the laws from the subclass. They need hypothesis, which only this module imports.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 from ..errors import EmptyChannelError, InvalidUpdateError
 from ..types import Overwrite
 from .abc import MISSING, BaseChannel
-from .overwrite import inside_of
+from .overwrite import overwrite_value
 
 __all__ = ["ChannelLaws"]
 
@@ -35,40 +35,48 @@ Channel: TypeAlias = BaseChannel[Any, Any, Any]
 
 
 @dataclass(frozen=True)
-class Write:
-    """A superstep's `update`; without values, that of a superstep that brought none."""
+class UpdateCall:
+    """A call of `update` with a superstep's writes; without values, that of a superstep without writes."""
 
     values: Sequence[Any]
 
 
 @dataclass(frozen=True)
-class Consume:
+class ConsumeCall:
     """A call of `consume`."""
 
 
 @dataclass(frozen=True)
-class Finish:
+class FinishCall:
     """A call of `finish`."""
 
 
-Operation: TypeAlias = Write | Consume | Finish
+Operation: TypeAlias = UpdateCall | ConsumeCall | FinishCall
 
 
 def law(test: Callable[[Any, st.DataObject], None]) -> Callable[[Any], None]:
-    """Run a test on many examples, of which none is wrong for being slow on a busy machine."""
+    """Make a test of a law that runs on many examples.
+
+    Args:
+        test: takes the test class's instance and the source of the examples.
+
+    Returns:
+        The test as pytest calls it.
+    """
     run: Callable[[Any], None] = given(data=st.data())(test)
-    # Subclasses share the test, which hypothesis takes for a mistake ("differing executors").
+    # Hypothesis reports tests that several subclasses share as a mistake ("differing executors"); here it is the
+    # purpose. Slow examples are no failures: the machine may be busy.
     checks = [HealthCheck.differing_executors, HealthCheck.too_slow]
     return settings(deadline=None, suppress_health_check=checks)(run)
 
 
 class ChannelLaws:
-    """What the runtime takes for granted of a channel. A subclass says which channel, and what is written to it.
+    """The properties that the runtime requires of a channel. A subclass provides the channel and its writes.
 
     Attributes:
-        folds: True if a superstep with two writes does what two supersteps with one write each do.
+        folds: True if one superstep with two writes has the same result as two supersteps with one write each.
         commutes: True if the order of a superstep's writes does not matter.
-        overwritten: True if an `Overwrite` takes the place of the value and of all other writes of its superstep.
+        overwritten: True if an `Overwrite` replaces the value and all other writes of its superstep.
     """
 
     folds: ClassVar[bool] = False
@@ -76,20 +84,33 @@ class ChannelLaws:
     overwritten: ClassVar[bool] = False
 
     def make(self) -> Channel:
-        """The channel as it would be declared: new, and the same for each call."""
+        """Make the channel as a graph would declare it. Override this.
+
+        Returns:
+            A new channel, with the same declaration in each call.
+        """
         raise NotImplementedError
 
     def updates(self) -> st.SearchStrategy[Any]:
-        """What one write may bring, wrong values included. They can be deep-copied, and equal their copies."""
+        """Generate writes. Override this.
+
+        Returns:
+            A strategy for one write, which may give invalid ones too. Writes must be deep-copyable and equal to their
+            copies.
+        """
         raise NotImplementedError
 
     def values(self) -> st.SearchStrategy[Any]:
-        """For a channel that is overwritten: values that it can be overwritten with, and then holds and stores."""
+        """Generate values for overwrites, if `overwritten` is True.
+
+        Returns:
+            A strategy for values that the channel holds and stores unchanged after an `Overwrite`.
+        """
         return self.updates()
 
     @law
     def test_fresh_is_empty(self, data: st.DataObject) -> None:
-        """`fresh()` holds nothing, whatever its source holds, and is declared like it."""
+        """`fresh()` returns a channel with the same declaration that holds nothing."""
         channel = self._reached(data)
         fresh = channel.fresh()
         _declared_alike(fresh, channel)
@@ -98,73 +119,73 @@ class ChannelLaws:
 
     @law
     def test_round_trip(self, data: st.DataObject) -> None:
-        """What is restored from a checkpoint is as what was stored, from then on; as new, if it is not tracked."""
+        """A channel restored from a checkpoint behaves as the stored one; as a new one if it is not tracked."""
         channel, source = self._reached(data), self._reached(data)
-        before = look(source)
+        before = contents_of(source)
         twin = source.from_checkpoint(deepcopy(channel.checkpoint()))
         _declared_alike(twin, channel)
         _behave_alike(twin, channel if channel.tracked else self._declared(), self._history(data))
-        assert look(source) == before, f"{source!r} was changed by its own from_checkpoint()"
+        assert contents_of(source) == before, f"{source!r} was changed by its own from_checkpoint()"
 
     @law
     def test_copy_is_independent(self, data: st.DataObject) -> None:
-        """A copy is as its original, and neither sees what happens to the other."""
+        """A copy behaves as its original, and changes of one do not affect the other."""
         channel = self._reached(data)
         changed, kept = channel.copy(), channel.copy()
         _declared_alike(changed, channel)
-        before = look(channel)
+        before = contents_of(channel)
         for operation in self._history(data):
-            act(changed, operation)
-            assert look(channel) == before, f"{channel!r} was changed by {operation} on its copy"
+            apply(changed, operation)
+            assert contents_of(channel) == before, f"{channel!r} was changed by {operation} on its copy"
         _behave_alike(channel.copy(), channel, self._history(data))
-        assert look(kept) == before, f"a copy was changed by what happened to {channel!r}"
+        assert contents_of(kept) == before, f"a copy was changed by what happened to {channel!r}"
 
     @law
     def test_flags_tell_the_truth(self, data: st.DataObject) -> None:
-        """What `expires`, `consumes` and `finishes` rule out does nothing; what is not `tracked` is not stored."""
+        """Calls that `expires`, `consumes` and `finishes` exclude do nothing; an untracked channel stores nothing."""
         channel = self._reached(data)
         assert channel.kind, "a stored value needs the name of its form"
-        before = look(channel)
+        before = contents_of(channel)
         spared: list[Operation] = []
-        spared += [] if channel.expires else [Write(())]
-        spared += [] if channel.consumes else [Consume()]
-        spared += [] if channel.finishes else [Finish()]
+        spared += [] if channel.expires else [UpdateCall(())]
+        spared += [] if channel.consumes else [ConsumeCall()]
+        spared += [] if channel.finishes else [FinishCall()]
         for operation in spared:
-            assert act(channel, operation) is False, f"{channel!r} changes with {operation}, against its flags"
-            assert look(channel) == before, f"{channel!r} changes with {operation}, against its flags"
+            assert apply(channel, operation) is False, f"{channel!r} changes with {operation}, against its flags"
+            assert contents_of(channel) == before, f"{channel!r} changes with {operation}, against its flags"
         assert channel.tracked or channel.checkpoint() is MISSING, f"{channel!r} is not tracked and stores something"
 
     @law
     def test_returned_bool_tells_the_truth(self, data: st.DataObject) -> None:
-        """False: nothing can be seen to differ. True without a write: something can."""
+        """After False the channel's contents are unchanged; after True without a write they are changed."""
         channel = self._reached(data)
         operation = data.draw(self._operations)
-        before = look(channel)
-        outcome = act(channel, operation)
+        before = contents_of(channel)
+        outcome = apply(channel, operation)
         if outcome is False:
-            assert look(channel) == before, f"{channel!r} changed with {operation} and returned False"
-        elif outcome is True and not (isinstance(operation, Write) and operation.values):
-            assert look(channel) != before, f"{channel!r} did not change with {operation} and returned True"
+            assert contents_of(channel) == before, f"{channel!r} changed with {operation} and returned False"
+        elif outcome is True and not (isinstance(operation, UpdateCall) and operation.values):
+            assert contents_of(channel) != before, f"{channel!r} did not change with {operation} and returned True"
 
     @law
     def test_refused_update_changes_nothing(self, data: st.DataObject) -> None:
-        """An update that raises leaves the channel as it was."""
+        """An update that raises leaves the channel unchanged."""
         channel = self._reached(data)
         before = channel.copy()
-        outcome = act(channel, data.draw(self._writes))
+        outcome = apply(channel, data.draw(self._writes))
         if not isinstance(outcome, bool):
             _behave_alike(channel, before, self._history(data))
 
     @law
     def test_missing_means_nothing_is_held(self, data: st.DataObject) -> None:
-        """A channel that stores `MISSING`, because it was cleared or never written, is as new."""
+        """A tracked channel that stores `MISSING`, because it was cleared or never written, behaves as a new one."""
         channel = self._reached(data)
         if channel.tracked and channel.checkpoint() is MISSING:
             _behave_alike(channel, self._declared(), self._history(data))
 
     @law
     def test_get_raises_if_and_only_if_unavailable(self, data: st.DataObject) -> None:
-        """`is_available` says whether `get` returns, and what it raises otherwise names the channel."""
+        """`is_available` is True if and only if `get` returns; the error of `get` names the channel."""
         channel = self._reached(data)
         named: str | None = None
         try:
@@ -179,25 +200,25 @@ class ChannelLaws:
 
     @law
     def test_order_of_writes(self, data: st.DataObject) -> None:
-        """The same writes do the same; in another order too, if the channel commutes."""
+        """Equal writes have equal results, also in another order if the channel commutes."""
         channel = self._reached(data)
         other = channel.copy()
         values = data.draw(self._several)
         again = data.draw(st.permutations(values)) if self.commutes else values
-        outcomes = act(channel, Write(values)), act(other, Write(tuple(again)))
+        outcomes = apply(channel, UpdateCall(values)), apply(other, UpdateCall(tuple(again)))
         assert outcomes[0] == outcomes[1], f"{channel!r} answers {values} and {again} with {outcomes}"
         _behave_alike(channel, other, self._history(data))
 
     @law
     def test_writes_fold_from_the_left(self, data: st.DataObject) -> None:
-        """For a channel that folds: a superstep's writes do what the same writes in one superstep each do."""
+        """If the channel folds, writes of one superstep have the same result as one superstep for each write."""
         if not self.folds:
             return
         channel = self._reached(data)
         other = channel.copy()
         values = data.draw(self._several)
-        together = act(channel, Write(values))
-        singly = [act(other, Write([value])) for value in values]
+        together = apply(channel, UpdateCall(values))
+        singly = [apply(other, UpdateCall([value])) for value in values]
         if isinstance(together, bool):
             assert together == any(singly), f"{channel!r} returned {together} for {values}, and {singly} one by one"
             _behave_alike(channel, other, self._history(data))
@@ -206,29 +227,33 @@ class ChannelLaws:
 
     @law
     def test_an_overwrite_takes_the_place_of_all(self, data: st.DataObject) -> None:
-        """For a channel that is overwritten: wherever the overwrite stands among the writes; two are refused."""
+        """If `overwritten`, an overwrite at any position replaces all other writes, and two are refused."""
         if not self.overwritten:
             return
         channel = self._reached(data)
-        before = look(channel)
+        before = contents_of(channel)
         value, values = data.draw(self.values()), data.draw(st.lists(self._folded, max_size=3))
         values.insert(data.draw(st.integers(0, len(values))), Overwrite(value))
-        expected = Seen(deepcopy(value), deepcopy(value))
+        expected = ChannelContents(deepcopy(value), deepcopy(value))
         twice = data.draw(st.permutations([*values, Overwrite(data.draw(self.values()))]))
-        assert act(channel, Write(twice)) is InvalidUpdateError, f"{channel!r} was overwritten twice, with {twice}"
-        assert look(channel) == before, f"{channel!r} was changed by writes that it refused"
-        assert act(channel, Write(values)) is True, f"{channel!r} refuses {values}, or denies that it changed"
-        assert look(channel) == expected, f"{channel!r} was overwritten with {value!r}, and is {look(channel)}"
+        assert apply(channel, UpdateCall(twice)) is InvalidUpdateError, (
+            f"{channel!r} was overwritten twice, with {twice}"
+        )
+        assert contents_of(channel) == before, f"{channel!r} was changed by writes that it refused"
+        assert apply(channel, UpdateCall(values)) is True, f"{channel!r} refuses {values}, or denies that it changed"
+        assert contents_of(channel) == expected, (
+            f"{channel!r} was overwritten with {value!r}, and is {contents_of(channel)}"
+        )
 
     @law
     def test_values_are_replaced_and_not_changed(self, data: st.DataObject) -> None:
-        """What a channel was given or has handed out stays as it is."""
+        """Objects that a channel has received or returned are never changed."""
         channel = self._declared()
         known: list[tuple[object, object]] = []
         for operation in self._history(data):
-            if isinstance(operation, Write):
+            if isinstance(operation, UpdateCall):
                 known += [(value, deepcopy(value)) for value in operation.values]
-            act(channel, operation)
+            apply(channel, operation)
             for value, copied in known:
                 assert value == copied, f"{channel!r} changed {copied!r} in place with {operation}"
             if channel.is_available():
@@ -241,16 +266,16 @@ class ChannelLaws:
         return channel
 
     def _reached(self, data: st.DataObject) -> Channel:
-        """The channel after anything that can happen to it."""
+        """Return the channel after a random history of operations."""
         channel = self._declared()
         for operation in self._history(data):
-            act(channel, operation)
+            apply(channel, operation)
         return channel
 
     def _history(self, data: st.DataObject) -> list[Operation]:
         return data.draw(self._histories)
 
-    # Made once per test: to make a strategy costs more than to draw from it.
+    # Cached, as making a strategy costs more than drawing from it.
 
     @cached_property
     def _several(self) -> st.SearchStrategy[list[Any]]:
@@ -258,15 +283,15 @@ class ChannelLaws:
 
     @cached_property
     def _folded(self) -> st.SearchStrategy[Any]:
-        return self.updates().filter(lambda update: inside_of(update) is MISSING)
+        return self.updates().filter(lambda update: overwrite_value(update) is MISSING)
 
     @cached_property
-    def _writes(self) -> st.SearchStrategy[Write]:
-        return st.builds(Write, self._several | self._several.map(tuple))
+    def _writes(self) -> st.SearchStrategy[UpdateCall]:
+        return st.builds(UpdateCall, self._several | self._several.map(tuple))
 
     @cached_property
     def _operations(self) -> st.SearchStrategy[Operation]:
-        return st.one_of(self._writes, st.just(Write(())), st.just(Consume()), st.just(Finish()))
+        return st.one_of(self._writes, st.just(UpdateCall(())), st.just(ConsumeCall()), st.just(FinishCall()))
 
     @cached_property
     def _histories(self) -> st.SearchStrategy[list[Operation]]:
@@ -274,31 +299,46 @@ class ChannelLaws:
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What can be seen of a channel at one moment; `MISSING` where there is nothing."""
+class ChannelContents:
+    """What readers and checkpoints get of a channel at one moment; `MISSING` for what it does not have."""
 
     value: object
     stored: object
 
 
-def look(channel: Channel) -> Seen:
-    """What can be seen now, as a copy that stays as it is."""
+def contents_of(channel: Channel) -> ChannelContents:
+    """Read a channel's contents.
+
+    Args:
+        channel: the channel.
+
+    Returns:
+        Deep copies, which later changes of the channel do not affect.
+    """
     try:
         value = channel.get()
     except EmptyChannelError:
         value = MISSING
-    return Seen(deepcopy(value), deepcopy(channel.checkpoint()))
+    return ChannelContents(deepcopy(value), deepcopy(channel.checkpoint()))
 
 
-def act(channel: Channel, operation: Operation) -> bool | type[Exception]:
-    """Do it. Returns what the channel returned, or the type of what its `update` raised."""
-    if isinstance(operation, Write):
+def apply(channel: Channel, operation: Operation) -> bool | type[Exception]:
+    """Apply an operation to a channel.
+
+    Args:
+        channel: the channel.
+        operation: the call to make.
+
+    Returns:
+        What the channel returns, or the type of the exception that its `update` raises.
+    """
+    if isinstance(operation, UpdateCall):
         try:
             changed = channel.update(operation.values)
-        except Exception as error:  # a user's reducer may raise anything
+        except Exception as error:  # a reducer may raise anything
             return type(error)
     else:
-        changed = channel.consume() if isinstance(operation, Consume) else channel.finish()
+        changed = channel.consume() if isinstance(operation, ConsumeCall) else channel.finish()
     assert isinstance(changed, bool), f"{channel!r} returned {changed!r} for {operation}, which is no bool"
     return changed
 
@@ -317,9 +357,13 @@ def _declared_alike(twin: Channel, channel: Channel) -> None:
 
 
 def _behave_alike(one: Channel, other: Channel, history: Iterable[Operation]) -> None:
-    """They show, store and answer the same, now and through a history."""
-    assert look(one) == look(other), f"{one!r} and {other!r} differ: {look(one)} and {look(other)}"
+    """Assert that two channels have equal contents and results, now and through a history."""
+    assert contents_of(one) == contents_of(other), (
+        f"{one!r} and {other!r} differ: {contents_of(one)} and {contents_of(other)}"
+    )
     for operation in history:
-        outcomes = act(one, operation), act(other, operation)
+        outcomes = apply(one, operation), apply(other, operation)
         assert outcomes[0] == outcomes[1], f"{one!r} and {other!r} answer {operation} with {outcomes}"
-        assert look(one) == look(other), f"they differ after {operation}: {look(one)} and {look(other)}"
+        assert contents_of(one) == contents_of(other), (
+            f"they differ after {operation}: {contents_of(one)} and {contents_of(other)}"
+        )

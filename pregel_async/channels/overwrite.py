@@ -1,4 +1,4 @@
-"""An `Overwrite`, as channels take it: in place of the fold where there is one, else for the value in it."""
+"""How channels treat an `Overwrite`: with a fold it replaces the fold, otherwise it is unwrapped as a normal write."""
 
 from __future__ import annotations
 
@@ -11,35 +11,45 @@ from .abc import MISSING, BaseChannel
 
 T = TypeVar("T")
 
-_KINDS: Final = (Overwrite, dict)
-_MARK: Final = "__overwrite__"
+_OVERWRITE_TYPES: Final = (Overwrite, dict)
+_DICT_KEY: Final = "__overwrite__"
 
 
-def written(value: T) -> T:
-    """What a write brings to a channel that has no fold.
+def unwrap_overwrite(value: T) -> T:
+    """Return the value of an `Overwrite`, and any other value as it is: the write of a channel without a fold.
 
-    A dict is never taken for an overwrite here. It could be anybody's data, and nothing is gained by the spelling.
+    Args:
+        value: the write.
+
+    Returns:
+        The value to store.
     """
+    # Dicts that spell an overwrite are data here: without a fold, an overwrite and a plain write do the same.
     if isinstance(value, Overwrite):
-        meant: T = value.value
-        return meant
+        unwrapped: T = value.value
+        return unwrapped
     return value
 
 
-def overwritten(channel: BaseChannel[Any, Any, Any], values: Sequence[object], *, spelled: bool = True) -> Any:
-    """The value that one of a superstep's writes puts in place of all others; `MISSING` when there is none.
+def find_overwrite(channel: BaseChannel[Any, Any, Any], values: Sequence[object], *, accept_dicts: bool = True) -> Any:
+    """Return the value of the overwrite among a superstep's writes.
 
     Args:
-        spelled: dicts that spell an overwrite count as well.
+        channel: the channel, for the message.
+        values: the writes.
+        accept_dicts: True also accepts a dict in the form of an overwrite.
+
+    Returns:
+        The value that replaces the channel's value and all other writes; `MISSING` if there is no overwrite.
 
     Raises:
-        InvalidUpdateError: there are two, and it would be left to chance which one stays.
+        InvalidUpdateError: there are two overwrites.
     """
     found: Any = MISSING
     for value in values:
-        if not isinstance(value, _KINDS if spelled else Overwrite):
+        if not isinstance(value, _OVERWRITE_TYPES if accept_dicts else Overwrite):
             continue
-        inside = inside_of(value)
+        inside = overwrite_value(value)
         if inside is MISSING:
             continue
         if found is not MISSING:
@@ -53,19 +63,25 @@ def overwritten(channel: BaseChannel[Any, Any, Any], values: Sequence[object], *
     return found
 
 
-def inside_of(value: object) -> Any:
-    """What is in an overwrite, however it is spelled; `MISSING` for any other value.
+def overwrite_value(value: object) -> Any:
+    """Return the value of an `Overwrite`, or of a dict in one of its two forms.
 
-    A dict stands for an overwrite only if it says nothing else: with one more key it is data.
+    A dict is an overwrite only if it has no other keys; with one more key it is data.
+
+    Args:
+        value: the write.
+
+    Returns:
+        The value in the overwrite; `MISSING` for any other write.
     """
     if isinstance(value, Overwrite):
         return value.value
     if not isinstance(value, Mapping):
         return MISSING
     if len(value) == 1:
-        return value.get(_MARK, MISSING)
+        return value.get(_DICT_KEY, MISSING)
     if len(value) == 2 and "value" in value:
         mark = value.get("type")
-        if isinstance(mark, str) and mark == _MARK:  # an array compares element by element
+        if isinstance(mark, str) and mark == _DICT_KEY:  # an array would compare element by element, not to a bool
             return value["value"]
     return MISSING

@@ -1,4 +1,4 @@
-"""Channels whose writes are merged by a reducer; here the one that takes them one by one."""
+"""Channels that merge writes with a reducer: their base, and `BinaryOperatorAggregate`, which takes writes singly."""
 
 from __future__ import annotations
 
@@ -11,80 +11,91 @@ from typing import Annotated, Any, NotRequired, Required, Self, cast, get_args, 
 from ..errors import EmptyChannelError
 from .abc import MISSING, BaseChannel, Update, Value
 from .fold import left_fold
-from .overwrite import overwritten
-from .single import Holding
+from .overwrite import find_overwrite
+from .single import OptionalValue
 
 
-class Reduced(Holding[Value, Update]):
-    """A value that writes are merged into: where it starts, and that it is held, shown and stored as it is.
+class ReducedValue(OptionalValue[Value, Update]):
+    """The base of channels with a reducer.
 
-    A type that can be made without arguments is where the fold starts (an empty list, 0), and what is shown before the
-    first write; nothing is held or stored until then. With any other type there is no value before the first write,
-    which then becomes the value as it is. An `Overwrite` takes the place of the value and of all other writes of its
-    superstep.
+    If the type can be called without arguments, the fold starts with the value that this gives (an empty list, 0), and
+    readers get it before the first write; the channel holds and stores nothing until then. With any other type there is
+    no value before the first write, which becomes the value unchanged. An `Overwrite` replaces the value and all other
+    writes of its superstep.
+
+    Args:
+        typ: the type of the value: any annotation.
     """
 
-    __slots__ = ("_start",)
+    __slots__ = ("_make_empty",)
 
     expires = False
 
-    _start: Callable[[], Value] | None
-    """Makes what is shown until the first write: that is not held, and is made anew for each reader."""
+    _make_empty: Callable[[], Value] | None
+    """Makes the value that readers get before the first write, anew for each reader; None if the type has none."""
 
     def __init__(self, typ: object) -> None:
         super().__init__(typ)
-        self._start = maker_of(typ)
+        self._make_empty = empty_value_factory(typ)
 
     @abstractmethod
     def _fold(self, value: Value, updates: Sequence[Update]) -> Value:
-        """The value with at least one write merged into it."""
+        """Return the value with at least one write merged into it."""
 
     def get(self) -> Value:
         value = self._value
         if value is not MISSING:
             return value
-        if self._start is None:
+        if self._make_empty is None:
             raise EmptyChannelError(self.key)
-        return self._start()
+        return self._make_empty()
 
     def is_available(self) -> bool:
-        return self._value is not MISSING or self._start is not None
+        return self._value is not MISSING or self._make_empty is not None
 
     def update(self, values: Sequence[Update]) -> bool:
         if not values:
             return False
-        value = overwritten(self, values)
+        value = find_overwrite(self, values)
         if value is MISSING:
             value = self._value
             if value is MISSING:
-                if self._start is None:
+                if self._make_empty is None:
                     value, values = cast("Value", values[0]), values[1:]
                 else:
-                    value = self._start()
+                    value = self._make_empty()
             if values:
                 value = self._fold(value, values)
-        # Assigned when the whole fold is done: a reducer that raises leaves the channel as it was.
+        # Assigned after the whole fold: if the reducer raises, the channel stays unchanged.
         self._value = value
         return True
 
     def fresh(self) -> Self:
         twin = super().fresh()
-        twin._start = self._start
+        twin._make_empty = self._make_empty
         return twin
 
     def same_declaration(self, other: BaseChannel[Any, Any, Any]) -> bool:
-        return super().same_declaration(other) and isinstance(other, Reduced) and self._start is other._start
+        return (
+            super().same_declaration(other)
+            and isinstance(other, ReducedValue)
+            and self._make_empty is other._make_empty
+        )
 
 
-class BinaryOperatorAggregate(Reduced[Value, Value]):
-    """The left fold of all writes: `op(op(start, first), second)`, and so on from superstep to superstep.
+class BinaryOperatorAggregate(ReducedValue[Value, Value]):
+    """Holds the left fold of all writes: `op(op(start, first), second)`, and so on from superstep to superstep.
 
-    What `Annotated[list[str], operator.add]` becomes.
+    `Annotated[list[str], operator.add]` becomes this channel.
+
+    Args:
+        typ: the type of the value: any annotation.
+        op: the reducer.
 
     Attributes:
-        op: the reducer. It is given the value and one write, and returns the new value. One that changes its first
-            argument in place changes what `get` handed out before; the runtime gives it a copy to change, and so must
-            others who call.
+        op: the reducer: takes the value and one write, and returns the new value. A reducer that changes its first
+            argument in place would change objects that `get` has returned: callers must pass it a copy then, as the
+            runtime does.
     """
 
     __slots__ = ("op",)
@@ -118,7 +129,7 @@ class BinaryOperatorAggregate(Reduced[Value, Value]):
         )
 
 
-_CONCRETE: dict[object, type] = {
+_CONCRETE_TYPES: dict[object, type] = {
     collections.abc.Sequence: list,
     collections.abc.MutableSequence: list,
     collections.abc.Set: set,
@@ -128,21 +139,28 @@ _CONCRETE: dict[object, type] = {
 }
 
 
-def maker_of(typ: object) -> Callable[[], Any] | None:
-    """What makes an empty value of an annotated type, or None if the type has none."""
+def empty_value_factory(typ: object) -> Callable[[], Any] | None:
+    """Return a callable that makes the empty value of a type.
+
+    Args:
+        typ: any annotation.
+
+    Returns:
+        The class to call without arguments, or None if the type cannot be called so.
+    """
     try:
-        bare = _bare(typ)
-        maker = _CONCRETE.get(bare, bare)
+        bare = _runtime_class(typ)
+        maker = _CONCRETE_TYPES.get(bare, bare)
         if not isinstance(maker, type) or maker is object:  # an object() is no value to start a fold with
             return None
         maker()
-    except Exception:  # whatever a constructor or a lazy alias raises, no value comes of it
+    except Exception:  # a constructor or a lazily evaluated alias may raise anything: the type has no empty value
         return None
     return maker
 
 
-def _bare(typ: Any) -> object:
-    """The class behind an annotation: `list` for `Annotated[Sequence[str], ...]`, for example."""
+def _runtime_class(typ: Any) -> object:
+    """Return the class behind an annotation: `Sequence` for `Annotated[Sequence[str], ...]`."""
     while True:
         origin = get_origin(typ)
         if origin in (Annotated, Required, NotRequired):
@@ -156,7 +174,15 @@ def _bare(typ: Any) -> object:
 
 
 def same_reducer(one: Callable[..., Any], other: Callable[..., Any]) -> bool:
-    """Whether two reducers surely do the same: one object, equal methods, or equal partials of the same function."""
+    """Return True if two reducers certainly do the same.
+
+    Args:
+        one: a reducer.
+        other: the reducer to compare with.
+
+    Returns:
+        True for one object, equal methods, and partials of one function with equal arguments.
+    """
     if isinstance(one, partial) and isinstance(other, partial):
         return same_reducer(one.func, other.func) and one.args == other.args and one.keywords == other.keywords
     return one is other or bool(one == other)

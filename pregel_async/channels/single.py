@@ -1,4 +1,4 @@
-"""Channels that hold one value or nothing: what all of them share, and those without a fold."""
+"""Channels that hold one value or nothing: the shared base, and the base of those without a fold."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from ..types import Overwrite
 from .abc import MISSING, BaseChannel, Missing, Update, Value
 
 
-class Holding(BaseChannel[Value, Update, Value], Generic[Value, Update]):
-    """Stores the value that it holds, as it is. A subclass says what it shows, and what updates do to `_value`."""
+class OptionalValue(BaseChannel[Value, Update, Value], Generic[Value, Update]):
+    """Holds one value or nothing, and stores it unchanged. Subclasses implement `get` and `update`."""
 
     __slots__ = ("_value",)
 
@@ -40,15 +40,15 @@ class Holding(BaseChannel[Value, Update, Value], Generic[Value, Update]):
         return twin
 
 
-class SingleValue(Holding[Value, Value]):
-    """Shows the value that it holds: the last of a superstep's writes. A subclass says what a superstep without a write
-    does (`expires`: the value is gone), and whether one may have several.
+class SingleValue(OptionalValue[Value, Value]):
+    """Holds the last of a superstep's writes.
 
-    There is no fold that an `Overwrite` could bypass: it is written for what is in it, and counts as any other write.
-    A dict is never taken for an overwrite here. It could be anybody's data, and nothing is gained by the spelling.
+    An `Overwrite` is unwrapped and counts as a normal write, as there is no fold to bypass. For the same reason a dict
+    in the form of an overwrite is data.
 
     Attributes:
-        takes_several: a superstep may have several writes, of which the last stays.
+        expires: True if a superstep without a write clears the value.
+        takes_several: True if a superstep may have several writes, of which the last one counts.
     """
 
     __slots__ = ()
@@ -77,11 +77,11 @@ class SingleValue(Holding[Value, Value]):
         return True
 
 
-class Guarded(SingleValue[Value]):
-    """Refuses a second write in one superstep, or keeps the last, as its declaration says.
+class GuardedValue(SingleValue[Value]):
+    """A `SingleValue` whose declaration decides about a second write in one superstep.
 
     Attributes:
-        guard: True refuses a second write in one superstep; False keeps the last.
+        guard: True refuses a second write in one superstep; False keeps the last one.
     """
 
     __slots__ = ("guard",)
@@ -94,6 +94,7 @@ class Guarded(SingleValue[Value]):
 
     @property
     def takes_several(self) -> bool:  # type: ignore[override]  # of others it is a constant
+        """True if a superstep may have several writes."""
         return not self.guard
 
     def fresh(self) -> Self:
@@ -102,4 +103,4 @@ class Guarded(SingleValue[Value]):
         return twin
 
     def same_declaration(self, other: BaseChannel[Any, Any, Any]) -> bool:
-        return super().same_declaration(other) and isinstance(other, Guarded) and self.guard == other.guard
+        return super().same_declaration(other) and isinstance(other, GuardedValue) and self.guard == other.guard

@@ -1,4 +1,4 @@
-"""A channel that collects what many writers bring."""
+"""A channel that collects the values of many writers."""
 
 from __future__ import annotations
 
@@ -7,18 +7,22 @@ from typing import Any, Self, cast, overload
 
 from ..errors import EmptyChannelError
 from .abc import MISSING, BaseChannel, Missing, Value
-from .overwrite import overwritten
+from .overwrite import find_overwrite
 
 
 class Topic(BaseChannel[Sequence[Value], Value | list[Value], list[Value]]):
-    """All values of a superstep, in the order written. A list that is written counts as its elements, one level deep.
+    """Holds all values of a superstep in the order written. A written list counts as its elements, one level deep.
 
-    An `Overwrite` takes the place of all that there is and of all that the superstep brings. Its other spellings are
-    data here: a topic's elements may be dicts of any kind.
+    An `Overwrite` replaces all values and all other writes of its superstep. Dicts in the form of an overwrite are
+    data, as the elements may be any dicts.
+
+    Args:
+        typ: the type of one value.
+        accumulate: False drops the values in the next superstep; True keeps them all.
 
     Attributes:
         typ: the type of one value.
-        accumulate: False forgets the values of a superstep in the next one; True keeps them all.
+        accumulate: False drops the values in the next superstep; True keeps them all.
     """
 
     __slots__ = ("_values", "accumulate", "expires")
@@ -48,11 +52,11 @@ class Topic(BaseChannel[Sequence[Value], Value | list[Value], list[Value]]):
 
     def update(self, values: Sequence[Value | list[Value]]) -> bool:
         before = self._values
-        instead = overwritten(self, values, spelled=False)
-        if instead is not MISSING:
-            self._values = cast("list[Value]", instead if isinstance(instead, list) else [instead])
+        overwrite = find_overwrite(self, values, accept_dicts=False)
+        if overwrite is not MISSING:
+            self._values = cast("list[Value]", overwrite if isinstance(overwrite, list) else [overwrite])
             return True
-        # A new list, not the old one extended: the old one was handed out.
+        # A new list, and not the old one extended: `get` and `checkpoint` have returned the old one.
         flat: list[Value] = before.copy() if self.accumulate else []
         for value in values:
             if isinstance(value, list):

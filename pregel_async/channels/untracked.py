@@ -5,16 +5,19 @@ from __future__ import annotations
 from typing import Any, Self, overload
 
 from .abc import MISSING, Missing, Value
-from .single import Guarded
+from .single import GuardedValue
 
 
-class UntrackedValue(Guarded[Value]):
-    """The value written last, for as long as the run lasts: for connections and other things that no checkpoint can
-    hold.
+class UntrackedValue(GuardedValue[Value]):
+    """Holds the value written last until the run ends: for connections and other objects that cannot be stored.
 
-    A `Send` may carry it, as an entry of the dict or a field of the state's object that is sent. It is not stored with
-    the send either: a run that is resumed in the send's superstep takes the value that its state has then (give it one
-    with `Command(update=...)`), or raises `UntrackedValueLostError`.
+    A `Send` may carry the value, as an entry of the dict or a field of the state object that is sent. The stored send
+    does not contain it. A run that is resumed in the send's superstep uses the value that the state has then (write one
+    with `Command(update=...)`), or raises `UntrackedValueLostError` if it has none.
+
+    Args:
+        typ: the type of the value.
+        guard: True refuses a second write in one superstep; False keeps the last one.
     """
 
     __slots__ = ()
@@ -34,5 +37,5 @@ class UntrackedValue(Guarded[Value]):
         return MISSING
 
     def from_checkpoint(self, stored: Value | Missing) -> Self:
-        # Nothing is ever stored; a value here was stored by a channel that this one has replaced, and is let go.
+        # This class stores nothing: a stored value is that of a channel which this one has replaced, and is dropped.
         return self.fresh()

@@ -1,4 +1,4 @@
-"""The functional API: a workflow as one function, its steps as tasks."""
+"""The functional API: `@entrypoint` makes a function a workflow, and `@task` makes functions its steps."""
 
 from .entrypoint import CompiledEntrypoint, entrypoint
 from .task import TaskFunction, TaskFuture, task

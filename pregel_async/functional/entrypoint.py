@@ -28,7 +28,7 @@ from .._runtime.tasks.injection import check_signature, hints_of, injections_of,
 from ..channels import EphemeralValue, LastValue
 from ..errors import GraphValidationError, InvalidInputError, InvalidUpdateError
 from ..types import END, START, Command
-from .by_name import elsewhere, with_one
+from .importable import call_with_input, picklable_call
 
 __all__ = ["CompiledEntrypoint", "entrypoint"]
 
@@ -39,17 +39,18 @@ SavedT = TypeVar("SavedT")
 
 
 class CompiledEntrypoint(Graph[InputT, OutputT], Generic[InputT, OutputT]):
-    """A workflow that can be run. Its verbs are `Graph`'s.
+    """A runnable workflow, with the methods of `Graph`. Made by `entrypoint`.
 
     Attributes:
-        func: the function.
+        func: the decorated function.
     """
 
     func: Callable[..., Any]
 
     def __init__(self, definition: Definition, func: Callable[..., Any]) -> None:
         super().__init__(definition)
-        object.__setattr__(self, "func", func)  # it is not to be set
+        # `Graph` refuses to set attributes other than those that replace its definition.
+        object.__setattr__(self, "func", func)
 
     def _drawing(self) -> Drawing:
         name = next(iter(self._definition.program.nodes))
@@ -57,34 +58,45 @@ class CompiledEntrypoint(Graph[InputT, OutputT], Generic[InputT, OutputT]):
 
 
 class entrypoint:  # noqa: N801  # a decorator, which reads as the word does
-    """Make a function a workflow: it is run with `ainvoke(input)`, and calls tasks.
+    """Make a function a workflow: `ainvoke(input)` runs the function, which calls tasks.
+
+    The function takes the input, and the keyword arguments that its signature names: `previous` (the value that the
+    thread's last run returned or saved; None in the first run), `runtime`, `config`, `writer`, `store`. It returns the
+    result, or `entrypoint.final(value=..., save=...)`.
 
     Args:
-        checkpointer: where threads are stored; None runs without.
-        store: long-term memory: what the function and its tasks get as `store`.
-        context_schema: what a call's `context=` must fit.
-        name: for messages; the function's own by default.
-        blocking: False promises that a plain function never blocks, so that it runs on the event loop.
-        debug: warn when the function changes its input in place.
+        checkpointer: the saver that stores threads; None stores nothing.
+        store: long-term memory, which the function and its tasks get as `store`.
+        context_schema: validates a call's `context=`.
+        name: the name in messages; the function's name by default.
+        blocking: False promises that a plain function never blocks: it runs on the event loop instead of in a worker
+            thread.
+        debug: True warns if the function changes its input in place.
         environment: clock, ids and randomness; the system's by default.
-        retry_policy, timeout, on_timeout, cache_policy: of the function, as of a node; see `StateGraph.add_node`.
-        cache: where results are kept, of it and of its tasks that have a cache policy.
-        budgets, time_limit, retention, observer, changed_questions: as in `StateGraph.compile`.
-
-    The function takes the input, and by keyword what else its signature asks for: `previous` (what the thread's last
-    run returned or saved; None on its first), `runtime`, `config`, `writer`, `store`. It returns the result, or
-    `entrypoint.final(value=..., save=...)`.
+        retry_policy: for the function, as for a node; see `StateGraph.add_node`.
+        timeout: for the function, as for a node.
+        on_timeout: for the function, as for a node.
+        cache_policy: for the function, as for a node.
+        cache: stores the results of the function and of its tasks, if they have a cache policy.
+        validate_input: as in `StateGraph.compile`.
+        budgets: as in `StateGraph.compile`.
+        time_limit: as in `StateGraph.compile`.
+        retention: as in `StateGraph.compile`.
+        observer: as in `StateGraph.compile`.
+        changed_questions: as in `StateGraph.compile`.
 
     Raises:
-        GraphValidationError: the function is a generator, or takes no input; or a policy is none that it can have.
+        GraphValidationError: the function is a generator or takes no input, a policy does not fit the function, or the
+            decorator is used without parentheses.
+        TypeError: an option is unknown.
     """
 
     class final(msgspec.Struct, Generic[R, SavedT], frozen=True, kw_only=True):  # noqa: N801  # `entrypoint.final` reads as a word too
-        """What an entrypoint returns that saves something else than it returns.
+        """The result of an entrypoint that saves another value than it returns.
 
         Attributes:
-            value: what the call returns.
-            save: what the thread's next run gets as `previous`.
+            value: the call returns it.
+            save: the thread's next run gets it as `previous`.
         """
 
         value: R
@@ -131,9 +143,9 @@ class entrypoint:  # noqa: N801  # a decorator, which reads as the word does
             name=name,
             triggers=(START,),
             reads=START,
-            call=elsewhere(with_one, call) if flavour == "process" else call,
+            call=picklable_call(call_with_input, call) if flavour == "process" else call,
             flavour=flavour,
-            writes=_writes,
+            writes=_result_writes,
             injects=injects,
             abandons=abandons(flavour, policies, False),
             retry=policies.retry,
@@ -152,14 +164,16 @@ class entrypoint:  # noqa: N801  # a decorator, which reads as the word does
             inputs=START,
             outputs=END,
             shown=END,
-            input_mark=START,  # the one node uses it up as it ends: until then no result is this run's
+            # The node consumes START when it finishes. While START holds the input, END holds an earlier run's result,
+            # which a run that pauses must not return.
+            input_mark=START,
             read_input=_input_reader(hints.get(first, Any), name) if validate else _read_input,
             read_command=_read_command,
         )
         definition = define(
             program,
             self._checkpointer,
-            cast("StepOptions", self._options),  # it has none of those of several nodes
+            cast("StepOptions", self._options),  # a graph of one node has no options about several nodes
             hints=list(hints.values()),
             stream_channels=END,
             stream_mode="updates",
@@ -170,7 +184,7 @@ class entrypoint:  # noqa: N801  # a decorator, which reads as the word does
 
 
 def _input_reader(hint: Any, name: str) -> Callable[[Any], list[Write]]:
-    """Checks a call's input against the annotation of the function's first parameter; it is never converted."""
+    """Make the function that checks an input against the annotation of the first parameter, without converting it."""
     check = compile_check(hint)
     if check is None:
         return _read_input
@@ -199,8 +213,8 @@ def _read_command(command: Command) -> list[Write]:
     return []
 
 
-def _writes(result: Any) -> list[Write]:
-    """Both are written, even when they are None: a run that saves None has saved that."""
+def _result_writes(result: Any) -> list[Write]:
+    """Convert the function's result to writes of output and saved value, also if they are None: None is a result."""
     if isinstance(result, entrypoint.final):
         return [(END, result.value), (PREVIOUS, result.save)]
     return [(END, result), (PREVIOUS, result)]

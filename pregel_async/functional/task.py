@@ -1,4 +1,4 @@
-"""`@task`: a step of a workflow, whose result is kept."""
+"""`@task`: a step of a workflow, whose result is stored."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .._runtime.tasks.kept_results import namespace_of
 from ..errors import ConfigError, GraphValidationError
 from ..policies import CachePolicy, OnTimeout
 from ..types import OnChange
-from .by_name import elsewhere, with_several
+from .importable import call_with_arguments, picklable_call
 
 if TYPE_CHECKING:
     from checkpoint_savers.caches.abc import BaseCache
@@ -39,7 +39,19 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class TaskFunction(Generic[P, T_co]):
-    """A function whose calls are tasks of the node that makes them. Made by `task`."""
+    """A function whose calls run as tasks of the calling node. Made by `task`.
+
+    Args:
+        call: the function.
+        name: its name in messages and streams.
+        policies: retries, timeout and cache.
+        abandon_on_cancel: as in `task`.
+        on_change: as in `task`.
+
+    Attributes:
+        name: the name in messages and streams.
+        func: the decorated function.
+    """
 
     def __init__(
         self,
@@ -50,7 +62,8 @@ class TaskFunction(Generic[P, T_co]):
         abandon_on_cancel: bool = False,
         on_change: OnChange = "error",
     ) -> None:
-        functools.update_wrapper(self, call)  # first: a callable object has attributes of its own
+        # Before our own attributes are set: `call` may be an object with attributes of the same names.
+        functools.update_wrapper(self, call)
         self.name = name
         self.func = call
         self._on_change: OnChange = on_change
@@ -63,7 +76,7 @@ class TaskFunction(Generic[P, T_co]):
             name=name,
             triggers=(),
             reads=(),
-            call=elsewhere(with_several, call) if flavour == "process" else _with_arguments(call),
+            call=picklable_call(call_with_arguments, call) if flavour == "process" else _unpack_arguments(call),
             flavour=flavour,
             writes=lambda result: [(RETURN, result)],
             injects=injects,
@@ -75,15 +88,22 @@ class TaskFunction(Generic[P, T_co]):
         )
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> TaskFuture[T_co]:
-        """Start the task, and return at once.
+        """Start the task and return its future at once.
 
-        Its result is recorded before it can be awaited. When the node runs again, after a crash, a question or a
-        failure, the same call gives that result and runs nothing. Calls are identified by their order in the node;
-        `named` identifies one by a name.
+        The result is stored before it can be awaited. If the node runs again, after a crash, a question or a failure,
+        the same call returns the stored result without running the function. Calls are identified by their order in
+        the node; `named` identifies a call by a name.
+
+        Args:
+            args: positional arguments of the function.
+            kwargs: keyword arguments of the function.
+
+        Returns:
+            A future: await it in coroutines, call its `result()` in plain functions.
 
         Raises:
-            CallsChangedError: the call that is recorded in this place has other arguments, or is of another task. See
-                `task`'s `on_change`.
+            CallsChangedError: the stored call at this position has other arguments or is of another task; see
+                `on_change` of `task`.
             OutsideRunError: called outside of a node, a task or an entrypoint.
         """
         return self._start(None, args, kwargs)
@@ -91,15 +111,15 @@ class TaskFunction(Generic[P, T_co]):
     def named(self, key: str) -> Callable[P, TaskFuture[T_co]]:
         """Identify a call by a name instead of its position: `charge.named(invoice.id)(invoice)`.
 
-        For nodes that may make other calls, or make them in another order, when they run again: where a model chooses
-        the calls, or a folder's content does.
+        Use this in nodes that may make other calls, or the same calls in another order, when they run again: for
+        example if a model or the content of a folder determines the calls.
 
         Args:
-            key: unique among the calls of this task that one node makes. The same when the node runs again.
+            key: the name. It must be unique among the node's calls of this task, and the same when the node runs again.
 
         Returns:
-            What to call with the task's arguments. It raises what calling the task raises, and `InvalidUpdateError` if
-            the node has made a call with this key.
+            A function of the task's arguments. It raises what calling the task raises, and `InvalidUpdateError` if the
+            node has already made a call with this key.
 
         Raises:
             TypeError: the key is not a string.
@@ -117,23 +137,28 @@ class TaskFunction(Generic[P, T_co]):
         return call_task(caller, self._node, args, kwargs, self._hints, key=key, on_change=self._on_change)
 
     async def aclear_cache(self, cache: BaseCache) -> None:
-        """Forget the kept results of the task, of whatever arguments, so that it runs again.
+        """Delete all cached results of the task, so that its next calls run the function.
 
         Args:
-            cache: the one that the graph or entrypoint is compiled with.
+            cache: the cache with which the graph or entrypoint is compiled.
 
         Raises:
-            ConfigError: it is no cache.
-            StorageError: the cache's.
+            ConfigError: `cache` is not a cache.
+            StorageError: the cache has failed.
         """
         if not callable(getattr(cache, "aclear", None)):
             raise ConfigError(f"aclear_cache of task {self.name!r} takes the cache to clear, not {cache!r}")
         await cache.aclear([namespace_of(self._node)])
 
     def clear_cache(self, cache: BaseCache) -> None:
-        """Forget the kept results of the task: `aclear_cache`, waited for.
+        """Delete all cached results of the task: the blocking form of `aclear_cache`.
+
+        Args:
+            cache: the cache with which the graph or entrypoint is compiled.
 
         Raises:
+            ConfigError: `cache` is not a cache.
+            StorageError: the cache has failed.
             SyncCallError: called in a thread whose event loop must not be blocked.
         """
         wait_for_twin(f"task {self.name!r}", SystemEnvironment(), self.aclear_cache, cache)
@@ -142,19 +167,22 @@ class TaskFunction(Generic[P, T_co]):
         return f"<task {self.name!r}>"
 
 
-def _with_arguments(call: Callable[..., Any]) -> Callable[..., Any]:
+def _unpack_arguments(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Make the function of a task's node, whose single input is a call's arguments."""
+
     @functools.wraps(call)
     def with_arguments(given: tuple[tuple[Any, ...], dict[str, Any]], **injected: Any) -> Any:
         args, kwargs = given
-        names = _positional(call, len(args)) if injected else ()
+        # An argument that the caller passes prevails over an injected one of the same parameter.
+        names = _positional_names(call, len(args)) if injected else ()
         rest = {name: value for name, value in injected.items() if name not in kwargs and name not in names}
         return call(*args, **kwargs, **rest)
 
     return with_arguments
 
 
-def _positional(call: Callable[..., Any], count: int) -> tuple[str, ...]:
-    """The names of the parameters that so many positional arguments fill."""
+def _positional_names(call: Callable[..., Any], count: int) -> tuple[str, ...]:
+    """Return the names of the parameters that a number of positional arguments fills."""
     parameters = inspect.signature(call).parameters.values()
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return tuple([parameter.name for parameter in parameters if parameter.kind in positional])[:count]
@@ -190,19 +218,25 @@ def task(
     """Make a function a task: `@task`, or `@task(name=...)`.
 
     Args:
-        call: a function, which runs in a worker thread, or a coroutine function. Besides its arguments it gets what its
-            signature asks for, as a node does, where the caller does not pass it.
-        name: for messages and streams; the function's own by default.
-        abandon_on_cancel: when the task is cancelled, with its caller or by itself, do not wait for the function, which
-            must be a plain one. See `StateGraph.add_node`.
-        retry_policy, timeout, on_timeout, cache_policy: as of a node; see there.
-        on_change: what happens when the node runs again and calls this task where another call is recorded: one with
-            other arguments, or of another task. "error" raises `CallsChangedError`, and calls nothing. "run" makes the
-            new call, and keeps the record of the other.
+        call: a plain function, which runs in a worker thread, or a coroutine function. Besides the caller's arguments
+            it gets the keyword arguments that its signature names, as a node does, unless the caller passes them.
+        name: the name in messages and streams; the function's name by default.
+        abandon_on_cancel: True does not wait for the function if the task is cancelled. Only for plain functions; see
+            `StateGraph.add_node`.
+        retry_policy: as for a node; see `StateGraph.add_node`.
+        timeout: as for a node.
+        on_timeout: as for a node.
+        cache_policy: as for a node.
+        on_change: what happens if the node runs again and calls this task where another call is stored: one with other
+            arguments, or of another task. "error" raises `CallsChangedError` and runs nothing. "run" makes the new
+            call, and keeps the record of the other one.
+
+    Returns:
+        The `TaskFunction`, or a decorator that makes it if `call` is not passed.
 
     Raises:
-        GraphValidationError: it is no function, or a generator; or it is to be abandoned, and is async; or a policy is
-            none that it can have.
+        GraphValidationError: `call` is a generator or not callable, `abandon_on_cancel` is used with a coroutine
+            function, or a policy does not fit the function.
     """
     policies = node_policies(
         "the task", retry_policy=retry_policy, timeout=timeout, cache_policy=cache_policy, on_timeout=on_timeout
@@ -214,6 +248,8 @@ def task(
 
 
 class _TaskDecorator:
+    """Makes a function a task, with the options that `task` received."""
+
     def __init__(
         self, name: str | None, policies: NodePolicies, *, abandon_on_cancel: bool, on_change: OnChange
     ) -> None:

@@ -1,4 +1,4 @@
-"""The graph API: nodes and edges over a shared state, lowered to channels."""
+"""The graph API: `StateGraph`, nodes and edges over a shared state, which compilation lowers to channels."""
 
 from .builder import CompiledStateGraph, StateGraph
 

@@ -1,4 +1,4 @@
-"""`StateGraph`: say nodes and edges, then compile."""
+"""`StateGraph`: collects nodes and edges, and compiles them to a graph."""
 
 from __future__ import annotations
 
@@ -57,12 +57,14 @@ else:
     NodeInputT = TypeVar("NodeInputT")
 
 Destination: TypeAlias = str | Send
-Path: TypeAlias = Callable[..., Destination | Sequence[Destination] | Awaitable[Destination | Sequence[Destination]]]
+RouterFunction: TypeAlias = Callable[
+    ..., Destination | Sequence[Destination] | Awaitable[Destination | Sequence[Destination]]
+]
 Destinations: TypeAlias = Sequence[str] | Mapping[str, str]
 
 
 class NodeOptions(PolicyOptions, total=False):
-    """What every overload of `add_node` takes besides; explained there."""
+    """The options that all overloads of `add_node` share; documented there."""
 
     defer: bool
     metadata: Mapping[str, Any] | None
@@ -79,16 +81,19 @@ class StateGraph(GraphSpec, Generic[StateT, InputT, OutputT]):
 
     Args:
         state_schema: a TypedDict, dataclass, msgspec.Struct or pydantic model; or any other type, whose one value is
-            the state then.
-        context_schema: what a call's `context=` must fit: a TypedDict, dataclass, msgspec.Struct or pydantic model.
-        input_schema: what a run takes; the state by default.
-        output_schema: what a run returns; the state by default.
+            then the whole state.
+        context_schema: validates a call's `context=`: a TypedDict, dataclass, msgspec.Struct or pydantic model.
+        input_schema: the schema of a run's input; the state schema by default.
+        output_schema: the schema of a run's output; the state schema by default.
 
     Raises:
-        GraphValidationError: from every method, when what it is given can never work.
+        GraphValidationError: a schema cannot be read, or two schemas contradict each other. All methods raise this
+            error for arguments that can never work.
     """
 
-    if not TYPE_CHECKING:  # `StateGraph[State]` with the defaults that the checkers know
+    if not TYPE_CHECKING:
+        # typing.Generic would require all three arguments: type variables have no defaults at run time before
+        # Python 3.13.
 
         def __class_getitem__(cls, item: object) -> types.GenericAlias:
             return types.GenericAlias(cls, item)
@@ -130,7 +135,7 @@ class StateGraph(GraphSpec, Generic[StateT, InputT, OutputT]):
     ) -> None:
         super().__init__(state_schema, context_schema, input_schema=input_schema, output_schema=output_schema)
 
-    @overload  # plain ones first: of a function with more parameters no lambda can be inferred
+    @overload  # functions of the state alone come first: against `Concatenate`, checkers cannot infer a lambda's type
     def add_node(
         self,
         node: str,
@@ -181,43 +186,52 @@ class StateGraph(GraphSpec, Generic[StateT, InputT, OutputT]):
         error_handler: Callable[..., object] | None = None,
         cache_policy: CachePolicy | None = None,
     ) -> Self:
-        """Add a node: a function, or a coroutine function, of the state, that returns an update of it; or a graph.
+        """Add a node: a function or coroutine function that takes the state and returns an update; or a graph.
 
         Args:
-            node: its name, or the function or graph, whose name it gets.
+            node: the node's name; or the function or graph, from which the node takes its name.
             action: the function. It returns a mapping of the keys to update, an instance of a schema, a `Command`, a
-                list of these, or None. Besides the state it gets, by keyword, what its signature asks for: parameters
-                annotated `Runtime[Context]`, `RunnableConfig` or `StreamWriter`, or named `runtime`, `config`,
-                `writer`, `store` or `previous`. Or a compiled graph: it gets the keys of the state that it knows, and
-                its output is the update.
-            defer: run it only when nothing else is left to run.
-            metadata: your own.
-            input_schema: what the function gets; by default what its first parameter's annotation says, else the state.
-                Keys that the state does not have become channels, private to those nodes that name them.
-            destinations: where the node's commands may go, for drawings and checked by compile: names, or names with
-                labels. A return annotation `Command[Literal["a", "b"]]` says the same, unchecked: a command for the
-                graph around names nodes of that.
-            abandon_on_cancel: when the run is cancelled, or another node of the superstep fails, do not wait for the
-                function, which must be a plain one: what may block for long, and has nothing to clean up. Its worker
-                thread is left behind, and a `ResourceWarning` names it. What it returns is dropped, and its stream
-                writer, `interrupt()`, and the tasks and graphs that it calls raise `OutsideRunError`. Such a function
-                always runs in a thread, `compile(blocking=False)` or not.
-            retry_policy: try it again when it has failed; of several policies the first that is for the failure counts.
-                Each attempt starts afresh, but what it asked is answered, tasks that it called have their results, and
-                graphs that it ran go on where they were. `runtime.execution_info.node_attempt` says which it is.
-            timeout: how long one attempt may take: seconds, a timedelta, or a `TimeoutPolicy`. An attempt whose time is
-                up is cancelled, and nothing of it counts; the failure is a `NodeTimeoutError`.
-            on_timeout: what becomes of a plain function whose time is up, as nothing can stop it in its thread:
-                "abandon" leaves the thread behind, as `abandon_on_cancel` does, and when the run is cancelled too;
-                "process" runs the function in a worker process, which is killed. It must be importable then, takes its
-                input alone, and cannot ask, write or reach the run.
-            error_handler: runs in the node's place, in the same superstep and on the same input, when the node has
-                failed for good. With a parameter annotated `NodeError`, or named `error`, it gets the failure. What
-                it returns is an update or a `Command`, as of any node; the failed node's own edges are not followed.
-                It is durable: after a crash the handler runs again, and the node does not. When it fails itself, that
-                is a failure of the superstep, as a node's is.
-            cache_policy: keep what the node makes of an input, in the graph's `cache`, and use it again for an equal
-                one. Nothing but the input counts: not the context, nor what the function looks at elsewhere.
+                list of these, or None. Besides the state it gets the keyword arguments that its signature names:
+                parameters annotated `Runtime[Context]`, `RunnableConfig` or `StreamWriter`, or named `runtime`,
+                `config`, `writer`, `store` or `previous`. Or a compiled graph: it gets the keys of the state that its
+                input schema has, and its output is the update.
+            defer: True runs the node only when no other node is left to run.
+            metadata: arbitrary data of yours about the node.
+            input_schema: the schema of the function's input; by default the annotation of its first parameter, or else
+                the state. Keys that the state does not have become channels, which only nodes that name them can read.
+            destinations: the nodes to which the node's commands may go, as names or as a mapping of names to labels.
+                Drawings show them, and `compile` checks that the nodes exist. A return annotation
+                `Command[Literal["a", "b"]]` has the same effect without the check, because a command to the parent
+                graph names nodes of that graph.
+            abandon_on_cancel: True does not wait for the function when the run is cancelled or another node of the
+                superstep fails. Only for a plain function that may block for long and has nothing to clean up: its
+                worker thread keeps running, and a `ResourceWarning` names it. The return value is dropped; the stream
+                writer, `interrupt()`, and tasks and graphs that the function calls raise `OutsideRunError`. Such a
+                function runs in a thread even with `compile(blocking=False)`.
+            retry_policy: when and how often to retry a failed attempt; of several policies the first that matches the
+                failure applies. A retry runs the function from its start: its earlier questions are answered, called
+                tasks return their recorded results, and subgraphs resume. `runtime.execution_info.node_attempt` is the
+                number of the attempt.
+            timeout: the maximum duration of one attempt: seconds, a timedelta, or a `TimeoutPolicy`. A late attempt is
+                cancelled and its effects are dropped; the failure is a `NodeTimeoutError`.
+            on_timeout: how to end a plain function that times out, as Python cannot stop a thread. "abandon" leaves the
+                thread running, as `abandon_on_cancel` does, and applies to cancelled runs too. "process" runs the
+                function in a worker process and kills it: the function must be importable, gets only its input, and
+                cannot ask, stream or call tasks and graphs of the run.
+            error_handler: a function that runs when all attempts have failed, in the same superstep, with the node's
+                input. A parameter annotated `NodeError`, or named `error`, gets the failure. The handler returns an
+                update or a `Command`, as a node does; the edges of the failed node are not followed. The failure is
+                stored before the handler runs: after a crash the handler runs again, and not the node. A failure of
+                the handler fails the superstep, as that of a node does.
+            cache_policy: keeps the node's result in the graph's `cache`, and uses it for equal inputs. The key consists
+                of the input: context and anything else that the function reads do not count.
+
+        Returns:
+            This builder.
+
+        Raises:
+            GraphValidationError: the name is taken or reserved, the action is not callable with the state, or a policy
+                or schema does not fit the action.
         """
         if isinstance(node, str):
             name = plain_name(node)
@@ -280,9 +294,23 @@ class StateGraph(GraphSpec, Generic[StateT, InputT, OutputT]):
         error_handler: Callable[..., object] | None = None,
         cache_policy: CachePolicy | None = None,
     ) -> Self:
-        """What holds for every node that does not say otherwise, whenever it was added. See `add_node`.
+        """Set policies for all nodes that have none of their own, also for those added before.
 
-        Error handlers have the retry policy and the timeout too; graphs inside have defaults of their own.
+        Error handlers get the retry policy and the timeout, too. Subgraphs have their own defaults. A second call
+        replaces all defaults of the first.
+
+        Args:
+            retry_policy: as in `add_node`.
+            timeout: as in `add_node`.
+            on_timeout: as in `add_node`.
+            error_handler: as in `add_node`.
+            cache_policy: as in `add_node`.
+
+        Returns:
+            This builder.
+
+        Raises:
+            GraphValidationError: a policy is invalid, or the handler is not a function that returns an update.
         """
         self.defaults = node_policies(
             "the default", retry_policy=retry_policy, timeout=timeout, cache_policy=cache_policy, on_timeout=on_timeout
@@ -305,7 +333,17 @@ class StateGraph(GraphSpec, Generic[StateT, InputT, OutputT]):
         return HandlerSpec(name=name, call=call, input=schema, injects=injects, destinations=_destinations(call, None))
 
     def add_sequence(self, nodes: Sequence[Callable[[Any], object] | tuple[str, Callable[[Any], object]]]) -> Self:
-        """Add nodes that run one after the other: functions, or pairs of a name and a function."""
+        """Add nodes that run one after the other.
+
+        Args:
+            nodes: functions, or pairs of a name and a function.
+
+        Returns:
+            This builder.
+
+        Raises:
+            GraphValidationError: there are no nodes, or `add_node` refuses one.
+        """
         if not nodes:
             raise GraphValidationError("add_sequence takes at least one node")
         before: str | None = None
@@ -318,7 +356,18 @@ class StateGraph(GraphSpec, Generic[StateT, InputT, OutputT]):
         return self
 
     def add_edge(self, start_key: str | Sequence[str], end_key: str) -> Self:
-        """When `start_key` has run, run `end_key` next. A list of starts waits until all of them have run."""
+        """Add an edge: when `start_key` has run, run `end_key` in the next superstep.
+
+        Args:
+            start_key: the name of a node, or START; or a list of nodes, all of which must have run.
+            end_key: the name of a node, or END.
+
+        Returns:
+            This builder.
+
+        Raises:
+            GraphValidationError: an end is a function instead of a name, or START or END is where it cannot be.
+        """
         if any(callable(key) for key in (start_key, end_key)):
             raise GraphValidationError("an edge goes from a node's name to a node's name, not from or to a function")
         starts = [start_key] if isinstance(start_key, str) else list(start_key)
@@ -338,16 +387,25 @@ class StateGraph(GraphSpec, Generic[StateT, InputT, OutputT]):
         return self
 
     def add_conditional_edges(
-        self, source: str, path: Path, path_map: Mapping[Any, str] | Sequence[str] | None = None
+        self, source: str, path: RouterFunction, path_map: Mapping[Any, str] | Sequence[str] | None = None
     ) -> Self:
-        """When `source` has run, ask `path` where to go.
+        """Add a router: when `source` has run, call `path` to choose the next nodes.
 
         Args:
-            path: a function, or a coroutine function, of the state as `source` has just changed it. It returns a node's
-                name, END, a `Send`, or a list of these.
-            path_map: what it may return -> the node that is meant; or the names that it may return. A return annotation
-                `Literal["a", "b"]` says the same. Without either it may name any node. Name the targets of sends, too:
-                drawings show them, and compile knows that something leads there.
+            source: the name of a node, or START.
+            path: a function or coroutine function of the state that includes the update of `source`. It returns a
+                node's name, END, a `Send`, or a list of these.
+            path_map: a mapping of the values that `path` may return to nodes, or a list of the names that it may
+                return. A return annotation `Literal["a", "b"]` has the same effect. Without either, `path` may return
+                the name of any node. Include the targets of sends: drawings show them, and `compile` regards the nodes
+                as reachable.
+
+        Returns:
+            This builder.
+
+        Raises:
+            GraphValidationError: `source` is END or has a router of this name already, or `path` cannot be called with
+                the state.
         """
         if source == END:
             raise GraphValidationError("an edge cannot start at END")
@@ -371,17 +429,39 @@ class StateGraph(GraphSpec, Generic[StateT, InputT, OutputT]):
         return self
 
     def set_entry_point(self, key: str) -> Self:
-        """Begin with this node: `add_edge(START, key)`."""
+        """Start runs at a node: `add_edge(START, key)`.
+
+        Args:
+            key: the name of the node.
+
+        Returns:
+            This builder.
+        """
         return self.add_edge(START, key)
 
     def set_conditional_entry_point(
-        self, path: Path, path_map: Mapping[Any, str] | Sequence[str] | None = None
+        self, path: RouterFunction, path_map: Mapping[Any, str] | Sequence[str] | None = None
     ) -> Self:
-        """Ask `path` where to begin: `add_conditional_edges(START, path, path_map)`."""
+        """Let a router choose where runs start: `add_conditional_edges(START, path, path_map)`.
+
+        Args:
+            path: as in `add_conditional_edges`.
+            path_map: as in `add_conditional_edges`.
+
+        Returns:
+            This builder.
+        """
         return self.add_conditional_edges(START, path, path_map)
 
     def set_finish_point(self, key: str) -> Self:
-        """End after this node: `add_edge(key, END)`."""
+        """End after a node: `add_edge(key, END)`.
+
+        Args:
+            key: the name of the node.
+
+        Returns:
+            This builder.
+        """
         return self.add_edge(key, END)
 
     @overload
@@ -398,48 +478,53 @@ class StateGraph(GraphSpec, Generic[StateT, InputT, OutputT]):
     def compile(
         self, checkpointer: BaseCheckpointSaver | bool | None = None, **options: Unpack[CompileOptions]
     ) -> CompiledStateGraph[Any, Any, Any]:
-        """Check the graph and make it runnable. The builder is left as it is, and may be changed and compiled again.
+        """Check the graph and compile it. The builder is unchanged, and may be extended and compiled again.
 
         Args:
-            checkpointer: where threads are stored; None runs without. For a graph that is a node of another, None
-                stores its state with the other's, for one run of the node; True keeps it from run to run; False stores
-                nothing of it.
-            store: long-term memory: what nodes get as `store`, and the graphs that they run, if they have none of their
-                own. It has to be open while the graph runs.
-            interrupt_before, interrupt_after: nodes before or after which a run stops until it is called again with
-                input None; "*" for all.
-            name: for messages and drawings.
-            blocking: False promises that the nodes' plain functions never block: they run on the event loop then, and
-                not in worker threads.
-            unknown_keys: "ignore" drops keys of inputs and updates that no schema knows, instead of refusing them.
-            validate_input: check the values of inputs and of updates by hand against the annotations of their keys, in
-                depth, before anything is stored. They are never converted; only of a pydantic state the model's values
-                are stored. False checks the keys alone. None takes what `set_defaults` says, which is True at first.
-            debug: warn (`InPlaceChangeWarning`) when a node changes its input in place.
+            checkpointer: the saver that stores threads; None stores nothing. For a graph that is a node of another,
+                None stores its state with the parent's, for one run of the node; True keeps the state from run to run;
+                False does not store its state.
+            store: long-term memory, which nodes get as `store`, and subgraphs without a store of their own. It must be
+                open while the graph runs.
+            interrupt_before: nodes before which a run stops until it is called again with input None; "*" for all.
+            interrupt_after: nodes after which a run stops, in the same way; "*" for all.
+            name: the graph's name in messages and drawings.
+            blocking: False promises that the nodes' plain functions never block: they run on the event loop instead of
+                in worker threads.
+            unknown_keys: "ignore" drops keys of inputs and updates that no schema has; "error" refuses them.
+            validate_input: True checks the values of inputs and of manual updates against the annotations of their
+                keys, in depth, before anything is stored. Values are not converted, except those of a pydantic state,
+                of which the model's values are stored. False checks only the keys. None uses the value of
+                `set_defaults`, which is True initially.
+            debug: True warns (`InPlaceChangeWarning`) if a node changes its input in place.
             environment: clock, ids and randomness; the system's by default.
-            cache: where results of nodes are kept that have a cache policy.
-            step_timeout: seconds, or a timedelta, that one superstep may take; then what runs is cancelled, and the run
-                fails with a `StepTimeoutError`.
-            on_failure: what the others of a superstep do when a task has failed: "fail_fast" cancels them and waits for
-                their end; "finish" lets them finish first; `Collect(channel)` does too, and makes the failure the
-                task's update, so that the superstep goes on. A call may say otherwise.
-            budgets: by name, how much nodes may `spend` of it. `Budget()` counts without a limit.
+            cache: stores the results of nodes that have a cache policy.
+            step_timeout: seconds, or a timedelta, that one superstep may take. Its running tasks are cancelled then,
+                and the run fails with a `StepTimeoutError`.
+            on_failure: what happens to the other tasks of a superstep when one fails. "fail_fast" cancels them and
+                waits for their end; "finish" lets them finish; `Collect(channel)` lets them finish, too, and writes the
+                failure as the task's update, so that the run continues. A call may override this.
+            budgets: limits, by name, for what nodes `spend`. `Budget()` counts without a limit.
             time_limit: seconds, or a timedelta, after which a run stops at its next barrier.
-            retention: how much is kept of a thread: at the end of each run of the graph it is pruned, as by `aprune`.
-                A graph that a node runs has none of its own. See docs/retention.md.
-            observer: is told what runs of the graph do; see `pregel_async.observing`.
-            changed_questions: what happens when a node runs again and asks something else than the question that was
-                answered: "error" fails with `QuestionChangedError`; "accept" gives it the answer, with one
-                `QuestionChangedWarning` per node and run. None takes what `set_defaults` says, which is "error" at
-                first. See docs/replay.md.
+            retention: how much of a thread to keep: the thread is pruned, as by `aprune`, at the end of each run. A
+                subgraph has no retention of its own. See docs/retention.md.
+            observer: receives the events of the graph's runs; see `pregel_async.observing`.
+            changed_questions: what happens if a node runs again and asks another question than the one that was
+                answered. "error" fails with `QuestionChangedError`; "accept" returns the answer, with one
+                `QuestionChangedWarning` per node and run. None uses the value of `set_defaults`, which is "error"
+                initially. See docs/replay.md.
+
+        Returns:
+            The compiled graph.
 
         Warns:
-            UnreachableNodeWarning: nothing leads to a node. Only where all conditional edges have path maps, and all
-                code that may return a command, by its return annotation, says where that goes.
+            UnreachableNodeWarning: no edge, router or command leads to a node. Issued only if all conditional edges
+                have path maps, and all code whose return annotation allows a command declares its destinations.
 
         Raises:
-            GraphValidationError: no entry, an edge from or to a node that does not exist, or a policy that something
-                cannot have.
+            GraphValidationError: there is no edge from START, an edge names a node that does not exist, or a policy
+                does not fit a node.
+            TypeError: an option is unknown.
         """
         return CompiledStateGraph(self, compile_graph(self, checkpointer, given_to("compile", CompileOptions, options)))
 
@@ -448,7 +533,7 @@ class StateGraph(GraphSpec, Generic[StateT, InputT, OutputT]):
     @overload
     def _annotated_schema(self, call: Callable[..., Any], role: str, default: None) -> Schema | None: ...
     def _annotated_schema(self, call: Callable[..., Any], role: str, default: Schema | None) -> Schema | None:
-        """The schema that the first parameter's annotation names; the default when it names none."""
+        """Return the schema that the annotation of the first parameter names; the default if it names none."""
         if self.state_schema.root:
             return default
         try:
@@ -465,10 +550,10 @@ class StateGraph(GraphSpec, Generic[StateT, InputT, OutputT]):
 
 
 class CompiledStateGraph(Graph[InputT, OutputT], Generic[StateT, InputT, OutputT]):
-    """A compiled `StateGraph`. Its verbs are `Graph`'s.
+    """A compiled `StateGraph`, with the methods of `Graph`.
 
     Attributes:
-        builder: what it was compiled of.
+        builder: the builder that was compiled.
     """
 
     builder: StateGraph[Any, Any, Any]
@@ -480,10 +565,20 @@ class CompiledStateGraph(Graph[InputT, OutputT], Generic[StateT, InputT, OutputT
 
     def __init__(self, builder: StateGraph[Any, Any, Any], definition: Definition) -> None:
         super().__init__(definition)
-        object.__setattr__(self, "builder", builder)  # it is not to be set: the graph is compiled
+        # `Graph` refuses to set attributes other than those that replace its definition.
+        object.__setattr__(self, "builder", builder)
+        # Drawn now: later additions to the builder are not part of this graph.
         self._drawn = draw(builder)
 
     def input_from(self, state: Any) -> Any:
+        """Select from a parent's state the keys of this graph's input schema.
+
+        Args:
+            state: the parent's state. Anything but a dict is returned unchanged.
+
+        Returns:
+            The input.
+        """
         schema = self.builder.input_schema
         return {key: state[key] for key in schema.keys if key in state} if isinstance(state, dict) else state
 
@@ -497,11 +592,11 @@ def _name_of(call: Any) -> str:
 
 
 def _check_action(name: str, call: Any) -> tuple[tuple[str, str], ...]:
-    """Refuse what cannot be called with the state. Returns what else it gets."""
+    """Check that a function can be called with the state. Return the keyword arguments that it gets besides."""
     if isinstance(call, Graph):
         raise GraphValidationError(f"the action of {name!r} is a graph: it can be a node, and not a router")
     if not callable(call):
-        if callable(getattr(call, "ainvoke", None)):  # a Runnable of langchain-core's: a chain, a model, a graph
+        if callable(getattr(call, "ainvoke", None)):  # a Runnable of langchain-core: a chain, a model, a graph
             advice = "Pass the method that does the work: add_node(name, runnable.ainvoke)"
         else:
             advice = "Name and function go together: add_node(name, function), add_sequence([(name, function), ...])"
@@ -514,7 +609,7 @@ def _check_action(name: str, call: Any) -> tuple[tuple[str, str], ...]:
 
 
 def _destinations(call: Callable[..., Any] | None, given: Destinations | None) -> tuple[tuple[str, str | None], ...]:
-    """Where a node's commands may go, as far as it says."""
+    """Return the declared destinations of a node's commands: as given, or as the return annotation has them."""
     if isinstance(given, Mapping):
         return tuple((plain_name(name), label) for name, label in given.items())
     if given is not None:
@@ -528,7 +623,7 @@ def _literal_return(path: Callable[..., Any]) -> tuple[Any, ...] | None:
 
 
 def _arguments_in(hint: Any, origin: object) -> list[Any]:
-    """The arguments of all types in an annotation that have this origin: of `Literal["a"] | None`, "a"."""
+    """Return the arguments of all types of an origin in an annotation: "a" for `Literal["a"] | None`."""
     if get_origin(hint) is origin:
         return list(get_args(hint))
     return [found for inner in get_args(hint) for found in _arguments_in(inner, origin)]

@@ -1,10 +1,10 @@
-"""Lowering: a builder's nodes and edges become channels, and nodes that write to them.
+"""Compilation: lowers a builder's nodes and edges to channels, and to nodes that write to these.
 
 a state key k               a channel k
 the input                   a channel `__start__`, read by a hidden node of that name, which writes it to the keys
 an edge a -> b              a's node writes to channel `branch:to:b`, which triggers b
 edges [a, b] -> c           both write their name to a barrier `join:a+b:c`, which triggers c when it is complete
-a conditional edge          a router of the node, whose answer becomes writes to `branch:to:...`, or sends
+a conditional edge          a router of the node, whose return value becomes writes to `branch:to:...`, or sends
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from .schema import (
     Channel,
     Schema,
     as_mapping,
-    coercion,
-    completion,
-    filled_in,
     input_reader,
+    managed_readers,
     model_values,
     start_writes,
+    state_coercer,
+    state_completer,
     update_checker,
 )
 from .specs import BranchSpec, GraphSpec, NodeSpec
@@ -49,21 +49,33 @@ from .specs import BranchSpec, GraphSpec, NodeSpec
 def compile_graph(
     builder: GraphSpec, checkpointer: BaseCheckpointSaver | bool | None, options: CompileOptions
 ) -> Definition:
-    """Compile a graph. The builder is only read."""
+    """Compile a graph, without changing its builder.
+
+    Args:
+        builder: the graph.
+        checkpointer: as in `StateGraph.compile`.
+        options: the other options of `StateGraph.compile`.
+
+    Returns:
+        The definition of the compiled graph.
+
+    Raises:
+        GraphValidationError: the graph or an option is invalid.
+    """
     name, blocking = name_of(options, "StateGraph"), options.get("blocking", True)
     ignore_unknown, validate_input = ignores_unknown(options), validates_input(options.get("validate_input"))
     _validate(builder)
     warn_of_unreachable(builder, name)
     keys = tuple(sorted(builder.channels))
     shown = ROOT if ROOT in builder.channels else tuple(builder.channels)
-    known = _Known(builder)
+    index = _GraphIndex(builder)
     channels: dict[str, Channel] = {**builder.channels, START: EphemeralValue(builder.input_schema.type)}
     for target, node in builder.nodes.items():
         channels[BRANCH + target] = LastValueAfterFinish(object) if node.defer else EphemeralValue(object, guard=False)
     for starts, target in builder.waiting_edges:
         if target != END:
             kind = NamedBarrierValueAfterFinish if builder.nodes[target].defer else NamedBarrierValue
-            channels[_join(starts, target)] = kind(str, set(starts))
+            channels[_join_channel(starts, target)] = kind(str, set(starts))
     nodes = [
         Node(
             name=START,
@@ -72,8 +84,8 @@ def compile_graph(
             call=_identity,
             flavour="inline",
             writes=start_writes(builder.input_schema),
-            edges=known.edges_from(START),
-            routers=_routers(builder, known, START),
+            edges=index.edges_from(START),
+            routers=_routers(builder, index, START),
             hidden=True,
         )
     ]
@@ -94,24 +106,24 @@ def compile_graph(
         nodes.append(
             Node(
                 name=target,
-                triggers=tuple(sorted([BRANCH + target, *known.joins_to(target)])),
+                triggers=tuple(sorted([BRANCH + target, *index.joins_to(target)])),
                 reads=spec.input.keys,
                 tags=(),
                 metadata=spec.metadata,
                 shape=spec.input.shape if spec.graph is None or spec.input.root else None,
-                call=spec.call if spec.graph is None else _as_node(spec.graph, known.keys),
+                call=spec.call if spec.graph is None else _graph_call(spec.graph, index.keys),
                 flavour=flavour,
                 injects=spec.injects,
-                managed=filled_in(spec.input.managed) if spec.graph is None else (),
-                writes=_Updates(builder, known, target, spec.input, ignore_unknown=ignore_unknown),
-                edges=known.edges_from(target),
-                routers=_routers(builder, known, target),
+                managed=managed_readers(spec.input.managed) if spec.graph is None else (),
+                writes=_UpdateReader(builder, index, target, spec.input, ignore_unknown=ignore_unknown),
+                edges=index.edges_from(target),
+                routers=_routers(builder, index, target),
                 commands=True,
                 abandons=abandons(flavour, policies, spec.abandons),
                 retry=policies.retry,
                 timeout=policies.timeout,
                 cache=policies.cache,
-                handler=_handler(builder, known, spec, blocking=blocking, ignore_unknown=ignore_unknown),
+                handler=_handler(builder, index, spec, blocking=blocking, ignore_unknown=ignore_unknown),
             )
         )
     schemas = [builder.state_schema, builder.input_schema, builder.output_schema]
@@ -132,7 +144,7 @@ def compile_graph(
             validate=validate_input,
             state=None if builder.input_schema.type is builder.state_schema.type else builder.state_schema,
         ),
-        read_command=_Updates(builder, known, START, builder.input_schema, ignore_unknown=ignore_unknown).command,
+        read_command=_UpdateReader(builder, index, START, builder.input_schema, ignore_unknown=ignore_unknown).command,
         check_update=update_checker(schemas, builder.channels) if validate_input else list,
         validate=None if model is None else model.validator(),
     )
@@ -151,9 +163,9 @@ def compile_graph(
         stream_channels=shown,
         stream_mode="updates",
         read_context=builder.read_context,
-        coerce_state=coercion(builder.state_schema),
-        coerce_output=coercion(builder.output_schema),
-        complete_state=completion(builder.state_schema),
+        coerce_state=state_coercer(builder.state_schema),
+        coerce_output=state_coercer(builder.output_schema),
+        complete_state=state_completer(builder.state_schema),
         policies=builder.defaults,
         own_policies={name: spec.policies for name, spec in builder.nodes.items()},
     )
@@ -195,8 +207,10 @@ def _validate(builder: GraphSpec) -> None:
                     raise GraphValidationError(f"the conditional edge {name!r} of {source!r} cannot lead to START")
 
 
-def _handler(builder: GraphSpec, known: _Known, spec: NodeSpec, *, blocking: bool, ignore_unknown: bool) -> Node | None:
-    """The node's error handler: it reads what the node reads, and follows none of its edges."""
+def _handler(
+    builder: GraphSpec, index: _GraphIndex, spec: NodeSpec, *, blocking: bool, ignore_unknown: bool
+) -> Node | None:
+    """Make the node of an error handler: by default it reads the failed node's keys; it follows none of its edges."""
     handler = spec.handler or builder.default_handler
     if handler is None:
         return None
@@ -215,8 +229,8 @@ def _handler(builder: GraphSpec, known: _Known, spec: NodeSpec, *, blocking: boo
         call=handler.call,
         flavour=flavour,
         injects=handler.injects,
-        managed=filled_in(schema.managed),
-        writes=_Updates(builder, known, handler.name, schema, ignore_unknown=ignore_unknown),
+        managed=managed_readers(schema.managed),
+        writes=_UpdateReader(builder, index, handler.name, schema, ignore_unknown=ignore_unknown),
         commands=True,
         abandons=abandons(flavour, policies, False),
         retry=policies.retry,
@@ -224,20 +238,24 @@ def _handler(builder: GraphSpec, known: _Known, spec: NodeSpec, *, blocking: boo
     )
 
 
-def _as_node(graph: Graph[Any, Any], keys: frozenset[str]) -> Callable[[Any], Awaitable[Any]]:
-    """A graph as a node's function: of the state it gets the keys that it knows, and what it returns of those that the
-    state knows is the update."""
+def _graph_call(graph: Graph[Any, Any], keys: frozenset[str]) -> Callable[[Any], Awaitable[Any]]:
+    """Make a node's function that runs a graph with the keys that its input schema has.
+
+    Keys of the graph's output that the state has too are the update.
+    """
 
     async def run_graph(state: Any) -> Any:
         result: Any = await graph.ainvoke(graph.input_from(state))
-        if isinstance(result, dict) and result.get(INTERRUPT):  # it is a run of its own, in a saver of its own
+        # A graph with a saver of its own runs independently, and returns its questions instead of raising them. Pass
+        # them on as this node's: otherwise the node would seem to have finished.
+        if isinstance(result, dict) and result.get(INTERRUPT):
             current("a graph as a node").pass_on(tuple(result[INTERRUPT]))
         if isinstance(result, dict) and ROOT not in keys:
             return {key: value for key, value in result.items() if key in keys}
         return result
 
     vars(run_graph)[RUNS_GRAPH] = True
-    run_graph.__qualname__ = f"graph {graph.name}"  # what kept results are known by
+    run_graph.__qualname__ = f"graph {graph.name}"  # part of the key of cached results
     return run_graph
 
 
@@ -245,17 +263,22 @@ def _identity(value: Any) -> Any:
     return value
 
 
-def _join(starts: Sequence[str], end: str) -> str:
-    escaped = [start.replace("\\", "\\\\").replace("+", "\\+") for start in starts]  # a name may hold a plus itself
+def _join_channel(starts: Sequence[str], end: str) -> str:
+    # Names may contain a plus: without escapes, two edges could get one barrier.
+    escaped = [start.replace("\\", "\\\\").replace("+", "\\+") for start in starts]
     return f"{JOIN}{'+'.join(escaped)}:{end}"
 
 
-class _Known:
-    """What a builder has now, by name: gone through once, and asked for each node.
+class _GraphIndex:
+    """The names and edges of a graph, by node.
+
+    Computed once, as a search through all edges for each node would take quadratic time.
 
     Attributes:
-        nodes, keys, managed: names.
-        interruptible: nodes of which a timeout can end an attempt.
+        nodes: names of the nodes.
+        keys: the keys of all schemas that have channels.
+        managed: the keys of managed values.
+        interruptible: names of the nodes whose attempts a timeout can end.
     """
 
     def __init__(self, builder: GraphSpec) -> None:
@@ -278,21 +301,35 @@ class _Known:
                 self._branches.setdefault(start, set()).add((BRANCH + end, None))
         for starts, end in builder.waiting_edges:
             if end != END:
-                join = _join(starts, end)
+                join = _join_channel(starts, end)
                 self._joins_to.setdefault(end, []).append(join)
                 for start in starts:
                     self._joins.setdefault(start, set()).add((join, start))
 
     def edges_from(self, node: str) -> tuple[Write, ...]:
-        """What a node writes when it has run, whatever it returned."""
+        """Return the writes that a node makes whenever it has run.
+
+        Args:
+            node: the name of the node.
+
+        Returns:
+            The writes to the channels of its edges, sorted by channel.
+        """
         return (*sorted(self._branches.get(node, ())), *sorted(self._joins.get(node, ())))
 
     def joins_to(self, node: str) -> Sequence[str]:
-        """The barriers that make it run."""
+        """Return the barrier channels that trigger a node.
+
+        Args:
+            node: the name of the node.
+
+        Returns:
+            The names of the channels.
+        """
         return self._joins_to.get(node, ())
 
 
-def _routers(builder: GraphSpec, known: _Known, source: str) -> tuple[Router, ...]:
+def _routers(builder: GraphSpec, index: _GraphIndex, source: str) -> tuple[Router, ...]:
     branches = builder.branches.get(source, {})
     return tuple(
         Router(
@@ -301,14 +338,14 @@ def _routers(builder: GraphSpec, known: _Known, source: str) -> tuple[Router, ..
             reads=branches[name].input.keys,
             shape=branches[name].input.shape,
             injects=branches[name].injects,
-            managed=filled_in(branches[name].input.managed),
-            route=_route(known, source, name, branches[name]),
+            managed=managed_readers(branches[name].input.managed),
+            route=_route(index, source, name, branches[name]),
         )
         for name in sorted(branches)
     )
 
 
-def _route(known: _Known, source: str, name: str, branch: BranchSpec) -> Callable[[Any], list[Write]]:
+def _route(index: _GraphIndex, source: str, name: str, branch: BranchSpec) -> Callable[[Any], list[Write]]:
     ends = branch.ends
 
     def refuse(said: Any, why: str) -> InvalidRouteError:
@@ -323,18 +360,20 @@ def _route(known: _Known, source: str, name: str, branch: BranchSpec) -> Callabl
                     end = ends[said]
                 except (KeyError, TypeError):
                     raise refuse(said, f"its path_map has {', '.join(map(repr, ends))}") from None
-            _go_to(end, known, partial(refuse, said), writes)
+            _append_destination(end, index, partial(refuse, said), writes)
         return writes
 
     return route
 
 
-def _go_to(end: Any, known: _Known, refuse: Callable[[str], InvalidUpdateError], writes: list[Write]) -> None:
-    """Add the write that makes a destination run; none for END."""
+def _append_destination(
+    end: Any, index: _GraphIndex, refuse: Callable[[str], InvalidUpdateError], writes: list[Write]
+) -> None:
+    """Append the write that triggers a destination; none for END."""
     if isinstance(end, Send):
-        if end.node not in known.nodes:
+        if end.node not in index.nodes:
             raise refuse("nothing can be sent to END" if end.node == END else f"there is no node {end.node!r}")
-        if end.timeout is not None and end.node not in known.interruptible:
+        if end.timeout is not None and end.node not in index.interruptible:
             raise refuse(
                 f"node {end.node!r} is a plain function, which nothing can stop in its thread, so that a Send to it "
                 "cannot have a timeout: make it async, or give it on_timeout="
@@ -343,31 +382,40 @@ def _go_to(end: Any, known: _Known, refuse: Callable[[str], InvalidUpdateError],
     elif not isinstance(end, str):
         raise refuse("return a node's name, END, a Send, or a list of these")
     elif end != END:
-        if end not in known.nodes:
-            raise refuse(f"there is no node {end!r}; there are {', '.join(sorted(known.nodes))}")
+        if end not in index.nodes:
+            raise refuse(f"there is no node {end!r}; there are {', '.join(sorted(index.nodes))}")
         writes.append((BRANCH + end, None))
 
 
-class _Updates:
-    """Turns what a node returned into writes."""
+class _UpdateReader:
+    """Converts return values of a node, and commands, to writes."""
 
-    def __init__(self, builder: GraphSpec, known: _Known, node: str, schema: Schema, *, ignore_unknown: bool) -> None:
+    def __init__(
+        self, builder: GraphSpec, index: _GraphIndex, node: str, schema: Schema, *, ignore_unknown: bool
+    ) -> None:
         self._node = node
-        self._names = known
-        self._keys = known.keys
-        self._managed = known.managed
+        self._index = index
+        self._keys = index.keys
+        self._managed = index.managed
         self._root = builder.state_schema.root
         self._schemas = (schema, builder.state_schema, builder.output_schema)
         self._ignore_unknown = ignore_unknown
 
     def __call__(self, result: Any) -> list[Write]:
-        """A mapping, an instance of a schema, a `Command`, a list of these, one `Send`, or None.
+        """Convert a node's return value to writes.
+
+        Args:
+            result: a mapping, an instance of a schema, a `Command`, a list of these, one `Send`, or None.
+
+        Returns:
+            The writes, in the order of the result.
 
         Raises:
-            InvalidUpdateError: it is none of these, or names a key or a node that there is not.
+            InvalidUpdateError: the result is none of these, or names a key or node that does not exist.
         """
         if result is None:
             return []
+        # The usual case, a dict of known keys, without the checks below.
         if type(result) is dict and result.keys() <= self._keys and not self._root:
             for key in result:
                 if type(key) is not str:
@@ -379,12 +427,23 @@ class _Updates:
             return [write for each in result for write in self._one_of_several(each)]
         if isinstance(result, Send):
             writes: list[Write] = []
-            _go_to(result, self._names, partial(self._refuse, f"returned {result!r}"), writes)
+            _append_destination(result, self._index, partial(self._error, f"returned {result!r}"), writes)
             return writes
         return self._update(result)
 
     def command(self, command: Command) -> list[Write]:
-        """The writes of a command: its update, then where it goes."""
+        """Convert a command to writes.
+
+        Args:
+            command: the command.
+
+        Returns:
+            The writes of its update, then those that trigger its destinations. A command for a parent graph is
+            returned as one write to `PARENT`.
+
+        Raises:
+            InvalidUpdateError: the command names a key or node that does not exist.
+        """
         if command.graph is not None:
             return [(PARENT, command)]
         writes: list[Write] = []
@@ -392,11 +451,11 @@ class _Updates:
             writes.extend(self._update(command.update, pairs=True))
         goto = command.goto
         for end in goto if isinstance(goto, (list, tuple)) else (goto,):
-            _go_to(end, self._names, partial(self._refuse, f"has goto={end!r}"), writes)
+            _append_destination(end, self._index, partial(self._error, f"has goto={end!r}"), writes)
         return writes
 
     def _is_several(self, result: Sequence[Any]) -> bool:
-        """Whether a list is one of updates and commands. Of a plain state's updates, it may be the update itself."""
+        """Return True for a list of updates and commands. With a state of one value, a list may be the value itself."""
         if self._root:
             return any(isinstance(each, Command) for each in result)
         return True
@@ -404,25 +463,25 @@ class _Updates:
     def _one_of_several(self, each: Any) -> list[Write]:
         if isinstance(each, Command):
             if each.resume is not None:
-                raise self._refuse("returned a Command with resume=", "an answer is given to a call, not by a node")
+                raise self._error("returned a Command with resume=", "an answer is given to a call, not by a node")
             return self.command(each)
         if isinstance(each, Send):
-            raise self._refuse("returned a list of Sends", "return Command(goto=[...]), or let a conditional edge send")
+            raise self._error("returned a list of Sends", "return Command(goto=[...]), or let a conditional edge send")
         return [] if each is None else self._update(each, where="a list that holds ")
 
     def _update(self, given: Any, *, pairs: bool = False, where: str = "") -> list[Write]:
         if isinstance(given, dict) and not self._root:
-            return self._known(list(given.items()))
+            return self._checked_writes(list(given.items()))
         for schema in self._schemas:
             found = as_mapping(schema, given)
             if found is not None:
-                return self._known(list(found.items()))
+                return self._checked_writes(list(found.items()))
         if (
             pairs
             and isinstance(given, (list, tuple))
             and all(isinstance(each, tuple) and len(each) == 2 for each in given)
         ):
-            return self._known(list(given))
+            return self._checked_writes(list(given))
         hint = " (was an await forgotten?)" if isawaitable(given) else ""
         raise InvalidUpdateError(
             f"node {self._node!r} returned {where}a {type(given).__name__}{hint}: return a mapping of the keys to "
@@ -431,15 +490,13 @@ class _Updates:
             code=ErrorCode.INVALID_GRAPH_NODE_RETURN_VALUE,
         )
 
-    def _known(self, writes: list[Write]) -> list[Write]:
+    def _checked_writes(self, writes: list[Write]) -> list[Write]:
         unknown = [key for key, _ in writes if key not in self._keys]
         if not unknown:
             return [(plain_name(key), value) for key, value in writes]
         for key in unknown:
             if key in self._managed:
-                raise self._refuse(
-                    f"updates {key!r}", "it is a managed value, which the runtime fills in: leave it out"
-                )
+                raise self._error(f"updates {key!r}", "it is a managed value, which the runtime fills in: leave it out")
         if self._ignore_unknown:
             return [(plain_name(key), value) for key, value in writes if key in self._keys]
         raise InvalidUpdateError(
@@ -449,6 +506,6 @@ class _Updates:
             node=self._node,
         )
 
-    def _refuse(self, what: str, why: str) -> InvalidUpdateError:
+    def _error(self, what: str, why: str) -> InvalidUpdateError:
         who = "the command given to the graph" if self._node == START else f"node {self._node!r}"
         return InvalidUpdateError(f"{who} {what}: {why}", node=self._node)

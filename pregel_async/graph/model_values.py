@@ -1,9 +1,9 @@
-"""What a pydantic state makes of an input or an update: the model's own values, or where it refuses them.
+"""Validation of inputs and updates by the model of a pydantic state.
 
-A model's validators may look at several fields, and an input brings some of these: the thread has the others. So the
-values of such a model are validated together with what the thread holds, as the first node will get them, when the
+A model's validators may look at several fields, of which an input has some and the thread the others. The values for
+such a model are therefore validated together with the thread's values, as the first node will get them: after the
 thread has been read and before anything is stored (`ModelValues.validator`). Fields of a model without validators are
-validated by themselves, before the thread is leased.
+validated one by one, before the thread is acquired.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any
 from .._checks.values import Mismatch, mismatch_of, refused_input, refused_update
 from .._core.isolation import own
 from .._core.program import Write
-from ..channels.overwrite import written
+from ..channels.overwrite import unwrap_overwrite
 from ..types import START
 
 
 def _validates_by_field(model: Any) -> bool:
-    """Return True if a model's fields can be validated one by one: no code of the user's looks at the others."""
+    """Return True if a model's fields can be validated one by one, as it has no user code that may read several."""
     decorators = model.__pydantic_decorators__
     return not (
         decorators.model_validators
@@ -34,17 +34,16 @@ def _validates_by_field(model: Any) -> bool:
 class ModelValues:
     """Validates values for some fields of a pydantic model.
 
-    Only keys that keep their last value are validated: what a key with a reducer will hold is not known before the
-    fold.
+    Only keys without a reducer are validated: the value of a key with one is not known before the fold.
 
     Args:
         model: the class.
-        shape: makes an object of a mapping, which it copies.
-        keys: the fields, but for those that the runtime fills in.
-        plain: those of them that keep their last value.
+        shape: makes a model from a mapping, whose values it copies.
+        keys: the fields, without managed values.
+        plain: those of the keys that have no reducer or other channel.
 
     Attributes:
-        by_field: fields can be validated without the others.
+        by_field: True if each field can be validated without the others.
     """
 
     def __init__(
@@ -56,17 +55,20 @@ class ModelValues:
         self._plain = plain
         self.by_field = _validates_by_field(model)
 
-    def of(self, given: dict[str, Any], held: Mapping[str, Any]) -> dict[str, Any] | Mismatch:
-        """Return the values with those that the model makes of them, or where the model refuses them.
+    def validate(self, given: dict[str, Any], held: Mapping[str, Any]) -> dict[str, Any] | Mismatch:
+        """Validate the values of an input or update.
 
-        Missing required fields are not refused: a node may read less than the whole state. A
-        validator of the whole model does not count where a reducer's key is given too, as it would see half of it.
+        Missing required fields are not errors: a node may read less than the whole state. If a key with a reducer is
+        among the values, errors of validators of the whole model do not count, as these see the key before its fold.
 
         Args:
-            given: by key; keys of other schemas are returned as they are.
-            held: what the thread holds, by key.
+            given: values by key. Those of other schemas are returned unchanged.
+            held: the thread's values by key.
+
+        Returns:
+            The values, each replaced by the model's; or the place and reason of the first error.
         """
-        values = {name: written(value) for name, value in given.items() if name in self._plain}
+        values = {name: unwrap_overwrite(value) for name, value in given.items() if name in self._plain}
         if not values:
             return given
         is_whole = all(name in self._plain or name not in self._keys for name in given)
@@ -80,48 +82,70 @@ class ModelValues:
 
         try:
             made = self._shape(state)
-        except Exception as error:  # pydantic's ValidationError, or any error of a validator
+        except Exception as error:  # a ValidationError, or any other exception of a validator
             if hasattr(error, "errors"):
                 wrong = mismatch_of(error, leaving_out=is_no_problem)
             else:
                 wrong = Mismatch((), f"is refused: {type(error).__name__}: {error}") if is_whole else None
             if wrong is not None:
                 return wrong
-            return {**given, **{name: self._alone(name, value) for name, value in values.items()}}
-        counted = values.keys() | (self._plain & (made.model_fields_set - state.keys()))  # set by a validator
+            return {**given, **{name: self._validate_field(name, value) for name, value in values.items()}}
+        # Besides the given fields, those that a validator has set count as part of the update.
+        counted = values.keys() | (self._plain & (made.model_fields_set - state.keys()))
         return {**given, **{name: own(getattr(made, name), name) for name in self._keys if name in counted}}
 
-    def _alone(self, name: str, value: Any) -> Any:
-        """A field's value as the model makes it; as it is where the model's own validators need the other fields."""
+    def _validate_field(self, name: str, value: Any) -> Any:
+        """Return the model's value for a field; the given one if validators of the model need the other fields."""
         blank = self._model.model_construct()
         try:
             self._model.__pydantic_validator__.validate_assignment(blank, name, own(value))
-        except Exception:  # a validator of the whole model's, which may raise anything; or the model is frozen
+        except Exception:  # a validator of the whole model may raise anything without the other fields, or it is frozen
             return value
         return getattr(blank, name)
 
-    def of_update(self, writes: list[Write], held: Mapping[str, Any]) -> list[Write]:
-        """Return the writes of an update with the model's values. Raises `InvalidUpdateError`."""
+    def validate_update(self, writes: list[Write], held: Mapping[str, Any]) -> list[Write]:
+        """Validate the writes of an update.
+
+        Args:
+            writes: the writes, of which only those to the model's fields are validated.
+            held: the thread's values by key.
+
+        Returns:
+            The writes with the model's values, followed by writes of fields that a validator has set.
+
+        Raises:
+            InvalidUpdateError: the model refuses a value.
+        """
         given = {name: value for name, value in writes if name in self._keys}
-        made = self.of(given, held)
+        made = self.validate(given, held)
         if isinstance(made, Mismatch):
             raise refused_update(made)
         changed = [(name, made[name] if value is given.get(name) else value) for name, value in writes]
         return changed + [(name, value) for name, value in made.items() if name not in given]
 
     def validator(self) -> Callable[[Mapping[str, Any], list[Write]], list[Write]] | None:
-        """What validates an input or update together with what the thread holds (`Program.validate`); None if fields
-        are validated by themselves."""
-        return None if self.by_field else self._of_writes
+        """Return the function that validates an input or update with the thread's values (`Program.validate`).
 
-    def _of_writes(self, held: Mapping[str, Any], writes: list[Write]) -> list[Write]:
+        Returns:
+            A function of the thread's values and the writes; None if fields are validated one by one.
+        """
+        return None if self.by_field else self._validate_writes
+
+    def _validate_writes(self, held: Mapping[str, Any], writes: list[Write]) -> list[Write]:
         if not writes or writes[0][0] != START:
-            return self.of_update(writes, held)
-        made = self.of(writes[0][1], held)
+            return self.validate_update(writes, held)
+        made = self.validate(writes[0][1], held)
         if isinstance(made, Mismatch):
             raise refused_input(made)
         return [(START, made)]
 
     def validates(self, key: str) -> bool:
-        """Return True if the model validates what is written to a key."""
+        """Return True if the model validates the writes of a key.
+
+        Args:
+            key: the key.
+
+        Returns:
+            True for fields without a reducer or other channel.
+        """
         return key in self._plain

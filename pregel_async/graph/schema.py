@@ -1,4 +1,4 @@
-"""From a state schema to channels: which keys it has, how each is folded, and how a node gets them."""
+"""State schemas: reads a class's keys, the channel of each, and how the class's objects are made and read."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .._core.isolation import own
 from .._core.program import Write
 from .._runtime.tasks.injection import hints_of
 from ..channels import MISSING, BaseChannel, BinaryOperatorAggregate, DeltaChannel, LastValue
-from ..channels.overwrite import inside_of, written
+from ..channels.overwrite import overwrite_value, unwrap_overwrite
 from ..errors import EmptyChannelError, GraphValidationError, InvalidInputError, InvalidUpdateError
 from ..managed import ManagedValue, Progress
 from ..types import Overwrite
@@ -38,25 +38,26 @@ Channel = BaseChannel[Any, Any, Any]
 Managed: TypeAlias = type[ManagedValue[Any]]
 
 ROOT: Final = "__root__"
-"""The channel of a state that is one bare value."""
+"""The channel of a state that consists of one value."""
 
 
 class Schema(msgspec.Struct, frozen=True, kw_only=True):
-    """A schema, read.
+    """A schema as read from a class or type.
 
-    A schema without keys of its own (`int`, `Annotated[list, operator.add]`) is the *root*: it has the one key `ROOT`,
-    whose value nodes get bare, and what they return is the update of it.
+    A type without keys (`int`, `Annotated[list, operator.add]`) is a *root* schema. It has the single key `ROOT`: nodes
+    get the value itself, and return the update of it.
 
     Attributes:
-        role: what it is for, as messages say it.
-        type: the class; of a root the type as it was given.
-        hints: its keys, with annotations as they were written.
-        channels: one of each key.
-        managed: names of those of its fields that the runtime fills in, which are no keys.
-        root: it is one bare value.
-        shape: makes what a node gets of the mapping of the keys that hold something, and of the managed values: the
-            class's object, or a root's value. None leaves the mapping.
-        fields_of: the mapping that an instance stands for, as an update; None where no class has instances of its own.
+        role: the schema's purpose, for messages.
+        type: the class; of a root schema the type as it was passed.
+        hints: the keys with their annotations.
+        channels: the channel of each key.
+        managed: the managed values by field. These fields are not keys.
+        root: True for a root schema.
+        shape: makes a node's input from the mapping of the keys that have values, and of the managed values: an object
+            of the class, or the root's value. None passes the mapping itself.
+        fields_of: converts an instance of the class to a mapping, as an update; None for TypedDicts and roots, which
+            have no instances of their own.
     """
 
     role: str
@@ -70,28 +71,41 @@ class Schema(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def keys(self) -> tuple[str, ...]:
+        """The keys, in the order of the class."""
         return tuple(self.hints)
 
     @property
     def shown(self) -> str | tuple[str, ...]:
-        """What a run shows of it: a root's one channel, bare; else a mapping of the keys."""
+        """The channels of the schema that a run shows: `ROOT`, whose value is shown itself, or a tuple of the keys."""
         return ROOT if self.root else self.keys
 
 
 def is_schema(kind: Any) -> bool:
-    """Whether it has keys: a class of one of the four kinds, with or without type arguments."""
+    """Return True for a class with keys: a TypedDict, dataclass, msgspec.Struct or pydantic model.
+
+    Args:
+        kind: a type, with or without type arguments.
+
+    Returns:
+        False for any other type, which is a root schema.
+    """
     return has_fields(aliased(kind))
 
 
 def read_schema(kind: Any, role: str, *, managed: bool = True) -> Schema:
-    """Read a TypedDict, dataclass, msgspec.Struct or pydantic model, or another type as a root.
+    """Read a schema from a TypedDict, dataclass, msgspec.Struct or pydantic model, or from another type as a root.
 
     Args:
-        role: what it is for, as messages say it.
-        managed: False refuses managed values, which have no place in what comes in or goes out.
+        kind: the class or type.
+        role: the schema's purpose, for messages.
+        managed: False refuses managed values, which inputs and outputs cannot have.
+
+    Returns:
+        The schema.
 
     Raises:
-        GraphValidationError: it is no type, an annotation cannot be resolved, or a reducer has no two arguments.
+        GraphValidationError: `kind` is not a type, an annotation cannot be resolved, or a reducer does not take two
+            arguments.
     """
     kind = aliased(kind)
     if not has_fields(kind):
@@ -105,7 +119,7 @@ def read_schema(kind: Any, role: str, *, managed: bool = True) -> Schema:
     filled_in = {
         name: found
         for name, hint in hints.items()
-        if (found := _managed(f"{cls.__qualname__}.{name}", hint)) is not None
+        if (found := _managed_class(f"{cls.__qualname__}.{name}", hint)) is not None
     }
     if filled_in and not managed:
         raise GraphValidationError(
@@ -119,7 +133,7 @@ def read_schema(kind: Any, role: str, *, managed: bool = True) -> Schema:
         hints=hints,
         channels={name: _channel(f"{cls.__qualname__}.{name}", hint) for name, hint in hints.items()},
         managed=filled_in,
-        shape=_shape(cls),
+        shape=_object_factory(cls),
         fields_of=None if is_typed_dict(cls) else _fields_reader(cls, hints),
     )
 
@@ -136,7 +150,7 @@ def _read_root(kind: Any, role: str) -> Schema:
             "TypedDict, a msgspec.Struct or a pydantic model. A state of one such object is "
             f"Annotated[{kind.__name__}, LastValue]."
         )
-    if _managed(role, kind) is not None:
+    if _managed_class(role, kind) is not None:
         raise GraphValidationError(f"the {role} is a managed value: declare it as a key of a state schema")
     return Schema(
         role=role,
@@ -156,15 +170,18 @@ def _root_value(values: dict[str, Any]) -> Any:
 
 
 def merge_channels(channels: dict[str, Channel], more: Schema, managed: dict[str, Managed] | None = None) -> None:
-    """Add a schema's channels to a graph's. A plain declaration takes nothing away from one with a reducer or a
-    channel.
+    """Add a schema's channels to those of a graph.
+
+    If several schemas declare a key, a declaration with a reducer or channel prevails over a plain one.
 
     Args:
-        managed: the graph's managed values; those of the schema are added.
+        channels: the graph's channels by key, to which the schema's are added.
+        more: the schema.
+        managed: the graph's managed values, to which the schema's are added.
 
     Raises:
-        GraphValidationError: one key is declared with two different channels, or both as a channel and as a managed
-            value; or one schema has keys and another is a root.
+        GraphValidationError: a key is declared with two different channels, or as a channel and as a managed value; or
+            one schema has keys and another is a root.
     """
     known_managed = {} if managed is None else managed
     if channels and more.hints and (ROOT in channels) is not more.root:
@@ -196,30 +213,43 @@ def merge_channels(channels: dict[str, Channel], more: Schema, managed: dict[str
             )
 
 
-def filled_in(managed: Mapping[str, Managed]) -> tuple[tuple[str, Callable[[int, int], Any]], ...]:
-    """How the managed values of a schema are made, for a node or a router that reads it."""
+def managed_readers(managed: Mapping[str, Managed]) -> tuple[tuple[str, Callable[[int, int], Any]], ...]:
+    """Make the functions that compute the managed values of a node's or router's input.
 
-    def of_progress(kind: Managed) -> Callable[[int, int], Any]:
+    Args:
+        managed: the managed values by field.
+
+    Returns:
+        Pairs of a field and a function of the superstep's number and the number of supersteps that remain.
+    """
+
+    def reader_of(kind: Managed) -> Callable[[int, int], Any]:
         return lambda step, remaining: kind.get(Progress(step, remaining))
 
-    return tuple((name, of_progress(kind)) for name, kind in managed.items())
+    return tuple((name, reader_of(kind)) for name, kind in managed.items())
 
 
 def input_reader(
     schema: Schema, channel: str, *, ignore_unknown: bool, validate: bool = True, state: Schema | None = None
 ) -> Callable[[Any], list[Write]]:
-    """Checks a call's input against the input schema, and puts it on the start channel.
+    """Make the function that checks a call's input and converts it to a write of the start channel.
 
     Args:
+        schema: the input schema.
+        channel: the name of the start channel.
+        ignore_unknown: True drops keys that the schema does not have; False refuses them.
         validate: False checks only the keys, and no values.
-        state: the schema of the state, if it is another. Of a pydantic state whose validators look at several fields,
-            `Program.validate` checks the values later.
+        state: the state schema, if it is another one. If it is a pydantic model whose validators look at several
+            fields, its values are checked later, by `Program.validate`.
+
+    Returns:
+        A function of the input, which raises `InvalidInputError` if it does not fit.
     """
     if schema.root:
         return _root_reader(schema, channel, validate=validate)
     hints = schema.hints
     instance = "" if schema.fields_of is None else ", or an instance of it"
-    values_of = values_reader(schema) if validate else _as_they_are
+    values_of = values_reader(schema) if validate else _unchecked
     models = [
         values
         for each in ((schema, state) if validate else ())
@@ -253,7 +283,7 @@ def input_reader(
         for model in models:
             if isinstance(found, Mismatch):
                 break
-            found = model.of(found, {})
+            found = model.validate(found, {})
         if isinstance(found, Mismatch):
             raise refused_input(found)
         return [(channel, found)]
@@ -270,40 +300,47 @@ def _root_reader(schema: Schema, channel: str, *, validate: bool) -> Callable[[A
             path = path_of(wrong.path)
             where = f", at {path!r}," if path else ""
             raise InvalidInputError(f"the input{where} {wrong.reason}: the graph takes {named(schema.type)}", path=path)
-        # The start channel has no fold, and takes an overwrite for what is in it: here it is to pass one on.
+        # The start channel has no fold and unwraps an overwrite. Wrap it once more, so that the root's channel gets it.
         return [(channel, Overwrite(given) if isinstance(given, Overwrite) else given)]
 
     return read
 
 
 def key_check(hint: Any, channel: Channel) -> Check | None:
-    """The check of what may be written to a key; None if every value passes.
+    """Make the check of writes to a key.
 
-    A plain key is checked by its annotation, in depth; None always passes, as many use it for "not yet". What a reducer
-    takes may be of another type than what it holds, so that only the annotation of its second parameter counts. What a
-    channel of another kind takes, only the channel knows.
+    A plain key is checked against its annotation, in depth. None always passes, as graphs commonly use it for "not
+    yet". A reducer's updates may have another type than its value, so only the annotation of its second parameter
+    counts. Writes to other channels are not checked, as only the channel knows its type of writes.
+
+    Args:
+        hint: the annotation of the key.
+        channel: the channel of the key.
+
+    Returns:
+        The check, or None if every value passes.
     """
     if type(channel) is LastValue:
         check = compile_check(hint)
         if check is None:
             return None
         plain = check
-        return lambda value: None if value is None else _guarded(plain, written(value))
+        return lambda value: None if value is None else _check_safely(plain, unwrap_overwrite(value))
     if isinstance(channel, BinaryOperatorAggregate):
-        check = compile_check(_taken_by(channel.op))
+        check = compile_check(_update_annotation(channel.op))
     elif isinstance(channel, DeltaChannel):  # its reducer takes a list of updates
-        arguments = get_args(_taken_by(channel.reducer))
+        arguments = get_args(_update_annotation(channel.reducer))
         check = compile_check(arguments[0]) if len(arguments) == 1 else None
     else:
         check = None
     if check is None:
         return None
     taken = check
-    return lambda value: None if value is None or inside_of(value) is not MISSING else _guarded(taken, value)
+    return lambda value: None if value is None or overwrite_value(value) is not MISSING else _check_safely(taken, value)
 
 
-def _taken_by(reducer: Callable[..., Any]) -> Any:
-    """The annotation of a reducer's second parameter; `Any` if it has none."""
+def _update_annotation(reducer: Callable[..., Any]) -> Any:
+    """Return the annotation of a reducer's second parameter; `Any` if it has none."""
     try:
         second = list(inspect.signature(reducer).parameters)[1]
     except (TypeError, ValueError, IndexError):  # a builtin without a signature, or `*arguments`
@@ -311,21 +348,28 @@ def _taken_by(reducer: Callable[..., Any]) -> Any:
     return hints_of(reducer).get(second, Any)
 
 
-def _guarded(check: Check, value: Any) -> Mismatch | None:
+def _check_safely(check: Check, value: Any) -> Mismatch | None:
     try:
         return check(value)
-    except RecursionError:  # it holds itself, or is nested deeper than what can be stored, which says so
+    # The value contains itself, or is nested too deeply to be stored: encoding it raises an error that says so.
+    except RecursionError:
         return None
 
 
-def _as_they_are(values: dict[str, Any]) -> dict[str, Any]:
+def _unchecked(values: dict[str, Any]) -> dict[str, Any]:
     return values
 
 
 def values_reader(schema: Schema) -> Callable[[dict[str, Any]], dict[str, Any] | Mismatch]:
-    """What checks values for keys of a schema, compiled once. Returns the values, or where they do not fit.
+    """Make the function that checks values for keys of a schema.
 
-    They are the same values, and never converted. Plain keys of a pydantic model are `ModelValues`' to check.
+    Plain keys of a pydantic model are not checked here but by `ModelValues`.
+
+    Args:
+        schema: the schema.
+
+    Returns:
+        A function that returns the same mapping, without conversions, or the place and reason of the first misfit.
     """
     checks: dict[str, tuple[type | None, Check] | None] = {}
     for key, hint in schema.hints.items():
@@ -347,21 +391,31 @@ def values_reader(schema: Schema) -> Callable[[dict[str, Any]], dict[str, Any] |
 
 
 def model_values(schema: Schema) -> ModelValues | None:
-    """What validates values for a schema that is a pydantic model; None for others."""
+    """Make the validator of values for a pydantic model.
+
+    Args:
+        schema: the schema.
+
+    Returns:
+        The validator; None if the schema is not a pydantic model.
+    """
     if schema.shape is None or not is_model(schema.type):
         return None
-    from .model_values import ModelValues  # most states are no models
+    from .model_values import ModelValues  # imported lazily, as most states are not pydantic models
 
     plain = frozenset(name for name, channel in schema.channels.items() if type(channel) is LastValue)
     return ModelValues(schema.type, schema.shape, schema.keys, plain)
 
 
 def update_checker(schemas: Sequence[Schema], channels: Mapping[str, Channel]) -> Callable[[list[Write]], list[Write]]:
-    """What checks the writes of an update by hand (`Program.check_update`).
+    """Make the function that checks the writes of a manual update (`Program.check_update`).
 
     Args:
-        schemas: of the graph; the first that has a key says what it takes.
-        channels: of the graph.
+        schemas: the graph's schemas, of which the first that has a key determines its annotation.
+        channels: the graph's channels.
+
+    Returns:
+        A function that returns the writes, with a pydantic model's values, or raises `InvalidUpdateError`.
     """
     model = model_values(schemas[0])
     hints: dict[str, Any] = {}
@@ -375,16 +429,19 @@ def update_checker(schemas: Sequence[Schema], channels: Mapping[str, Channel]) -
             check = checks.get(name)
             if check is not None and (wrong := check(value)) is not None:
                 raise refused_update(wrong.inside(name))
-        return writes if model is None or not model.by_field else model.of_update(writes, {})
+        return writes if model is None or not model.by_field else model.validate_update(writes, {})
 
     return check_update
 
 
 def start_writes(schema: Schema) -> Callable[[Any], list[Write]]:
-    """What the hidden start writes to the keys, of what the start channel held; or of an update by hand as the start.
+    """Make the function that converts the value of the start channel, or a manual update as START, to writes.
 
-    Raises:
-        InvalidUpdateError: such an update is no mapping.
+    Args:
+        schema: the input schema.
+
+    Returns:
+        A function of the value, which raises `InvalidUpdateError` for a manual update that is not a mapping.
     """
     if schema.root:
         return lambda given: [(ROOT, given)]
@@ -402,9 +459,14 @@ def start_writes(schema: Schema) -> Callable[[Any], list[Write]]:
 
 
 def as_mapping(schema: Schema, given: Any) -> Mapping[str, Any] | None:
-    """An update given as a mapping or as an instance of the schema; None when it is neither.
+    """Convert an update to a mapping of keys.
 
-    Of a root everything is an update, a mapping too; but what was to be awaited is no value.
+    Args:
+        schema: the schema.
+        given: a mapping, or an instance of the schema's class; for a root schema, any value.
+
+    Returns:
+        The mapping. None if `given` is neither, or an awaitable for a root schema: an await was forgotten then.
     """
     if schema.root:
         return None if inspect.isawaitable(given) else {ROOT: given}
@@ -415,8 +477,8 @@ def as_mapping(schema: Schema, given: Any) -> Mapping[str, Any] | None:
     return None
 
 
-def _managed(where: str, hint: Any) -> Managed | None:
-    """The class that an annotation names to fill in its key. `where` is the key, as messages say it."""
+def _managed_class(where: str, hint: Any) -> Managed | None:
+    """Return the managed value's class in an annotation, or None. `where` names the key in messages."""
     if get_origin(hint) is not Annotated:
         return None
     for mark in get_args(hint)[1:]:
@@ -431,20 +493,20 @@ def _managed(where: str, hint: Any) -> Managed | None:
 
 
 def _channel(where: str, hint: Any) -> Channel:
-    """The channel that an annotation means. `where` is the key, as messages say it."""
+    """Make the channel that an annotation declares. `where` names the key in messages."""
     if get_origin(hint) is not Annotated:
         return LastValue(hint)
     base, *marks = get_args(hint)
     base = value_of(base)
     for mark in marks:
         if isinstance(mark, DeltaChannel):
-            if not _takes_two(mark.reducer):
-                raise _two_arguments(where, "the current value and a list of updates", mark.reducer)
+            if not _takes_two_arguments(mark.reducer):
+                raise _reducer_error(where, "the current value and a list of updates", mark.reducer)
             return mark.of_type(base) if mark.typ is Any else mark.fresh()
         if isinstance(mark, BaseChannel):
             return mark.fresh()
         if isinstance(mark, type) and issubclass(mark, BaseChannel):
-            return _made(where, mark, base)
+            return _instantiate_channel(where, mark, base)
     for mark in marks[:-1]:
         if inspect.isroutine(mark):
             raise GraphValidationError(
@@ -453,13 +515,13 @@ def _channel(where: str, hint: Any) -> Channel:
     last = marks[-1]
     if not callable(last) or isinstance(last, type):
         return LastValue(base)
-    if not _takes_two(last):
-        raise _two_arguments(where, "the current value and the update", last)
+    if not _takes_two_arguments(last):
+        raise _reducer_error(where, "the current value and the update", last)
     return BinaryOperatorAggregate(base, last)
 
 
-def _made(where: str, kind: type[Channel], base: Any) -> Channel:
-    if issubclass(kind, DeltaChannel):  # it would take the type for its reducer
+def _instantiate_channel(where: str, kind: type[Channel], base: Any) -> Channel:
+    if issubclass(kind, DeltaChannel):  # its first parameter is the reducer, so it would use the type as that
         raise GraphValidationError(f"the DeltaChannel of {where} needs its reducer: write DeltaChannel(reducer)")
     try:
         return kind(base)
@@ -469,15 +531,15 @@ def _made(where: str, kind: type[Channel], base: Any) -> Channel:
         ) from error
 
 
-def _two_arguments(where: str, which: str, reducer: Any) -> GraphValidationError:
+def _reducer_error(where: str, which: str, reducer: Any) -> GraphValidationError:
     return GraphValidationError(f"the reducer of {where} takes two arguments, {which}, and {reducer!r} does not")
 
 
-def _takes_two(call: Callable[..., Any]) -> bool:
+def _takes_two_arguments(call: Callable[..., Any]) -> bool:
     try:
         parameters = list(inspect.signature(call).parameters.values())
     except (TypeError, ValueError):
-        return True  # a builtin that tells nothing about itself
+        return True  # a builtin without a signature
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     required = [p for p in positional if p.default is p.empty]
     variadic = any(p.kind is p.VAR_POSITIONAL for p in parameters)
@@ -485,11 +547,17 @@ def _takes_two(call: Callable[..., Any]) -> bool:
     return len(required) <= 2 and (len(positional) >= 2 or variadic) and not needs_names
 
 
-def coercion(schema: Schema) -> Callable[[Any], Any] | None:
-    """Makes the schema's own object of what a stream or a call shows; a state that lacks a field that the class
-    requires, or that it refuses, is shown as it is. None where a mapping is what the schema says.
+def state_coercer(schema: Schema) -> Callable[[Any], Any] | None:
+    """Make the function that converts a mapping of the state to an object of the schema's class.
 
-    Keys of other schemas of the graph, which the class does not have, are left out of the object.
+    Keys of the graph's other schemas, which the class does not have, are left out. A state that lacks a required field,
+    or that the class refuses, is returned unchanged.
+
+    Args:
+        schema: the schema.
+
+    Returns:
+        The function; None for TypedDicts and root schemas, which need no conversion.
     """
     shape, keys = schema.shape, schema.keys
     if shape is None or schema.root:
@@ -504,12 +572,18 @@ def coercion(schema: Schema) -> Callable[[Any], Any] | None:
     return coerce
 
 
-def completion(schema: Schema) -> Callable[[Any], Any] | None:
-    """Makes what `aget_state` shows of a pydantic state: a mapping with the model's defaults and types.
+def state_completer(schema: Schema) -> Callable[[Any], Any] | None:
+    """Make the function that adds a pydantic model's defaults and types to a state, for `aget_state`.
 
-    A state that the model refuses is shown as it is. None for states of other kinds.
+    A state that the model refuses is returned unchanged.
+
+    Args:
+        schema: the schema.
+
+    Returns:
+        A function from mapping to mapping; None if the schema is not a pydantic model.
     """
-    coerce = coercion(schema) if is_model(schema.type) else None
+    coerce = state_coercer(schema) if is_model(schema.type) else None
     if coerce is None:
         return None
 
@@ -522,20 +596,23 @@ def completion(schema: Schema) -> Callable[[Any], Any] | None:
     return complete
 
 
-def _shape(kind: Any) -> Callable[[dict[str, Any]], Any] | None:
+def _object_factory(kind: Any) -> Callable[[dict[str, Any]], Any] | None:
     if is_typed_dict(kind):
         return None
     factories = _factories(kind)
     if is_model(kind):
-        # Keys are the fields' names, whatever aliases they have. Before 2.11 pydantic took only the aliases.
+        # Keys of the state are the names of the fields, not their aliases. pydantic before 2.11 accepts only aliases.
         by_name = "by_name" in inspect.signature(kind.model_validate).parameters
         aliases = {} if by_name else {name: field.alias for name, field in kind.model_fields.items() if field.alias}
 
         def validated(values: dict[str, Any]) -> Any:
-            # A validator is compiled code: it takes containers apart by itself, and must get a copy at every depth.
+            # pydantic's validators are compiled code and read the elements of a container directly, not through the
+            # isolating subclasses of list and dict: they must get a copy at every depth.
             copies = {aliases.get(name, name): own(value) for name, value in dict.items(values)}
             model = kind.model_validate(copies, by_name=True, by_alias=False) if by_name else kind(**copies)
-            for name in factories:  # not given to the model: it would take them for set, and validate them
+            # A default factory may return one shared object each time, so its value is replaced by a copy. The copy is
+            # set afterwards: passed to the model, the field would count as set, and would be validated.
+            for name in factories:
                 if name in model.__dict__ and name not in values:
                     model.__dict__[name] = own(model.__dict__[name], name)
             for name in hidden:
@@ -554,7 +631,7 @@ def _shape(kind: Any) -> Callable[[dict[str, Any]], Any] | None:
             given = {name: values[name] for name in values if name in taken}
             instance = make(**_with_defaults(given, defaults))
             for name in later:
-                if name in values:  # what was written counts, and not what __post_init__ made of the rest
+                if name in values:  # the written value prevails over the one that __post_init__ computes
                     object.__setattr__(instance, name, values[name])
                 elif name in factories:
                     object.__setattr__(instance, name, own(getattr(instance, name), name))
@@ -565,22 +642,21 @@ def _shape(kind: Any) -> Callable[[dict[str, Any]], Any] | None:
 
 
 def _with_defaults(given: dict[str, Any], factories: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
-    """Add the defaults of fields that are not given: of each a copy, as the factory may return one object each time.
-
-    Before the object is made, so that what a `__post_init__` makes of the fields refers to the same objects as they do.
-    """
+    """Add copies of the default values of fields that are not given."""
+    # Copies, as a factory may return one shared object each time. Added before the object is made, so that objects
+    # which its `__post_init__` derives from the fields refer to the same copies.
     for name, factory in factories.items():
         if name not in given:
             given[name] = own(factory(), name)
     return given
 
 
-_FRESH: Final = frozenset((list, dict, set))
-"""Factories that return a new object each time, of which no copy is needed."""
+_FRESH_FACTORIES: Final = frozenset((list, dict, set))
+"""Factories that return a new object each time, so that no copy is needed."""
 
 
 def _factories(kind: Any) -> dict[str, Callable[[], Any]]:
-    """The default factories of a class, by field."""
+    """Return the default factories of a class by field, except those that return a new object each time."""
     found: dict[str, Any]
     if is_model(kind):
         found = {name: field.default_factory for name, field in kind.model_fields.items()}
@@ -589,7 +665,7 @@ def _factories(kind: Any) -> dict[str, Callable[[], Any]]:
     else:
         found = {field.name: field.default_factory for field in msgspec.structs.fields(kind)}
     nothing = (None, dataclasses.MISSING, msgspec.NODEFAULT)
-    return {name: made for name, made in found.items() if made not in nothing and made not in _FRESH}
+    return {name: made for name, made in found.items() if made not in nothing and made not in _FRESH_FACTORIES}
 
 
 _NO_DEFAULT = object()
@@ -597,9 +673,10 @@ _NOT_SET = object()
 
 
 def _fields_reader(kind: Any, keys: Mapping[str, Any]) -> Callable[[Any], dict[str, Any]]:
-    """How an instance is read as an update: a field counts unless it is None and None is its default, unset.
+    """Make the function that reads an instance as an update.
 
-    Managed values are not among the keys: an instance that a node got has them, and may be given back.
+    A field counts unless it is None, None is its default, and it was not set explicitly (only pydantic models know). Of
+    managed values, which the instance that a node gets has as fields, none are read: the node may return the instance.
     """
     defaults = {name: default for name, default in _defaults(kind).items() if name in keys}
 

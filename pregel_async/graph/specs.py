@@ -1,4 +1,4 @@
-"""What a builder has collected: nodes, edges and schemas as data. `compile.py` and `reachability.py` read it."""
+"""The data that a builder collects: nodes, edges and schemas. `compile.py` and `reachability.py` read it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..types import END
 from .schema import Channel, Managed, Schema, merge_channels, read_schema
 
 HANDLER = "__error_handler__"
-"""What the name of a node's error handler begins with, in streams."""
+"""The prefix of names of error handlers in streams; the node's name follows."""
 
 DEFAULT_HANDLER = "__default_error_handler__"
 """The name of the default error handler, in streams."""
@@ -26,16 +26,17 @@ class NodeSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         call: the user's function.
-        input: the schema of what it gets.
-        defer: it waits until nothing else is left to run.
-        metadata: the user's own.
-        graph: the compiled graph that it is, if it is one.
-        injects: what else the function gets, by keyword.
-        destinations: where its commands may go, for the drawing: (node, label).
-        checked: these were given, and name nodes; those of an annotation may be the graph around's.
-        abandons: a cancellation does not wait for its function.
-        policies: of failures, time and repetition.
-        handler: its error handler; None for the default.
+        input: the schema of the function's input.
+        defer: True runs the node only when no other node is left to run.
+        metadata: the user's data about the node.
+        graph: the compiled graph that is the node, or None for a function.
+        injects: keyword arguments besides the input: (parameter, what it gets).
+        destinations: nodes to which commands may go: (node, label).
+        checked: True if the destinations were passed to `add_node`, and must exist. Those of an annotation may be
+            nodes of the parent graph.
+        abandons: True if a cancellation does not wait for the function.
+        policies: retries, timeout and cache.
+        handler: the node's own error handler, or None for the default.
     """
 
     call: Callable[..., Any]
@@ -52,14 +53,14 @@ class NodeSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HandlerSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """An error handler as it was given.
+    """An error handler as it was passed.
 
     Attributes:
-        name: as streams show it.
+        name: its name in streams.
         call: the user's function.
-        input: the schema that its annotation names; None for that of the node that has failed.
-        injects: what else it gets, by keyword.
-        destinations: where its commands may go, for the drawing.
+        input: the schema that its annotation names; None for that of the failed node.
+        injects: keyword arguments besides the input: (parameter, what it gets).
+        destinations: nodes to which commands may go: (node, label).
     """
 
     name: str
@@ -74,9 +75,9 @@ class BranchSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         path: the router.
-        input: the schema of what it gets.
-        ends: what it may say -> the node or END that is meant; None when it names nodes itself.
-        injects: what else the router gets, by keyword.
+        input: the schema of the router's input.
+        ends: maps the router's return values to nodes or END; None if the router returns names of nodes.
+        injects: keyword arguments besides the input: (parameter, what it gets).
     """
 
     path: Callable[..., Any]
@@ -89,12 +90,18 @@ class GraphSpec:
     """The nodes, edges and schemas of a graph.
 
     Attributes:
-        channels: of all schemas, by key.
-        managed: the keys that the runtime fills in.
-        read_context: checks a call's context, and makes it; None if there is no context schema.
-        waiting_edges: from several nodes, all of which have to finish, to one.
+        state_schema: the schema of the state.
+        input_schema: the schema of a run's input.
+        output_schema: the schema of a run's output.
+        channels: the channels of all schemas, by key.
+        managed: managed values by key, which the runtime provides.
+        context_schema: the class of a call's context, or None.
+        read_context: checks and converts a call's context; None if there is no context schema.
+        nodes: the nodes by name.
+        edges: pairs of start and end.
+        waiting_edges: from several nodes, all of which must have run, to one.
         branches: conditional edges by source and name.
-        defaults: policies of nodes that have none of their own.
+        defaults: policies for nodes that have none of their own.
         default_handler: the error handler of nodes that have none of their own.
     """
 
@@ -127,7 +134,14 @@ class GraphSpec:
 
 
 def draw(builder: GraphSpec) -> Drawing:
-    """What a builder describes."""
+    """Make the drawing of a graph.
+
+    Args:
+        builder: the graph.
+
+    Returns:
+        Its nodes, edges and error handlers. A conditional edge without a path map leads to every node.
+    """
     edges = [Edge(source=start, target=end) for start, end in builder.edges]
     edges += [Edge(source=start, target=end) for starts, end in builder.waiting_edges for start in starts]
     for source, branches in builder.branches.items():

@@ -1,4 +1,4 @@
-"""A test kit for graphs: a virtual clock, scripted nodes, savers that fail, and simulations that come from a seed."""
+"""A test kit for graphs: a virtual clock, scripted nodes, savers with injected faults, and seeded simulations."""
 
 from .clock import VirtualClock
 from .faults import Faults, SimulatedFailure

@@ -1,4 +1,4 @@
-"""What goes wrong in a simulation: how much of each kind, and the plan that a seed makes of it."""
+"""The faults of a simulation: how many of each kind, and the plan that a seed draws from these numbers."""
 
 from __future__ import annotations
 
@@ -11,20 +11,23 @@ from .saver import Fault
 
 
 class SimulatedFailure(ConnectionError):
-    """A node's code fails, because the plan of its simulation says so. It is of the kind that may be tried again."""
+    """A failure of a node's code that a simulation has planned. Default retry policies retry it."""
 
 
 class Faults(msgspec.Struct, frozen=True, kw_only=True):
-    """At most how many things of each kind go wrong in one simulation. The seed draws how many do, and where.
+    """The maximum number of faults of each kind in one simulation. The seed draws the actual numbers and places.
 
     Attributes:
-        crashes: the process dies at some step of the event loop, or around a write, and a new one takes over.
-        cancellations: the call is cancelled, by a scope or by asyncio's `Task.cancel()`.
-        storage: an operation fails, before or after it was stored; or several in a row.
-        stalls: an operation takes so long that the lease on the thread may lapse.
-        rivals: another process resumes the thread at the same time.
-        failures: the code of a node or of a called task fails at its beginning. 0 by default: code that deals with its
-            tasks' failures, or a graph that does with its nodes', may come to another end by them.
+        crashes: the process dies at a step of the event loop or at a storage operation; a new process continues.
+        cancellations: the call is cancelled, by a cancel scope or by asyncio's `Task.cancel()`.
+        storage: a storage operation fails before or after its effect is stored, or several operations in a row fail.
+        stalls: storage operations take so long that the lease of the thread may expire.
+        rivals: another process resumes the thread during a call.
+        failures: the code of a node or of a called task fails before it begins. 0 by default, because code that
+            handles failures of its tasks or nodes may rightly end with another result after one.
+
+    Raises:
+        ValueError: a number is negative.
     """
 
     crashes: int = 1
@@ -40,23 +43,23 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
                 raise ValueError(f"{name} is a number from 0 on, not {getattr(self, name)!r}")
 
 
-When: TypeAlias = Literal["before", "after"]
-WHENS: tuple[When, ...] = ("before", "after")
+FaultTiming: TypeAlias = Literal["before", "after"]
+TIMINGS: tuple[FaultTiming, ...] = ("before", "after")
 
-Kind: TypeAlias = Literal["crash", "cancel", "cancel natively", "fail", "rival"]
+FaultKind: TypeAlias = Literal["crash", "cancel", "cancel natively", "fail", "rival"]
 
 
-class Planned(msgspec.Struct, frozen=True):
-    """Something that goes wrong elsewhere than in a saver's operation.
+class PlannedFault(msgspec.Struct, frozen=True):
+    """A fault that is injected outside of the saver.
 
     Attributes:
-        kind: what.
-        at: before which step of the event loop; for "fail": which beginning of a node's code; for "rival": during which
-            call of the graph. All are counted from 1.
-        delay: for "rival": how many turns it lets pass first.
+        kind: what happens.
+        at: the step of the event loop before which it happens. For "fail", the number of the node execution that fails;
+            for "rival", the number of the graph's call during which the other process runs. All count from 1.
+        delay: for "rival", how many turns of the event loop the other process waits before it starts.
     """
 
-    kind: Kind
+    kind: FaultKind
     at: int
     delay: int = 0
 
@@ -64,57 +67,82 @@ class Planned(msgspec.Struct, frozen=True):
         if self.kind == "crash":
             return f"the process dies before step {self.at}"
         if self.kind == "fail":
-            return f"the code of a node fails, the {self.at}. that begins"
+            return f"the code of a node fails, at node execution {self.at}"
         if self.kind == "rival":
             return f"another process resumes the thread during call {self.at}, {self.delay} turns late"
         how = "natively" if self.kind == "cancel natively" else "by a scope"
         return f"the call is cancelled {how} before step {self.at}"
 
 
-class Plan(msgspec.Struct, frozen=True):
-    """All that goes wrong in one simulation."""
+class FaultPlan(msgspec.Struct, frozen=True):
+    """The planned faults of one simulation.
 
-    planned: tuple[Planned, ...] = ()
+    Attributes:
+        runtime: faults outside of the saver.
+        storage: faults of storage operations.
+    """
+
+    runtime: tuple[PlannedFault, ...] = ()
     storage: tuple[Fault, ...] = ()
 
 
-class Size(msgspec.Struct, frozen=True):
-    """How large an undisturbed run is: within what a plan draws its places."""
+class RunSize(msgspec.Struct, frozen=True):
+    """The size of an undisturbed run, which bounds the places that a plan draws.
+
+    Attributes:
+        steps: steps of the event loop.
+        operations: storage operations.
+        node_starts: executions of node and task code.
+        calls: calls of the graph.
+    """
 
     steps: int
     operations: int
-    bodies: int
+    node_starts: int
     calls: int
 
 
-def plan(faults: Faults, size: Size, luck: random.Random) -> Plan:
-    """Draw what goes wrong, and where, in a run of about this size."""
-    planned: list[Planned] = []
+def draw_plan(faults: Faults, size: RunSize, rng: random.Random) -> FaultPlan:
+    """Draw the faults of a run of about this size.
+
+    Args:
+        faults: the maximum number of each kind.
+        size: of the undisturbed run. Places are drawn a little beyond it too, as faults make a run longer.
+        rng: makes all the random choices.
+
+    Returns:
+        The plan. Equal arguments and generator states give equal plans.
+    """
+    runtime: list[PlannedFault] = []
     storage: list[Fault] = []
 
     def step() -> int:
-        return luck.randint(1, size.steps + 5)
+        return rng.randint(1, size.steps + 5)
 
     def operation() -> int:
-        return luck.randint(1, size.operations + 2)
+        return rng.randint(1, size.operations + 2)
 
-    for _ in range(luck.randint(0, faults.crashes)):
-        if luck.random() < 0.6:
-            planned.append(Planned("crash", step()))
+    for _ in range(rng.randint(0, faults.crashes)):
+        if rng.random() < 0.6:
+            runtime.append(PlannedFault("crash", step()))
         else:
-            storage.append(Fault(how="crash", at=operation(), on="any", when=luck.choice(WHENS)))
-    ways: tuple[Kind, ...] = ("cancel", "cancel natively")
-    planned += [Planned(luck.choice(ways), step()) for _ in range(luck.randint(0, faults.cancellations))]
-    for _ in range(luck.randint(0, faults.storage)):
-        many = luck.choice((1, 1, 2, 5))
-        when: When = luck.choice(WHENS) if many == 1 else "before"
-        storage.append(Fault(how="fail" if many == 1 else "lose", at=operation(), on="any", when=when, operations=many))
-    for _ in range(luck.randint(0, faults.stalls)):
-        seconds = luck.choice((0.5, 12.0, 45.0, 100.0))
-        storage.append(Fault(how="slow", at=operation(), on="any", operations=luck.choice((1, 3, 8)), seconds=seconds))
-    planned += [
-        Planned("rival", luck.randint(1, size.calls + 1), luck.randint(0, max(1, size.steps // 2)))
-        for _ in range(luck.randint(0, faults.rivals))
+            storage.append(Fault(how="crash", at=operation(), on="any", when=rng.choice(TIMINGS)))
+    cancels: tuple[FaultKind, ...] = ("cancel", "cancel natively")
+    runtime += [PlannedFault(rng.choice(cancels), step()) for _ in range(rng.randint(0, faults.cancellations))]
+    for _ in range(rng.randint(0, faults.storage)):
+        count = rng.choice((1, 1, 2, 5))
+        when: FaultTiming = rng.choice(TIMINGS) if count == 1 else "before"
+        storage.append(
+            Fault(how="fail" if count == 1 else "lose", at=operation(), on="any", when=when, operations=count)
+        )
+    for _ in range(rng.randint(0, faults.stalls)):
+        seconds = rng.choice((0.5, 12.0, 45.0, 100.0))
+        storage.append(Fault(how="slow", at=operation(), on="any", operations=rng.choice((1, 3, 8)), seconds=seconds))
+    runtime += [
+        PlannedFault("rival", rng.randint(1, size.calls + 1), rng.randint(0, max(1, size.steps // 2)))
+        for _ in range(rng.randint(0, faults.rivals))
     ]
-    planned += [Planned("fail", luck.randint(1, size.bodies + 1)) for _ in range(luck.randint(0, faults.failures))]
-    return Plan(tuple(planned), tuple(storage))
+    runtime += [
+        PlannedFault("fail", rng.randint(1, size.node_starts + 1)) for _ in range(rng.randint(0, faults.failures))
+    ]
+    return FaultPlan(tuple(runtime), tuple(storage))

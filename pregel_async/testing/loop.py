@@ -1,11 +1,11 @@
-"""`SimulatedLoop`: an asyncio event loop whose time is a virtual clock's, and whose next step is chosen by a seed.
+"""`SimulatedLoop`: an asyncio event loop with virtual time and a schedule that derives from a seed.
 
-asyncio's own loop runs what is ready in the order in which it became ready. That order is one of many that a program
-may meet: real ones depend on the network and the disk. Here each step is drawn. Two promises of asyncio's are kept, on
-which code may rely: callbacks given to `call_soon` run in their order, and a task's steps follow each other. The tasks,
-and the worker threads (`threads.py`), take turns by the seed.
+asyncio's own loop runs callbacks in the order in which they became ready. That is one of many possible orders: in
+production the order depends on the network and the disk. This loop draws each step at random from the tasks and worker
+threads (`threads.py`) that are ready. It keeps the two guarantees of asyncio on which code may rely: callbacks given to
+`call_soon` run in their order, and so do the steps of one task.
 
-When nothing is ready, time jumps to the next timer. There is no network and no disk in this world.
+When nothing is ready, the time jumps to the next timer. The loop has no selector: network and files do not exist.
 """
 
 from __future__ import annotations
@@ -23,70 +23,86 @@ from .threads import Turn, lockstep
 
 Ts = TypeVarTuple("Ts")
 
-LIMIT = 1_000_000
-"""Steps after which a loop counts as one that never ends."""
+MAX_STEPS = 1_000_000
+"""Steps after which a run counts as one that never ends."""
 
 
 class StuckError(RuntimeError):
-    """Everything waits, and nothing can ever wake it; or it goes round without end."""
+    """A deadlock (all tasks wait and no timer is pending), or a run that exceeds its number of steps."""
 
 
 class SimulatedLoop(asyncio.BaseEventLoop):
-    """An event loop for one simulation. `run` a coroutine on it, then `close` it.
+    """An event loop for one simulation: `run` a coroutine on it, then `close` it.
 
     Args:
-        clock: its time.
-        luck: draws each step.
-        limit: how many steps it may take.
+        clock: the time of the loop.
+        luck: the random generator that draws each step.
+        limit: the maximum number of steps.
 
     Attributes:
-        steps: how many there were.
-        errors: what callbacks and abandoned tasks have raised, which an ordinary loop would log.
-        turns: of the worker threads that have begun and not ended.
-        before_step: called with the step's number before each.
+        steps: the number of steps so far.
+        errors: messages of errors that an ordinary loop would log: exceptions of callbacks, and of tasks whose
+            exception is never retrieved.
+        turns: the worker threads that have started and not ended.
+        before_step: called before each step with its number, counted from 1.
     """
 
-    _ready: Any  # a list in place of a deque: what is next is taken from anywhere
+    _ready: Any  # a list in place of asyncio's deque, because the next handle is taken from any position
     _scheduled: list[asyncio.TimerHandle]
 
-    def __init__(self, clock: VirtualClock, luck: random.Random, *, limit: int = LIMIT) -> None:
+    def __init__(self, clock: VirtualClock, luck: random.Random, *, limit: int = MAX_STEPS) -> None:
         super().__init__()
         self.clock = clock
         self.steps = 0
         self.errors: list[str] = []
         self.before_step: Callable[[int], object] | None = None
         self.turns: set[Turn] = set()
-        self._next: Turn | None = None
-        self._numbers = 0
-        self.set_task_factory(_Task.made)
-        self._luck = luck.random
-        self._limit = limit
+        self._next_turn: Turn | None = None
+        self._count = 0
+        self.set_task_factory(_NumberedTask.create)
+        self._draw = luck.random
+        self._max_steps = limit
         self._ready = []
         self._thread = threading.get_ident()
-        self.set_exception_handler(self._keep)
+        self.set_exception_handler(self._record_error)
 
     def run(self, work: Any) -> Any:
-        """Run a coroutine to its end."""
+        """Run a coroutine to its end.
+
+        If it raises, all remaining tasks are cancelled, and run until they have cleaned up.
+
+        Args:
+            work: the coroutine.
+
+        Returns:
+            What the coroutine returns.
+
+        Raises:
+            StuckError: nothing can wake the tasks that wait, or the number of steps exceeds the limit.
+            BaseException: what the coroutine raises.
+        """
         with lockstep(self):
             try:
                 result = self.run_until_complete(work)
             except BaseException:
-                self._end()
+                self._cancel_remaining()
                 raise
             self.run_until_complete(self.shutdown_asyncgens())
             return result
 
-    def _end(self) -> None:
-        """Cancel what is left, and let it clean up as far as it can."""
-        self._limit, self.before_step = self.steps + 10_000, None
+    def _cancel_remaining(self) -> None:
+        """Cancel the remaining tasks and run them until they have cleaned up, or are stuck."""
+        # A budget of its own, as the limit may be used up; and no more faults, which would hit the clean-up.
+        self._max_steps, self.before_step = self.steps + 10_000, None
         left = asyncio.all_tasks(self)
         while left:
-            for task in sorted(left, key=_number):
+            for task in sorted(left, key=_number):  # a set's order would differ from run to run
                 task.cancel()
             try:
-                self.run_until_complete(_all_of(left))
+                self.run_until_complete(_wait_for_all(left))
             except StuckError:
-                return  # it will not let itself be ended
+                return  # a task that suppresses its cancellation cannot be ended
+            # Tasks that clean up may have started others.
             left = asyncio.all_tasks(self)
 
     def time(self) -> float:
@@ -95,27 +111,31 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def call_soon_threadsafe(
         self, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.Handle:
+        # The only way into the loop from a thread: a simulated thread that is about to wait for the loop ends its turn
+        # here, when the callback is in the loop.
         handle = super().call_soon_threadsafe(callback, *args, context=context)
         Turn.posted()
         return handle
 
     def take_turn(self, turn: Turn, *, now: bool = False) -> None:
-        """Let a worker thread run, at a moment that the seed chooses, or in the very next step.
+        """Schedule the next turn of a worker thread.
 
-        A call that was given to a thread begins at once: what it waits for might be cancelled first, and whether the
-        thread has noticed it by then, no seed could tell.
+        Args:
+            turn: the thread's.
+            now: True runs the thread in the very next step; False when the seed draws it.
         """
+        # A new call starts its thread at once: its awaiting task might be cancelled before a drawn step, and whether
+        # the thread had started by then would depend on the operating system, not on the seed.
         if now:
-            self._next = turn
+            self._next_turn = turn
         else:
             self.call_soon(turn.take)
 
-    # ---- what asyncio's base class asks of a loop ---------------------------------------------------------------
-
     def _run_once(self) -> None:
+        """Run one step. asyncio's base class calls this in a loop, and the private methods below."""
         ready, scheduled, clock = self._ready, self._scheduled, self.clock
-        if self._next is not None:
-            turn, self._next = self._next, None
+        if self._next_turn is not None:
+            turn, self._next_turn = self._next_turn, None
             turn.take()
         while True:
             while scheduled and (scheduled[0]._cancelled or scheduled[0]._when <= clock._passed):  # type: ignore[attr-defined]  # asyncio's own fields, which typeshed leaves out
@@ -126,79 +146,80 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             if ready:
                 break
             if not scheduled:
-                raise StuckError(self._stuck("everything waits, and nothing can wake it"))
+                raise StuckError(self._describe_stuck("everything waits, and nothing can wake it"))
             clock._advance_to(scheduled[0].when())
-        handle = ready.pop(self._place() if len(ready) > 1 else 0)
+        handle = ready.pop(self._draw_ready_index() if len(ready) > 1 else 0)
         if handle._cancelled:
             return
         self.steps = steps = self.steps + 1
-        if steps > self._limit:
-            raise StuckError(self._stuck(f"{steps} steps, and no end"))
+        if steps > self._max_steps:
+            raise StuckError(self._describe_stuck(f"{steps} steps, and no end"))
         if self.before_step is not None:
             self.before_step(steps)
         handle._run()
 
-    def _place(self) -> int:
-        """Where what is to run next stands.
+    def _draw_ready_index(self) -> int:
+        """Draw the position in `_ready` of the handle to run next.
 
-        Drawn from the tasks and threads in the order in which they began, and the first of the callbacks. The order in
-        which they became ready says nothing: those that are cancelled together are so in the order of a set.
+        The candidates are the tasks and threads, and of the plain callbacks only the first, as these keep their order.
         """
+        # Candidates are sorted by the number of their task or thread before the draw. The order in which they became
+        # ready is not reproducible: tasks that are cancelled together become ready in the order of a set.
         numbered: list[tuple[int, int]] = []
         first = True
         for place, handle in enumerate(self._ready):
             owner = getattr(handle._callback, "__self__", None)
-            if isinstance(owner, (_Task, Turn)):
+            if isinstance(owner, (_NumberedTask, Turn)):
                 numbered.append((owner.number, place))
             elif first:
                 first = False
                 numbered.append((0, place))
         numbered.sort()
-        return numbered[int(self._luck() * len(numbered))][1]
+        return numbered[int(self._draw() * len(numbered))][1]
 
     def next_number(self) -> int:
-        """For what begins."""
-        self._numbers += 1
-        return self._numbers
+        """Return a number for a task or thread that starts, one more than the last."""
+        self._count += 1
+        return self._count
 
     def _process_events(self, event_list: object) -> None:
-        """There are none: no files, no sockets."""
+        """Do nothing: this loop has no selector, so it has no I/O events."""
 
     def _write_to_self(self) -> None:
-        """Nobody sleeps in a selector who would have to be woken."""
+        """Do nothing: no selector waits that would have to be woken."""
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """It is dropped when it is due."""
+        """Do nothing: `_run_once` drops cancelled timers when they are due."""
 
-    def _keep(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    def _record_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
         self.errors.append(
             f"{context.get('message')}" + ("" if error is None else f": {type(error).__name__}: {error}")
         )
 
-    def _stuck(self, why: str) -> str:
+    def _describe_stuck(self, why: str) -> str:
         tasks = [
             getattr(task.get_coro(), "__qualname__", "a task") for task in sorted(asyncio.all_tasks(self), key=_number)
         ]
         return f"{why}; tasks that have not ended: {', '.join(tasks) or 'none'}"
 
 
-class _Task(asyncio.Task[Any]):
-    """A task that knows how many began before it."""
+class _NumberedTask(asyncio.Task[Any]):
+    """A task with the number of tasks and threads that started before it, which orders it among them."""
 
     number: int
 
     @classmethod
-    def made(cls, loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> _Task:
+    def create(cls, loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> _NumberedTask:
         assert isinstance(loop, SimulatedLoop)
         made = cls(work, loop=loop, **options)
         made.number = loop.next_number()
         return made
 
 
-async def _all_of(tasks: set[asyncio.Task[Any]]) -> None:
+async def _wait_for_all(tasks: set[asyncio.Task[Any]]) -> None:
     await asyncio.wait(tasks)
 
 
 def _number(task: asyncio.Task[Any]) -> int:
-    return task.number if isinstance(task, _Task) else 0
+    return task.number if isinstance(task, _NumberedTask) else 0

@@ -1,4 +1,4 @@
-"""Savers for tests: one that passes everything on, and `FaultySaver`, which fails or crashes where it is told."""
+"""Savers for tests: `PassingSaver`, which delegates to another saver, and `FaultySaver`, which injects faults."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from checkpoint_savers.saver_port import PAGE
 
 T = TypeVar("T")
 
-Verb: TypeAlias = Literal[
+SaverVerb: TypeAlias = Literal[
     "acquire",
     "renew",
     "commit",
@@ -48,27 +48,37 @@ Verb: TypeAlias = Literal[
     "heads",
     "delete",
 ]
-"""What a saver is asked to do; see `checkpoint_savers.BaseCheckpointSaver`."""
+"""The storage operations of a saver; see `checkpoint_savers.BaseCheckpointSaver`."""
 
-WRITES: frozenset[Verb] = frozenset(
+WRITES: frozenset[SaverVerb] = frozenset(
     ("acquire", "renew", "commit", "record", "release", "rewrite", "update_thread", "load", "erase", "delete")
 )
-"""The verbs that change something."""
+"""The operations that change what is stored."""
 
 
 class PassingSaver(BaseCheckpointSaver):
-    """A saver that passes everything on to another. Subclasses say in `around` what happens around the verbs.
+    """A saver that delegates every operation to another one. Subclasses override `around` to wrap the operations.
 
     Args:
-        inner: the other.
+        inner: the saver that executes the operations. Its codec and clock are used.
     """
 
     def __init__(self, inner: BaseCheckpointSaver) -> None:
         super().__init__(codec=inner.codec, clock=inner.clock)
         self.inner = inner
 
-    async def around(self, verb: Verb, call: Callable[[], Awaitable[T]]) -> T:
-        """Do one operation: `call` does it on the saver inside, and gives what that returned."""
+    async def around(self, verb: SaverVerb, call: Callable[[], Awaitable[T]]) -> T:
+        """Execute one operation. Override this to act before or after it, or instead of it.
+
+        `drop` counts as the verb "erase". `hear` does not pass through here: it reads and writes nothing.
+
+        Args:
+            verb: the name of the operation.
+            call: executes the operation on the inner saver.
+
+        Returns:
+            What the operation returns.
+        """
         return await call()
 
     async def acquire(self, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Lease:
@@ -146,32 +156,33 @@ class PassingSaver(BaseCheckpointSaver):
 
 
 class Crash(BaseException):
-    """The process is dead, as far as its storage can tell: nothing that it does is stored any more.
+    """The simulated death of a process: from now on, none of its operations is stored.
 
-    No `Exception`, so that no node and no library takes it for a failure that it could deal with.
+    A `BaseException`, so that neither nodes nor libraries handle it as a failure.
     """
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that goes wrong with a saver.
+    """A fault of a saver.
 
     Attributes:
-        how: "fail" raises a `StorageError`; "lose", too, and so do the operations after it, as if the connection were
-            gone; "slow" waits first, by the clock; "crash": the process dies there.
-        at: which operation, counted from 1, among those that `on` names.
-        on: a verb; "write" for all that change something; "any" for all.
-        when: "before" anything was stored; or "after", when it was stored, and nobody is told.
-        operations: how many fail, for "lose".
-        seconds: how long it waits, for "slow".
-        error: what is raised instead of a `StorageError`: a class or an instance of an exception.
+        how: "fail" makes one operation raise a `StorageError`; "lose" makes several in a row raise it, as a lost
+            connection does; "slow" delays operations by the clock; "crash" kills the process at the operation.
+        at: the number of the first affected operation, counted from 1 among those that `on` names.
+        on: a verb, "write" for all verbs that change what is stored, or "any" for all verbs.
+        when: "before" raises before anything is stored, "after" when the operation's effect is stored.
+        operations: the number of operations affected, for "lose" and "slow".
+        seconds: the delay of each operation in seconds, for "slow".
+        error: an exception, or its class, to raise instead of a `StorageError`.
 
     Raises:
-        ValueError: `at` or `operations` is below 1, or `seconds` below 0.
+        ValueError: `at` or `operations` is below 1, or `seconds` is negative.
+        TypeError: `seconds` is neither a number nor a timedelta.
     """
 
     how: Literal["fail", "lose", "slow", "crash"]
     at: int = 1
-    on: Verb | Literal["write", "any"] = "write"
+    on: SaverVerb | Literal["write", "any"] = "write"
     when: Literal["before", "after"] = "before"
     operations: int = 1
     seconds: float = 0.0
@@ -187,41 +198,57 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
         how = what.get(self.how, f"takes {self.seconds:g} s")
         return f"{self.on} {self.at} {how}" + (f" {self.when} it is stored" if self.how in ("fail", "crash") else "")
 
-    def concerns(self, verb: Verb) -> bool:
-        """Whether operations of this kind are counted."""
+    def concerns(self, verb: SaverVerb) -> bool:
+        """Return True if operations of this verb are counted by the fault.
+
+        Args:
+            verb: the name of the operation.
+
+        Returns:
+            True if `on` names the verb, or a group of verbs with it.
+        """
         return self.on in (verb, "any") or (self.on == "write" and verb in WRITES)
 
 
-class Sleeper(Protocol):
-    """What a slow saver waits by: a `VirtualClock`, or another `Environment`."""
+class SupportsSleep(Protocol):
+    """A clock that a slow saver can sleep on: a `VirtualClock`, or another `Environment`."""
 
-    async def sleep(self, seconds: float) -> None: ...
+    async def sleep(self, seconds: float) -> None:
+        """Sleep on the clock.
+
+        Args:
+            seconds: how long, in seconds of the clock.
+        """
+        ...
 
 
 class FaultySaver(PassingSaver):
-    """A saver around another, with faults.
+    """A saver that injects faults into the operations of another.
 
         saver = FaultySaver(InMemorySaver(), Fault(how="fail", on="commit", at=2))
 
-    After a crash every operation raises `Crash`: the process is dead. `restart` is the next process, which finds what
-    was stored, and no lease that would still be held.
+    After a crash every operation raises `Crash`. `restart` starts the next process, which finds what was stored and can
+    lease each thread.
 
     Args:
-        inner: where things are stored.
-        faults: what goes wrong.
-        clock: what slow operations wait by.
+        inner: the saver that stores.
+        faults: the faults to inject.
+        clock: the clock on which slow operations sleep.
 
     Attributes:
-        operations: the verbs so far, of this process and those before it.
-        happened: the faults that have come to pass, in order.
-        crashed: the process is dead.
+        operations: the verbs of all operations so far, over all processes.
+        happened: the injected faults, in order.
+        crashed: True between a crash and `restart`.
+
+    Raises:
+        ValueError: there is a fault "slow" and no clock.
     """
 
-    def __init__(self, inner: BaseCheckpointSaver, *faults: Fault, clock: Sleeper | None = None) -> None:
+    def __init__(self, inner: BaseCheckpointSaver, *faults: Fault, clock: SupportsSleep | None = None) -> None:
         super().__init__(inner)
         if clock is None and any(fault.how == "slow" for fault in faults):
             raise ValueError("a slow saver needs a clock to wait by: FaultySaver(..., clock=VirtualClock())")
-        self.operations: list[Verb] = []
+        self.operations: list[SaverVerb] = []
         self.happened: list[Fault] = []
         self.crashed = False
         self._clock = clock
@@ -230,32 +257,40 @@ class FaultySaver(PassingSaver):
         self._held: dict[str, Lease] = {}
 
     def add(self, *faults: Fault) -> None:
-        """More faults. Their operations are counted from now on."""
+        """Add faults, which count operations from now on.
+
+        Args:
+            faults: the faults to inject.
+
+        Raises:
+            ValueError: there is a fault "slow", and the saver has no clock.
+        """
         if self._clock is None and any(fault.how == "slow" for fault in faults):
             raise ValueError("a slow saver needs a clock to wait by: FaultySaver(..., clock=VirtualClock())")
         self._faults += faults
         self._counts += [0] * len(faults)
 
     def crash(self) -> None:
-        """The process dies now."""
+        """Kill the process now: every operation raises `Crash` until `restart`."""
         self.crashed = True
 
     async def restart(self) -> None:
-        """A new process: what was stored is there, and the leases of the dead one are not (its host knows it gone)."""
+        """Start a new process, which finds what was stored."""
         self.crashed = False
+        # As on a real host: a saver recognises leases of a process that has died and need not wait for their expiry.
         for lease in self._held.values():
             await self.inner.release(lease)
         self._held.clear()
 
     async def acquire(self, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Lease:
-        async def take() -> Lease:
+        async def claim_inner() -> Lease:
             lease = await self.inner.acquire(thread_id, owner, now=now, expires_at=expires_at)
             self._held[thread_id] = lease
             return lease
 
-        return await self.around("acquire", take)
+        return await self.around("acquire", claim_inner)
 
-    async def around(self, verb: Verb, call: Callable[[], Awaitable[T]]) -> T:
+    async def around(self, verb: SaverVerb, call: Callable[[], Awaitable[T]]) -> T:
         if self.crashed:
             raise Crash(f"{verb}: the process is dead")
         self.operations.append(verb)
@@ -267,7 +302,7 @@ class FaultySaver(PassingSaver):
         for fault in due:
             if fault.how != "slow" and fault.when == "before":
                 raise self._error(fault, verb)
-        if self.crashed:  # while it was slow
+        if self.crashed:  # crash() was called while the operation was slow
             raise Crash(f"{verb}: the process is dead")
         result = await call()
         for fault in due:
@@ -275,7 +310,7 @@ class FaultySaver(PassingSaver):
                 raise self._error(fault, verb)
         return result
 
-    def _due(self, verb: Verb) -> list[Fault]:
+    def _due(self, verb: SaverVerb) -> list[Fault]:
         due: list[Fault] = []
         for place, fault in enumerate(self._faults):
             if fault.concerns(verb):
@@ -285,7 +320,7 @@ class FaultySaver(PassingSaver):
                     due.append(fault)
         return due
 
-    def _error(self, fault: Fault, verb: Verb) -> BaseException:
+    def _error(self, fault: Fault, verb: SaverVerb) -> BaseException:
         self.happened.append(fault)
         if fault.how == "crash":
             self.crashed = True

@@ -1,4 +1,4 @@
-"""`Script`: a node whose behaviour on each attempt is written down.
+"""`Script`: a node with a prescribed behaviour for each attempt.
 
 search = Script(fails(ConnectionError("reset")), [waits(2.0), returns({"found": 3})])
 graph.add_node("search", search)
@@ -15,81 +15,119 @@ import msgspec
 from .._runtime.tasks.context import current
 from ..errors import GraphBubbleUp
 
-Outcome: TypeAlias = Literal["running", "returned", "raised", "asked", "cancelled"]
+PlayedOutcome: TypeAlias = Literal["running", "returned", "raised", "asked", "cancelled"]
 
 
 class Returns(msgspec.Struct, frozen=True):
-    """The attempt returns this. See `returns`."""
+    """The step made by `returns`."""
 
     value: Any
 
 
 class Gives(msgspec.Struct, frozen=True):
-    """The attempt returns what a function makes of its input and of the answers. See `gives`."""
+    """The step made by `gives`."""
 
     make: Callable[..., Any]
 
 
 class Fails(msgspec.Struct, frozen=True):
-    """The attempt raises this. See `fails`."""
+    """The step made by `fails`."""
 
     error: BaseException | type[BaseException]
 
 
 class Waits(msgspec.Struct, frozen=True):
-    """The attempt sleeps. See `waits`."""
+    """The step made by `waits`."""
 
     seconds: float
 
 
 class Asks(msgspec.Struct, frozen=True):
-    """The attempt asks a question. See `asks`."""
+    """The step made by `asks`."""
 
     question: Any
 
 
-Step: TypeAlias = Returns | Gives | Fails | Waits | Asks
-Attempt: TypeAlias = Step | Sequence[Step]
+ScriptStep: TypeAlias = Returns | Gives | Fails | Waits | Asks
+ScriptedAttempt: TypeAlias = ScriptStep | Sequence[ScriptStep]
 
 
-def returns(value: Any = None) -> Step:
-    """Return this."""
+def returns(value: Any = None) -> ScriptStep:
+    """Make a step in which the node returns a value.
+
+    Args:
+        value: what the node returns.
+
+    Returns:
+        The step.
+    """
     return Returns(value)
 
 
-def gives(make: Callable[..., Any]) -> Step:
-    """Return what `make` makes of the node's input and, after it, of the answers to what the attempt has asked."""
+def gives(make: Callable[..., Any]) -> ScriptStep:
+    """Make a step in which the node returns the result of a function.
+
+    Args:
+        make: called with the node's input and the answers to the questions that the attempt has asked, in order.
+
+    Returns:
+        The step.
+    """
     return Gives(make)
 
 
-def fails(error: BaseException | type[BaseException]) -> Step:
-    """Raise this."""
+def fails(error: BaseException | type[BaseException]) -> ScriptStep:
+    """Make a step in which the node raises an exception.
+
+    Args:
+        error: the exception, or its class.
+
+    Returns:
+        The step.
+    """
     return Fails(error)
 
 
-def waits(seconds: float) -> Step:
-    """Sleep so many seconds, by the clock that the graph was compiled with."""
+def waits(seconds: float) -> ScriptStep:
+    """Make a step in which the node sleeps on the clock that the graph was compiled with.
+
+    Args:
+        seconds: how long, in seconds of that clock.
+
+    Returns:
+        The step.
+    """
     return Waits(seconds)
 
 
-def asks(question: Any) -> Step:
-    """Ask a person (`interrupt`), and go on with the answer: `gives` is told it."""
+def asks(question: Any) -> ScriptStep:
+    """Make a step in which the node asks a question, as `interrupt` does.
+
+    When the question is answered, the attempt runs again from its first step. A step `gives` receives the answer.
+
+    Args:
+        question: the value of the interrupt.
+
+    Returns:
+        The step.
+    """
     return Asks(question)
 
 
 class ScriptEndedError(AssertionError):
-    """A scripted node ran once more than its script says."""
+    """A scripted node ran more often than its script has attempts."""
 
 
 class Played(msgspec.Struct, kw_only=True):
-    """One run of a scripted node's code.
+    """One execution of a scripted node.
 
     Attributes:
-        node, task_id: what ran.
-        input: what it was given.
-        attempt: the task's attempt, as the runtime counts them, from 1.
-        at: when it began, in unix seconds by the graph's clock.
-        outcome: how it ended; "running" while it has not.
+        node: the name of the node.
+        task_id: the id of its task.
+        input: the node's input.
+        attempt: the number of the task's attempt as the runtime counts it, from 1.
+        at: when it started, in unix seconds of the graph's clock.
+        outcome: how it ended, or "running".
     """
 
     node: str
@@ -97,38 +135,38 @@ class Played(msgspec.Struct, kw_only=True):
     input: Any
     attempt: int
     at: float
-    outcome: Outcome = "running"
+    outcome: PlayedOutcome = "running"
 
 
 class Script:
-    """A node, or a task, that does as it is told, and remembers how it was called.
+    """A node or task with a prescribed behaviour, which records its executions.
 
-    Each time it runs, it does the next attempt: one step, or several in order. An attempt that asks is done again when
-    the answer is there, as a node's code is. An attempt that says nothing else in the end returns None.
+    Each execution follows the next attempt: one step, or several in order. An attempt that asks a question runs again
+    when the answer is there, as a node's code does. An attempt whose steps neither return nor raise returns None.
 
     Args:
-        attempts: what happens on each.
-        repeats: the last goes on for ever. Otherwise one more run is an error.
+        attempts: the steps of each execution. Without any, the one attempt returns None.
+        repeats: True repeats the last attempt for all further executions, False makes them fail.
 
     Attributes:
-        calls: how it ran, in the order in which it began.
+        calls: the executions, in the order in which they started.
 
     Raises:
-        ScriptEndedError: in the node, when it runs once more than was written down.
+        ScriptEndedError: raised inside of the node, if it runs more often than there are attempts.
     """
 
-    def __init__(self, *attempts: Attempt, repeats: bool = False) -> None:
+    def __init__(self, *attempts: ScriptedAttempt, repeats: bool = False) -> None:
         self.calls: list[Played] = []
-        self._attempts: list[Sequence[Step]] = [
+        self._attempts: list[Sequence[ScriptStep]] = [
             each if isinstance(each, Sequence) else (each,) for each in (attempts or (returns(),))
         ]
         self._repeats = repeats
         self._next = 0
-        self._asking: dict[str, Sequence[Step]] = {}
+        self._awaiting_answers: dict[str, Sequence[ScriptStep]] = {}
 
     @property
     def left(self) -> int:
-        """How many attempts have not begun."""
+        """The number of attempts that have not started."""
         return len(self._attempts) - self._next
 
     async def __call__(self, given: Any) -> Any:
@@ -143,9 +181,9 @@ class Script:
             at=environment.now(),
         )
         self.calls.append(played)
-        steps = self._asking.pop(info.task_id, None)
+        steps = self._awaiting_answers.pop(info.task_id, None)
         if steps is None:
-            steps = self._take(played)
+            steps = self._next_steps(played)
         answers: list[Any] = []
         try:
             for step in steps:
@@ -164,8 +202,9 @@ class Script:
                         played.outcome = "returned"
                         return made
         except GraphBubbleUp:
+            # The node runs again with the answer, by the same task id: this attempt, and not the next one.
             played.outcome = "asked"
-            self._asking[info.task_id] = steps
+            self._awaiting_answers[info.task_id] = steps
             raise
         except anyio.get_cancelled_exc_class():
             played.outcome = "cancelled"
@@ -176,14 +215,14 @@ class Script:
         played.outcome = "returned"
         return None
 
-    def _take(self, played: Played) -> Sequence[Step]:
+    def _next_steps(self, played: Played) -> Sequence[ScriptStep]:
         if self.left == 0:
             if self._repeats:
                 return self._attempts[-1]
             played.outcome = "raised"
             raise ScriptEndedError(
-                f"node {played.node!r} runs for the {len(self.calls)}. time, and its script has "
-                f"{len(self._attempts)} attempts: write down one more, or look why it runs again (Script.calls)"
+                f"node {played.node!r} is executed {len(self.calls)} times, and its script has "
+                f"{len(self._attempts)} attempts: add one, or find out why the node runs again (Script.calls)"
             )
         self._next += 1
         return self._attempts[self._next - 1]

@@ -1,8 +1,8 @@
-"""`simulate`: run a graph where time, schedule, faults and crashes come from a seed, and check the promises.
+"""`simulate`: run a graph with time, schedule, faults and crashes that derive from a seed, and check the promises.
 
-First the graph runs undisturbed. Then it runs once more, with what the seed has planned: the process dies, calls are
-cancelled, the database fails or stalls, another process wants the thread. After each the graph is called again, as a
-service would. In the end, what is stored has to be what the undisturbed run has stored, to the byte.
+The graph runs twice: first undisturbed, then with the faults that the seed has planned. The process dies, calls are
+cancelled, the database fails or stalls, another process resumes the thread. After each fault the graph is called again,
+as a service does. In the end both runs must have stored the same checkpoints, to the byte.
 """
 
 from __future__ import annotations
@@ -31,30 +31,39 @@ from ..errors import GraphRecursionError, InvalidResumeError
 from ..policies import leaves_of
 from ..types import Command, Durability, Interrupt, StateSnapshot
 from .clock import VirtualClock
-from .faults import Faults, Plan, Planned, SimulatedFailure, Size, plan
+from .faults import FaultPlan, Faults, PlannedFault, RunSize, SimulatedFailure, draw_plan
 from .loop import SimulatedLoop, StuckError
+from .recording_saver import (
+    THREAD_ID,
+    RecordingSaver,
+    StoredCheckpoints,
+    checkpoint_of_chunk,
+    describe_difference,
+    find_chain_error,
+    read_checkpoints,
+    short_namespace,
+)
 from .saver import Crash, FaultySaver
-from .seen import THREAD, Seen, Stored, chain_of, checkpoint_in, diff, short, stored_in
 
-AnyGraph: TypeAlias = "Graph[Any, Any]"
+GraphUnderTest: TypeAlias = "Graph[Any, Any]"
 Answers: TypeAlias = "Callable[[Interrupt], Any] | Mapping[Any, Any] | None"
 
-CALLS = 300
-"""Calls after which a conversation counts as one that does not end."""
+MAX_CALLS = 300
+"""Calls of the graph after which a conversation counts as one that never ends."""
 
-PAUSE = 11.0
-"""Seconds until a service tries again where another run has the thread."""
+BUSY_RETRY_SECONDS = 11.0
+"""Virtual seconds between two calls while another run holds the thread; three outlast a lease."""
 
-TURN = "simulated_turn"
-"""The key of a checkpoint's metadata that says for which input it was made."""
+TURN_KEY = "simulated_turn"
+"""The metadata key under which checkpoints have the index of the input for which they were made."""
 
 
 class SimulationError(AssertionError):
-    """A promise was broken.
+    """A promise was broken in a simulation. The message has the seed, the planned faults and the trace.
 
     Attributes:
-        simulation: as far as it had come.
-        promise: what was broken, in words.
+        simulation: the simulation up to that point.
+        promise: the broken promise, with its number, and how it was broken.
     """
 
     def __init__(self, simulation: Simulation, promise: str) -> None:
@@ -64,17 +73,17 @@ class SimulationError(AssertionError):
 
 
 class Simulation:
-    """How a simulation went. `str()` of it tells it all.
+    """The record of a simulation. `str()` renders it for people.
 
     Attributes:
-        seed: makes all of it again.
+        seed: repeats the simulation.
         values: the graph's state at the end.
-        failure: type and message of the failure that the graph ends with, disturbed or not; None when it has finished.
-        faults: what was planned to go wrong.
-        trace: what happened, in order: the event loop's step, the time, and what.
-        ran: how often the code of each node and task began, by name.
-        calls: how often the graph was called.
-        seconds: how long it took by the virtual clock.
+        failure: type and message of the exception with which the graph ends, disturbed or not; None if it finishes.
+        faults: descriptions of the planned faults.
+        trace: one line for each event, with the step of the event loop and the virtual seconds.
+        ran: the number of executions of each node and task, by name.
+        calls: the number of calls of the graph.
+        seconds: the duration of the simulation, in virtual seconds.
     """
 
     def __init__(self, seed: int) -> None:
@@ -102,7 +111,7 @@ class Simulation:
 
 
 def simulate(
-    graph: AnyGraph | Callable[[], AnyGraph],
+    graph: GraphUnderTest | Callable[[], GraphUnderTest],
     *inputs: Any,
     seed: int,
     answers: Answers = None,
@@ -112,63 +121,66 @@ def simulate(
     durability: Durability | None = None,
     deterministic: bool = True,
 ) -> Simulation:
-    """Run a graph twice, undisturbed and disturbed, and check what this project promises.
+    """Run a graph twice, undisturbed and with faults, and check the promises of this project.
 
-    Both runs are on an event loop of their own, whose schedule and time come from the seed, with a database in memory.
-    So sleeping takes no time, whatever sleeps, and there is no network. Plain functions run in threads, one at a time.
+    Each run has an event loop of its own, whose schedule and time derive from the seed, and a database in memory. Every
+    kind of sleep takes no real time, and there is no network. Plain functions run in threads, one at a time.
 
-    What is checked:
-        - the disturbed run comes to the same end, with the same checkpoints, to the byte (P2, P3);
-        - what was stored is never taken back, and its steps have no gaps (P4, P6);
-        - a node or task whose result was recorded never runs again (P5);
-        - what a stream has shown as finished is recorded, and what it has shown as stored is stored (P4);
-        - when a call returns, raises or was cancelled, nothing of it goes on (P7);
-        - a question that was answered is not asked again (P8);
-        - nothing is raised that neither the graph nor the plan has raised (P9).
+    The checks:
+        - the disturbed run ends as the undisturbed one, with the same checkpoints, to the byte (P2, P3);
+        - stored checkpoints stay stored, and their steps have no gaps (P4, P6);
+        - a node or task whose result is recorded does not run again (P5);
+        - results that a stream shows are recorded, and checkpoints that it shows are stored (P4);
+        - after a call has returned, raised or been cancelled, none of its tasks and threads still runs (P7);
+        - an answered question is not asked again (P8);
+        - every exception was raised by the graph or by the plan (P9).
 
     Args:
-        graph: compiled, with or without a checkpointer: its own is not used, but for its codec. Or what makes one: it
-            is called for each process, so that what a crash loses in memory is lost.
-        inputs: the graph's input. Of several, the next is given when nothing is left to do for the one before.
-        seed: of everything.
-        answers: what people say: a function of the question, or a dict by the question's value.
-        faults: how much goes wrong; `Faults()` by default.
-        config, context, durability: as for `ainvoke`. The thread's id is given.
-        deterministic: the graph does the same on the same input and answers. If not, the two ends are not compared.
+        graph: a compiled graph, or a function that makes one and is called for each simulated process, so that a crash
+            loses the state that nodes hold in memory. Of the graph's own checkpointer only the codec is used.
+        inputs: the inputs of the graph, one after the other: each is passed when the graph has finished the one before.
+        seed: determines the schedule, the faults, ids and random numbers.
+        answers: answers to the graph's questions: a function of the question, or a dict by the question's value.
+        faults: the maximum number of faults of each kind; `Faults()` by default.
+        config: as for `ainvoke`. The thread's id is set by the simulation.
+        context: as for `ainvoke`.
+        durability: as for `ainvoke`.
+        deterministic: False for a graph that may do something else on the same input and answers: the ends of the two
+            runs are not compared then.
 
     Returns:
-        What happened, when all was kept.
+        The record of the disturbed run.
 
     Raises:
-        SimulationError: a promise was broken. It tells the seed, the plan and the trace.
-        ValueError: the graph asks, and there are no answers.
+        SimulationError: a promise was broken.
+        ValueError: the graph asks a question, and there are no answers.
         GraphRecursionError: the undisturbed run does not end.
     """
     simulation = Simulation(seed)
     options: dict[str, Any] = {"context": context}
     if durability is not None:
         options["durability"] = durability
-    call = _Call(graph, inputs or (None,), answers, dict(config or {}), options)
-    first = _Play(call, Simulation(seed), random.Random(0), Plan(), durability)
+    scenario = _Scenario(graph, inputs or (None,), answers, dict(config or {}), options)
+    first = _SimulatedRun(scenario, Simulation(seed), random.Random(0), FaultPlan(), durability)
     first.run()
-    size = Size(first.loop.steps, first.operations, sum(first.simulation.ran.values()), first.simulation.calls)
-    luck = random.Random(seed)
-    planned = plan(Faults() if faults is None else faults, size, luck)
-    simulation.faults = [str(each) for each in (*planned.planned, *planned.storage)]
-    second = _Play(call, simulation, luck, planned, durability)
-    second.known |= first.known
+    size = RunSize(first.loop.steps, first.operations, sum(first.simulation.ran.values()), first.simulation.calls)
+    rng = random.Random(seed)
+    plan = draw_plan(Faults() if faults is None else faults, size, rng)
+    simulation.faults = [str(each) for each in (*plan.runtime, *plan.storage)]
+    second = _SimulatedRun(scenario, simulation, rng, plan, durability)
+    second.known_failures |= first.known_failures
     second.run()
     if deterministic:
         second.compare(first)
     return simulation
 
 
-class _Call:
-    """What is called, and with what."""
+class _Scenario:
+    """The graph, inputs, answers and options of both runs."""
 
     def __init__(
         self,
-        graph: AnyGraph | Callable[[], AnyGraph],
+        graph: GraphUnderTest | Callable[[], GraphUnderTest],
         inputs: Sequence[Any],
         answers: Answers,
         config: dict[str, Any],
@@ -181,44 +193,49 @@ class _Call:
         self._answers = answers
         made = self.make()
         self.codec = made.checkpointer.codec if isinstance(made.checkpointer, BaseCheckpointSaver) else Codec()
-        self._last: tuple[AnyGraph, AnyGraph] | None = None
+        self._last: tuple[GraphUnderTest, GraphUnderTest] | None = None
 
-    def make(self) -> AnyGraph:
-        """The graph, in a process that has just started."""
+    def make(self) -> GraphUnderTest:
+        """Return the graph of a process that has just started."""
         return self._graph if isinstance(self._graph, Graph) else self._graph()
 
-    def bound(self, graph: AnyGraph, saver: BaseCheckpointSaver, environment: VirtualClock) -> AnyGraph:
-        """The same graph, stored there, in that world."""
+    def bind(self, graph: GraphUnderTest, saver: BaseCheckpointSaver, environment: VirtualClock) -> GraphUnderTest:
+        """Return a copy of the graph that uses the given saver and clock."""
         if self._last is None or self._last[0] is not graph:
             stores = isinstance(graph.checkpointer, BaseCheckpointSaver)
             self._last = graph, graph if stores else graph.with_checkpointer(saver)
-            _ = graph._definition.inside.by_node  # found out once, and copied with it: it costs more than a short run
+            # Computed lazily from the nodes' code, which costs more than a short run: copies inherit the result.
+            _ = graph._definition.inside.by_node
         bound = copy.copy(self._last[1])
         bound._definition = structs.replace(bound._definition.with_checkpointer(saver), environment=environment)
         return bound
 
     def answer(self, question: Interrupt) -> Any:
         if self._answers is None:
-            raise ValueError(f"the graph asks {question.value!r}: tell simulate(..., answers=...) what people say")
+            raise ValueError(f"the graph asks {question.value!r}: pass the answer, simulate(..., answers=...)")
         return self._answers[question.value] if isinstance(self._answers, Mapping) else self._answers(question)
 
 
-class _Process(FaultySaver):
-    """The storage as one process sees it: an operation takes some turns of the event loop."""
+class _ProcessSaver(FaultySaver):
+    """The saver of one simulated process.
 
-    luck: random.Random
+    Operations take a random number of event-loop turns before and after they take effect, so that the schedule can
+    place other tasks and cancellations there, as with a real database.
+    """
+
+    rng: random.Random
 
     async def around(self, verb: Any, call: Callable[[], Any]) -> Any:
-        for _ in range(self.luck.choice((0, 0, 1, 2))):
+        for _ in range(self.rng.choice((0, 0, 1, 2))):
             await asyncio.sleep(0)
         result = await super().around(verb, call)
-        for _ in range(self.luck.choice((0, 0, 0, 1))):
+        for _ in range(self.rng.choice((0, 0, 0, 1))):
             await asyncio.sleep(0)
         return result
 
 
-class _Told(list[str]):
-    """Lines of a trace, each with the step and the time at which it was told."""
+class _Trace(list[str]):
+    """Lines of a trace, each with the step and the time at which it was appended."""
 
     loop: SimulatedLoop
 
@@ -226,55 +243,61 @@ class _Told(list[str]):
         super().append(f"{self.loop.steps:6} {self.loop.time():8.1f}  {line}")
 
 
-class _Play:
-    """One run of a conversation with a graph, to its end."""
+class _SimulatedRun:
+    """One run of a conversation with a graph, to its end, with the faults of a plan."""
 
     def __init__(
-        self, call: _Call, simulation: Simulation, luck: random.Random, planned: Plan, durability: Durability | None
+        self,
+        scenario: _Scenario,
+        simulation: Simulation,
+        rng: random.Random,
+        plan: FaultPlan,
+        durability: Durability | None,
     ) -> None:
         self.simulation = simulation
-        self.known: set[tuple[str, str]] = set()  # failures that are the graph's own
-        self.clock = VirtualClock(seed=luck.getrandbits(32))
-        self.loop = SimulatedLoop(self.clock, random.Random(luck.getrandbits(32)))
-        self.told = simulation.trace = _Told()
-        self.told.loop = self.loop
-        self.stored: Stored = {}
-        self._call = call
-        self._luck = luck
-        self._quiet = not planned.planned and not planned.storage
-        self._at_once = durability in (None, "sync")
-        self._steps = {each.at: each for each in planned.planned if each.kind in ("crash", "cancel", "cancel natively")}
-        self._bodies = {each.at for each in planned.planned if each.kind == "fail"}
-        self._rivals = {each.at: each for each in planned.planned if each.kind == "rival"}
-        self._begun = 0
-        self._made = call.make()
-        self._inner = InMemorySaver(codec=call.codec, clock=self.clock.now)
-        self.seen = Seen(self._inner, self.told)
-        self._saver = _Process(self.seen, *planned.storage, clock=self.clock)
-        self._saver.luck = luck
-        self._graph = self._bound(self._made, self._saver)
-        self._scope: anyio.CancelScope | None = None
+        self.known_failures: set[tuple[str, str]] = set()  # failures that are the graph's own
+        self.clock = VirtualClock(seed=rng.getrandbits(32))
+        self.loop = SimulatedLoop(self.clock, random.Random(rng.getrandbits(32)))
+        self.trace = simulation.trace = _Trace()
+        self.trace.loop = self.loop
+        self.stored: StoredCheckpoints = {}
+        self._scenario = scenario
+        self._rng = rng
+        self._undisturbed = not plan.runtime and not plan.storage
+        self._stores_synchronously = durability in (None, "sync")
+        self._steps = {each.at: each for each in plan.runtime if each.kind in ("crash", "cancel", "cancel natively")}
+        self._failing_starts = {each.at for each in plan.runtime if each.kind == "fail"}
+        self._rivals = {each.at: each for each in plan.runtime if each.kind == "rival"}
+        self._started = 0
+        self._unbound = scenario.make()
+        self._inner = InMemorySaver(codec=scenario.codec, clock=self.clock.now)
+        self._recorder = RecordingSaver(self._inner, self.trace)
+        self._saver = _ProcessSaver(self._recorder, *plan.storage, clock=self.clock)
+        self._saver.rng = rng
+        self._graph = self._bind(self._unbound, self._saver)
+        self._cancel_scope: anyio.CancelScope | None = None
         self._host: asyncio.Task[Any] | None = None
-        self._cancelled = False  # by the plan, in this call
-        self._natively = False  # and that by asyncio's own means
-        self._left = False  # an earlier call could not give the thread up
-        self._beside = False  # another process resumes the thread during this call
-        self._happened = 0  # how many things have gone wrong by now
-        self._before = 0  # and by the beginning of this call, with the storage
-        self.seen.taken = self._taken
-        self._found: list[str] = []  # promises that were broken where an exception might get lost
+        self._cancelled = False  # the plan has cancelled this call
+        self._cancelled_natively = False  # it did so with `Task.cancel()`, not with a scope
+        self._held_before = False  # an earlier call could not release the thread
+        self._has_rival = False  # another process resumes the thread during this call
+        self._fault_count = 0  # faults outside of the saver so far
+        self._storage_faults_before = 0  # faults of the saver before the last call that began with a free thread
+        self._recorder.on_takeover = self._on_takeover
+        # Broken promises found in code whose exceptions the graph or another task would handle: raised after the call.
+        self._violations: list[str] = []
 
     @property
     def operations(self) -> int:
         return len(self._saver.operations)
 
     def run(self) -> None:
-        """Have the conversation, and look at what is left."""
-        self.loop.before_step = self._strike if self._steps else None
-        token = WATCH.set(self._watch)
+        """Hold the conversation and check the promises."""
+        self.loop.before_step = self._inject_fault if self._steps else None
+        token = WATCH.set(self._on_code_start)
         try:
             try:
-                self.loop.run(self._converse())
+                self.loop.run(self._run_and_check())
             finally:
                 self.simulation.seconds = self.clock.monotonic()
                 self.loop.close()
@@ -283,93 +306,97 @@ class _Play:
         finally:
             WATCH.reset(token)
         if self.loop.errors:
-            raise self._broken(f"P9: nobody was told of {self.loop.errors[0]}")
+            raise self._broken(f"P9: an error was not reported: {self.loop.errors[0]}")
 
-    def compare(self, other: _Play) -> None:
-        """P2: with what the undisturbed run has come to."""
+    def compare(self, other: _SimulatedRun) -> None:
+        """Check that this run ends as the undisturbed one does (P2)."""
         mine, theirs = self.simulation, other.simulation
         if (mine.failure, theirs.failure) != (None, None) and mine.failure != theirs.failure:
             raise self._broken(f"P2: the undisturbed run ends with {theirs.failure}, and this one with {mine.failure}")
         here, there = self.stored, other.stored
-        if self._call.options.get("durability") == "exit":  # what is stored meanwhile depends on where runs ended
-            here, there = _last(here), _last(there)
+        if self._scenario.options.get("durability") == "exit":
+            # One checkpoint per call: how many there are depends on the faults, so only the last ones are comparable.
+            here, there = _final_values(here), _final_values(there)
         if mine.failure is None and here != there:
-            told = diff(there, here, self._codec)
-            raise self._broken(f"P2: what is stored differs from the undisturbed run: {told}")
+            differing = describe_difference(there, here, self._codec)
+            raise self._broken(f"P2: what is stored differs from the undisturbed run: {differing}")
 
     @property
     def _codec(self) -> Codec:
         return self._graph._definition.codec or self._inner.codec
 
-    def _bound(self, graph: AnyGraph, saver: BaseCheckpointSaver) -> AnyGraph:
-        return self._call.bound(graph, saver, self.clock)
+    def _bind(self, graph: GraphUnderTest, saver: BaseCheckpointSaver) -> GraphUnderTest:
+        return self._scenario.bind(graph, saver, self.clock)
 
     def _broken(self, promise: str) -> SimulationError:
-        self.told.append(f"BROKEN: {promise}")
+        self.trace.append(f"BROKEN: {promise}")
         return SimulationError(self.simulation, promise)
 
-    def _strike(self, step: int) -> None:
+    def _inject_fault(self, step: int) -> None:
         fault = self._steps.pop(step, None)
         if fault is None:
             return
-        self._happened += 1
-        self.told.append(f"FAULT: {fault}")
+        self._fault_count += 1
+        self.trace.append(f"FAULT: {fault}")
         if fault.kind == "crash":
             self._saver.crash()
-            if self._scope is not None:
-                self._scope.cancel()
-        elif self._scope is not None and self._host is not None:
-            self._cancelled, self._natively = True, fault.kind == "cancel natively"
+            if self._cancel_scope is not None:
+                self._cancel_scope.cancel()
+        elif self._cancel_scope is not None and self._host is not None:
+            self._cancelled, self._cancelled_natively = True, fault.kind == "cancel natively"
             if fault.kind == "cancel":
-                self._scope.cancel()
+                self._cancel_scope.cancel()
             else:
                 self._host.cancel()
 
-    def _watch(self, attempt: AttemptContext) -> None:
-        """The code of a node or task is about to run."""
-        task, lease = attempt.task, attempt.graph.run.lease
+    def _on_code_start(self, running: AttemptContext) -> None:
+        """Record that the code of a node or task starts, check P5, and raise a planned failure."""
+        task, lease = running.task, running.graph.run.lease
         name = task.node.name
-        self._begun += 1
+        self._started += 1
         self.simulation.ran[name] += 1
-        inside = f" in {short(attempt.graph.ns)}" if attempt.graph.ns else ""
-        self.told.append(f"runs: {name} ({task.id[:8]}){inside}")
-        holds = isinstance(lease, ThreadLease) and lease.token.epoch == self.seen.epoch  # else it has lost the thread
-        if holds and task.id in self.seen.recorded:
-            self._found.append(f"P5: {name!r} runs although its result is recorded (task {task.id})")
-        if self._begun in self._bodies:
-            self._happened += 1
-            self.told.append(f"FAULT: the code of {name} fails")
-            raise SimulatedFailure(f"as planned, the {self._begun}. that begins")
+        inside = f" in {short_namespace(running.graph.ns)}" if running.graph.ns else ""
+        self.trace.append(f"runs: {name} ({task.id[:8]}){inside}")
+        # A run that has lost its lease may not know of results that the new holder of the thread has recorded.
+        holds = isinstance(lease, ThreadLease) and lease.token.epoch == self._recorder.epoch
+        if holds and task.id in self._recorder.recorded:
+            self._violations.append(f"P5: {name!r} runs although its result is recorded (task {task.id})")
+        if self._started in self._failing_starts:
+            self._fault_count += 1
+            self.trace.append(f"FAULT: the code of {name} fails")
+            raise SimulatedFailure(f"planned for node execution {self._started}")
 
-    async def _converse(self) -> None:
+    async def _run_and_check(self) -> None:
+        """Hold the conversation, then check the chain and number of the stored checkpoints."""
         try:
-            await self._talk()
-        except _Broken as error:
+            await self._converse()
+        except _BrokenPromise as error:
             raise self._broken(str(error)) from error
-        self.stored = await stored_in(self._inner)
-        wrong = chain_of(self.stored, gaps=self._call.options.get("durability") == "exit")
+        self.stored = await read_checkpoints(self._inner)
+        wrong = find_chain_error(self.stored, gaps=self._scenario.options.get("durability") == "exit")
         if wrong is not None:
             raise self._broken(f"P6: {wrong}")
         count = sum(map(len, self.stored.values()))
-        if count != len(self.seen.committed):
-            raise self._broken(f"P4: {len(self.seen.committed)} checkpoints were stored, and {count} are there")
+        if count != len(self._recorder.committed):
+            raise self._broken(f"P4: {len(self._recorder.committed)} checkpoints were stored, and {count} are there")
 
-    async def _talk(self) -> None:
-        turn, inputs = 0, self._call.inputs
+    async def _converse(self) -> None:
+        """Call the graph with inputs, answers or None, as its state requires, until nothing is left to do."""
+        turn, inputs = 0, self._scenario.inputs
         given: Any = inputs[0]
         before: tuple[object, ...] | None = None
-        for _ in range(CALLS):
-            happened = self._happened + len(self._saver.happened)
-            error = await self._once(given, turn)
-            state = await self._look()
+        for _ in range(MAX_CALLS):
+            happened = self._fault_count + len(self._saver.happened)
+            error = await self._call_once(given, turn)
+            state = await self._read_state()
             self.simulation.values = state.values
-            if dict(state.metadata or {}).get(TURN) != turn:
+            if dict(state.metadata or {}).get(TURN_KEY) != turn:
                 if error is None and given is not None:
-                    raise _Broken("P4: a call has returned, and nothing of it is stored")
-                given = inputs[turn]
-            elif state.interrupts and (error is None or self._luck.random() < 0.5):
+                    raise _BrokenPromise("P4: a call has returned, and nothing of it is stored")
+                given = inputs[turn]  # the last call failed before it had stored its input
+            elif state.interrupts and (error is None or self._rng.random() < 0.5):
                 given = self._answers(state.interrupts)
-            elif state.tasks:  # perhaps all have their results, and only their superstep is not closed
+            elif state.tasks:  # also if all have results, and the superstep was not committed
                 given = None
             else:
                 turn += 1
@@ -377,78 +404,80 @@ class _Play:
                     return
                 given = inputs[turn]
             if isinstance(error, ThreadBusyError):
-                await asyncio.sleep(PAUSE)  # a lease that could not be given up lapses
+                await asyncio.sleep(BUSY_RETRY_SECONDS)  # after enough pauses, a lease that was not released expires
                 continue
-            if error is None or happened != self._happened + len(self._saver.happened):
+            if error is None or happened != self._fault_count + len(self._saver.happened):
                 before = None
                 continue
-            # A graph that fails twice in the same place, with nothing gone wrong meanwhile, fails for good.
-            now = (_told(error), dict(state.config.get("configurable", {})).get("checkpoint_id"))
+            # The same failure twice at one checkpoint, without a fault in between, is the graph's own and permanent.
+            now = (_error_key(error), dict(state.config.get("configurable", {})).get("checkpoint_id"))
             if now == before:
-                self.simulation.failure = _told(error)
+                self.simulation.failure = _error_key(error)
                 return
             before = now
-        raise _Broken(f"after {CALLS} calls, there is no end")
+        raise _BrokenPromise(f"the conversation has not ended after {MAX_CALLS} calls")
 
     def _answers(self, asked: Sequence[Interrupt]) -> Command:
-        """Answer all that is open, or, where things go wrong, some of it."""
+        """Answer the open questions: all of them, or in a disturbed run a random choice."""
         chosen = list(asked)
-        if not self._quiet and len(chosen) > 1:
-            chosen = self._luck.sample(chosen, self._luck.randint(1, len(chosen)))
-        return Command(resume={each.id: self._call.answer(each) for each in chosen})
+        if not self._undisturbed and len(chosen) > 1:
+            chosen = self._rng.sample(chosen, self._rng.randint(1, len(chosen)))
+        return Command(resume={each.id: self._scenario.answer(each) for each in chosen})
 
-    def _taken(self) -> None:
-        """P6: somebody has taken the thread over. Whoever had it had stopped to say that it lives: nothing else may."""
-        undone = self._saver.crashed or self._natively or self._before != len(self._saver.happened)
-        if not self._left and not undone:
-            self._found.append("P6: the lease of a run that goes on has lapsed")
+    def _on_takeover(self) -> None:
+        """Check P6 when a process acquires a thread that was not released: its lease must have expired for a reason."""
+        release_may_have_failed = (
+            self._saver.crashed or self._cancelled_natively or self._storage_faults_before != len(self._saver.happened)
+        )
+        if not self._held_before and not release_may_have_failed:
+            self._violations.append("P6: the lease of a run has expired although the run continues")
 
-    async def _look(self) -> StateSnapshot:
-        """The thread's state, as whoever calls next sees it."""
-        state = await self._bound(self._made, self._inner).aget_state(THREAD)
+    async def _read_state(self) -> StateSnapshot:
+        """Return the state of the thread as the next caller sees it, and check P8."""
+        state = await self._bind(self._unbound, self._inner).aget_state(THREAD_ID)
         asked = {question.id for question in state.interrupts}
-        again = sorted(asked & self.seen.answered)
+        again = sorted(asked & self._recorder.answered)
         if again:
-            raise _Broken(f"P8: the answer to a question is stored, and it is open: {', '.join(again)}")
+            raise _BrokenPromise(f"P8: questions are open although their answers are stored: {', '.join(again)}")
         return state
 
-    async def _once(self, given: Any, turn: int) -> BaseException | None:
-        """Call the graph once. Returns what it raised."""
+    async def _call_once(self, given: Any, turn: int) -> BaseException | None:
+        """Call the graph once, with its planned faults. Return the exception that it raised, or None."""
         self.simulation.calls += 1
         number = self.simulation.calls
         if self._saver.crashed:
             await self._restart()
-        self._left = self.seen.held
-        if not self._left:
-            self._before = len(self._saver.happened)
-        what = "answers" if isinstance(given, Command) else "goes on" if given is None else "a new input"
-        self.told.append(f"call {number}: {what}")
+        self._held_before = self._recorder.held
+        if not self._held_before:
+            self._storage_faults_before = len(self._saver.happened)
+        what = "answers" if isinstance(given, Command) else "resume" if given is None else "a new input"
+        self.trace.append(f"call {number}: {what}")
         config = {
-            **self._call.config,
-            "configurable": {**self._call.config.get("configurable", {}), "thread_id": THREAD},
-            "metadata": {**self._call.config.get("metadata", {}), TURN: turn},
+            **self._scenario.config,
+            "configurable": {**self._scenario.config.get("configurable", {}), "thread_id": THREAD_ID},
+            "metadata": {**self._scenario.config.get("metadata", {}), TURN_KEY: turn},
         }
         errors: list[BaseException] = []
         watched = asyncio.current_task()
         rival = self._rivals.pop(number, None)
-        self._beside = beside = rival is not None and number > 1
+        self._has_rival = has_rival = rival is not None and number > 1  # before the first call nothing can be resumed
 
         async def call() -> None:
             self._host = asyncio.current_task()
-            self._cancelled = self._natively = False
+            self._cancelled = self._cancelled_natively = False
             try:
                 with anyio.CancelScope() as scope:
-                    self._scope = scope
+                    self._cancel_scope = scope
                     try:
-                        await self._called(given, config)
+                        await self._invoke_or_stream(given, config)
                     finally:
-                        self._scope = None
+                        self._cancel_scope = None
                         left = asyncio.all_tasks() - {watched, self._host}
-                        if left and not beside:
+                        if left and not has_rival:
                             names = ", ".join(sorted(task.get_name() for task in left))
-                            errors.append(_Broken(f"P7: control has returned, and there still run: {names}"))
-                        if self.loop.turns and not beside:
-                            errors.append(_Broken("P7: control has returned, and a plain function still runs"))
+                            errors.append(_BrokenPromise(f"P7: the call has returned, and tasks still run: {names}"))
+                        if self.loop.turns and not has_rival:
+                            errors.append(_BrokenPromise("P7: the call has returned, and a plain function still runs"))
                 if scope.cancelled_caught:
                     errors.append(asyncio.CancelledError())
             except BaseException as error:
@@ -456,115 +485,124 @@ class _Play:
                     raise
                 errors.append(error)
                 if isinstance(error, asyncio.CancelledError) and self._host is not None:
+                    # The cancellation is handled here: asyncio requires code that does so to withdraw the requests.
                     while self._host.cancelling():
                         self._host.uncancel()
             self._host = None
 
         async with anyio.create_task_group() as group:
             start_soon(group, call)
-            if rival is not None and beside:
+            if rival is not None and has_rival:
                 start_soon(group, self._rival, rival, config)
-        # A saver's operation may be undone by asyncio's own `Task.cancel()`, which no scope holds off: then the lease
-        # lapses by itself.
-        undone = self._saver.crashed or self._natively or self._before != len(self._saver.happened)
-        if self.seen.held and not self._left and not undone:
-            self._found.append("P6: the call has ended, and the thread was not given up")
-        if self._found:
-            raise _Broken(self._found[0])
+        # No scope shields from `Task.cancel()`: it may cut the release off in the saver, as a fault of the saver may.
+        # The lease expires by itself then.
+        release_may_have_failed = (
+            self._saver.crashed or self._cancelled_natively or self._storage_faults_before != len(self._saver.happened)
+        )
+        if self._recorder.held and not self._held_before and not release_may_have_failed:
+            self._violations.append("P6: the call has ended, and the thread was not released")
+        if self._violations:
+            raise _BrokenPromise(self._violations[0])
         for error in errors:
-            self.told.append(f"raised: {type(error).__name__}: {error}")
+            self.trace.append(f"raised: {type(error).__name__}: {error}")
             self._check(error)
         if not errors:
-            self.told.append("returned")
+            self.trace.append("returned")
         if self._saver.crashed:
             await self._restart()
         return errors[0] if errors else None
 
     async def _restart(self) -> None:
-        self.told.append("a new process starts")
+        self.trace.append("a new process starts")
         await self._saver.restart()
-        self._made = self._call.make()
-        self._graph = self._bound(self._made, self._saver)
+        self._unbound = self._scenario.make()
+        self._graph = self._bind(self._unbound, self._saver)
 
-    async def _called(self, given: Any, config: dict[str, Any]) -> None:
-        options = self._call.options
-        if self._luck.random() < 0.5:
+    async def _invoke_or_stream(self, given: Any, config: dict[str, Any]) -> None:
+        """Run the graph by `ainvoke` or by a stream whose reader is sometimes slow, at random."""
+        options = self._scenario.options
+        if self._rng.random() < 0.5:
             await self._graph.ainvoke(given, config, **options)
             return
         async with self._graph.astream(given, config, stream_mode=["tasks", "checkpoints"], **options) as chunks:
             async for labelled in chunks:
                 mode, chunk = cast("tuple[str, Mapping[str, Any]]", labelled)
-                if self._at_once and not self._saver.crashed:
-                    self._shown(mode, chunk)
-                for _ in range(self._luck.choice((0, 0, 0, 2))):
+                if self._stores_synchronously and not self._saver.crashed:
+                    self._check_chunk(mode, chunk)
+                for _ in range(self._rng.choice((0, 0, 0, 2))):
                     await anyio.lowlevel.checkpoint()
 
-    def _shown(self, mode: str, chunk: Mapping[str, Any]) -> None:
+    def _check_chunk(self, mode: str, chunk: Mapping[str, Any]) -> None:
+        """Check that a stream shows only what is stored (P4)."""
         if mode == "checkpoints":
-            at = checkpoint_in(chunk)
-            if at is not None and at not in self.seen.committed:
-                raise _Broken(f"P4: a stream shows checkpoint {at} as stored, and it is not")
+            at = checkpoint_of_chunk(chunk)
+            if at is not None and at not in self._recorder.committed:
+                raise _BrokenPromise(f"P4: a stream shows checkpoint {at} as stored, and it is not")
         elif (
-            chunk.get("error", "planned") is None and not chunk["interrupts"] and chunk["id"] not in self.seen.recorded
+            chunk.get("error", "planned") is None
+            and not chunk["interrupts"]
+            and chunk["id"] not in self._recorder.recorded
         ):
-            raise _Broken(f"P4: a stream shows {chunk['name']!r} as finished, and its result is not stored")
+            raise _BrokenPromise(f"P4: a stream shows {chunk['name']!r} as finished, and its result is not stored")
 
-    async def _rival(self, rival: Planned, config: dict[str, Any]) -> None:
-        """Another process, with a healthy database, resumes the thread."""
+    async def _rival(self, rival: PlannedFault, config: dict[str, Any]) -> None:
+        """Resume the thread as another process, whose saver has no faults."""
         for _ in range(rival.delay):
             await anyio.lowlevel.checkpoint()
-        saver = _Process(self.seen)
-        saver.luck = self._luck
-        graph = self._bound(self._call.make(), saver)
-        if not (await graph.aget_state(THREAD)).tasks:
+        saver = _ProcessSaver(self._recorder)
+        saver.rng = self._rng
+        graph = self._bind(self._scenario.make(), saver)
+        if not (await graph.aget_state(THREAD_ID)).tasks:
             return
-        self._happened += 1
-        self.told.append("FAULT: another process resumes the thread")
+        self._fault_count += 1
+        self.trace.append("FAULT: another process resumes the thread")
         try:
-            await graph.ainvoke(None, config, **self._call.options)
+            await graph.ainvoke(None, config, **self._scenario.options)
         except ThreadBusyError as error:
-            self.told.append(f"the other process: {error}")
+            self.trace.append(f"the other process: {error}")
         except Exception as error:
-            self.told.append(f"the other process raised: {type(error).__name__}: {error}")
+            self.trace.append(f"the other process raised: {type(error).__name__}: {error}")
             try:
                 self._check(error)
-            except _Broken as broken:
-                self._found.append(str(broken))
+            except _BrokenPromise as broken:
+                self._violations.append(str(broken))
         else:
-            self.told.append("the other process returned")
+            self.trace.append("the other process returned")
 
     def _check(self, error: BaseException) -> None:
-        """P9: whether somebody has raised it: the plan, or the graph's own code."""
+        """Check that an exception was raised by the plan or by the graph's code (P9)."""
         for leaf in leaves_of(error):
-            if isinstance(leaf, _Broken) or (isinstance(leaf, GraphRecursionError) and self._quiet):
+            if isinstance(leaf, _BrokenPromise) or (isinstance(leaf, GraphRecursionError) and self._undisturbed):
                 raise leaf
             planned = (
                 isinstance(leaf, (Crash, SimulatedFailure, ThreadBusyError))
                 or (isinstance(leaf, asyncio.CancelledError) and (self._cancelled or self._saver.crashed))
                 or (isinstance(leaf, StorageError) and bool(self._saver.happened))
-                or (isinstance(leaf, InvalidResumeError) and self._beside)  # another process was faster
+                or (isinstance(leaf, InvalidResumeError) and self._has_rival)  # another process was faster
             )
-            if planned or _told(leaf) in self.known:
+            if planned or _error_key(leaf) in self.known_failures:
                 continue
-            if not _placed(leaf):
-                raise _Broken(f"P9: nobody has planned this: {type(leaf).__name__}: {leaf}") from leaf
-            self.known.add(_told(leaf))
+            if not _has_location_note(leaf):
+                raise _BrokenPromise(
+                    f"P9: neither the plan nor the graph has raised this: {type(leaf).__name__}: {leaf}"
+                ) from leaf
+            self.known_failures.add(_error_key(leaf))
 
 
-class _Broken(BaseException):
-    """A promise is broken: leaves through all that deals with exceptions."""
+class _BrokenPromise(BaseException):
+    """A broken promise. A `BaseException`, so that no code that handles failures catches it."""
 
 
-def _placed(error: BaseException) -> bool:
-    """Whether it says where in the graph it was raised."""
+def _has_location_note(error: BaseException) -> bool:
+    """Return True if a note on the exception names its node or task: the graph's code has raised it."""
     notes: Sequence[str] = getattr(error, "__notes__", ())
     return any(note.startswith(("in node ", "raised by ")) for note in notes)
 
 
-def _last(stored: Stored) -> Stored:
-    """The root graph's state in the end."""
+def _final_values(stored: StoredCheckpoints) -> StoredCheckpoints:
+    """Reduce the checkpoints to the values of the root graph's last one."""
     return {"": [{"values": row["values"]} for row in stored.get("", [])[-1:]]}
 
 
-def _told(error: BaseException) -> tuple[str, str]:
+def _error_key(error: BaseException) -> tuple[str, str]:
     return type(error).__name__, str(error)

@@ -36,7 +36,7 @@ class Bag(list[Any]):
         return Bag(["right", *other, *self])
 
 
-class Keeper:
+class EventRecorder:
     """Something that is no container and gives back the list that it is added to, or one of its own."""
 
     def __init__(self, kept: list[Any] | None) -> None:
@@ -46,7 +46,7 @@ class Keeper:
         return other if self.kept is None else self.kept
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Keeper) and other.kept == self.kept
+        return isinstance(other, EventRecorder) and other.kept == self.kept
 
     def __hash__(self) -> int:
         return 0
@@ -57,7 +57,7 @@ VALUES: st.SearchStrategy[Any] = st.sampled_from(
     [
         *([], [1], [2, 3], [[4]], (), (1,), (2, 3), "", "a", "bc", b"", b"a", bytearray(b"a"), 0, 1, 2.5, None),
         *({}, {"a": 1}, {"b": 2, "a": 3}, OrderedDict(c=4), set[int](), {1}, {2, 3}, frozenset({1, 2}), frozenset({3})),
-        *(Bag([1]), Bag(), Keeper(None), Keeper([9]), deque([1]), deque([1, 2], maxlen=2), VIEW),
+        *(Bag([1]), Bag(), EventRecorder(None), EventRecorder([9]), deque([1]), deque([1, 2], maxlen=2), VIEW),
     ]
 )
 
@@ -86,7 +86,9 @@ def test_equals_the_fold_one_by_one(op: Any, start: Any, updates: list[Any]) -> 
 @pytest.mark.parametrize("op", [operator.add, operator.concat, operator.iadd, operator.iconcat])
 @given(
     start=st.lists(st.integers(), max_size=3),
-    updates=st.lists(st.lists(st.integers(), max_size=2) | st.sampled_from([Keeper(None), Keeper([7]), Bag([1])])),
+    updates=st.lists(
+        st.lists(st.integers(), max_size=2) | st.sampled_from([EventRecorder(None), EventRecorder([7]), Bag([1])])
+    ),
 )
 def test_changes_neither_value_nor_updates(op: Any, start: list[int], updates: list[Any]) -> None:
     """What was read and what was written stays as it is (P1), also when an operand gives its own list away."""

@@ -159,7 +159,7 @@ def test_a_thread_that_waits_for_another(monkeypatch: pytest.MonkeyPatch) -> Non
 
     loop = SimulatedLoop(VirtualClock(), random.Random(0))
     try:
-        with pytest.raises(RuntimeError, match="waits itself for another thread"):
+        with pytest.raises(RuntimeError, match="waiting for another thread"):
             loop.run(work())
     finally:
         gate.set()

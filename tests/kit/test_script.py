@@ -54,7 +54,7 @@ async def test_one_run_too_many_is_told() -> None:
     """Work that is done once more than its script says fails the test that says so."""
     graph = graph_of(Script(returns({"log": ["once"]})))
     await graph.ainvoke({"log": []}, "t")
-    with pytest.raises(ScriptEndedError, match=r"runs for the 2\. time.*1 attempts"):
+    with pytest.raises(ScriptEndedError, match=r"is executed 2 times.*1 attempts"):
         await graph.ainvoke({"log": []}, "t")
 
 

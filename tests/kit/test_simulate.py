@@ -15,7 +15,7 @@ from pregel_async._runtime.engine import runner
 from pregel_async._runtime.persistence.lease import ThreadLease
 from pregel_async.errors import GraphRecursionError
 from pregel_async.testing import Fault, Faults, Script, SimulationError, fails, simulate
-from pregel_async.testing.faults import Plan, Planned, Size, plan
+from pregel_async.testing.faults import FaultPlan, PlannedFault, RunSize, draw_plan
 
 NONE = Faults(crashes=0, cancellations=0, storage=0, stalls=0, rivals=0)
 ANSWERS = {"sure?": "yes"}
@@ -129,7 +129,7 @@ def test_a_node_that_leaves_something_running_is_found() -> None:
         return {"log": ["done"]}
 
     graph = StateGraph(State).add_node(node).add_edge(START, "node").compile()
-    with pytest.raises(SimulationError, match="P7: control has returned, and there still run"):
+    with pytest.raises(SimulationError, match="P7: the call has returned, and tasks still run"):
         simulate(graph, {"log": []}, seed=0)
 
 
@@ -228,12 +228,12 @@ def test_plans() -> None:
     """A plan is drawn from the seed, within the run's size, and can be read."""
     import random
 
-    size = Size(steps=50, operations=10, bodies=5, calls=2)
-    plans = [plan(Faults(failures=2), size, random.Random(seed)) for seed in range(50)]
-    assert plans == [plan(Faults(failures=2), size, random.Random(seed)) for seed in range(50)]
-    assert plan(NONE, size, random.Random(0)) == Plan()
-    kinds = Counter(each.kind for drawn in plans for each in drawn.planned)
+    size = RunSize(steps=50, operations=10, node_starts=5, calls=2)
+    plans = [draw_plan(Faults(failures=2), size, random.Random(seed)) for seed in range(50)]
+    assert plans == [draw_plan(Faults(failures=2), size, random.Random(seed)) for seed in range(50)]
+    assert draw_plan(NONE, size, random.Random(0)) == FaultPlan()
+    kinds = Counter(each.kind for drawn in plans for each in drawn.runtime)
     assert set(kinds) == {"crash", "cancel", "cancel natively", "rival", "fail"}
     assert {each.how for drawn in plans for each in drawn.storage} == {"crash", "fail", "lose", "slow"}
-    assert str(Planned("crash", 3)) == "the process dies before step 3"
+    assert str(PlannedFault("crash", 3)) == "the process dies before step 3"
     assert str(Fault(how="lose", on="any", at=2, operations=5)) == "any 2 fails 5 times"

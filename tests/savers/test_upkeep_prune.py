@@ -18,7 +18,7 @@ from checkpoint_savers.upkeep.retention import Pruned, Retention, Stayed, create
 from checkpoint_savers.upkeep.threads import load_thread
 from pregel_async import Command
 from pregel_async.testing import Crash, Fault, FaultySaver
-from pregel_async.testing.saver import Verb
+from pregel_async.testing.saver import SaverVerb
 from tests.savers.upkeep_graphs import KINDS, Ran, asking, at, ids_of, nested, opened, steps
 
 pytestmark = pytest.mark.anyio
@@ -39,13 +39,15 @@ def why(pruned: Pruned) -> dict[str, str]:
 class Between(FaultySaver):
     """Does something once, beside a reading verb of its caller's: before it, or when it has read."""
 
-    def __init__(self, saver: BaseCheckpointSaver, verb: Verb, when: str, do: Callable[[], Awaitable[object]]) -> None:
+    def __init__(
+        self, saver: BaseCheckpointSaver, verb: SaverVerb, when: str, do: Callable[[], Awaitable[object]]
+    ) -> None:
         super().__init__(saver)
-        self._verb: Verb | None = verb
+        self._verb: SaverVerb | None = verb
         self._when = when
         self._do = do
 
-    async def around(self, verb: Verb, call: Callable[[], Awaitable[T]]) -> T:
+    async def around(self, verb: SaverVerb, call: Callable[[], Awaitable[T]]) -> T:
         due, self._verb = verb == self._verb, None if verb == self._verb else self._verb
         if due and self._when == "before":
             await self._do()

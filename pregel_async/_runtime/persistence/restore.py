@@ -21,7 +21,7 @@ from ..._core.board import Board
 from ..._core.fits import fits
 from ..._core.program import BRANCH, JOIN, Program
 from ...channels import BaseChannel, LastValue
-from ...channels.reduced import Reduced
+from ...channels.reduced import ReducedValue
 from ...errors import GraphChangedError, UnknownStoredKeyWarning
 from ...types import END, RESERVED, START
 
@@ -39,7 +39,7 @@ def kind_of(channel: BaseChannel[Any, Any, Any], value: Any = None) -> str:
     if type(channel) is LastValue:
         fitting = type(value) is channel.typ or fits(channel.typ, value)
         return channel.kind if fitting else channel.kind + UNFIT
-    if isinstance(channel, Reduced):
+    if isinstance(channel, ReducedValue):
         kind = get_origin(channel.typ) or channel.typ
         if isinstance(kind, type) and kind.__module__ == "builtins":
             return f"{channel.kind}[{kind.__qualname__}]"

@@ -11,7 +11,7 @@ from ...._core.isolation import isolate, own
 from ...._core.program import RETURN
 from ...._core.task import Finished, Task
 from ...._message_ids import derive_message_id, fingerprint
-from ....channels.reduced import Reduced
+from ....channels.reduced import ReducedValue
 from ....messages import id_of, messages_in, with_id
 from ..parts import Part
 from .mode import Mode, View
@@ -89,7 +89,7 @@ class Messages(Mode):
     # node which returns what the state has does not say it again.
 
     def _appends(self, channel: str) -> bool:
-        return channel == RETURN or isinstance(self.view.program.channels.get(channel), Reduced)
+        return channel == RETURN or isinstance(self.view.program.channels.get(channel), ReducedValue)
 
     def _around(self, task: Task) -> Iterator[tuple[str, Any]]:
         """The tasks that a task is inside of."""
