@@ -73,7 +73,7 @@ async def stream_message(
             that an SDK raises itself are passed through.
         OutsideRunError: called outside of a run without a writer, or without an id where the provider gives none.
     """
-    reading = _MessageAssembler(id, name, metadata, tags)
+    reading = _StreamedMessage(id, name, metadata, tags)
     write = _writer(writer)
     with _mark_reading():
         async with open_source(source) as items:
@@ -112,7 +112,7 @@ def stream_message_sync(
         StreamFailedError: the provider reported an error, or the stream ended before the message was complete.
         OutsideRunError: called outside of a run without a writer, or without an id where the provider gives none.
     """
-    reading = _MessageAssembler(id, name, metadata, tags)
+    reading = _StreamedMessage(id, name, metadata, tags)
     write = _writer(writer)
     with _mark_reading():
         with open_source_sync(source) as items:
@@ -140,7 +140,7 @@ def _mark_reading() -> Generator[None]:
         READING.reset(token)
 
 
-class _MessageAssembler:
+class _StreamedMessage:
     """Turn the items of one stream into chunks with metadata, and into a message.
 
     It never waits, so that `stream_message` and `stream_message_sync` share it.

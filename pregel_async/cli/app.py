@@ -17,7 +17,7 @@ import typer
 
 from .exit_codes import DbOption, TracebackOption, report_errors
 from .history import database_exists, print_rows, read_history
-from .run_command import RunRequest, run_graph
+from .run_command import RunArguments, run_graph
 from .target import NotStoredError, UsageError, attach, load
 from .threads import threads
 
@@ -128,7 +128,7 @@ def run(
         graph_input = _parse_input(input)
         if graph_input is not None and resume is not None:
             raise UsageError("--input begins anew and --resume answers: give one of them")
-        request = RunRequest(
+        request = RunArguments(
             target=graph,
             graph_input=graph_input,
             resume=_parse_input(resume, "--resume"),

@@ -31,7 +31,7 @@ STDERR = 2
 STOPPING_NOTICE = b"stopping as soon as the tasks that have begun let go; another Ctrl-C ends it at once\n"
 
 
-class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
+class RunArguments(msgspec.Struct, frozen=True, kw_only=True):
     """The options of the command `run`.
 
     Attributes:
@@ -65,7 +65,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     program: tuple[str, ...]
 
 
-def run_graph(target: Target, request: RunRequest) -> int:
+def run_graph(target: Target, request: RunArguments) -> int:
     """Run a graph on asyncio, and print its output.
 
     Args:
@@ -92,7 +92,7 @@ class _RunCommand:
         output: the graph's output, once the run has finished.
     """
 
-    def __init__(self, target: Target, request: RunRequest) -> None:
+    def __init__(self, target: Target, request: RunArguments) -> None:
         self.output: object = None
         self._target = target
         self._request = request

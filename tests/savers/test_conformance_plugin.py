@@ -87,20 +87,20 @@ def test_a_saver_is_asked_without_a_test_file(folder: Path) -> None:
 
 def test_a_broken_promise_is_told(folder: Path) -> None:
     """With the tests that have found it; what a saver lacks is skipped, with the reason."""
-    lacks = ("--saver-lacks", "erase=the log is kept", "--saver-lacks", "test_a_claim=nobody asks")
-    ran = pytest_in(folder, "--saver", "store:broken", "-k", "renewing or erases or test_a_claim", *lacks, "-n", "2")
+    lacks = ("--saver-lacks", "erase=the log is kept", "--saver-lacks", "test_a_lease=nobody asks")
+    ran = pytest_in(folder, "--saver", "store:broken", "-k", "renewing or erases or test_a_lease", *lacks, "-n", "2")
     assert ran.returncode == 1, ran.stdout + ran.stderr
     broken = "  BROKEN  renewing: renew, record and commit each move the expiry. (test_renewing[asyncio], "
     assert broken in ran.stdout, ran.stdout
     assert "  skipped only the holder erases: an owner that was taken over" in ran.stdout
     assert "deletes nothing, and the run that holds the lease continues. (erase: the log is kept)" in ran.stdout
-    assert "(test_a_claim: nobody asks)" in ran.stdout
+    assert "(test_a_lease: nobody asks)" in ran.stdout
 
 
 def test_beside_other_tests(folder: Path) -> None:
     """Files that are named are run, too; and a class of tests is told with `--promises`."""
     (folder / "test_mine.py").write_text(CLASS)
-    ran = pytest_in(folder, "test_mine.py", "--saver", "store:Stores.sqlite", "-k", "test_a_claim_of_another")
+    ran = pytest_in(folder, "test_mine.py", "--saver", "store:Stores.sqlite", "-k", "test_a_lease_of_another")
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "promises of store:Stores.sqlite" in ran.stdout and "promises of TestMine" in ran.stdout
     ran = pytest_in(folder, "test_mine.py", "--promises", "-k", "renewing")
