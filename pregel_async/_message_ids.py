@@ -46,11 +46,11 @@ TASK: Final[ContextVar[Naming | None]] = ContextVar("pregel_async.current", defa
 `_runtime.tasks.context.CURRENT` is this variable, and attempts are `Naming`s: a second variable would have to be set
 for every task."""
 
-Place: TypeAlias = "int | str | tuple[Place, ...]"
+MessagePosition: TypeAlias = "int | str | tuple[MessagePosition, ...]"
 """Where in a write a message is: its index in the list, behind the keys of the mappings around that; 0 if alone."""
 
 
-def derive_message_id(base: str, channel: str, nth: int, place: Place, content: str) -> str:
+def derive_message_id(base: str, channel: str, nth: int, position: MessagePosition, content: str) -> str:
     """Return the id of a message that was written without one: 32 hex digits.
 
     Args:
@@ -60,7 +60,7 @@ def derive_message_id(base: str, channel: str, nth: int, place: Place, content: 
         place: where in that write it is.
         content: its `fingerprint`.
     """
-    key = f"{base} {channel!r} {nth} {place!r} {content}".encode("utf-8", "surrogatepass")
+    key = f"{base} {channel!r} {nth} {position!r} {content}".encode("utf-8", "surrogatepass")
     return blake2b(key, digest_size=16).hexdigest()
 
 
@@ -84,11 +84,11 @@ def fingerprint(message: Any) -> str:
     else:
         name = type(message).__qualname__
         parts = _fields_of(message) or getattr(message, "__dict__", {})
-    spelled = name + _spelled({key: value for key, value in parts.items() if key != "id"})
-    return blake2b(spelled.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    text = name + _canonical({key: value for key, value in parts.items() if key != "id"})
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
-def _spelled(value: object) -> str:
+def _canonical(value: object) -> str:
     """A value as text: equal for equal values, whatever the order of their keys.
 
     Not `repr`, which writes addresses, the order of a set, and other escapes from one version of Python to the next.
@@ -99,17 +99,17 @@ def _spelled(value: object) -> str:
     if isinstance(value, Enum):
         return f"{type(value).__qualname__}.{value.name}"
     if isinstance(value, Mapping):
-        return "{" + ",".join(sorted(f"{_spelled(key)}={_spelled(part)}" for key, part in value.items())) + "}"
+        return "{" + ",".join(sorted(f"{_canonical(key)}={_canonical(part)}" for key, part in value.items())) + "}"
     if isinstance(value, (list, tuple, deque)):
-        return "[" + ",".join([_spelled(part) for part in cast("Iterable[object]", value)]) + "]"
+        return "[" + ",".join([_canonical(part) for part in cast("Iterable[object]", value)]) + "]"
     if isinstance(value, (set, frozenset)):
-        return "<" + ",".join(sorted(_spelled(part) for part in cast("Iterable[object]", value))) + ">"
+        return "<" + ",".join(sorted(_canonical(part) for part in cast("Iterable[object]", value))) + ">"
     name = type(value).__qualname__
     if value is None or isinstance(value, _PLAIN):
         return f"{name} {value!r}"
     parts = _fields_of(value)
     if parts is not None:
-        return name + _spelled(parts)
+        return name + _canonical(parts)
     # Values of the standard library's own types (dates, decimals, uuids, paths) say by `str` what they are.
     is_standard = type(value).__module__.partition(".")[0] in sys.stdlib_module_names
     return f"{name} {value}" if is_standard and type(value).__str__ is not object.__str__ else name

@@ -20,7 +20,7 @@ from typing import Annotated, Any, Final, TypeAlias, TypedDict, overload
 
 import msgspec
 
-from ._message_ids import Place, is_model, next_id
+from ._message_ids import MessagePosition, is_model, next_id
 from .errors import GraphValidationError, InvalidUpdateError
 
 __all__ = [
@@ -137,12 +137,12 @@ def fold_messages(left: Any, updates: Iterable[Any], convert: Callable[[Any], An
     Raises:
         InvalidMessageError, MessageNotFoundError: as `add_messages`.
     """
-    listed = _listed(left)
+    messages = _as_list(left)
     fold = _Fold(convert)
-    if not fold.begin(listed):
-        fold.add(listed)  # something in it has no id yet: written by another reducer, or by hand
+    if not fold.load(messages):
+        fold.apply(messages)  # something in it has no id yet: written by another reducer, or by hand
     for update in updates:
-        fold.add(_listed(update))
+        fold.apply(_as_list(update))
     return fold.messages
 
 
@@ -152,48 +152,48 @@ class _Fold:
     Attributes:
         messages: the list.
         ids: theirs, in the same order.
-        places: where each id stands.
+        index_of: the index of each id in the list.
     """
 
-    __slots__ = ("_convert", "ids", "messages", "places")
+    __slots__ = ("_convert", "ids", "index_of", "messages")
 
     def __init__(self, convert: Callable[[Any], Any] | None) -> None:
         self._convert = convert
         self.messages: list[Any] = []
         self.ids: list[Any] = []
-        self.places: dict[Any, int] = {}
+        self.index_of: dict[Any, int] = {}
 
-    def begin(self, messages: Sequence[Any]) -> bool:
+    def load(self, messages: Sequence[Any]) -> bool:
         """Take a list of which each message has an id; or take nothing, and return False."""
         try:
             # In one go, and without a call for each: this is what an append to a long list costs.
             ids = [message["id"] if isinstance(message, dict) else message.id for message in messages]
-            places = dict(zip(ids, range(len(ids)), strict=True))
+            index_of = dict(zip(ids, range(len(ids)), strict=True))
         except (AttributeError, KeyError, TypeError):
             return False
-        if None in places:
+        if None in index_of:
             return False
-        self.messages, self.ids, self.places = list(messages), ids, places
+        self.messages, self.ids, self.index_of = list(messages), ids, index_of
         return True
 
-    def add(self, update: Sequence[Any]) -> None:
+    def apply(self, update: Sequence[Any]) -> None:
         """Add, replace and remove."""
-        given = [_message(item) for item in update]
+        given = [_require_message(item) for item in update]
         ids = [_id_of(message) for message in given]
         # Ids that are not made up again in this update, beside those in the list.
         avoided = {id for id in ids if id is not None}
-        for place in range(len(given) - 1, -1, -1):
-            if ids[place] == REMOVE_ALL_MESSAGES and _is_removal(given[place]):
+        for index in range(len(given) - 1, -1, -1):
+            if ids[index] == REMOVE_ALL_MESSAGES and _is_removal(given[index]):
                 avoided.update(self.ids)
-                del given[: place + 1], ids[: place + 1]
-                self.messages, self.ids, self.places = [], [], {}
+                del given[: index + 1], ids[: index + 1]
+                self.messages, self.ids, self.index_of = [], [], {}
                 break
         removed: set[Any] = set()
         for message, id in zip(given, ids, strict=True):
             if _is_removal(message):
                 if id is None:
                     raise InvalidMessageError(f"{message!r} removes a message and has no id")
-                if id not in self.places:
+                if id not in self.index_of:
                     raise MessageNotFoundError(id)
                 removed.add(id)
                 continue
@@ -201,19 +201,19 @@ class _Fold:
             if id is None:
                 id = self._new_id(message, avoided)
                 kept = with_id(kept, id)
-            at = self.places.get(id)
+            at = self.index_of.get(id)
             if at is None:
-                self.places[id] = len(self.messages)
+                self.index_of[id] = len(self.messages)
                 self.messages.append(kept)
                 self.ids.append(id)
             else:
                 removed.discard(id)
                 self.messages[at] = kept
         if removed:
-            left = [place for place, id in enumerate(self.ids) if id not in removed]
-            self.messages = [self.messages[place] for place in left]
-            self.ids = [self.ids[place] for place in left]
-            self.places = {id: place for place, id in enumerate(self.ids)}
+            left = [index for index, id in enumerate(self.ids) if id not in removed]
+            self.messages = [self.messages[index] for index in left]
+            self.ids = [self.ids[index] for index in left]
+            self.index_of = {id: index for index, id in enumerate(self.ids)}
 
     def _new_id(self, message: Any, avoided: set[Any]) -> str:
         """Return an id for a message which nothing in the list or the update has.
@@ -223,7 +223,7 @@ class _Fold:
         """
         id = base = next_id(message)
         count = 1
-        while id in self.places or id in avoided:
+        while id in self.index_of or id in avoided:
             count += 1
             id = f"{base}-{count}"
         return id
@@ -233,13 +233,13 @@ _ROLES: Final = {"human": "user", "ai": "assistant"}
 """Names of langchain's for roles that dicts of messages call otherwise."""
 
 
-def _listed(given: Any) -> Sequence[Any]:
+def _as_list(given: Any) -> Sequence[Any]:
     return given if isinstance(given, list) else [given]
 
 
-def _message(given: Any) -> Any:
+def _require_message(given: Any) -> Any:
     """Return a message as it is kept, if it has an id. Raises `InvalidMessageError`."""
-    message = _read(given)
+    message = _parse_message(given)
     if message is None:
         raise InvalidMessageError(
             f"{given!r} is no message. A message is a dict with 'role' (or 'type') and 'content', an object with `id` "
@@ -248,7 +248,7 @@ def _message(given: Any) -> Any:
     return message
 
 
-def _read(given: Any) -> Any:
+def _parse_message(given: Any) -> Any:
     """Return the message that is written like this; None for what is no message."""
     if isinstance(given, str):
         return {"role": "user", "content": given}
@@ -259,19 +259,19 @@ def _read(given: Any) -> Any:
         if "role" in given or "type" in given:
             return given if isinstance(given, dict) else dict(given)
     elif hasattr(given, "id") and (hasattr(given, "role") or hasattr(given, "type")):
-        return _whole(given)
+        return _message_of_chunk(given)
     return None
 
 
-def without_id(update: Any) -> Iterator[tuple[int, Any, Any]]:
+def messages_without_id(update: Any) -> Iterator[tuple[int, Any, Any]]:
     """Yield each message of an update to which a fold gives an id: its index, and it as written and as it is kept."""
-    for place, item in enumerate(_listed(update)):
-        message = _read(item)
+    for index, item in enumerate(_as_list(update)):
+        message = _parse_message(item)
         if message is not None and _id_of(message) is None and not _is_removal(message):
-            yield place, item, message
+            yield index, item, message
 
 
-def _whole(message: Any) -> Any:
+def _message_of_chunk(message: Any) -> Any:
     """The message that a chunk of langchain-core is a chunk of; anything else as it is."""
     if not any(base.__name__ == "BaseMessageChunk" for base in type(message).__mro__):
         return message
@@ -331,7 +331,7 @@ _TYPES: Final = frozenset(("human", "ai", "system", "tool", "function", "AIMessa
 """What a dict of a message that has no role calls itself. (Parts of a content have types too.)"""
 
 
-def messages_in(value: Any) -> Iterator[tuple[Place, Any]]:
+def messages_in(value: Any) -> Iterator[tuple[MessagePosition, Any]]:
     """Yield the messages that a value is, or that it holds as a list or as an entry of a mapping, and their places."""
     if isinstance(value, list):
         for index, item in enumerate(value):
@@ -342,8 +342,8 @@ def messages_in(value: Any) -> Iterator[tuple[Place, Any]]:
             yield 0, value
     elif isinstance(value, dict):
         for key, item in value.items():
-            for place, message in messages_in(item):
-                yield (str(key), place), message
+            for position, message in messages_in(item):
+                yield (str(key), position), message
 
 
 def id_of(message: Any) -> Any:
