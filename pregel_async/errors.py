@@ -347,23 +347,23 @@ class ConcurrentUpdateError(InvalidUpdateError):
 
     def _sentence(self, channel: str) -> str:
         return (
-            f"channel {channel!r} was written {self.count} times in one superstep{_by(self.writers)} and keeps only "
-            "one value. Let one node write it, or give its key a reducer that merges the writes, for example "
+            f"channel {channel!r} was written {self.count} times in one superstep{_by_writers(self.writers)} and keeps "
+            "only one value. Let one node write it, or give its key a reducer that merges the writes, for example "
             "Annotated[list[str], operator.add]."
         )
 
 
-_SHOWN: Final = 8
+_MAX_WRITERS: Final = 8
 """How many writers a message names."""
 
 
-def _by(writers: Mapping[str, int]) -> str:
+def _by_writers(writers: Mapping[str, int]) -> str:
     if not writers:
         return ""
     named = [name + (f" ({count} times)" if count > 1 else "") for name, count in writers.items()]
-    more = len(named) - _SHOWN
+    more = len(named) - _MAX_WRITERS
     if more > 0:
-        named = [*named[:_SHOWN], f"{more} more"]
+        named = [*named[:_MAX_WRITERS], f"{more} more"]
     return f" by {', '.join(named[:-1])} and {named[-1]}" if len(named) > 1 else f" by {named[0]}"
 
 

@@ -148,7 +148,7 @@ class RestartedPayload(TypedDict):
     tasks: list[StreamTask] | None
 
 
-class _Part(TypedDict):
+class _PartFields(TypedDict):
     ns: tuple[str, ...]
     seq: int
     step: int
@@ -157,7 +157,7 @@ class _Part(TypedDict):
     task: StreamTask | None
 
 
-class ValuesStreamPart(_Part):
+class ValuesStreamPart(_PartFields):
     """The state after a superstep; with the open questions, when the run has paused to ask."""
 
     type: Literal["values"]
@@ -165,56 +165,56 @@ class ValuesStreamPart(_Part):
     interrupts: tuple[Interrupt, ...]
 
 
-class UpdatesStreamPart(_Part):
+class UpdatesStreamPart(_PartFields):
     """`{node: update}` of a task that has finished, or `{"__interrupt__": (...)}`."""
 
     type: Literal["updates"]
     data: dict[str, Any]
 
 
-class MessagesStreamPart(_Part):
+class MessagesStreamPart(_PartFields):
     """A message, or a chunk of one, and where it comes from."""
 
     type: Literal["messages"]
     data: tuple[Any, dict[str, Any]]
 
 
-class CustomStreamPart(_Part):
+class CustomStreamPart(_PartFields):
     """What a node wrote to the stream."""
 
     type: Literal["custom"]
     data: Any
 
 
-class TasksStreamPart(_Part):
+class TasksStreamPart(_PartFields):
     """A task is about to run, or has ended."""
 
     type: Literal["tasks"]
     data: TaskPayload | TaskResultPayload
 
 
-class CheckpointStreamPart(_Part):
+class CheckpointStreamPart(_PartFields):
     """A checkpoint has been stored."""
 
     type: Literal["checkpoints"]
     data: CheckpointPayload
 
 
-class DebugStreamPart(_Part):
+class DebugStreamPart(_PartFields):
     """An event of `checkpoints` or `tasks`, dated."""
 
     type: Literal["debug"]
     data: DebugPayload
 
 
-class ErrorStreamPart(_Part):
+class ErrorStreamPart(_PartFields):
     """The run has failed: the last part; the exception follows."""
 
     type: Literal["error"]
     data: ErrorPayload
 
 
-class RestartedStreamPart(_Part):
+class RestartedStreamPart(_PartFields):
     """Sent to a reader that has reconnected: these tasks run again."""
 
     type: Literal["superstep_restarted"]

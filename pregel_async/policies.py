@@ -45,7 +45,7 @@ def leaves_of(error: BaseException) -> Iterator[BaseException]:
         yield error
 
 
-_MISTAKES = (
+_PERMANENT_FAILURES = (
     ValueError,
     TypeError,
     ArithmeticError,
@@ -69,10 +69,10 @@ def default_retry_on(error: Exception) -> bool:
     other answers of HTTP servers (4xx), what is most often a mistake in the program (`ValueError`, `TypeError`,
     `LookupError`, `RuntimeError` and their like), other `OSError`s, and what the runtime itself raises.
     """
-    return all(_may_pass(leaf) for leaf in leaves_of(error))
+    return all(_is_transient(leaf) for leaf in leaves_of(error))
 
 
-def _may_pass(error: BaseException) -> bool:
+def _is_transient(error: BaseException) -> bool:
     if isinstance(error, PregelError):
         return error.retryable
     if not isinstance(error, Exception):
@@ -80,12 +80,12 @@ def _may_pass(error: BaseException) -> bool:
     status = status_of(error)
     if status is not None:
         return status >= 500 or (status == 429 and retry_after_of(error) is not None)
-    if isinstance(error, ConnectionError) or (isinstance(error, OSError) and _got_no_answer(error)):
+    if isinstance(error, ConnectionError) or (isinstance(error, OSError) and _has_no_response(error)):
         return True
-    return not isinstance(error, _MISTAKES)
+    return not isinstance(error, _PERMANENT_FAILURES)
 
 
-def _got_no_answer(error: OSError) -> bool:
+def _has_no_response(error: OSError) -> bool:
     """Whether it is an HTTP client's, which says that it got no answer. (requests' exceptions are OSErrors.)"""
     return hasattr(error, "request") and _attribute(error, "response") is None
 

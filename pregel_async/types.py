@@ -370,7 +370,7 @@ class StateSnapshot:
         made._config, made._metadata, made._parent_config, made._view = config, metadata, parent_config, view
         return made
 
-    def _looked_at(self) -> StateView:
+    def _decoded(self) -> StateView:
         view = self._view
         if not isinstance(view, StateView):
             view = self._view = view()
@@ -379,12 +379,12 @@ class StateSnapshot:
     @property
     def values(self) -> Any:
         """The state: all keys that hold something; of a `Pregel` its channels, of an entrypoint the last result."""
-        return self._looked_at().values
+        return self._decoded().values
 
     @property
     def next(self) -> tuple[str, ...]:
         """Names of the tasks that have yet to run; empty when the thread has finished."""
-        return self._looked_at().next
+        return self._decoded().next
 
     @property
     def config(self) -> RunnableConfig:
@@ -399,7 +399,7 @@ class StateSnapshot:
     @property
     def created_at(self) -> str | None:
         """ISO 8601, UTC; None for a thread with nothing stored."""
-        return self._looked_at().created_at
+        return self._decoded().created_at
 
     @property
     def parent_config(self) -> RunnableConfig | None:
@@ -409,33 +409,33 @@ class StateSnapshot:
     @property
     def tasks(self) -> tuple[PregelTask, ...]:
         """Sends by index, then the triggered nodes by name."""
-        return self._looked_at().tasks
+        return self._decoded().tasks
 
     @property
     def interrupts(self) -> tuple[Interrupt, ...]:
         """All open questions of the tasks."""
-        return self._looked_at().interrupts
+        return self._decoded().interrupts
 
     @property
     def error(self) -> TaskFailure | None:
         """Why the superstep after this checkpoint could not be folded, if it could not."""
-        return self._looked_at().error
+        return self._decoded().error
 
     @property
     def spent(self) -> Mapping[str, int | Decimal]:
         """By budget, what the thread has spent until here, the failed attempts of pending tasks included."""
-        return self._looked_at().spent
+        return self._decoded().spent
 
     @property
     def unknown(self) -> Mapping[str, Any]:
         """Stored keys that the graph does not have, because its code has renamed or removed them; they stay stored.
 
         Objects that no class can be made of are `StoredObject`s."""
-        return self._looked_at().unknown
+        return self._decoded().unknown
 
     def _fields(self) -> dict[str, Any]:
         given = {"config": self._config, "metadata": self._metadata, "parent_config": self._parent_config}
-        return {**given, **msgspec.structs.asdict(self._looked_at())}
+        return {**given, **msgspec.structs.asdict(self._decoded())}
 
     def __eq__(self, other: object) -> bool:
         return self._fields() == other._fields() if isinstance(other, StateSnapshot) else NotImplemented
