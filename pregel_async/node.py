@@ -9,9 +9,9 @@ from typing import Any, Final, Self
 import msgspec
 
 from ._checks.node_policies import (
+    AttemptTimeout,
     NodePolicies,
     RetryPolicies,
-    Timeout,
     abandons,
     check_abandonable,
     check_on_timeout,
@@ -75,7 +75,7 @@ class PregelNode(msgspec.Struct, frozen=True, kw_only=True):
     metadata: Mapping[str, Any] = {}
     abandon_on_cancel: bool = False
     retry_policy: RetryPolicies | None = None
-    timeout: Timeout | None = None
+    timeout: AttemptTimeout | None = None
     cache_policy: CachePolicy | None = None
     on_timeout: OnTimeout | None = None
 
@@ -112,7 +112,7 @@ class NodeBuilder:
         self._abandon_on_cancel = False
         self._retry: list[RetryPolicy] = []
         self._cache: CachePolicy | None = None
-        self._timeout: Timeout | None = None
+        self._timeout: AttemptTimeout | None = None
         self._on_timeout: OnTimeout | None = None
 
     def subscribe_only(self, channel: str) -> Self:
@@ -181,7 +181,7 @@ class NodeBuilder:
         self._cache = node_policies("the node", cache_policy=policy).cache
         return self
 
-    def set_timeout(self, timeout: Timeout | None, *, on_timeout: OnTimeout | None = None) -> Self:
+    def set_timeout(self, timeout: AttemptTimeout | None, *, on_timeout: OnTimeout | None = None) -> Self:
         """How long one attempt may take, and what becomes of a plain function then; see `StateGraph.add_node`."""
         node_policies("the node", timeout=timeout, on_timeout=on_timeout)
         self._timeout, self._on_timeout = timeout, on_timeout
@@ -230,7 +230,7 @@ def compile_node(name: str, node: PregelNode, *, blocking: bool, defaults: NodeP
     if node.abandon_on_cancel:
         check_abandonable(node.bound, what)
     check_on_timeout(node.bound, node.on_timeout, what)
-    policies = own_policies(name, node).over(defaults)
+    policies = own_policies(name, node).with_defaults(defaults)
     flavour = policies.flavour(node.bound, blocking=blocking or node.abandon_on_cancel)
     injects = injections_of(node.bound, after=1)
     policies.check(node.bound, flavour, what, injects=injects, abandons=node.abandon_on_cancel)

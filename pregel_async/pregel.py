@@ -10,7 +10,7 @@ from checkpoint_savers.abc import BaseCheckpointSaver
 from ._api.compiled import Graph
 from ._api.definition import define
 from ._api.drawing import Drawing, Edge, drawing
-from ._checks.options import PregelOptions, given_policies, given_to, ignores_unknown, name_of, takes
+from ._checks.options import PregelOptions, checked_options, given_policies, ignores_unknown, name_of, takes
 from ._core.program import INPUT_MARK, SENDS, Program, Write, build_program
 from ._runtime.streaming.modes import MODES
 from .channels import BaseChannel, LastValue
@@ -60,7 +60,7 @@ class Pregel(Graph[Any, Any]):
         stream_mode: StreamMode = "values",
         **options: Unpack[PregelOptions],
     ) -> None:
-        given_to("Pregel", PregelOptions, options)
+        checked_options("Pregel", PregelOptions, options)
         ignore_unknown, blocking = ignores_unknown(options), options.get("blocking", True)
         built = {key: node.build() if isinstance(node, NodeBuilder) else node for key, node in nodes.items()}
         if stream_mode not in MODES:
@@ -103,11 +103,13 @@ class Pregel(Graph[Any, Any]):
 
 
 def _draw(nodes: Mapping[str, PregelNode], program: Program) -> Drawing:
-    edges = [Edge(source=START, target=name) for c in _each(program.inputs) for name in program.triggered.get(c, ())]
+    edges = [
+        Edge(source=START, target=name) for c in _as_tuple(program.inputs) for name in program.triggered.get(c, ())
+    ]
     for name, node in nodes.items():
         for entry in node.writers:
             edges += [Edge(source=name, target=end) for end in program.triggered.get(entry.channel, ())]
-            if entry.channel in _each(program.outputs):
+            if entry.channel in _as_tuple(program.outputs):
                 edges.append(Edge(source=name, target=END))
     return drawing(list(nodes), edges)
 
@@ -116,7 +118,7 @@ def _names(given: Names) -> str | tuple[str, ...]:
     return given if isinstance(given, str) else tuple(given)
 
 
-def _each(names: str | tuple[str, ...]) -> tuple[str, ...]:
+def _as_tuple(names: str | tuple[str, ...]) -> tuple[str, ...]:
     return (names,) if isinstance(names, str) else names
 
 
@@ -168,15 +170,17 @@ def _validate(
     used = [(f"node {name!r} subscribes to", channel) for name, node in nodes.items() for channel in node.triggers]
     used += [(f"node {name!r} reads", channel) for name, node in nodes.items() for channel in node.read_channels]
     used += [(f"node {name!r} writes to", entry.channel) for name, node in nodes.items() for entry in node.writers]
-    used += [("the input is", channel) for channel in _each(inputs)]
-    used += [("the output is", channel) for channel in _each(outputs)] + [("the stream shows", c) for c in _each(shown)]
+    used += [("the input is", channel) for channel in _as_tuple(inputs)]
+    used += [("the output is", channel) for channel in _as_tuple(outputs)] + [
+        ("the stream shows", c) for c in _as_tuple(shown)
+    ]
     for what, channel in used:
         if channel not in channels:
             raise GraphValidationError(f"{what} channel {channel!r}, and the graph has no such channel")
         if channel == SENDS:
             raise GraphValidationError(f"{what} {SENDS!r}, which is reserved: return a Send from a router instead")
     triggers = {trigger for node in nodes.values() for trigger in node.triggers}
-    if not triggers.intersection(_each(inputs)):
+    if not triggers.intersection(_as_tuple(inputs)):
         raise GraphValidationError(
-            f"no node subscribes to an input channel ({', '.join(_each(inputs))}): nothing would run"
+            f"no node subscribes to an input channel ({', '.join(_as_tuple(inputs))}): nothing would run"
         )

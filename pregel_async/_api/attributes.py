@@ -22,10 +22,10 @@ from .._checks.options import check_debug, check_store, names_of_modes, node_nam
 from ..errors import GraphValidationError, UnsettableAttributeError
 from ..policies import CachePolicy, RetryPolicy
 from ..types import All, Config, Names, RunnableConfig, StreamMode
-from .definition import Compiled
+from .definition import HasDefinition
 
 
-class GraphAttributes(Compiled):
+class GraphAttributes(HasDefinition):
     """What may be set on a compiled graph. An existing method may be replaced too, as mocks do."""
 
     def __setattr__(self, name: str, value: Any) -> None:

@@ -58,7 +58,7 @@ async def invoke(graph: Definition, given: Any, config: Config | None, options: 
         ended = await _run(graph, given, call, None)
         value = ended.board.output(graph.program, shown)
         if version == "v1":
-            return _result(value, ended.interrupts)
+            return _with_interrupts(value, ended.interrupts)
         if output_keys is None and graph.coerce_output is not None and ended.done:
             value = graph.coerce_output(value)
         return GraphOutput(value, isolate(ended.interrupts))
@@ -77,10 +77,10 @@ def stream(graph: Definition, given: Any, config: Config | None, options: Stream
     names = names_of_modes(modes)
     version = check_version(options.get("version", "v1"))
     pipe = Pipe(check_capacity(options.get("capacity", CAPACITY)), policies_of(options.get("overflow", "block"), names))
-    cursor = None if after is None else _check_return(graph, given, after, version)
+    cursor = None if after is None else _read_cursor(graph, given, after, version)
     keeps = options.get("keep_events", False)
     if keeps:
-        _check_keeps(graph)
+        _require_checkpointer_for_events(graph)
     call = _prepare(graph, given, config, options)
     if call.outer is not None and (keeps or cursor is not None):
         raise ConfigError(
@@ -133,14 +133,14 @@ async def batch(
             f"abatch got {len(inputs)} inputs and {len(configs)} configs: pass one config, or one for each"
         )
     done: dict[int, OutputT | BaseException] = {}
-    places = iter(range(len(inputs)))
+    indexes = iter(range(len(inputs)))
 
     async def work() -> None:
-        for place in places:
+        for index in indexes:
             try:
-                done[place] = await ainvoke(inputs[place], configs[place], **call)
+                done[index] = await ainvoke(inputs[index], configs[index], **call)
             except Exception as error:
-                done[place] = error
+                done[index] = error
                 if not return_exceptions:
                     group.cancel_scope.cancel()
 
@@ -151,14 +151,14 @@ async def batch(
     except BaseExceptionGroup as several:  # Ctrl-C: every other error is kept in its place
         raise alone(several) from None
     if not return_exceptions:
-        for place in sorted(done):
-            result = done[place]
+        for index in sorted(done):
+            result = done[index]
             if isinstance(result, BaseException):
                 raise result
-    return [cast("OutputT", done[place]) for place in range(len(inputs))]
+    return [cast("OutputT", done[index]) for index in range(len(inputs))]
 
 
-class _Call(msgspec.Struct, frozen=True):
+class _PreparedCall(msgspec.Struct, frozen=True):
     """A call of a graph.
 
     Attributes:
@@ -174,18 +174,18 @@ class _Call(msgspec.Struct, frozen=True):
     digest: bytes = b""
 
 
-def _prepare(graph: Definition, given: Any, config: Config | None, options: CallOptions) -> _Call:
+def _prepare(graph: Definition, given: Any, config: Config | None, options: CallOptions) -> _PreparedCall:
     """A call's settings, checked; and the node that makes it, when the graph runs as part of its run.
 
     A config that names a thread makes a run of its own, unless it is the config of that node, or of one around it.
     """
     mine = merge_configs(graph.config, config)
-    outer = around = CURRENT.get()
+    outer = inherits_from = CURRENT.get()
     if outer is not None:
         own_saver = graph.saver is not None and not outer.around.session.is_stored
         if own_saver or all(is_elsewhere(mine, here) for here in outer.configs()):
             inherited = outer.around.config if own_saver else None
-            mine, outer, around = merge_configs(inherited, mine), None, outer if own_saver else None
+            mine, outer, inherits_from = merge_configs(inherited, mine), None, outer if own_saver else None
         else:
             mine = merge_configs(outer.around.config, without_address(mine))
     if outer is None and graph.checkpointer is True:
@@ -200,12 +200,12 @@ def _prepare(graph: Definition, given: Any, config: Config | None, options: Call
         options,
         stored=stored,
         outer=outer,
-        around=around,
+        inherits_from=inherits_from,
         read_context=graph.read_context,
     )
     settings = settings_of(mine, checked, stored=stored, nested=outer is not None, results=graph.results)
     if outer is None:
-        return _Call(settings, None, 0)
+        return _PreparedCall(settings, None, 0)
     outer.fence.check(f"graph {graph.name!r}")
     if outer.ended:
         raise OutsideRunError(
@@ -222,34 +222,34 @@ def _prepare(graph: Definition, given: Any, config: Config | None, options: Call
     digest = b""
     if number < BESIDE and graph.checkpointer is not False:  # else its number says it, or nothing is stored
         digest = outer.digest_of_input(given)
-    return _Call(settings, outer, number, digest)
+    return _PreparedCall(settings, outer, number, digest)
 
 
 def _run(
     graph: Definition,
     given: Any,
-    call: _Call,
+    call: _PreparedCall,
     feed: Feed | None = None,
     begun: tuple[Callable[[Thread], Awaitable[bool]], ...] = (),
 ) -> Coroutine[Any, Any, Ended]:
-    around = CURRENT.get()
-    if around is None or not around.fence.is_up:
-        return _run_here(graph, given, call, feed, begun)
+    caller = CURRENT.get()
+    if caller is None or not caller.fence.is_up:
+        return _start_run(graph, given, call, feed, begun)
     # In a thread that may be left behind: what it runs on the event loop has ended by then.
-    return around.fence.admit("a graph", partial(_run_here, graph, given, call, feed, begun))
+    return caller.fence.admit("a graph", partial(_start_run, graph, given, call, feed, begun))
 
 
-def _run_here(
+def _start_run(
     graph: Definition,
     given: Any,
-    call: _Call,
+    call: _PreparedCall,
     feed: Feed | None,
     begun: tuple[Callable[[Thread], Awaitable[bool]], ...],
 ) -> Coroutine[Any, Any, Ended]:
     settings, outer = call.settings, call.outer
     codec = partial(graph.codecs.of_events, graph.codec)  # as the run begins: another saver may be set while it runs
     feeds = () if feed is None else (feed,)
-    audience = Audience(shown=graph.shown, feeds=feeds, codec=codec, overhears=_overhears(), begun=begun)
+    audience = Audience(shown=graph.shown, feeds=feeds, codec=codec, overhears=_model_token_listener(), begun=begun)
     if outer is not None:
         stores, keeps = graph.checkpointer is not False, graph.checkpointer is True
         nested = NestedCall(outer, call.number, call.digest, graph.codecs.nested, stores=stores, keeps=keeps)
@@ -277,12 +277,12 @@ async def _run_joinable(graph: Definition, given: Any, settings: Settings, feed:
         graph.live.remove(settings.thread_id or "", feed, *failure)
 
 
-async def _rejoin(graph: Definition, call: _Call, feed: Feed, after: Cursor, pipe: Pipe) -> None:
+async def _rejoin(graph: Definition, call: _PreparedCall, feed: Feed, after: Cursor, pipe: Pipe) -> None:
     from .._runtime.streaming.replay import rejoin  # loaded when it is used
 
     saver, thread_id = graph.saver, call.settings.thread_id
     assert saver is not None and thread_id is not None  # checked when it was called
-    eager = _Call(call.settings.without_waiting(), None, 0)
+    eager = _PreparedCall(call.settings.without_waiting(), None, 0)
 
     async def resume(feed: Feed, begun: Callable[[Thread], Awaitable[bool]]) -> Ended:
         return await _run(graph, None, eager, feed, (begun,))
@@ -305,20 +305,20 @@ def _coercion_of(graph: Definition, part: Part) -> Callable[[Any], Any] | None:
     """What makes the schema's own object of an event that was stored."""
     for step in part.ns:
         if not step.isdigit():
-            found = graph.inside.stored.get(step.partition(":")[0])
+            found = graph.subgraph_index.stored.get(step.partition(":")[0])
             if found is None:
                 return None
             graph = found._definition
     return graph.coerce_state
 
 
-def _check_keeps(graph: Definition) -> None:
+def _require_checkpointer_for_events(graph: Definition) -> None:
     if graph.saver is None:
         raise ConfigError("keep_events=True keeps events with a thread, and the graph has no checkpointer of its own")
 
 
-def _check_return(graph: Definition, given: Any, after: str, version: Literal["v1", "v2"]) -> Cursor:
-    _check_keeps(graph)
+def _read_cursor(graph: Definition, given: Any, after: str, version: Literal["v1", "v2"]) -> Cursor:
+    _require_checkpointer_for_events(graph)
     if given is not None:
         raise ConfigError("after= comes back to a run, which has its input: pass None as input")
     if version != "v2":
@@ -333,7 +333,7 @@ def _channels(graph: Definition, output_keys: Names) -> str | tuple[str, ...]:
     return output_keys if isinstance(output_keys, str) else tuple(output_keys)
 
 
-def _result(value: Any, interrupts: tuple[Interrupt, ...]) -> Any:
+def _with_interrupts(value: Any, interrupts: tuple[Interrupt, ...]) -> Any:
     """What a call returns: its output, with the open questions in it."""
     if not interrupts:
         return value
@@ -341,7 +341,7 @@ def _result(value: Any, interrupts: tuple[Interrupt, ...]) -> Any:
     return {**value, INTERRUPT: asked} if isinstance(value, dict) else {INTERRUPT: asked}
 
 
-def _overhears() -> Callable[[StreamWriter], AbstractContextManager[None]] | None:
+def _model_token_listener() -> Callable[[StreamWriter], AbstractContextManager[None]] | None:
     """What makes langchain-core's models show what they say, where it is in use."""
     if "langchain_core" not in sys.modules:
         return None

@@ -19,7 +19,7 @@ from .._checks.options import (
     StreamedParts,
     StreamOptions,
     UpdateOptions,
-    given_to,
+    checked_options,
     takes,
 )
 from .._core.program import INPUT_MARK, SENDS
@@ -34,7 +34,7 @@ from . import calls, threads
 from .attributes import GraphAttributes
 from .definition import Definition
 from .drawing import Drawing
-from .sync_verbs import SyncFace
+from .sync_verbs import SyncVerbs
 
 __all__ = ["Graph", "PregelProtocol"]
 
@@ -71,7 +71,7 @@ class PregelProtocol(Protocol[InputT, OutputT]):
     ) -> RunnableConfig: ...
 
 
-class Graph(GraphAttributes, SyncFace[InputT, OutputT]):
+class Graph(GraphAttributes, SyncVerbs[InputT, OutputT]):
     """A compiled graph. It holds no state of a run: one serves concurrent runs on any thread and event loop.
 
     Made by `StateGraph.compile()` or `Pregel(...)`.
@@ -143,7 +143,7 @@ class Graph(GraphAttributes, SyncFace[InputT, OutputT]):
             Exception: what a node raised, with a note that names it; an `ExceptionGroup` in plan order when several
                 nodes of one superstep did. The thread can be resumed.
         """
-        return await calls.invoke(self._definition, input, config, given_to("ainvoke", InvokeOptions, options))
+        return await calls.invoke(self._definition, input, config, checked_options("ainvoke", InvokeOptions, options))
 
     @overload
     def astream(
@@ -182,7 +182,7 @@ class Graph(GraphAttributes, SyncFace[InputT, OutputT]):
             InvalidCursorError: `after` is no cursor, or one of another thread or branch.
             RecordedFailureError: the run that a reader came back to had failed.
         """
-        return calls.stream(self._definition, input, config, given_to("astream", StreamOptions, options))
+        return calls.stream(self._definition, input, config, checked_options("astream", StreamOptions, options))
 
     @takes(BatchOptions)
     async def abatch(
@@ -198,7 +198,7 @@ class Graph(GraphAttributes, SyncFace[InputT, OutputT]):
         Raises:
             Exception: the failure of the first input, in order, that failed; the other runs are cancelled.
         """
-        return await calls.batch(self.ainvoke, inputs, config, given_to("abatch", BatchOptions, options))
+        return await calls.batch(self.ainvoke, inputs, config, checked_options("abatch", BatchOptions, options))
 
     async def aget_state(self, config: Config, *, subgraphs: bool = False) -> StateSnapshot:
         """The state of a thread: at its head, or at the `checkpoint_id` that the config names.
@@ -270,7 +270,7 @@ class Graph(GraphAttributes, SyncFace[InputT, OutputT]):
             ThreadBusyError: a run owns the thread.
             PregelError: as `aget_state`. Nothing was stored, whatever is raised.
         """
-        given_to("aupdate_state", UpdateOptions, options)
+        checked_options("aupdate_state", UpdateOptions, options)
         return await self.abulk_update_state(config, [[StateUpdate(values, as_node, task_id)]], **options)
 
     @takes(UpdateOptions)
@@ -286,7 +286,7 @@ class Graph(GraphAttributes, SyncFace[InputT, OutputT]):
             ConfigError: there is nothing to update.
             PregelError: as `aupdate_state`.
         """
-        given_to("abulk_update_state", UpdateOptions, options)
+        checked_options("abulk_update_state", UpdateOptions, options)
         return await threads.update(self._definition, config, supersteps, options)
 
     async def aclear_cache(self, nodes: Sequence[str] | None = None) -> None:
@@ -375,7 +375,7 @@ class Graph(GraphAttributes, SyncFace[InputT, OutputT]):
             namespace: only this path, or what is inside it.
             recurse: those inside of those too; their paths are joined with "|".
         """
-        found = self._definition.inside.walk(namespace, recurse=recurse)
+        found = self._definition.subgraph_index.walk(namespace, recurse=recurse)
         return cast("Iterator[tuple[str, Graph[Any, Any]]]", found)
 
     async def aget_subgraphs(
@@ -398,11 +398,11 @@ class Graph(GraphAttributes, SyncFace[InputT, OutputT]):
             raise ConfigError(f"xray is True, False or a number of levels, not {xray!r}")
         return self._outline(()).expanded(xray)
 
-    def _outline(self, around: tuple[Graph[Any, Any], ...]) -> Drawing:
-        inside = (*around, self)
+    def _outline(self, enclosing: tuple[Graph[Any, Any], ...]) -> Drawing:
+        inside = (*enclosing, self)
         subgraphs = {
             name: cast("Graph[Any, Any]", graphs[0])._outline(inside)
-            for name, graphs in self._definition.inside.by_node.items()
+            for name, graphs in self._definition.subgraph_index.by_node.items()
             if graphs and not any(graphs[0] is one for one in inside)  # a graph may run itself
         }
         return self._drawing().with_marks(self._definition.options, subgraphs)

@@ -30,25 +30,25 @@ from ..types import RunnableConfig, StreamMode
 from .stored_types import codec_of, with_hints, with_runtime_types
 
 
-class Compiled:
+class HasDefinition:
     """A compiled graph, as the modules of this folder see it."""
 
     _definition: Definition
 
 
-class GraphsInside:
+class SubgraphIndex:
     """The graphs that the nodes of a program run, as far as the nodes' code names them."""
 
     def __init__(self, program: Program) -> None:
         self._program = program
 
     @cached_property
-    def by_node(self) -> dict[str, list[Compiled]]:
+    def by_node(self) -> dict[str, list[HasDefinition]]:
         """All of them. They are looked for once: it takes longer than a short run."""
-        return {name: list(reachable(node.call, Compiled)) for name, node in self._program.nodes.items()}
+        return {name: list(reachable(node.call, HasDefinition)) for name, node in self._program.nodes.items()}
 
     @property
-    def stored(self) -> dict[str, Compiled]:
+    def stored(self) -> dict[str, HasDefinition]:
         """By node, the first graph that stores its state."""
         stored = {
             name: [graph for graph in graphs if graph._definition.checkpointer is not False]
@@ -57,22 +57,22 @@ class GraphsInside:
         return {name: graphs[0] for name, graphs in stored.items() if graphs}
 
     def walk(
-        self, namespace: str | None, *, recurse: bool, around: tuple[GraphsInside, ...] = ()
-    ) -> Iterator[tuple[str, Compiled]]:
+        self, namespace: str | None, *, recurse: bool, enclosing: tuple[SubgraphIndex, ...] = ()
+    ) -> Iterator[tuple[str, HasDefinition]]:
         """Each graph with its path, as `Graph.get_subgraphs` gives them."""
-        around = (*around, self)
+        enclosing = (*enclosing, self)
         for name, graph in self.stored.items():
             if namespace is None or namespace == name:
                 yield name, graph
-            inner = graph._definition.inside
-            if any(inner is one for one in around):  # a graph may run itself
+            inner = graph._definition.subgraph_index
+            if any(inner is one for one in enclosing):  # a graph may run itself
                 continue
             if recurse and (namespace is None or namespace.startswith(f"{name}|")):
                 rest = None if namespace is None else namespace.removeprefix(f"{name}|")
-                for path, found in inner.walk(rest, recurse=True, around=around):
+                for path, found in inner.walk(rest, recurse=True, enclosing=enclosing):
                     yield f"{name}|{path}", found
 
-    def keeps(self) -> Mapping[str, bool]:
+    def keeps_state(self) -> Mapping[str, bool]:
         """By node, whether its graph keeps its state from call to call."""
         return {name: graph._definition.checkpointer is True for name, graph in self.stored.items()}
 
@@ -80,9 +80,9 @@ class GraphsInside:
 class Codecs:
     """What a graph's values are stored with where its own codec does not serve; made once of each codec."""
 
-    def __init__(self, hints: Sequence[Any], inside: GraphsInside) -> None:
+    def __init__(self, hints: Sequence[Any], subgraph_index: SubgraphIndex) -> None:
         self._hints = hints
-        self._inside = inside
+        self._subgraph_index = subgraph_index
         self._nested: tuple[Codec, Codec] | None = None
         self._of_events: tuple[Codec, Codec] | None = None
 
@@ -99,7 +99,7 @@ class Codecs:
         made = self._of_events
         if made is None or made[0] is not own:
             codec = own
-            for _, graph in self._inside.walk(None, recurse=True):
+            for _, graph in self._subgraph_index.walk(None, recurse=True):
                 codec = graph._definition.codecs.nested(codec)
             made = self._of_events = (own, codec)
         return made[1]
@@ -139,7 +139,7 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     stream_channels: str | tuple[str, ...]
     policies: NodePolicies
     own_policies: Mapping[str, NodePolicies]
-    inside: GraphsInside
+    subgraph_index: SubgraphIndex
     config: RunnableConfig
     read_context: Callable[[Any], Any] | None
     coerce_state: Callable[[Any], Any] | None
@@ -157,7 +157,7 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def shown(self) -> Shown:
         """How it shows itself in streams."""
-        return Shown(channels=self.stream_channels, coerce=self.coerce_state, inside=self.inside.keeps)
+        return Shown(channels=self.stream_channels, coerce=self.coerce_state, inside=self.subgraph_index.keeps_state)
 
     def with_checkpointer(self, checkpointer: BaseCheckpointSaver | bool | None) -> Self:
         """Raises `InvalidCheckpointerError`."""
@@ -177,7 +177,7 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         def renewed(node: Node) -> Node:
             if node.hidden:
                 return node
-            own = self.own_policies.get(node.name, NodePolicies()).over(policies)
+            own = self.own_policies.get(node.name, NodePolicies()).with_defaults(policies)
             handler = None if node.handler is None else structs.replace(node.handler, retry=policies.retry)
             return structs.replace(node, retry=own.retry, cache=own.cache, handler=handler)
 
@@ -209,14 +209,14 @@ def define(
     codec = codec_of(saver, hints)
     cache = checked_cache(options.get("cache"))
     world = options.get("world")
-    inside = GraphsInside(program)
+    subgraph_index = SubgraphIndex(program)
     return Definition(
         program=with_step_timeout(program, options),
         options=options_of_graph(program, options),
         hints=hints,
         checkpointer=saver,
         codec=codec,
-        codecs=Codecs(hints, inside),
+        codecs=Codecs(hints, subgraph_index),
         live=Live(),
         cache=cache,
         results=_results_of(cache, codec, hints),
@@ -225,7 +225,7 @@ def define(
         stream_channels=stream_channels,
         policies=policies,
         own_policies=own_policies or {},
-        inside=inside,
+        subgraph_index=subgraph_index,
         config={},
         read_context=read_context,
         coerce_state=coerce_state,

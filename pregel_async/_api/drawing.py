@@ -49,13 +49,13 @@ class Outline(msgspec.Struct, frozen=True, kw_only=True):
     groups: Mapping[str, tuple[str, ...]] = {}
 
 
-def arranged(nodes: Iterable[str], edges: Iterable[Edge]) -> tuple[Edge, ...]:
+def sort_edges(nodes: Iterable[str], edges: Iterable[Edge]) -> tuple[Edge, ...]:
     """Each edge once, in the order of the nodes."""
-    place = {name: index for index, name in enumerate(nodes)}
+    index = {name: index for index, name in enumerate(nodes)}
     return tuple(
         sorted(
             dict.fromkeys(edges),
-            key=lambda edge: (place[edge.source], place[edge.target], edge.conditional, edge.label or ""),
+            key=lambda edge: (index[edge.source], index[edge.target], edge.conditional, edge.label or ""),
         )
     )
 
@@ -148,7 +148,7 @@ def drawing(
     )
     return Drawing(
         nodes=tuple(shown),
-        edges=arranged(shown, edges),
+        edges=sort_edges(shown, edges),
         deferred=frozenset(deferred),
         interrupt_before=frozenset(interrupt_before),
         interrupt_after=frozenset(interrupt_after),

@@ -33,7 +33,7 @@ from ..types import COPY, END, INPUT, START, RunnableConfig, StateUpdate
 SPECIAL = (END, INPUT, COPY)
 
 
-def checked(supersteps: Sequence[Sequence[StateUpdate]]) -> list[list[StateUpdate]]:
+def check_updates(supersteps: Sequence[Sequence[StateUpdate]]) -> list[list[StateUpdate]]:
     """The updates of a call, by superstep.
 
     Raises:
@@ -71,7 +71,7 @@ class Editor:
             persistence=thread,
             config=config,
             options=options,
-            call=_no_calls,
+            call=_refuse_calls,
         )
 
     @property
@@ -96,11 +96,11 @@ class Editor:
             if self._fresh and first.as_node != INPUT:
                 self._board.step = -1  # as if an input had been there: the start is superstep 0
             if first.as_node == COPY:
-                await self._copy(first)
+                await self._copy_checkpoint(first)
             elif first.as_node == END:
-                await self._finish(first)
+                await self._finish_pending(first)
             elif first.as_node == INPUT:
-                await self._enter(first)
+                await self._apply_input(first)
             else:
                 await self._update(updates)
             self._fresh = False
@@ -114,15 +114,15 @@ class Editor:
     async def _update(self, updates: Sequence[StateUpdate]) -> None:
         pending = superstep.plan(self._program, self._board, self._scope)
         made: list[tuple[Task, list[Write]]] = []
-        besides = False  # somebody updates as a node that is not pending
+        forces_checkpoint = False  # somebody updates as a node that is not pending
         for update in updates:
             if update.as_node is None and update.values is None:
-                besides = True
+                forces_checkpoint = True
                 continue
             node = self._node(update.as_node)
             task = self._pending(pending, node, update.task_id)
             if task is None:
-                besides = True
+                forces_checkpoint = True
                 task = Task(node, self._board.step + 1, -1, self._scope)
             elif any(task is other for other, _ in made):
                 raise InvalidUpdateError(
@@ -138,12 +138,12 @@ class Editor:
         recorded = [(task, self._recorded(task)) for task in pending]
         left = [task for task, result in recorded if not isinstance(result, Finished)]
         leaves = any(isinstance(result, Finished) and result.leaves for _, result in recorded)
-        if leaves and besides:
+        if leaves and forces_checkpoint:
             raise InvalidUpdateError(
                 "the open superstep has a command for the graph around this one, with which this one ends when it goes "
                 "on: an update can be made as a node whose task is pending, or as END, which drops the command"
             )
-        if not besides and (left or leaves):
+        if not forces_checkpoint and (left or leaves):
             return  # the others stay pending, on the state that they were planned on
         done = [(task, result) for task, result in recorded if isinstance(result, Finished)]
         others = [(task, Finished(writes, own=len(writes))) for task, writes in made if task.index < 0]
@@ -214,7 +214,7 @@ class Editor:
             Unfinished(writes),
             natively_cancelled=NEVER_CANCELLED,
             contained=False,
-            record=_records_nothing,
+            record=_skip_record,
         )
         if isinstance(outcome, Failed):
             raise outcome.error
@@ -226,7 +226,7 @@ class Editor:
         validate = self._program.validate
         return writes if validate is None or not writes else validate(self._board.values, writes)
 
-    async def _finish(self, update: StateUpdate) -> None:
+    async def _finish_pending(self, update: StateUpdate) -> None:
         """All that is pending counts as done; what has a result keeps it."""
         if update.values is not None:
             raise InvalidUpdateError("an update as END takes all that is pending for done: it has no values")
@@ -248,7 +248,7 @@ class Editor:
         self._board.changed = sorted(changed)
         await self._thread.commit(self._board, tasks, outcomes, [], source="update", waits=True)
 
-    async def _enter(self, update: StateUpdate) -> None:
+    async def _apply_input(self, update: StateUpdate) -> None:
         writes = [(name, own(value)) for name, value in self._validated(self._program.read_input(update.values))]
         discarded = superstep.plan(self._program, self._board, self._scope)
         none: list[list[Write]] = [[] for _ in discarded]
@@ -257,17 +257,17 @@ class Editor:
         nothing: list[Outcome] = [Cancelled() for _ in discarded]
         await self._thread.commit(self._board, discarded, nothing, [], source="input", waits=True)
 
-    async def _copy(self, update: StateUpdate) -> None:
+    async def _copy_checkpoint(self, update: StateUpdate) -> None:
         if self._thread.board is None:
             raise InvalidUpdateError("there is no checkpoint to copy: nothing is stored of the thread")
         self._thread.copy_beside(self._board)
         values: Any = () if update.values is None else update.values
         if not isinstance(values, (list, tuple)):
-            raise _no_updates(values)
+            raise _invalid_copy_values(values)
         for each in values:
             more = StateUpdate(*each) if isinstance(each, (list, tuple)) and 2 <= len(each) <= 3 else each
             if not isinstance(more, StateUpdate):
-                raise _no_updates(more)
+                raise _invalid_copy_values(more)
             await self._update([more])
 
     async def _fold(
@@ -281,9 +281,9 @@ class Editor:
         changed: set[str] = set()
         if done and others:
             unfinished = structs.replace(program, finishing=())  # what was put off has yet to wait for the others
-            superstep.update(unfinished, board, *_apart(done), left=left, scope=self._scope)
+            superstep.update(unfinished, board, *_split(done), left=left, scope=self._scope)
             changed, left = set(board.changed), superstep.plan(program, board, self._scope)
-        superstep.update(program, board, *_apart(others or done), step=step, left=left, scope=self._scope)
+        superstep.update(program, board, *_split(others or done), step=step, left=left, scope=self._scope)
         board.changed = sorted(changed.union(board.changed))
         ran = done + others
         board.ran = tuple(task.node.name for task, _ in ran) or before
@@ -299,14 +299,14 @@ class Editor:
         )
 
 
-def _no_updates(given: object) -> InvalidUpdateError:
+def _invalid_copy_values(given: object) -> InvalidUpdateError:
     return InvalidUpdateError(
         f"an update as {COPY!r} has no values, or a list of updates for the copy, each (values, as_node), "
         f"not a {type(given).__name__}"
     )
 
 
-def _apart(ran: Sequence[tuple[Task, Finished]]) -> tuple[list[Task], list[list[Write]]]:
+def _split(ran: Sequence[tuple[Task, Finished]]) -> tuple[list[Task], list[list[Write]]]:
     return [task for task, _ in ran], [outcome.writes for _, outcome in ran]
 
 
@@ -336,7 +336,7 @@ async def edit(
         REGISTERED.reset(token)
 
 
-async def edit_inside(
+async def edit_subgraph(
     thread: Thread,
     root: Thread,
     updates: Sequence[Sequence[StateUpdate]],
@@ -365,30 +365,30 @@ async def edit_inside(
             the task that runs the graph has its result already, so that nothing would go on from the edit.
     """
     under_way = root.tip is not None and thread.parents.get("") == root.tip
-    kept = ":" not in thread.ns
-    stands = kept and not under_way and not (is_past and root.has_records)
-    if stands and root.has_records:
+    keeps_state = ":" not in thread.ns
+    needs_root_checkpoint = keeps_state and not under_way and not (is_past and root.has_records)
+    if needs_root_checkpoint and root.has_records:
         raise InvalidUpdateError(
             f"the state of {thread.ns!r} is at rest, and the graph around it is in the middle of a superstep: finish "
             "that first, or pass the config of an older snapshot of that state, which starts a branch there"
         )
 
-    if not kept:
-        await _check_goes_on(thread)
+    if not keeps_state:
+        await _check_not_finished(thread)
     asked = {question.id for question in thread.questions()}
 
-    async def tell_those_around() -> None:
+    async def update_enclosing_graphs() -> None:
         gone = asked - {question.id for question in thread.questions()}
         if gone:
-            await _withdraw(thread, gone)
-        if stands and root.board is not None and thread.tip is not None:
+            await _withdraw_questions(thread, gone)
+        if needs_root_checkpoint and root.board is not None and thread.tip is not None:
             root.hold.moved[thread.ns] = thread.tip
             await edit(root, [[StateUpdate(None)]], run_id, config, options, limit=limit)
 
-    await edit(thread, updates, run_id, config, options, limit=limit, then=tell_those_around)
+    await edit(thread, updates, run_id, config, options, limit=limit, then=update_enclosing_graphs)
 
 
-async def _check_goes_on(inside: Thread) -> None:
+async def _check_not_finished(inside: Thread) -> None:
     """Refuse to edit the state of a graph whose task, in the open superstep around it, has its result already.
 
     Raises:
@@ -407,7 +407,7 @@ async def _check_goes_on(inside: Thread) -> None:
                 )
 
 
-async def _withdraw(inside: Thread, ids: Collection[str]) -> None:
+async def _withdraw_questions(inside: Thread, ids: Collection[str]) -> None:
     """Take questions that are asked no more in a graph inside off the records of the tasks around it."""
     hold = inside.hold
     for ns, at in inside.parents.items():
@@ -423,11 +423,11 @@ async def _withdraw(inside: Thread, ids: Collection[str]) -> None:
             await hold.record(changed)
 
 
-async def _records_nothing(around: Around, task: Task, writes: list[Write]) -> None:
+async def _skip_record(around: Around, task: Task, writes: list[Write]) -> None:
     """An update is stored whole, after its routers have answered."""
 
 
-async def _no_calls(caller: Running, task: Task) -> Outcome:
+async def _refuse_calls(caller: Running, task: Task) -> Outcome:
     raise InvalidUpdateError(
         "a router called a task while a state was updated by hand: routers only look", node=task.node.name
     )

@@ -40,11 +40,11 @@ from .._runtime.streaming.modes.updates import as_update
 from ..errors import CheckpointNotFoundError
 from ..types import PregelTask, RunnableConfig, StateSnapshot, StateView, TaskFailure
 
-Place = tuple[Reader, CheckpointRow]
+StoredCheckpoint = tuple[Reader, CheckpointRow]
 """A stored checkpoint, and what can restore its state."""
 
 
-class Inner(Protocol):
+class Subgraph(Protocol):
     """A graph that a node runs."""
 
     @property
@@ -70,7 +70,7 @@ class StateReader:
         program: Program,
         saver: BaseCheckpointSaver,
         codec: Codec,
-        inner: Mapping[str, Inner],
+        inner: Mapping[str, Subgraph],
         *,
         complete: Callable[[Any], Any] | None = None,
     ) -> None:
@@ -117,7 +117,7 @@ class StateReader:
         limit: int | None,
     ) -> AsyncGenerator[StateSnapshot, None]:
         """Snapshots, newest first."""
-        known: dict[CheckpointId, list[Place]] = {}  # the children of each that close its superstep
+        known: dict[CheckpointId, list[StoredCheckpoint]] = {}  # the children of each that close its superstep
         left = limit
         # Filtered here and not by the saver: a checkpoint is told with what its child says of its tasks, shown or not.
         async with aclosing(walk(self._saver, thread_id, ns, before=before)) as rows:
@@ -132,15 +132,15 @@ class StateReader:
                     if not children and before is not None:
                         children = await self._children_of(thread_id, ns, row.checkpoint_id)
                     left = None if left is None else left - 1
-                    place = (reader, row)
+                    stored = (reader, row)
                     if self._inner:  # where these stand is asked of storage
-                        yield await self._snapshot(place, records, children, False)
+                        yield await self._snapshot(stored, records, children, False)
                     else:
-                        yield self._of(place, partial(self._shown, place, records, children))
+                        yield self._to_snapshot(stored, partial(self._decode_view, stored, records, children))
 
-    async def _children_of(self, thread_id: str, ns: str, at: CheckpointId) -> list[Place]:
+    async def _children_of(self, thread_id: str, ns: str, at: CheckpointId) -> list[StoredCheckpoint]:
         """The checkpoints that close the superstep after this one, one for each branch from here, newest first."""
-        found: list[Place] = []
+        found: list[StoredCheckpoint] = []
         async with aclosing(walk(self._saver, thread_id, ns)) as rows:
             async for header, reader, _ in rows:
                 if header.parent_id == at and _closes(reader.rows[header.checkpoint_id]):
@@ -150,27 +150,31 @@ class StateReader:
         return found
 
     async def _snapshot(
-        self, place: Place, records: Sequence[TaskRecord], children: Sequence[Place], subgraphs: bool
+        self,
+        stored: StoredCheckpoint,
+        records: Sequence[TaskRecord],
+        children: Sequence[StoredCheckpoint],
+        subgraphs: bool,
     ) -> StateSnapshot:
         """One that is decoded, with where the graphs inside stand."""
-        view, planned = self._view(place, records, children)
+        view, planned = self._view_with_tasks(stored, records, children)
         if self._inner:
             inside = [
                 structs.replace(
-                    told,
+                    shown,
                     state=await self._state_inside(
-                        place, task, whole=subgraphs and not finished and told.result is None
+                        stored, task, whole=subgraphs and not finished and shown.result is None
                     ),
                 )
                 if task.node.name in self._inner
-                else told
-                for task, told, finished in planned
+                else shown
+                for task, shown, finished in planned
             ]
             view = structs.replace(view, tasks=_sends_first(inside))
-        return self._of(place, view)
+        return self._to_snapshot(stored, view)
 
-    def _of(self, place: Place, view: StateView | Callable[[], StateView]) -> StateSnapshot:
-        reader, row = place
+    def _to_snapshot(self, stored: StoredCheckpoint, view: StateView | Callable[[], StateView]) -> StateSnapshot:
+        reader, row = stored
         thread_id, around = reader.thread_id, parents_of(row)
         before = row.parent_id
         return StateSnapshot.of(
@@ -180,18 +184,20 @@ class StateReader:
             parent_config=None if before is None else config_of(thread_id, row.ns, before, around),
         )
 
-    def _shown(self, place: Place, records: Sequence[TaskRecord], children: Sequence[Place]) -> StateView:
-        return self._view(place, records, children)[0]
+    def _decode_view(
+        self, stored: StoredCheckpoint, records: Sequence[TaskRecord], children: Sequence[StoredCheckpoint]
+    ) -> StateView:
+        return self._view_with_tasks(stored, records, children)[0]
 
-    def _view(
-        self, place: Place, records: Sequence[TaskRecord], children: Sequence[Place]
+    def _view_with_tasks(
+        self, stored: StoredCheckpoint, records: Sequence[TaskRecord], children: Sequence[StoredCheckpoint]
     ) -> tuple[StateView, list[tuple[Task, PregelTask, bool]]]:
         """What a checkpoint says; and each task that is planned there, as it is shown, and whether it has finished.
 
         Args:
             children: the checkpoints that close the superstep after it.
         """
-        reader, row = place
+        reader, row = stored
         program, thread_id = self._program, reader.thread_id
         state = reader.state(row.checkpoint_id)
         board = restore(program, state, row.step, self._codec, thread_id=thread_id)
@@ -211,7 +217,7 @@ class StateReader:
         followed = bool(children) or row.metadata.get(FOLLOWED) == CLOSED
         closed = followed or all(finished for _, _, finished in planned)
         failed = entries.get(SUPERSTEP)
-        tasks = _sends_first([told for _, told, _ in planned])
+        tasks = _sends_first([shown for _, shown, _ in planned])
         values = board.show(program.shown)
         if self._complete is not None and not any(task.node.hidden for task, _, _ in planned):  # else it is only begun
             values = self._complete(values)
@@ -220,9 +226,9 @@ class StateReader:
             next=superstep.names_of([task for task, _, finished in planned if closed or not finished]),
             created_at=timestamp(state.ts),
             tasks=tasks,
-            interrupts=tuple([question for told in tasks for question in told.interrupts]),
+            interrupts=tuple([question for shown in tasks for question in shown.interrupts]),
             error=None if failed is None or failed.error is None else TaskFailure(*failed.error),
-            spent=of_text(state.spent) if followed else _spent(state, entries),
+            spent=of_text(state.spent) if followed else _spent_so_far(state, entries),
             unknown=unknown_values(program, state, self._codec),
         )
         return view, planned
@@ -233,7 +239,7 @@ class StateReader:
         by: Task,
         entry: TaskEntry | None,
         entries: Mapping[TaskId, TaskEntry],
-        children: Sequence[Place],
+        children: Sequence[StoredCheckpoint],
     ) -> PregelTask:
         """A planned task, with what is recorded of it: by itself, or by a checkpoint that closed its superstep. (That
         of another branch may know nothing of it: a new input discards what is pending, an update puts it off.)
@@ -260,9 +266,11 @@ class StateReader:
         asked = () if entry is None else tuple(open_questions(entry, self._codec))
         return PregelTask(id=task.id, name=task.node.name, path=task.path, error=error, interrupts=asked, result=result)
 
-    async def _state_inside(self, place: Place, task: Task, *, whole: bool) -> RunnableConfig | StateSnapshot | None:
+    async def _state_inside(
+        self, stored: StoredCheckpoint, task: Task, *, whole: bool
+    ) -> RunnableConfig | StateSnapshot | None:
         """Where the state of the graph stands that a task runs, or that state; None when the task has not run it."""
-        reader, row = place
+        reader, row = stored
         inner = self._inner[task.node.name]
         ns = namespace_of(row.ns, task, keeps=inner.keeps)
         found = await made_on(
@@ -280,7 +288,7 @@ class StateReader:
         known = [write for write in written if not is_unknown(self._program, write[0])]
         return [(name, self._codec.decode(data, channel=name)) for name, data in known]
 
-    def _closed_writes(self, task: Task, child: Place) -> list[Write] | None:
+    def _closed_writes(self, task: Task, child: StoredCheckpoint) -> list[Write] | None:
         reader, row = child
         written = reader.result(row.checkpoint_id, task.id)
         if written is None:
@@ -296,7 +304,7 @@ def _entry_of(task: Task, entries: Mapping[TaskId, TaskEntry]) -> tuple[Task, Ta
     return (task, entry) if by is None else (by, entries.get(by.id))
 
 
-def _spent(state: State, entries: Mapping[TaskId, TaskEntry]) -> Amounts:
+def _spent_so_far(state: State, entries: Mapping[TaskId, TaskEntry]) -> Amounts:
     """What a branch has spent, with what the tasks of the superstep that is open have."""
     amounts = [state.spent, *[entry.spent for entry in entries.values()], *[each[2] for each in inside_of(entries)]]
     return total_of(map(of_text, amounts))
@@ -308,4 +316,4 @@ def _closes(row: CheckpointRow) -> bool:
 
 
 def _sends_first(tasks: Sequence[PregelTask]) -> tuple[PregelTask, ...]:
-    return tuple(sorted(tasks, key=lambda told: told.path[0] != PUSH))
+    return tuple(sorted(tasks, key=lambda shown: shown.path[0] != PUSH))

@@ -25,7 +25,7 @@ from .._checks.options import (
     StreamedParts,
     StreamOptions,
     UpdateOptions,
-    given_to,
+    checked_options,
     takes,
 )
 from .._runtime.observing.error_text import with_notes
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from .._runtime.sync.background_portal import Portal, WorkerLoop  # a program with an event loop needs no other
     from .._runtime.sync.blocked_loop import WaitingThread
 
-__all__ = ["SyncFace", "SyncStream", "open_sync"]
+__all__ = ["SyncStream", "SyncVerbs", "open_sync"]
 
 InputT = TypeVar("InputT", contravariant=True)
 OutputT = TypeVar("OutputT", covariant=True)
@@ -48,7 +48,7 @@ U = TypeVar("U")
 T_co = TypeVar("T_co", covariant=True)
 
 
-class SyncFace(Generic[InputT, OutputT]):
+class SyncVerbs(Generic[InputT, OutputT]):
     """What a graph can do for callers that do not await: the async verbs, each by its name without the `a`.
 
     Arguments, results and exceptions are those of the async verb. On Ctrl-C, the run is cancelled and has ended before
@@ -89,7 +89,7 @@ class SyncFace(Generic[InputT, OutputT]):
     @takes(InvokeOptions)
     def invoke(self, input: Any, config: Config | None = None, **options: Any) -> Any:
         """Run to the end, or to where the run pauses, and return the output: `ainvoke`, waited for."""
-        return _wait(self.world, self.ainvoke, input, config, **given_to("invoke", InvokeOptions, options))
+        return _run_verb(self.world, self.ainvoke, input, config, **checked_options("invoke", InvokeOptions, options))
 
     @overload
     def stream(
@@ -112,7 +112,7 @@ class SyncFace(Generic[InputT, OutputT]):
         from .._runtime.sync.background_portal import check_thread
 
         check_thread("stream()", _ASTREAM)
-        source: GraphStream[Any] = self.astream(input, config, **given_to("stream", StreamOptions, options))
+        source: GraphStream[Any] = self.astream(input, config, **checked_options("stream", StreamOptions, options))
         return SyncStream(source, "stream()", _ASTREAM, self.world)
 
     @takes(BatchOptions)
@@ -120,11 +120,11 @@ class SyncFace(Generic[InputT, OutputT]):
         self, inputs: Sequence[InputT], config: Config | Sequence[Config] | None = None, **options: Unpack[BatchOptions]
     ) -> list[OutputT]:
         """Run once per input, concurrently: `abatch`, waited for."""
-        return _wait(self.world, self.abatch, inputs, config, **given_to("batch", BatchOptions, options))
+        return _run_verb(self.world, self.abatch, inputs, config, **checked_options("batch", BatchOptions, options))
 
     def get_state(self, config: Config, *, subgraphs: bool = False) -> StateSnapshot:
         """The state of a thread: `aget_state`, waited for."""
-        return _wait(self.world, self.aget_state, config, subgraphs=subgraphs)
+        return _run_verb(self.world, self.aget_state, config, subgraphs=subgraphs)
 
     def get_state_history(
         self,
@@ -152,51 +152,49 @@ class SyncFace(Generic[InputT, OutputT]):
         **options: Unpack[UpdateOptions],
     ) -> RunnableConfig:
         """Write to a thread's state: `aupdate_state`, waited for."""
-        given_to("update_state", UpdateOptions, options)
-        return _wait(self.world, self.aupdate_state, config, values, as_node, task_id, **options)
+        checked_options("update_state", UpdateOptions, options)
+        return _run_verb(self.world, self.aupdate_state, config, values, as_node, task_id, **options)
 
     @takes(UpdateOptions)
     def bulk_update_state(
         self, config: Config, supersteps: Sequence[Sequence[StateUpdate]], **options: Unpack[UpdateOptions]
     ) -> RunnableConfig:
         """Write several supersteps to a thread's state: `abulk_update_state`, waited for."""
-        given_to("bulk_update_state", UpdateOptions, options)
-        return _wait(self.world, self.abulk_update_state, config, supersteps, **options)
+        checked_options("bulk_update_state", UpdateOptions, options)
+        return _run_verb(self.world, self.abulk_update_state, config, supersteps, **options)
 
     def clear_cache(self, nodes: Sequence[str] | None = None) -> None:
         """Forget kept results of nodes: `aclear_cache`, waited for."""
-        return _wait(self.world, self.aclear_cache, nodes)
+        return _run_verb(self.world, self.aclear_cache, nodes)
 
 
 _ASTREAM = "async with graph.astream(...) as chunks"
 _AHISTORY = "async for snapshot in graph.aget_state_history(...)"
 
 
-def _wait(world: World, twin: Callable[..., Coroutine[Any, Any, T]], *args: Any, **kwargs: Any) -> T:
+def _run_verb(world: World, verb: Callable[..., Coroutine[Any, Any, T]], *args: Any, **kwargs: Any) -> T:
     """Run a graph's async verb where the calling thread's coroutines run, and wait for it."""
-    return wait_for_twin("graph", world, twin, *args, **kwargs)
+    return run_blocking("graph", world, verb, *args, **kwargs)
 
 
-def wait_for_twin(
-    whose: str, world: World, twin: Callable[..., Coroutine[Any, Any, T]], *args: Any, **kwargs: Any
-) -> T:
+def run_blocking(owner: str, world: World, verb: Callable[..., Coroutine[Any, Any, T]], *args: Any, **kwargs: Any) -> T:
     """Run an async verb where the calling thread's coroutines run, and wait for it.
 
     Args:
         whose: the object that has the verb, as a reader of an error would write it.
     """
-    name = twin.__name__
+    name = verb.__name__
     from .._runtime.sync.background_portal import here
     from .._runtime.sync.blocked_loop import blocked_loop, watched
 
-    called, instead = f"{name[1:]}()", f"await {whose}.{name}(...)"
+    called, instead = f"{name[1:]}()", f"await {owner}.{name}(...)"
     where = here(called, instead)
     blocked = blocked_loop(called, instead, loop=watched(world))
     with in_order_of(CURRENT.get()):
-        return where.call(partial(twin, *args, **kwargs), blocked=blocked)
+        return where.call(partial(verb, *args, **kwargs), blocked=blocked)
 
 
-class Source(Protocol[T_co]):
+class AsyncSource(Protocol[T_co]):
     """What is read: a `GraphStream` or an async generator."""
 
     def __anext__(self) -> Coroutine[Any, Any, T_co]: ...
@@ -218,9 +216,9 @@ class SyncStream(Iterator[T]):
         cursor, status: of a graph's stream: as those of `GraphStream`. None for other streams.
     """
 
-    def __init__(self, source: Source[T], called: str, instead: str, world: World) -> None:
-        self._source: Source[T] | None = source
-        self._home: Portal | WorkerLoop | None = None
+    def __init__(self, source: AsyncSource[T], called: str, instead: str, world: World) -> None:
+        self._source: AsyncSource[T] | None = source
+        self._portal: Portal | WorkerLoop | None = None
         self._called = called
         self._instead = instead
         self._world = world
@@ -243,7 +241,7 @@ class SyncStream(Iterator[T]):
         if source is None:
             raise StopIteration
         try:
-            home, blocked = self._at()
+            home, blocked = self._resolve_loop()
             return home.call(source.__anext__, blocked=blocked)
         except StopAsyncIteration:
             self._source = None
@@ -263,7 +261,7 @@ class SyncStream(Iterator[T]):
         source = self._source
         if source is None:
             return
-        at = None if self._home is None else self._at(closes=True)
+        at = None if self._portal is None else self._resolve_loop(closes=True)
         self._source = None
         if at is not None:
             home, blocked = at
@@ -287,7 +285,7 @@ class SyncStream(Iterator[T]):
         if isinstance(source, GraphStream):
             source.drop("Use 'with graph.stream(...) as chunks', or call close().")
 
-    def _at(self, *, closes: bool = False) -> tuple[Portal | WorkerLoop, WaitingThread]:
+    def _resolve_loop(self, *, closes: bool = False) -> tuple[Portal | WorkerLoop, WaitingThread]:
         """Return where the source lives, which the first read decides, and the loop that this read blocks, if any.
 
         Of one stream, the first read that blocks a loop warns of it. A close does not: where warnings are errors, the
@@ -296,14 +294,14 @@ class SyncStream(Iterator[T]):
         from .._runtime.sync.background_portal import ELSEWHERE, WorkerLoop, here
         from .._runtime.sync.blocked_loop import BlockedLoop, blocked_loop, watched
 
-        now, home = here(self._called, self._instead), self._home
+        now, home = here(self._called, self._instead), self._portal
         # Nodes that are at work already were not seen to begin: then a blocked loop is not watched.
         loop = watched(self._world) if home is None else BlockedLoop
         blocked = blocked_loop(self._called, self._instead, loop=loop, warns=not closes and self._blocked is None)
         if blocked.blocks:
             blocked = self._blocked = self._blocked or blocked
         if home is None:
-            self._home = home = now
+            self._portal = home = now
             running = CURRENT.get()
             if running is not None and self._source is not None:
                 running.fence.keep(self._source)

@@ -25,11 +25,11 @@ from .._runtime.tasks.run_options import RunOptions
 from ..errors import ConfigError, InvalidUpdateError, SubgraphNotFoundError
 from ..types import Config, RunnableConfig, StateSnapshot, StateUpdate
 from .definition import Definition
-from .editing import checked, edit, edit_inside
+from .editing import check_updates, edit, edit_subgraph
 from .state import StateReader
 
 
-class _Place(msgspec.Struct, frozen=True):
+class _StateAddress(msgspec.Struct, frozen=True):
     """What a config addresses.
 
     Attributes:
@@ -45,7 +45,7 @@ class _Place(msgspec.Struct, frozen=True):
     at: CheckpointId | None
 
 
-def _find(graph: Definition, config: Config) -> _Place:
+def _resolve(graph: Definition, config: Config) -> _StateAddress:
     """Find what a config addresses. Raises `ConfigError`, `SubgraphNotFoundError`."""
     saver, codec = graph.saver, graph.codec
     if saver is None or codec is None:
@@ -57,7 +57,7 @@ def _find(graph: Definition, config: Config) -> _Place:
         if part.isdigit():  # the how-manieth graph that one task ran
             continue
         name = part.partition(":")[0]
-        inner = graph.inside.stored.get(name)
+        inner = graph.subgraph_index.stored.get(name)
         if inner is None:
             raise SubgraphNotFoundError(
                 f"checkpoint_ns {ns!r} names node {name!r}, and graph {graph.name!r} has no node of that name that "
@@ -65,14 +65,14 @@ def _find(graph: Definition, config: Config) -> _Place:
             )
         graph = inner._definition
         codec = graph.codecs.nested(codec)
-    return _Place(graph, saver, codec, thread_id, ns, at)
+    return _StateAddress(graph, saver, codec, thread_id, ns, at)
 
 
 async def latest(graph: Definition, config: Config, *, subgraphs: bool) -> StateSnapshot:
     """See `Graph.aget_state`."""
-    place = _find(graph, config)
-    return await _reader(place.graph, place.saver, place.codec).latest(
-        place.thread_id, place.ns, place.at, subgraphs=subgraphs
+    target = _resolve(graph, config)
+    return await _reader(target.graph, target.saver, target.codec).latest(
+        target.thread_id, target.ns, target.at, subgraphs=subgraphs
     )
 
 
@@ -80,24 +80,24 @@ async def history(
     graph: Definition, config: Config, *, filter: Mapping[str, Any] | None, before: Config | None, limit: int | None
 ) -> AsyncIterator[StateSnapshot]:
     """See `Graph.aget_state_history`."""
-    place = _find(graph, config)
-    reader = _reader(place.graph, place.saver, place.codec)
+    target = _resolve(graph, config)
+    reader = _reader(target.graph, target.saver, target.codec)
     bound = None if before is None else address(before)[2]
-    for named in (place.at, bound):
+    for named in (target.at, bound):
         if named is not None:
-            await reader.require(place.thread_id, place.ns, named)
-    snapshots = reader.history(place.thread_id, place.ns, place.at, filter=filter, before=bound, limit=limit)
+            await reader.require(target.thread_id, target.ns, named)
+    snapshots = reader.history(target.thread_id, target.ns, target.at, filter=filter, before=bound, limit=limit)
     async with aclosing(snapshots):
         async for snapshot in snapshots:
             yield snapshot
 
 
 def _reader(graph: Definition, saver: BaseCheckpointSaver, codec: Codec) -> StateReader:
-    inner = {name: _Inner(found._definition) for name, found in graph.inside.stored.items()}
+    inner = {name: _DefinedSubgraph(found._definition) for name, found in graph.subgraph_index.stored.items()}
     return StateReader(graph.program, saver, codec, inner, complete=graph.complete_state)
 
 
-class _Inner:
+class _DefinedSubgraph:
     """A graph inside another, as `StateReader` asks for it."""
 
     def __init__(self, graph: Definition) -> None:
@@ -112,10 +112,10 @@ async def update(
     root: Definition, config: Config, supersteps: Sequence[Sequence[StateUpdate]], given: UpdateOptions
 ) -> RunnableConfig:
     """See `Graph.abulk_update_state`."""
-    updates = checked(supersteps)
+    updates = check_updates(supersteps)
     on_conflict = check_on_conflict(given)
-    place = _find(root, config)
-    graph, thread_id, ns, at = place.graph, place.thread_id, place.ns, place.at
+    target = _resolve(root, config)
+    graph, thread_id, ns, at = target.graph, target.thread_id, target.ns, target.at
     merged = merge_configs(root.config, config)
     settings = settings_of(without_address(merged), RunOptions(), stored=False, nested=True)
     run_id = settings.run_id or root.world.new_id()
@@ -125,14 +125,14 @@ async def update(
     async def write(saver: BaseCheckpointSaver) -> RunnableConfig:
         async with await Hold.take(saver, root.world, thread_id, on_conflict) as hold:
             hold.metadata = settings.thread_metadata
-            thread = await Thread.open(hold, place.codec, graph.program, ns=ns, at=at, metadata=metadata)
+            thread = await Thread.open(hold, target.codec, graph.program, ns=ns, at=at, metadata=metadata)
             if ns:
                 if thread.board is None:
                     raise InvalidUpdateError(f"nothing is stored in namespace {ns!r} of thread {thread_id!r} to update")
                 assert root.codec is not None  # what `_find` has asked
                 outer = await Thread.open(hold, root.codec, root.program, metadata=metadata)
                 is_past = at is not None and at != hold.tips.get(ns)
-                await edit_inside(
+                await edit_subgraph(
                     thread, outer, updates, run_id, merged, options, limit=settings.limit, is_past=is_past
                 )
             else:
@@ -140,7 +140,7 @@ async def update(
         return config_of(thread_id, ns, thread.tip, thread.parents)
 
     if not root.options.observers:
-        return await write(place.saver)
+        return await write(target.saver)
     started = UpdateStarted(
         run_id=run_id,
         thread_id=thread_id,
@@ -150,4 +150,4 @@ async def update(
         updates=sum(len(superstep) for superstep in updates),
     )
     observed = ObservedUpdate(Observers(root.options.observers, root.world), started)
-    return await observed.over(lambda: write(measured(place.saver, observed, waits=on_conflict == "wait")))
+    return await observed.over(lambda: write(measured(target.saver, observed, waits=on_conflict == "wait")))

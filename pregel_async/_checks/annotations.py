@@ -26,7 +26,7 @@ from .._core.fits import is_typed_dict
 from ..errors import GraphValidationError
 
 # ReadOnly is in typing from Python 3.13 on, and in typing_extensions before, which need not be installed.
-_SAYS_NOTHING_OF_THE_VALUE = ("Required", "NotRequired", "ReadOnly")
+_KEY_QUALIFIERS = ("Required", "NotRequired", "ReadOnly")
 
 
 def has_fields(kind: Any) -> bool:
@@ -63,10 +63,10 @@ def looks_undecorated(kind: Any) -> bool:
         return False
     if issubclass(kind, (tuple, Enum)):
         return False
-    return any(not _is_of_the_class(hint) for hint in inspect.get_annotations(kind).values())
+    return any(not _is_class_variable(hint) for hint in inspect.get_annotations(kind).values())
 
 
-def _is_of_the_class(hint: object) -> bool:
+def _is_class_variable(hint: object) -> bool:
     """Whether an annotation, a postponed one too, says ClassVar."""
     class_variable: object = ClassVar
     if isinstance(hint, str):
@@ -80,7 +80,7 @@ def class_of(kind: Any) -> Any:
     return origin if isinstance(origin, type) else kind
 
 
-def aliased(kind: Any) -> Any:
+def resolve_alias(kind: Any) -> Any:
     """What a `type X = ...` stands for."""
     try:
         while is_alias(kind):
@@ -95,9 +95,9 @@ def is_alias(kind: Any) -> bool:
     return type(kind).__name__ == "TypeAliasType"  # typing has it from Python 3.12 on, typing_extensions before
 
 
-def value_of(hint: Any) -> Any:
+def without_qualifiers(hint: Any) -> Any:
     """An annotation without what says something of its key: `Required[T]` is T."""
-    while getattr(get_origin(hint), "_name", None) in _SAYS_NOTHING_OF_THE_VALUE:
+    while getattr(get_origin(hint), "_name", None) in _KEY_QUALIFIERS:
         hint = get_args(hint)[0]
     return hint
 
@@ -129,7 +129,7 @@ def fields_of(kind: Any) -> dict[str, Any]:
     """
     cls = class_of(kind)
     try:
-        hints = _filled(kind)
+        hints = _resolved_hints(kind)
     except NameError as error:
         raise GraphValidationError(
             f"an annotation of {cls.__qualname__} cannot be resolved ({error}). "
@@ -146,7 +146,7 @@ def fields_of(kind: Any) -> dict[str, Any]:
     return {name: hints[name] for name in names if name in hints}
 
 
-def _filled(kind: Any) -> dict[str, Any]:
+def _resolved_hints(kind: Any) -> dict[str, Any]:
     """All annotations of a class. Its own type parameters become the arguments that it is given, and those of a base
     the arguments that it gives to that base; what nobody has given stays."""
     cls = class_of(kind)
@@ -157,8 +157,8 @@ def _filled(kind: Any) -> dict[str, Any]:
         if has_fields(base):
             plain = get_type_hints(class_of(base), include_extras=True)
             # What does not equal it is declared anew by the class.
-            inherited |= {name: hint for name, hint in _filled(base).items() if hints.get(name) == plain[name]}
-    return {name: _substituted(inherited.get(name, hint), arguments) for name, hint in hints.items()}
+            inherited |= {name: hint for name, hint in _resolved_hints(base).items() if hints.get(name) == plain[name]}
+    return {name: _substitute(inherited.get(name, hint), arguments) for name, hint in hints.items()}
 
 
 def _arguments(kind: Any) -> dict[Any, Any]:
@@ -169,7 +169,7 @@ def _arguments(kind: Any) -> dict[Any, Any]:
     return dict(zip(getattr(class_of(kind), "__parameters__", ()), get_args(kind), strict=False))
 
 
-def _substituted(hint: Any, arguments: Mapping[Any, Any]) -> Any:
+def _substitute(hint: Any, arguments: Mapping[Any, Any]) -> Any:
     generic: Any = hint
     if isinstance(hint, TypeVar):
         return arguments.get(hint, hint)

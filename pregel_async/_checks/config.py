@@ -71,7 +71,7 @@ def _checked(given: Config) -> Mapping[str, Any]:
     return {key: value for key, value in config.items() if value is not None or key == "max_concurrency"}
 
 
-def _count(config: Mapping[str, Any], key: str) -> int | None:
+def _positive_int(config: Mapping[str, Any], key: str) -> int | None:
     value = config.get(key)
     if value is None:
         return None
@@ -80,7 +80,7 @@ def _count(config: Mapping[str, Any], key: str) -> int | None:
     return value
 
 
-def _text(value: str, what: str) -> None:
+def _check_text(value: str, what: str) -> None:
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -106,7 +106,7 @@ def check_thread_id(given: object) -> str:
     thread_id = str(given)
     if not thread_id:
         raise ConfigError("thread_id is empty")
-    _text(thread_id, "thread_id")
+    _check_text(thread_id, "thread_id")
     return thread_id
 
 
@@ -119,8 +119,8 @@ def address_of(config: Mapping[str, Any]) -> tuple[str | None, str, CheckpointId
     ns, checkpoint_id = configurable.get("checkpoint_ns", ""), configurable.get("checkpoint_id")
     if not isinstance(ns, str) or not (checkpoint_id is None or isinstance(checkpoint_id, str)):
         raise ConfigError("checkpoint_ns and checkpoint_id are strings")
-    _text(ns, "checkpoint_ns")
-    _text(checkpoint_id or "", "checkpoint_id")
+    _check_text(ns, "checkpoint_ns")
+    _check_text(checkpoint_id or "", "checkpoint_id")
     return thread_id, ns, None if checkpoint_id is None else CheckpointId(checkpoint_id)
 
 
@@ -138,20 +138,20 @@ def is_elsewhere(config: RunnableConfig, here: RunnableConfig) -> bool:
     )
 
 
-def _journey(
+def _read_checkpoint_map(
     config: Mapping[str, Any], ns: str, at: CheckpointId | None
 ) -> tuple[CheckpointId, dict[str, CheckpointId]]:
     """The root's checkpoint, and those of the graphs inside, that the config of a subgraph's state addresses."""
-    places = config.get("configurable", {}).get("checkpoint_map")
-    if at is None or not isinstance(places, Mapping) or "" not in places:
+    checkpoint_map = config.get("configurable", {}).get("checkpoint_map")
+    if at is None or not isinstance(checkpoint_map, Mapping) or "" not in checkpoint_map:
         raise ConfigError(
             f"checkpoint_ns {ns!r} addresses a subgraph's state: to go on from there, pass the whole config of a "
             "snapshot of it, which has a checkpoint_id and a checkpoint_map"
         )
-    if not all(isinstance(each, str) for place in places.items() for each in place):
+    if not all(isinstance(each, str) for place in checkpoint_map.items() for each in place):
         raise ConfigError("checkpoint_map maps namespaces to ids of checkpoints, which are strings")
-    inside = {str(key): CheckpointId(value) for key, value in places.items() if key}
-    return CheckpointId(places[""]), {**inside, ns: at}
+    inside = {str(key): CheckpointId(value) for key, value in checkpoint_map.items() if key}
+    return CheckpointId(checkpoint_map[""]), {**inside, ns: at}
 
 
 def _metadata(config: RunnableConfig) -> dict[str, Any]:
@@ -160,17 +160,17 @@ def _metadata(config: RunnableConfig) -> dict[str, Any]:
     own = {key: value for key, value in config.get("configurable", {}).items() if key not in _ADDRESS}
     shown: dict[str, Any] = {**own, **config.get("metadata", {}), "run_id": config.get("run_id") or ""}
     for key, value in shown.items():
-        _text(f"{key}: {value}" if isinstance(value, str) else str(key), "metadata or a configurable")
+        _check_text(f"{key}: {value}" if isinstance(value, str) else str(key), "metadata or a configurable")
         if isinstance(value, float) and not math.isfinite(value):
             raise ConfigError(f"metadata {key!r} is {value}, which cannot be stored")
-    stored = _stored_part(shown)
+    stored = _storable_metadata(shown)
     known = shown.get(RUN)
     if isinstance(known, dict):
         stored[RUN] = known
     return stored
 
 
-def _stored_part(given: Mapping[str, Any]) -> dict[str, Any]:
+def _storable_metadata(given: Mapping[str, Any]) -> dict[str, Any]:
     return {
         plain_name(key): plain
         for key, value in given.items()
@@ -197,7 +197,7 @@ def settings_of(
         )
     travels: dict[str, CheckpointId] = {}
     if ns and not nested:
-        checkpoint_id, travels = _journey(config, ns, checkpoint_id)
+        checkpoint_id, travels = _read_checkpoint_map(config, ns, checkpoint_id)
     metadata = _metadata(config) if config else {}
     given = config.get("metadata")
     return Settings(
@@ -206,10 +206,10 @@ def settings_of(
         at=checkpoint_id,
         travels=travels,
         run_id=config.get("run_id"),
-        limit=_count(config, "recursion_limit") or DEFAULT_RECURSION_LIMIT,
-        max_concurrency=_count(config, "max_concurrency"),
+        limit=_positive_int(config, "recursion_limit") or DEFAULT_RECURSION_LIMIT,
+        max_concurrency=_positive_int(config, "max_concurrency"),
         metadata=metadata,
         config=config,
         results=results,
-        thread_metadata=_stored_part(given) if given else {},
+        thread_metadata=_storable_metadata(given) if given else {},
     )

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 
 from .._core.fits import fits, is_typed_dict
 from ..errors import GraphValidationError, InvalidContextError
-from .annotations import aliased, class_of, fields_of, has_fields, is_model, is_type, named, value_of
+from .annotations import class_of, fields_of, has_fields, is_model, is_type, named, resolve_alias, without_qualifiers
 from .value_columns import required_fields
 
 
@@ -35,27 +35,27 @@ def context_reader(schema: Any) -> Callable[[Any], Any]:
         GraphValidationError: the schema is no type, or an annotation of it cannot be resolved.
     """
     if schema is None:
-        return _as_it_is
-    kind = aliased(schema)
+        return _unchanged
+    kind = resolve_alias(schema)
     if not is_type(kind):
         raise GraphValidationError(f"the context schema is a class or another type, and {schema!r} is none")
     if has_fields(kind):
         fields_of(kind)  # what cannot be resolved is said when the graph is built
 
     def read(given: Any) -> Any:
-        return _defaults(kind) if given is None else _read(kind, given, "")
+        return _default_context(kind) if given is None else _convert(kind, given, "")
 
     return read
 
 
-def _defaults(kind: Any) -> Any:
+def _default_context(kind: Any) -> Any:
     """The context of a call that gives none."""
-    hint = aliased(value_of(kind))
+    hint = resolve_alias(without_qualifiers(kind))
     while get_origin(hint) is Annotated:
-        hint = aliased(get_args(hint)[0])
+        hint = resolve_alias(get_args(hint)[0])
     if has_fields(hint):
         try:
-            return _object(hint, {}, "")
+            return _build(hint, {}, "")
         except InvalidContextError as error:
             raise InvalidContextError(f"no context was given, and {error}: pass context=", path=error.path) from error
     if hint in (Any, object) or (get_origin(hint) in (Union, types.UnionType) and types.NoneType in get_args(hint)):
@@ -65,19 +65,19 @@ def _defaults(kind: Any) -> Any:
     raise InvalidContextError(f"no context was given, and the context schema is {named(kind)}: pass context=")
 
 
-def _as_it_is(given: Any) -> Any:
+def _unchanged(given: Any) -> Any:
     return given
 
 
-def _read(hint: Any, given: Any, path: str) -> Any:
+def _convert(hint: Any, given: Any, path: str) -> Any:
     """A value as an annotation says it; at `path` in the context."""
-    hint = aliased(value_of(hint))
+    hint = resolve_alias(without_qualifiers(hint))
     if get_origin(hint) is Annotated:
-        return _read(get_args(hint)[0], given, path)
+        return _convert(get_args(hint)[0], given, path)
     if isinstance(given, Mapping):
-        kind = _meant_by_mapping(hint)
+        kind = _class_for_mapping(hint)
         if kind is not None:
-            return _object(kind, given, path)
+            return _build(kind, given, path)
     if not fits(class_of(hint) if has_fields(hint) else hint, given):
         place = f", at {path!r}," if path else ""
         raise InvalidContextError(
@@ -86,41 +86,42 @@ def _read(hint: Any, given: Any, path: str) -> Any:
     return given
 
 
-def _meant_by_mapping(hint: Any) -> Any:
+def _class_for_mapping(hint: Any) -> Any:
     """The class with fields that a mapping can only be meant for: the annotation, or the one such class of a union that
     has no place for a dict."""
     if has_fields(hint):
         return hint
     if get_origin(hint) not in (Union, types.UnionType):
         return None
-    options = [aliased(option) for option in get_args(hint)]
+    options = [resolve_alias(option) for option in get_args(hint)]
     kinds = [option for option in options if has_fields(option)]
     others = [option for option in options if not has_fields(option) and option is not types.NoneType]
     return kinds[0] if len(kinds) == 1 and not any(fits(option, {}) for option in others) else None
 
 
-def _object(kind: Any, given: Mapping[Any, Any], path: str) -> Any:
+def _build(kind: Any, given: Mapping[Any, Any], path: str) -> Any:
     cls = class_of(kind)
     if is_model(cls):
-        return _made(cls, lambda: cls.model_validate(dict(given)), path)
+        return _construct(cls, lambda: cls.model_validate(dict(given)), path)
     hints = fields_of(kind)
     for key in given:
-        if key not in hints or key not in _taken(cls, hints):
+        if key not in hints or key not in _accepted_fields(cls, hints):
             raise InvalidContextError(
-                f"the context has {_at(path, key)!r}, which {cls.__qualname__} does not know; it knows "
-                f"{', '.join(_taken(cls, hints))}",
-                path=_at(path, key),
+                f"the context has {_join_path(path, key)!r}, which {cls.__qualname__} does not know; it knows "
+                f"{', '.join(_accepted_fields(cls, hints))}",
+                path=_join_path(path, key),
             )
     for key in required_fields(kind, hints):
         if key not in given:
             raise InvalidContextError(
-                f"the context lacks {_at(path, key)!r}, which {cls.__qualname__} requires", path=_at(path, key)
+                f"the context lacks {_join_path(path, key)!r}, which {cls.__qualname__} requires",
+                path=_join_path(path, key),
             )
-    values = {key: _read(hints[key], value, _at(path, key)) for key, value in given.items()}
-    return values if is_typed_dict(cls) else _made(cls, lambda: cls(**values), path)
+    values = {key: _convert(hints[key], value, _join_path(path, key)) for key, value in given.items()}
+    return values if is_typed_dict(cls) else _construct(cls, lambda: cls(**values), path)
 
 
-def _made(cls: type, make: Callable[[], Any], path: str) -> Any:
+def _construct(cls: type, make: Callable[[], Any], path: str) -> Any:
     try:
         return make()
     except Exception as error:  # a validator's, or a __post_init__'s; whatever it is, the context was refused by it
@@ -128,12 +129,12 @@ def _made(cls: type, make: Callable[[], Any], path: str) -> Any:
         raise InvalidContextError(f"the context{place} makes no {cls.__qualname__}: {error}", path=path) from error
 
 
-def _taken(cls: Any, hints: Mapping[str, Any]) -> list[str]:
+def _accepted_fields(cls: Any, hints: Mapping[str, Any]) -> list[str]:
     """Names that may be given."""
     if not dataclasses.is_dataclass(cls):
         return list(hints)
     return [field.name for field in dataclasses.fields(cls) if field.init]
 
 
-def _at(path: str, key: object) -> str:
+def _join_path(path: str, key: object) -> str:
     return f"{path}.{key}" if path else str(key)

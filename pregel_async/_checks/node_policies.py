@@ -21,7 +21,7 @@ T = TypeVar("T")
 RetryPolicies = RetryPolicy | Sequence[RetryPolicy]
 """One policy, or several: the first that is for a failure counts."""
 
-Timeout = TimeoutPolicy | float | timedelta
+AttemptTimeout = TimeoutPolicy | float | timedelta
 """A policy, or how long one attempt may take: seconds, or a timedelta."""
 
 
@@ -40,7 +40,7 @@ class NodePolicies(msgspec.Struct, frozen=True, kw_only=True):
     cache: CachePolicy | None = None
     on_timeout: OnTimeout | None = None
 
-    def over(self, defaults: NodePolicies) -> NodePolicies:
+    def with_defaults(self, defaults: NodePolicies) -> NodePolicies:
         """These, and what they leave open as the defaults say."""
         return NodePolicies(
             retry=self.retry or defaults.retry,
@@ -100,7 +100,7 @@ def node_policies(
     what: str,
     *,
     retry_policy: RetryPolicies | None = None,
-    timeout: Timeout | None = None,
+    timeout: AttemptTimeout | None = None,
     cache_policy: CachePolicy | None = None,
     on_timeout: OnTimeout | None = None,
 ) -> NodePolicies:

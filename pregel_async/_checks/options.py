@@ -31,7 +31,7 @@ from ..channels import AnyValue, EphemeralValue, LastValue
 from ..errors import ConfigError, GraphValidationError
 from ..policies import Budget, CachePolicy, Collect, OnFailure, OnTimeout
 from ..types import All, ChangedQuestions, Durability, Names, OnConflict, OverflowPolicy, StreamMode
-from .node_policies import NodePolicies, RetryPolicies, Timeout, node_policies, seconds_of
+from .node_policies import AttemptTimeout, NodePolicies, RetryPolicies, node_policies, seconds_of
 
 T = TypeVar("T")
 CallT = TypeVar("CallT", bound=Callable[..., Any])
@@ -172,7 +172,7 @@ class PolicyOptions(TypedDict, total=False):
     """Of a node, and of all nodes."""
 
     retry_policy: RetryPolicies | None
-    timeout: Timeout | None
+    timeout: AttemptTimeout | None
     on_timeout: OnTimeout | None
     cache_policy: CachePolicy | None
 
@@ -195,7 +195,7 @@ def takes(options: type[Any]) -> Callable[[CallT], CallT]:
         signature = inspect.signature(call)
         *first, _ = signature.parameters.values()
         more = [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=..., annotation=_as_written(kind))
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=..., annotation=_source_text(kind))
             for name, kind in options.__annotations__.items()
         ]
         cast("Any", call).__signature__ = signature.replace(parameters=[*first, *more])
@@ -204,12 +204,12 @@ def takes(options: type[Any]) -> Callable[[CallT], CallT]:
     return mark
 
 
-def _as_written(kind: Any) -> Any:
+def _source_text(kind: Any) -> Any:
     """A type as it is written in the source, as signatures with postponed annotations have it."""
     return kind.__forward_arg__ if isinstance(kind, ForwardRef) else kind
 
 
-def given_to(verb: str, options: type[T], given: Any) -> T:
+def checked_options(verb: str, options: type[T], given: Any) -> T:
     """Return a verb's options as they are. Raises `TypeError` for one that it does not take, as Python does."""
     for name in given:
         if name not in options.__annotations__:
@@ -267,7 +267,7 @@ def options_of_call(
     *,
     stored: bool,
     outer: Running | None,
-    around: Running | None,
+    inherits_from: Running | None,
     read_context: Callable[[Any], Any] | None,
 ) -> RunOptions:
     """Return the options of one run: what the call says, and else what the graph was compiled with.
@@ -290,14 +290,14 @@ def options_of_call(
     durability = check_durability(
         given.get("durability"),
         stored=stored or (outer is not None and outer.around.persistence.is_stored),
-        around=None if outer is None else outer.around.session.hold.durability,
+        enclosing=None if outer is None else outer.around.session.hold.durability,
     )
     context = given_context = given.get("context")
-    if context is None and around is not None:
-        context = around.context  # as the schema of the graph around has made it
+    if context is None and inherits_from is not None:
+        context = inherits_from.context  # as the schema of the graph around has made it
     if read_context is not None and (given_context is not None or context is None):
         context = read_context(context)
-    inherited = () if around is None else around.around.observation.each
+    inherited = () if inherits_from is None else inherits_from.around.observation.each
     observers = (*inherited, *graph.observers, *check_observer(given.get("observer")))
     return structs.replace(
         graph,
@@ -313,7 +313,7 @@ def options_of_call(
         ),
         observers=tuple({id(each): each for each in observers}.values()),  # each once
         context=context,
-        store=around.store if around is not None and graph.store is None else graph.store,
+        store=inherits_from.store if inherits_from is not None and graph.store is None else graph.store,
     )
 
 
@@ -404,10 +404,10 @@ def check_budgets(
             there = ", ".join(sorted(known)) or "none"
             raise error(f"there is no budget {name!r} to change: the graph was compiled with {there}")
     before = known or {}
-    return {**before, **{name: _over(before.get(name), budget) for name, budget in given.items()}}
+    return {**before, **{name: _merge_budget(before.get(name), budget) for name, budget in given.items()}}
 
 
-def _over(before: Budget | None, budget: Budget) -> Budget:
+def _merge_budget(before: Budget | None, budget: Budget) -> Budget:
     """A call's budget, with the limits that it leaves open as the graph has them."""
     if before is None:
         return budget
@@ -417,7 +417,7 @@ def _over(before: Budget | None, budget: Budget) -> Budget:
     )
 
 
-def check_durability(durability: str | None, *, stored: bool, around: Durability | None) -> Durability:
+def check_durability(durability: str | None, *, stored: bool, enclosing: Durability | None) -> Durability:
     """How durable a run is.
 
     Args:
@@ -428,17 +428,17 @@ def check_durability(durability: str | None, *, stored: bool, around: Durability
         ConfigError: a durability that is not known, that nothing could have, or that the run around has not.
     """
     if durability is None:
-        return "sync" if around is None else around
+        return "sync" if enclosing is None else enclosing
     if durability not in get_args(Durability):
         raise ConfigError(f"durability {durability!r} is not known; known are {', '.join(get_args(Durability))}")
     if not stored:
         raise ConfigError(
             f"durability={durability!r} was asked for, and the graph has no checkpointer: compile it with one"
         )
-    if around is not None and durability != around:
+    if enclosing is not None and durability != enclosing:
         raise ConfigError(
-            f"durability={durability!r} was asked for, and the graph runs as part of a run with durability={around!r}, "
-            "which it shares: leave it out, or name a thread of its own in config"
+            f"durability={durability!r} was asked for, and the graph runs as part of a run with "
+            f"durability={enclosing!r}, which it shares: leave it out, or name a thread of its own in config"
         )
     return cast("Durability", durability)
 

@@ -23,13 +23,22 @@ import msgspec
 
 from .._core.fits import is_typed_dict
 from ..errors import GraphValidationError
-from .annotations import aliased, class_of, fields_of, has_fields, is_alias, is_model, is_required, value_of
+from .annotations import (
+    class_of,
+    fields_of,
+    has_fields,
+    is_alias,
+    is_model,
+    is_required,
+    resolve_alias,
+    without_qualifiers,
+)
 
 AllFit: TypeAlias = Callable[[Iterable[Any]], bool]
 """Looks at values once. Returns True if all of them certainly fit."""
 
 
-def all_fit(hint: Any, around: tuple[Any, ...] = ()) -> AllFit | None:
+def all_fit(hint: Any, enclosing: tuple[Any, ...] = ()) -> AllFit | None:
     """Return what looks at many values for an annotation; None if each has to be looked at by itself.
 
     Args:
@@ -37,7 +46,7 @@ def all_fit(hint: Any, around: tuple[Any, ...] = ()) -> AllFit | None:
     """
     hint = bare(hint)
     if is_alias(hint):
-        return None if hint in around else all_fit(value_of_alias(hint), (*around, hint))
+        return None if hint in enclosing else all_fit(value_of_alias(hint), (*enclosing, hint))
     if is_unchecked(hint):
         return _always
     kinds = _Kinds.of(hint)
@@ -45,23 +54,23 @@ def all_fit(hint: Any, around: tuple[Any, ...] = ()) -> AllFit | None:
         return kinds.cover
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
-        return _always if any(all_fit(option, around) is _always for option in arguments) else None
+        return _always if any(all_fit(option, enclosing) is _always for option in arguments) else None
     if origin is Literal:
-        return _options(arguments)
+        return _literals(arguments)
     if has_fields(hint):
-        return None if hint in around else _columns(hint, (*around, hint))
+        return None if hint in enclosing else _columns(hint, (*enclosing, hint))
     if arguments and origin in MAPPINGS:
-        return _entries(*[all_fit(each, around) for each in arguments])
+        return _mappings(*[all_fit(each, enclosing) for each in arguments])
     if arguments and (origin in (list, abc.Sequence, abc.Iterable) or (origin is tuple and arguments[1:] == (...,))):
-        return _elements(tuple if origin is tuple else list, all_fit(arguments[0], around))
+        return _sequences(tuple if origin is tuple else list, all_fit(arguments[0], enclosing))
     if arguments and origin is tuple and not any(str(each).startswith("*") for each in arguments):
-        return _places([all_fit(each, around) for each in arguments])
+        return _fixed_tuples([all_fit(each, enclosing) for each in arguments])
     return None
 
 
 def bare(hint: Any) -> Any:
     """Return an annotation without what says nothing of a value's type. Aliases stay."""
-    hint = value_of(hint)
+    hint = without_qualifiers(hint)
     if isinstance(hint, NewType):
         return bare(hint.__supertype__)
     return bare(get_args(hint)[0]) if get_origin(hint) is Annotated else hint
@@ -70,7 +79,7 @@ def bare(hint: Any) -> Any:
 def value_of_alias(alias: Any) -> Any:
     """Return the type that an alias names; `Any` if it does not resolve."""
     try:
-        return aliased(alias)
+        return resolve_alias(alias)
     except GraphValidationError:
         return Any
 
@@ -123,7 +132,7 @@ class _Kinds(msgspec.Struct, frozen=True):
             return cls(frozenset(), (class_of(hint),)) if is_model(class_of(hint)) else None
         if not isinstance(hint, type) or get_origin(hint) is not None or is_unchecked(hint):
             return None
-        return cls(_ALSO.get(hint, frozenset((hint,))))
+        return cls(_ACCEPTED_TYPES.get(hint, frozenset((hint,))))
 
     def cover(self, values: Iterable[Any]) -> bool:
         others = set(map(type, values)) - self.exact
@@ -134,7 +143,7 @@ def _always(values: Iterable[Any]) -> bool:
     return True
 
 
-def _options(options: Sequence[Any]) -> AllFit:
+def _literals(options: Sequence[Any]) -> AllFit:
     known, kinds = frozenset(options), frozenset(map(type, options))
 
     def fit(values: Iterable[Any]) -> bool:
@@ -142,14 +151,14 @@ def _options(options: Sequence[Any]) -> AllFit:
         return kinds.issuperset(map(type, values)) and known.issuperset(values)
 
     # Python calls 1 and True equal: of several types, each value has to be looked at to distinguish them.
-    return fit if len(kinds) == 1 or kinds <= _UNEQUAL else _never
+    return fit if len(kinds) == 1 or kinds <= _DISTINCT_TYPES else _never
 
 
 def _never(values: Iterable[Any]) -> bool:
     return False
 
 
-def _elements(kind: type, element: AllFit | None) -> AllFit | None:
+def _sequences(kind: type, element: AllFit | None) -> AllFit | None:
     """Of lists or tuples of any length."""
     if element is None:
         return None
@@ -161,7 +170,7 @@ def _elements(kind: type, element: AllFit | None) -> AllFit | None:
     return fit
 
 
-def _places(elements: Sequence[AllFit | None]) -> AllFit | None:
+def _fixed_tuples(elements: Sequence[AllFit | None]) -> AllFit | None:
     """Of tuples of one length."""
     places = [(itemgetter(place), element) for place, element in enumerate(elements) if element is not None]
     if len(places) < len(elements):
@@ -176,7 +185,7 @@ def _places(elements: Sequence[AllFit | None]) -> AllFit | None:
     return fit
 
 
-def _entries(key: AllFit | None, item: AllFit | None) -> AllFit | None:
+def _mappings(key: AllFit | None, item: AllFit | None) -> AllFit | None:
     """Of dicts."""
     if key is None or item is None:
         return None
@@ -190,7 +199,7 @@ def _entries(key: AllFit | None, item: AllFit | None) -> AllFit | None:
     return fit
 
 
-def _columns(hint: Any, around: tuple[Any, ...]) -> AllFit | None:
+def _columns(hint: Any, enclosing: tuple[Any, ...]) -> AllFit | None:
     """Of dicts of a TypedDict, or objects of a dataclass or Struct."""
     cls = class_of(hint)
     try:
@@ -201,7 +210,7 @@ def _columns(hint: Any, around: tuple[Any, ...]) -> AllFit | None:
     kind, required = (dict, required_fields(hint, hints)) if is_dict else (cls, [*hints])
     columns: list[tuple[Callable[[Sequence[Any]], Iterable[Any]], AllFit]] = []
     for name, each in hints.items():
-        fit_field = all_fit(each, around)
+        fit_field = all_fit(each, enclosing)
         if fit_field is None:
             return None
         if name in required:
@@ -214,7 +223,7 @@ def _columns(hint: Any, around: tuple[Any, ...]) -> AllFit | None:
         if not {kind}.issuperset(map(type, values)):
             return False
         try:
-            return all(_spent(column(values)) if one is _always else one(column(values)) for column, one in columns)
+            return all(_consume(column(values)) if one is _always else one(column(values)) for column, one in columns)
         except (LookupError, AttributeError):  # one is missing
             return False
 
@@ -226,17 +235,17 @@ def _present(name: str, values: Sequence[dict[Any, Any]]) -> Iterable[Any]:
     return filter(_IS_PRESENT, map(dict[Any, Any].get, values, repeat(name), repeat(_ABSENT)))
 
 
-def _spent(values: Iterable[Any]) -> bool:
+def _consume(values: Iterable[Any]) -> bool:
     """True, when all values were there."""
     for _ in values:
         pass
     return True
 
 
-_UNEQUAL = frozenset((str, bytes, types.NoneType))
+_DISTINCT_TYPES = frozenset((str, bytes, types.NoneType))
 _ABSENT = object()
 _IS_PRESENT = partial(is_not, _ABSENT)
-_ALSO: dict[Any, frozenset[type]] = {
+_ACCEPTED_TYPES: dict[Any, frozenset[type]] = {
     int: frozenset((int, bool)),
     float: frozenset((float, int)),
     complex: frozenset((complex, float, int)),

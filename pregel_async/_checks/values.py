@@ -42,7 +42,7 @@ class Mismatch(msgspec.Struct, frozen=True):
     path: tuple[object, ...]
     reason: str
 
-    def inside(self, step: object) -> Mismatch:
+    def prefixed(self, step: object) -> Mismatch:
         """The same, seen from one container further out."""
         return Mismatch((step, *self.path), self.reason)
 
@@ -85,9 +85,9 @@ class _Compiler:
         if hint is None or hint is types.NoneType:
             return _is_none
         if origin in (Union, types.UnionType):
-            return self._any_of(hint, arguments)
+            return self._union(hint, arguments)
         if origin is Literal:
-            return _one_of(hint)
+            return _literal_check(hint)
         if has_fields(hint):
             return self._fielded(hint)
         if is_unchecked(hint):
@@ -99,7 +99,7 @@ class _Compiler:
             return self._tuple(hint, arguments)
         if arguments and kind in MAPPINGS:
             return self._mapping(hint, kind, arguments)
-        return _of_class(kind)
+        return _class_check(kind)
 
     def _alias(self, alias: Any) -> Check | None:
         found = self._known.get(alias)
@@ -110,7 +110,7 @@ class _Compiler:
             return check
         return found
 
-    def _any_of(self, hint: Any, options: Sequence[Any]) -> Check | None:
+    def _union(self, hint: Any, options: Sequence[Any]) -> Check | None:
         checks = [self.check(option) for option in options]
         if any(check is None for check in checks):
             return None
@@ -119,31 +119,31 @@ class _Compiler:
         def check(value: Any) -> Mismatch | None:
             deepest: Mismatch | None = None  # of the option that fits furthest in, so that the value was meant for it
             for one in known:
-                wrong = one(value)
-                if wrong is None:
+                mismatch = one(value)
+                if mismatch is None:
                     return None
-                if wrong.path and (deepest is None or len(wrong.path) > len(deepest.path)):
-                    deepest = wrong
-            return deepest or _wrong(value, hint)
+                if mismatch.path and (deepest is None or len(mismatch.path) > len(deepest.path)):
+                    deepest = mismatch
+            return deepest or _mismatch(value, hint)
 
         return check
 
     def _container(self, hint: Any, kind: Any, arguments: Sequence[Any]) -> Check:
         item = self.check(arguments[0])
         if item is None:
-            return _of_class(kind)
+            return _class_check(kind)
         fit = all_fit(arguments[0])
 
         def check(value: Any) -> Mismatch | None:
             if not isinstance(value, kind):
-                return _wrong(value, hint)
+                return _mismatch(value, hint)
             items = _plain_items(value)
             if fit is not None and fit(items):
                 return None
             for index, each in enumerate(items):
-                wrong = item(each)
-                if wrong is not None:
-                    return wrong.inside(index)
+                mismatch = item(each)
+                if mismatch is not None:
+                    return mismatch.prefixed(index)
             return None
 
         return check
@@ -152,19 +152,19 @@ class _Compiler:
         if len(arguments) == 2 and arguments[1] is Ellipsis:
             return self._container(hint, tuple, arguments)
         if any(str(each).startswith("*") for each in arguments):
-            return _of_class(tuple)  # an unpacked tuple, of any length
+            return _class_check(tuple)  # an unpacked tuple, of any length
         checks = [self.check(each) for each in arguments]
         count = 0 if arguments == ((),) else len(checks)
 
         def check(value: Any) -> Mismatch | None:
             if not isinstance(value, tuple):
-                return _wrong(value, hint)
+                return _mismatch(value, hint)
             items = _plain_items(value)
             if len(items) != count:
                 return Mismatch((), f"has {len(items)} items, and {named(hint)} has {count}")
             for index, (one, each) in enumerate(zip(checks, items, strict=False)):
-                if one is not None and (wrong := one(each)) is not None:
-                    return wrong.inside(index)
+                if one is not None and (mismatch := one(each)) is not None:
+                    return mismatch.prefixed(index)
             return None
 
         return check
@@ -174,14 +174,14 @@ class _Compiler:
 
         def check(value: Any) -> Mismatch | None:
             if not isinstance(value, kind):
-                return _wrong(value, hint)
+                return _mismatch(value, hint)
             if not isinstance(value, dict) or (fit is not None and fit((value,))):
                 return None
             for name, each in dict[Any, Any].items(value):
-                if key is not None and (wrong := key(name)) is not None:
-                    return Mismatch((name,), f"is a key that {wrong.reason}")
-                if item is not None and (wrong := item(each)) is not None:
-                    return wrong.inside(name)
+                if key is not None and (mismatch := key(name)) is not None:
+                    return Mismatch((name,), f"is a key that {mismatch.reason}")
+                if item is not None and (mismatch := item(each)) is not None:
+                    return mismatch.prefixed(name)
             return None
 
         return check
@@ -203,7 +203,7 @@ class _Compiler:
             if isinstance(value, cls):
                 return None
             if not isinstance(value, dict):
-                return _wrong(value, hint)
+                return _mismatch(value, hint)
             try:
                 cls.model_validate(value)
             except ValueError as error:  # pydantic's ValidationError, of what is to be one
@@ -217,7 +217,7 @@ class _Compiler:
         try:
             hints = fields_of(hint)
         except Exception:  # an annotation that does not resolve; whatever its module's expressions raise
-            return _of_class(dict if is_typed_dict(cls) else cls)
+            return _class_check(dict if is_typed_dict(cls) else cls)
         checks = {name: one for name, each in hints.items() if (one := self.check(each)) is not None}
         required = frozenset(required_fields(hint, hints))
         is_dict = is_typed_dict(cls)
@@ -229,15 +229,15 @@ class _Compiler:
                         return Mismatch((name,), f"is missing, and {cls.__qualname__} requires it")
                 for name, each in dict[Any, Any].items(value):
                     one = checks.get(name)
-                    if one is not None and (wrong := one(each)) is not None:
-                        return wrong.inside(name)
+                    if one is not None and (mismatch := one(each)) is not None:
+                        return mismatch.prefixed(name)
                 return None
             if is_dict or not isinstance(value, cls):
-                return _wrong(value, hint)
+                return _mismatch(value, hint)
             for name, one in checks.items():
                 each = getattr(value, name, _UNSET)  # a field may rightly be unset
-                if each is not _UNSET and (wrong := one(each)) is not None:
-                    return wrong.inside(name)
+                if each is not _UNSET and (mismatch := one(each)) is not None:
+                    return mismatch.prefixed(name)
             return None
 
         return check
@@ -272,31 +272,31 @@ def mismatch_of(error: Any, *, leaving_out: Callable[[Mapping[str, Any]], bool] 
     return None
 
 
-def refused_input(wrong: Mismatch) -> InvalidInputError:
-    path = path_of(wrong.path)
-    return InvalidInputError(f"input {path!r} {wrong.reason}" if path else f"the input {wrong.reason}", path=path)
+def refused_input(mismatch: Mismatch) -> InvalidInputError:
+    path = path_of(mismatch.path)
+    return InvalidInputError(f"input {path!r} {mismatch.reason}" if path else f"the input {mismatch.reason}", path=path)
 
 
-def refused_update(wrong: Mismatch) -> InvalidUpdateError:
-    path = path_of(wrong.path)
-    channel = str(wrong.path[0]) if wrong.path else None
+def refused_update(mismatch: Mismatch) -> InvalidUpdateError:
+    path = path_of(mismatch.path)
+    channel = str(mismatch.path[0]) if mismatch.path else None
     what = f"the update of {path!r}" if path else "the update"
-    return InvalidUpdateError(f"{what} {wrong.reason}. Nothing was stored.", channel=channel, path=path)
+    return InvalidUpdateError(f"{what} {mismatch.reason}. Nothing was stored.", channel=channel, path=path)
 
 
-def _of_class(kind: Any) -> Check:
+def _class_check(kind: Any) -> Check:
     """Return the check of a class without a look inside."""
 
     def check(value: Any) -> Mismatch | None:
         # `fits` takes None for everything, as a key's "not yet"; inside of a value it is a value like others.
         if type(value) is kind or (value is not None and fits(kind, value)):
             return None
-        return _wrong(value, kind)
+        return _mismatch(value, kind)
 
     return check
 
 
-def _one_of(literal: Any) -> Check:
+def _literal_check(literal: Any) -> Check:
     """Return the check of a Literal. Its mismatch shows the value: the type is often right."""
     options = get_args(literal)
 
@@ -308,7 +308,7 @@ def _one_of(literal: Any) -> Check:
     return check
 
 
-def _wrong(value: Any, hint: Any) -> Mismatch:
+def _mismatch(value: Any, hint: Any) -> Mismatch:
     kind = type(value)
     if kind.__module__.startswith("pregel_async._core"):  # what a node is given in the place of a list or dict
         kind = kind.__base__ or kind
@@ -330,7 +330,7 @@ def _is_anything(value: Any) -> Mismatch | None:
 
 
 def _is_none(value: Any) -> Mismatch | None:
-    return None if value is None else _wrong(value, None)
+    return None if value is None else _mismatch(value, None)
 
 
 def plain_type(hint: Any) -> type | None:

@@ -192,7 +192,8 @@ class _Call:
         if self._last is None or self._last[0] is not graph:
             stores = isinstance(graph.checkpointer, BaseCheckpointSaver)
             self._last = graph, graph if stores else graph.with_checkpointer(saver)
-            _ = graph._definition.inside.by_node  # found out once, and copied with it: it costs more than a short run
+            # Computed once and copied with the graph: finding the subgraphs takes longer than a short run.
+            _ = graph._definition.subgraph_index.by_node
         bound = copy.copy(self._last[1])
         bound._definition = structs.replace(bound._definition.with_checkpointer(saver), world=world)
         return bound
