@@ -285,7 +285,7 @@ def run_blocking(owner: str, world: World, verb: Callable[..., Coroutine[Any, An
 
     Args:
         owner: the expression of the object that has the method, for error messages: "graph".
-        world: the environment of the object; its test clock, if any, says how to watch a blocked loop.
+        world: the environment of the object, whose clock measures how long the call blocks an event loop.
         verb: the async method. Its name without the leading `a` is the name of the sync method.
     """
     name = verb.__name__
@@ -400,8 +400,8 @@ class SyncStream(Iterator[T]):
         from .._runtime.sync.blocked_loop import BlockedLoop, blocked_loop, watched
 
         now, home = here(self._called, self._instead), self._portal
-        # Watch for a deadlock with the blocked loop only from the first read on: nodes that are already running have
-        # not been observed from their start.
+        # Watch a blocked loop only if the first read blocks one: a later read cannot know when the nodes that are
+        # already running have begun.
         loop = watched(self._world) if home is None else BlockedLoop
         blocked = blocked_loop(self._called, self._instead, loop=loop, warns=not closes and self._blocked is None)
         if blocked.blocks:
