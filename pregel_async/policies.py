@@ -72,9 +72,10 @@ def default_retry_on(error: Exception) -> bool:
     """Return True if a failure is likely to be transient, so that a retry may succeed.
 
     Retried: failed connections, server errors (HTTP 5xx), HTTP 429 with a `Retry-After` header, node timeouts
-    (`NodeTimeoutError`), and exceptions whose classes derive from none of Python's that are named here. Not retried:
-    other HTTP errors (4xx), exceptions that mostly are mistakes in the program (`ValueError`, `TypeError`,
-    `LookupError`, `RuntimeError` and similar), other `OSError`s, and other errors of the runtime.
+    (`NodeTimeoutError`), and all exceptions that are not listed next. Not retried: other HTTP errors (4xx), other
+    errors of the runtime, other `OSError`s, and exceptions that mostly are mistakes in the program (`ValueError`,
+    `TypeError`, `ArithmeticError`, `LookupError`, `NameError`, `RuntimeError`, `ImportError`, `SyntaxError`,
+    `ReferenceError`, `StopIteration`, `StopAsyncIteration`).
 
     Args:
         error: the failure. For an exception group, every exception in the group must be transient.

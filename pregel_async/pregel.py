@@ -1,4 +1,4 @@
-"""`Pregel`: a graph of the low level, of channels and of nodes that subscribe to them."""
+"""`Pregel`: the low-level graph of channels and of nodes that subscribe to channels."""
 
 from __future__ import annotations
 
@@ -22,29 +22,32 @@ __all__ = ["Pregel"]
 
 
 class Pregel(Graph[Any, Any]):
-    """A graph of the low level: nodes that subscribe to channels and write to channels.
+    """A low-level graph: nodes that subscribe to channels and write to channels.
 
     Args:
-        nodes: by name; a `NodeBuilder` is built.
-        channels: by name.
-        input_channels: one takes the input as it is; several take a mapping's entries.
-        output_channels: what a call returns of what it has written since its input: of one the bare value (None when it
-            was not written), of several a mapping of those that were.
-        stream_channels: what streams show; all channels by default, as the state of a thread does.
-        checkpointer: where threads are stored.
-        store: what nodes get as `store`.
-        interrupt_before, interrupt_after: nodes before or after which a run stops; "*" for all.
-        name: for messages and drawings.
-        blocking: False promises that the nodes' plain functions never block, so that they run on the event loop.
-        unknown_keys: "ignore" drops input keys that are no input channels, instead of refusing them.
-        debug: warn (`InPlaceChangeWarning`) when a node changes its input in place.
-        world: clock, ids and randomness.
-        retry_policy, timeout, on_timeout, cache_policy: for all nodes that do not say otherwise.
+        nodes: the nodes by name; a `NodeBuilder` is built.
+        channels: the channels by name.
+        input_channels: one channel, which takes the input as it is; or several, which take the entries of a mapping.
+        output_channels: the channels that a call returns, if they were written since the input: one channel as its
+            bare value (None if it was not written), several as a mapping of those that were written.
+        stream_channels: the channels that streams show; None for all channels. The state of a thread has all channels.
+        checkpointer: the saver that stores threads; None stores nothing; True and False are for subgraphs.
+        stream_mode: the stream mode of `astream` calls without one; "values" by default.
+        store: the store that nodes get as `store`.
+        interrupt_before, interrupt_after: nodes before or after which a run stops; "*" for all nodes.
+        name: the graph's name, in messages and drawings.
+        blocking: False if the nodes' plain functions never block, and so may run on the event loop; True, the default,
+            runs them in worker threads.
+        unknown_keys: "error", the default, refuses input keys that are no input channels; "ignore" drops them.
+        debug: True to warn (`InPlaceChangeWarning`) when a node changes its input in place.
+        world: the environment that provides clock, ids and randomness; None for the system's.
+        retry_policy, timeout, on_timeout, cache_policy: the policies of nodes without their own.
         cache, step_timeout, on_failure, budgets, time_limit, retention, observer, changed_questions: as in
             `StateGraph.compile`.
 
     Raises:
-        GraphValidationError: an unknown or reserved name, an input that nothing reads.
+        GraphValidationError: a name is unknown or reserved, no node reads an input channel, or an option is invalid.
+        InvalidCheckpointerError: `checkpointer` is no saver, True, False or None.
     """
 
     @takes(PregelOptions)
@@ -98,7 +101,7 @@ class Pregel(Graph[Any, Any]):
         self._nodes = built
 
     def _drawing(self) -> Drawing:
-        """An edge is a channel that one node writes and another is triggered by."""
+        """Draw an edge from each node that writes a channel to each node that the channel triggers."""
         return _draw(self._nodes, self._definition.program)
 
 
