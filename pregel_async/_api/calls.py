@@ -1,4 +1,4 @@
-"""Running a graph: what `ainvoke`, `astream` and `abatch` ask of the runtime, and what a call in a node takes over."""
+"""Run a graph: the work of `ainvoke`, `astream` and `abatch`, also for a call inside a node."""
 
 from __future__ import annotations
 
@@ -107,7 +107,8 @@ def stream(graph: Definition, given: Any, config: Config | None, options: Stream
             else:
                 await _rejoin(graph, call, feed, cursor, pipe)
         except Exception as error:
-            if feed.tells and not feed.failed:  # it failed before it had begun
+            # A run that failed before its start has not published an error part yet.
+            if feed.tells and not feed.failed:
                 await feed.put(feed.fail(error, 0))
             raise
 
@@ -148,7 +149,7 @@ async def batch(
         async with anyio.create_task_group() as group:
             for _ in range(len(inputs) if max_concurrency is None else max(1, max_concurrency)):
                 start_soon(group, work)
-    except BaseExceptionGroup as several:  # Ctrl-C: every other error is kept in its place
+    except BaseExceptionGroup as several:  # Ctrl-C only: `work` stores every `Exception` in `done`
         raise alone(several) from None
     if not return_exceptions:
         for index in sorted(done):
@@ -159,13 +160,14 @@ async def batch(
 
 
 class _PreparedCall(msgspec.Struct, frozen=True):
-    """A call of a graph.
+    """A checked call of a graph.
 
     Attributes:
-        settings: checked.
-        outer: the node that makes it, when the graph runs as part of its run.
-        number: which of the graphs that the node runs this is.
-        digest: of the input, if it is compared with that of an earlier attempt at the same run; else empty.
+        settings: the checked settings of the run.
+        outer: the attempt at the node that makes the call, if the graph runs as part of the node's run; else None.
+        number: the number of the call among the graphs that the node runs.
+        digest: the digest of the input, to compare with that of an earlier attempt; empty if there is nothing to
+            compare.
     """
 
     settings: Settings
@@ -175,9 +177,10 @@ class _PreparedCall(msgspec.Struct, frozen=True):
 
 
 def _prepare(graph: Definition, given: Any, config: Config | None, options: CallOptions) -> _PreparedCall:
-    """A call's settings, checked; and the node that makes it, when the graph runs as part of its run.
+    """Check a call, and decide whether the graph runs as part of the run of the calling node.
 
-    A config that names a thread makes a run of its own, unless it is the config of that node, or of one around it.
+    A config that names a thread makes the call a run of its own, unless it is the config of the calling node or of an
+    enclosing one.
     """
     mine = merge_configs(graph.config, config)
     outer = inherits_from = CURRENT.get()
@@ -212,7 +215,7 @@ def _prepare(graph: Definition, given: Any, config: Config | None, options: Call
             f"graph {graph.name!r} was run for node {outer.task.node.name!r}, which has ended: wait in the node "
             "for whatever it starts"
         )
-    name, nodes = graph.name, list(graph.program.nodes)  # a graph that was given no name is known by them
+    name, nodes = graph.name, list(graph.program.nodes)  # graphs without a given name differ by their nodes only
 
     def fingerprint(digests: Digests) -> bytes:
         return digests.fingerprint((name, nodes, given))
@@ -220,7 +223,8 @@ def _prepare(graph: Definition, given: Any, config: Config | None, options: Call
     kept = graph.checkpointer is True
     number = outer.number("run", fingerprint, name=name, who=graph.program, ordered=kept)
     digest = b""
-    if number < BESIDE and graph.checkpointer is not False:  # else its number says it, or nothing is stored
+    # The number of an unordered call is itself a digest of the call, and without storage there is nothing to compare.
+    if number < BESIDE and graph.checkpointer is not False:
         digest = outer.digest_of_input(given)
     return _PreparedCall(settings, outer, number, digest)
 
@@ -235,7 +239,7 @@ def _run(
     caller = CURRENT.get()
     if caller is None or not caller.fence.is_up:
         return _start_run(graph, given, call, feed, begun)
-    # In a thread that may be left behind: what it runs on the event loop has ended by then.
+    # The caller may be in a worker thread that can be abandoned. Its fence then cancels the run and waits for its end.
     return caller.fence.admit("a graph", partial(_start_run, graph, given, call, feed, begun))
 
 
@@ -247,7 +251,7 @@ def _start_run(
     begun: tuple[Callable[[Thread], Awaitable[bool]], ...],
 ) -> Coroutine[Any, Any, Ended]:
     settings, outer = call.settings, call.outer
-    codec = partial(graph.codecs.of_events, graph.codec)  # as the run begins: another saver may be set while it runs
+    codec = partial(graph.codecs.of_events, graph.codec)  # bind the codec now: the saver may be replaced during the run
     feeds = () if feed is None else (feed,)
     audience = Audience(shown=graph.shown, feeds=feeds, codec=codec, overhears=_model_token_listener(), begun=begun)
     if outer is not None:
@@ -260,7 +264,7 @@ def _start_run(
 
 
 async def _run_joinable(graph: Definition, given: Any, settings: Settings, feed: Feed, audience: Audience) -> Ended:
-    """A run that other readers can join before it ends."""
+    """Run a graph, and let other readers of this process join the run until it ends."""
 
     async def joinable(thread: Thread) -> bool:
         graph.live.add(thread.thread_id, feed)
@@ -278,10 +282,10 @@ async def _run_joinable(graph: Definition, given: Any, settings: Settings, feed:
 
 
 async def _rejoin(graph: Definition, call: _PreparedCall, feed: Feed, after: Cursor, pipe: Pipe) -> None:
-    from .._runtime.streaming.replay import rejoin  # loaded when it is used
+    from .._runtime.streaming.replay import rejoin  # imported here: most programs never reconnect
 
     saver, thread_id = graph.saver, call.settings.thread_id
-    assert saver is not None and thread_id is not None  # checked when it was called
+    assert saver is not None and thread_id is not None  # `_read_cursor` and `_prepare` have checked this
     eager = _PreparedCall(call.settings.without_waiting(), None, 0)
 
     async def resume(feed: Feed, begun: Callable[[Thread], Awaitable[bool]]) -> Ended:
@@ -302,7 +306,7 @@ async def _rejoin(graph: Definition, call: _PreparedCall, feed: Feed, after: Cur
 
 
 def _coercion_of(graph: Definition, part: Part) -> Callable[[Any], Any] | None:
-    """What makes the schema's own object of an event that was stored."""
+    """Return the function that makes the schema's object of a stored event's state; None if there is none."""
     for step in part.ns:
         if not step.isdigit():
             found = graph.subgraph_index.stored.get(step.partition(":")[0])
@@ -334,7 +338,7 @@ def _channels(graph: Definition, output_keys: Names) -> str | tuple[str, ...]:
 
 
 def _with_interrupts(value: Any, interrupts: tuple[Interrupt, ...]) -> Any:
-    """What a call returns: its output, with the open questions in it."""
+    """Return a call's output with the open questions in it."""
     if not interrupts:
         return value
     asked = list(isolate(interrupts))
@@ -342,7 +346,7 @@ def _with_interrupts(value: Any, interrupts: tuple[Interrupt, ...]) -> Any:
 
 
 def _model_token_listener() -> Callable[[StreamWriter], AbstractContextManager[None]] | None:
-    """What makes langchain-core's models show what they say, where it is in use."""
+    """Return the context manager that streams tokens of langchain-core's models; None if langchain-core is not used."""
     if "langchain_core" not in sys.modules:
         return None
     ambient: Callable[[StreamWriter], AbstractContextManager[None]] = plugin("model tokens").ambient

@@ -1,6 +1,6 @@
-"""What a compiled graph consists of. It never changes: a graph whose attribute is set gets another definition.
+"""The immutable definition of a compiled graph. Setting an attribute of a graph gives the graph another definition.
 
-So a run keeps what it began with, and so does a copy that `with_config` made.
+So runs in progress, and copies that `with_config` has made, keep the definition that they have.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ from .stored_types import codec_of, with_hints, with_runtime_types
 
 
 class HasDefinition:
-    """A compiled graph, as the modules of this folder see it."""
+    """A compiled graph, as far as the modules of this folder use it. `compiled.Graph` derives from this class."""
 
     _definition: Definition
 
 
 class SubgraphIndex:
-    """The graphs that the nodes of a program run, as far as the nodes' code names them."""
+    """The subgraphs of a program: the graphs that the code of its nodes names."""
 
     def __init__(self, program: Program) -> None:
         self._program = program
 
     @cached_property
     def by_node(self) -> dict[str, list[HasDefinition]]:
-        """All of them. They are looked for once: it takes longer than a short run."""
+        """All subgraphs by node. Cached, because the search through the nodes' code takes longer than a short run."""
         return {name: list(reachable(node.call, HasDefinition)) for name, node in self._program.nodes.items()}
 
     @property
     def stored(self) -> dict[str, HasDefinition]:
-        """By node, the first graph that stores its state."""
+        """The first subgraph of each node that stores its state, by node."""
         stored = {
             name: [graph for graph in graphs if graph._definition.checkpointer is not False]
             for name, graphs in self.by_node.items()
@@ -59,13 +59,13 @@ class SubgraphIndex:
     def walk(
         self, namespace: str | None, *, recurse: bool, enclosing: tuple[SubgraphIndex, ...] = ()
     ) -> Iterator[tuple[str, HasDefinition]]:
-        """Each graph with its path, as `Graph.get_subgraphs` gives them."""
+        """Yield each subgraph with its path; see `Graph.get_subgraphs`."""
         enclosing = (*enclosing, self)
         for name, graph in self.stored.items():
             if namespace is None or namespace == name:
                 yield name, graph
             inner = graph._definition.subgraph_index
-            if any(inner is one for one in enclosing):  # a graph may run itself
+            if any(inner is one for one in enclosing):  # a graph that runs itself: stop the recursion
                 continue
             if recurse and (namespace is None or namespace.startswith(f"{name}|")):
                 rest = None if namespace is None else namespace.removeprefix(f"{name}|")
@@ -73,12 +73,12 @@ class SubgraphIndex:
                     yield f"{name}|{path}", found
 
     def keeps_state(self) -> Mapping[str, bool]:
-        """By node, whether its graph keeps its state from call to call."""
+        """Return by node whether its subgraph keeps its state from call to call."""
         return {name: graph._definition.checkpointer is True for name, graph in self.stored.items()}
 
 
 class Codecs:
-    """What a graph's values are stored with where its own codec does not serve; made once of each codec."""
+    """Derived codecs of a graph: as a subgraph, and for stored events. Each is cached for the last base codec."""
 
     def __init__(self, hints: Sequence[Any], subgraph_index: SubgraphIndex) -> None:
         self._hints = hints
@@ -87,15 +87,15 @@ class Codecs:
         self._of_events: tuple[Codec, Codec] | None = None
 
     def nested(self, outer: Codec) -> Codec:
-        """Return the codec of the graph around, which knows the types of this graph's annotations besides."""
+        """Return the codec of the enclosing graph, extended by the types of this graph's annotations."""
         made = self._nested
         if made is None or made[0] is not outer:
             made = self._nested = (outer, with_hints(outer, self._hints))
         return made[1]
 
     def of_events(self, own: Codec | None) -> Codec:
-        """Return the codec of the graph and of all graphs inside."""
-        assert own is not None  # events are kept with a thread
+        """Return the graph's codec, extended by the types of all its subgraphs."""
+        assert own is not None  # events are stored with a thread, so there is a saver
         made = self._of_events
         if made is None or made[0] is not own:
             codec = own
@@ -106,23 +106,25 @@ class Codecs:
 
 
 class Definition(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """What a compiled graph consists of.
+    """The parts of a compiled graph.
 
     Attributes:
-        program: its nodes and channels.
-        options: of its runs.
-        hints: the annotations that name the types of its values.
+        program: the nodes and channels, as the algorithm runs them.
+        options: the options of the graph's runs, before those of a call.
+        hints: the annotations that name the types of the graph's values.
         checkpointer, cache, stream_mode, stream_channels: as the attributes of a graph.
-        codec: what its values are stored with; None without a saver.
-        codecs: what they are stored with as part of another graph.
-        live: its runs that can be joined.
-        results: of its nodes, kept from run to run; None for none.
-        policies: of nodes that were added without their own, which are in `own_policies`.
-        inside: the graphs that its nodes run.
-        config: settings that are bound to it.
-        read_context: makes what nodes get of a call's context.
-        coerce_state, coerce_output: make the schema's own objects of a state and of an output.
-        complete_state: fills a state in, as `aget_state` shows it.
+        codec: the codec that stores the graph's values; None without a saver.
+        codecs: the codecs of the graph as a subgraph, and for stored events.
+        live: the runs that other readers can join.
+        results: the cached results of nodes; None without a cache.
+        world: the environment that provides clock, ids and randomness.
+        policies: the policies of nodes without their own.
+        own_policies: the nodes' own policies, by node.
+        subgraph_index: the graphs that the nodes run.
+        config: the settings that are bound to the graph.
+        read_context: converts a call's context to the context that nodes get; None passes it as it is.
+        coerce_state, coerce_output: make the schema's object of a state, and of an output; None for plain dicts.
+        complete_state: adds defaults to a state, as `aget_state` shows it; None shows it as it is stored.
     """
 
     program: Program
@@ -156,23 +158,23 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def shown(self) -> Shown:
-        """How it shows itself in streams."""
+        """The part of the definition that streams need."""
         return Shown(channels=self.stream_channels, coerce=self.coerce_state, inside=self.subgraph_index.keeps_state)
 
     def with_checkpointer(self, checkpointer: BaseCheckpointSaver | bool | None) -> Self:
-        """Raises `InvalidCheckpointerError`."""
+        """Replace the checkpointer. Raises `InvalidCheckpointerError`."""
         checked = checked_saver(checkpointer)
-        codec = codec_of(checked, self.hints)  # what the cache keeps is encoded with it, too
+        codec = codec_of(checked, self.hints)  # the cache encodes results with it too
         results = _results_of(self.cache, codec, self.hints)
         return structs.replace(self, checkpointer=checked, codec=codec, live=Live(), results=results)
 
     def with_cache(self, cache: ports.BaseCache | None) -> Self:
-        """Raises `GraphValidationError`."""
+        """Replace the cache. Raises `GraphValidationError`."""
         checked = checked_cache(cache)
         return structs.replace(self, cache=checked, results=_results_of(checked, self.codec, self.hints))
 
     def with_policies(self, policies: NodePolicies) -> Self:
-        """Replace the policies of nodes that were added without their own."""
+        """Replace the policies of nodes without their own."""
 
         def renewed(node: Node) -> Node:
             if node.hidden:
@@ -200,10 +202,10 @@ def define(
     coerce_output: Callable[[Any], Any] | None = None,
     complete_state: Callable[[Any], Any] | None = None,
 ) -> Definition:
-    """Define a graph of a program and of what its user said of it.
+    """Make the definition of a graph from its program and the options of its user; see `Definition`.
 
     Raises:
-        GraphValidationError, InvalidCheckpointerError, ConfigError: an option that the graph cannot have.
+        GraphValidationError, InvalidCheckpointerError, ConfigError: an option is invalid for the graph.
     """
     saver = checked_saver(checkpointer)
     codec = codec_of(saver, hints)

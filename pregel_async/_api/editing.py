@@ -1,8 +1,8 @@
-"""Editing a thread by hand: what a node would have written, written without running it.
+"""Edit a thread by hand: write what a node would have written, without running the node.
 
-An edit goes through the same machinery as a run: the thread is claimed, updates become writes, writes are folded by
-`superstep.update`, and the checkpoints of one call are one transaction. Three names stand for something else than a
-node: END takes all that is pending for done, INPUT is a new input, COPY copies a checkpoint.
+An edit uses the machinery of a run: it acquires the thread's lease, turns updates into writes, folds the writes with
+`superstep.update`, and stores the checkpoints of one call in one transaction. Three values of `as_node` name no node:
+END counts all pending tasks as done, INPUT makes a new input, COPY copies a checkpoint.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ SPECIAL = (END, INPUT, COPY)
 
 
 def check_updates(supersteps: Sequence[Sequence[StateUpdate]]) -> list[list[StateUpdate]]:
-    """The updates of a call, by superstep.
+    """Check the updates of a call, and return them as lists, by superstep.
 
     Raises:
-        ConfigError: there are none.
-        InvalidUpdateError: several in one superstep do not say as whom they are made, or stand for something else.
+        ConfigError: there are no updates.
+        InvalidUpdateError: one of several updates in a superstep has no `as_node`, or one that names no node.
     """
     listed = [list(updates) for updates in supersteps]
     if not listed or not all(listed):
@@ -54,7 +54,7 @@ def check_updates(supersteps: Sequence[Sequence[StateUpdate]]) -> list[list[Stat
 
 
 class Editor:
-    """Applies updates to one namespace of a claimed thread."""
+    """Applies updates to one namespace of a thread whose lease is held."""
 
     def __init__(
         self, thread: Thread, session: Session, config: RunnableConfig, options: RunOptions, *, limit: int
@@ -62,8 +62,8 @@ class Editor:
         self._thread = thread
         self._program: Program = thread.program
         self._board = Board(self._program) if thread.board is None else thread.board
-        self._board.remaining = limit  # what a router reads of it is that of a run's first superstep
-        self._fresh = thread.tip is None  # nothing has been stored or made so far
+        self._board.remaining = limit  # routers read managed values as in the first superstep of a run
+        self._fresh = thread.tip is None  # True while nothing has been stored or made
         self._around = Around(
             session=session,
             program=self._program,
@@ -81,20 +81,22 @@ class Editor:
     async def apply(
         self, supersteps: Sequence[Sequence[StateUpdate]], then: Callable[[], Awaitable[None]] | None = None
     ) -> None:
-        """Apply all of them, and store them in one transaction.
+        """Apply all updates, and store them in one transaction.
 
         Args:
-            then: what belongs to storing them. It follows at once: nothing in between can be cancelled.
+            supersteps: the checked updates, by superstep.
+            then: further storing that belongs to the edit. It runs directly after the transaction: a cancellation
+                cannot come between the two.
 
         Raises:
             InvalidUpdateError: an update does not fit, its node is ambiguous, or there is no such node. Nothing was
                 stored.
-            Exception: what a router or reducer raised. Nothing was stored.
+            Exception: the exception of a router or reducer. Nothing was stored.
         """
         for updates in supersteps:
             first = updates[0]
             if self._fresh and first.as_node != INPUT:
-                self._board.step = -1  # as if an input had been there: the start is superstep 0
+                self._board.step = -1  # as after an input, so that the first update is superstep 0
             if first.as_node == COPY:
                 await self._copy_checkpoint(first)
             elif first.as_node == END:
@@ -114,7 +116,9 @@ class Editor:
     async def _update(self, updates: Sequence[StateUpdate]) -> None:
         pending = superstep.plan(self._program, self._board, self._scope)
         made: list[tuple[Task, list[Write]]] = []
-        forces_checkpoint = False  # somebody updates as a node that is not pending
+        # True if an update is made as a node without a pending task. It then gets a checkpoint of its own, even while
+        # other tasks are pending.
+        forces_checkpoint = False
         for update in updates:
             if update.as_node is None and update.values is None:
                 forces_checkpoint = True
@@ -144,7 +148,7 @@ class Editor:
                 "on: an update can be made as a node whose task is pending, or as END, which drops the command"
             )
         if not forces_checkpoint and (left or leaves):
-            return  # the others stay pending, on the state that they were planned on
+            return  # the other tasks stay pending on the state that they were planned on
         done = [(task, result) for task, result in recorded if isinstance(result, Finished)]
         others = [(task, Finished(writes, own=len(writes))) for task, writes in made if task.index < 0]
         if done and self._thread.ns == "":
@@ -152,12 +156,12 @@ class Editor:
         await self._fold(done, others, left)
 
     def _node(self, name: str | None) -> Node:
-        """The node as which an update is made; inferred where there is no doubt."""
+        """Return the node as which an update is made; infer it if only one is possible."""
         nodes, ran = self._program.nodes, set(self._board.ran)
         if name is None:
-            if len(nodes) == 1:  # a StateGraph has its start besides
+            if len(nodes) == 1:  # not for a StateGraph, which has START as a second node
                 return next(iter(nodes.values()))
-            if START in nodes and (self._fresh or self._board.step < 0):  # nothing but an input
+            if START in nodes and (self._fresh or self._board.step < 0):  # the thread holds at most an input
                 return nodes[START]
             if len(ran) == 1:
                 name = next(iter(ran))
@@ -172,7 +176,7 @@ class Editor:
         return nodes[name]
 
     def _pending(self, pending: Sequence[Task], node: Node, task_id: str | None) -> Task | None:
-        """The pending task that an update stands for."""
+        """Return the pending task whose result an update becomes; None if the node has no pending task."""
         mine = [
             task
             for task in pending
@@ -197,7 +201,7 @@ class Editor:
         return mine[0] if mine else None
 
     async def _writes(self, task: Task, values: Any) -> list[Write]:
-        """What the node would have written: its update, its edges, and what its routers say to that."""
+        """Return the writes that the node would have made: its update, its edges, and its routers' destinations."""
         node = task.node
         checked_writes = self._validated(self._program.check_update(node.writes(values)))
         writes = [(name, own(value, name)) for name, value in checked_writes]
@@ -227,7 +231,7 @@ class Editor:
         return writes if validate is None or not writes else validate(self._board.values, writes)
 
     async def _finish_pending(self, update: StateUpdate) -> None:
-        """All that is pending counts as done; what has a result keeps it."""
+        """Close the superstep: tasks with a result keep it, and the others count as finished without writes."""
         if update.values is not None:
             raise InvalidUpdateError("an update as END takes all that is pending for done: it has no values")
         tasks = superstep.plan(self._program, self._board, self._scope)
@@ -239,7 +243,7 @@ class Editor:
         quiet = [[write for write in each if write[0] in self._program.keys] for each in writes]
         superstep.update(self._program, self._board, tasks, quiet, scope=self._scope)
         changed = set(self._board.changed)
-        # What was put off comes due, and is done.
+        # Deferred nodes become due now, and count as done too.
         while left := superstep.plan(self._program, self._board, self._scope):
             superstep.update(self._program, self._board, left, [], step=self._board.step, scope=self._scope)
             tasks += left
@@ -249,6 +253,7 @@ class Editor:
         await self._thread.commit(self._board, tasks, outcomes, [], source="update", waits=True)
 
     async def _apply_input(self, update: StateUpdate) -> None:
+        """Fold a new input, which discards pending tasks."""
         writes = [(name, own(value)) for name, value in self._validated(self._program.read_input(update.values))]
         discarded = superstep.plan(self._program, self._board, self._scope)
         none: list[list[Write]] = [[] for _ in discarded]
@@ -258,6 +263,7 @@ class Editor:
         await self._thread.commit(self._board, discarded, nothing, [], source="input", waits=True)
 
     async def _copy_checkpoint(self, update: StateUpdate) -> None:
+        """Copy the checkpoint, and apply the listed updates to the copy."""
         if self._thread.board is None:
             raise InvalidUpdateError("there is no checkpoint to copy: nothing is stored of the thread")
         self._thread.copy_beside(self._board)
@@ -273,14 +279,15 @@ class Editor:
     async def _fold(
         self, done: list[tuple[Task, Finished]], others: list[tuple[Task, Finished]], left: list[Task]
     ) -> None:
-        """Make one checkpoint of the results that pending tasks have, and of what others are to have written.
+        """Make one checkpoint of the results of pending tasks, and of updates as other nodes.
 
-        Those come after, and may correct what a result has written: both are seldom the writes of one superstep.
+        The updates are folded after the results and may overwrite them: folded together, both would be concurrent
+        writes to a key without a reducer, which is an error.
         """
         board, program, before, step = self._board, self._program, self._board.ran, self._board.step + 1
         changed: set[str] = set()
         if done and others:
-            unfinished = structs.replace(program, finishing=())  # what was put off has yet to wait for the others
+            unfinished = structs.replace(program, finishing=())  # deferred nodes still have to wait for `others`
             superstep.update(unfinished, board, *_split(done), left=left, scope=self._scope)
             changed, left = set(board.changed), superstep.plan(program, board, self._scope)
         superstep.update(program, board, *_split(others or done), step=step, left=left, scope=self._scope)
@@ -323,8 +330,13 @@ async def edit(
     """Apply updates to a loaded thread; see `Editor.apply`.
 
     Args:
-        config, options: what routers get.
-        limit: how many supersteps a run may take by the config, which managed values tell routers.
+        thread: the loaded namespace.
+        updates: the checked updates, by superstep.
+        run_id: the id under which the edit is stored.
+        config: the config that routers get.
+        options: the options that routers get.
+        limit: the recursion limit of the config, for managed values that routers read.
+        then: see `Editor.apply`.
     """
 
     session = Session(thread.hold.world, run_id, thread.thread_id, thread.hold, Spending(thread.hold.world, NO_LIMITS))
@@ -347,23 +359,22 @@ async def edit_subgraph(
     limit: int,
     is_past: bool,
 ) -> None:
-    """Apply updates to the state of a graph inside another.
-
-    One that keeps its state from call to call, and is not under way, is found by the root's checkpoints: the root
-    gets one of its own, then, that says where the state stands now. Questions that the edit does away with are open no
-    more in the graphs around either.
-
-    While the root's head is in the middle of a superstep, it can get no such checkpoint. The past can be edited then,
-    too: that starts a branch at the root checkpoint that the config names, and the head has no part in it.
+    """Apply updates to the state of a subgraph. Questions that the edit removes are closed in the enclosing graphs too.
 
     Args:
+        thread: the loaded namespace of the subgraph.
         root: the root graph's namespace, at its head.
-        is_past: the config names a checkpoint, and the state does not stand there at the root's head.
+        updates, run_id, config, options, limit: see `edit`.
+        is_past: True if the config names a checkpoint of the subgraph that is not its current one at the root's head.
 
     Raises:
-        InvalidUpdateError: the root has results in its open superstep, which such a checkpoint would have to redo; or
-            the task that runs the graph has its result already, so that nothing would go on from the edit.
+        InvalidUpdateError: the root's open superstep has results, which a new root checkpoint would discard; or the
+            task that runs the subgraph has its result already, so that no run would continue from the edit.
     """
+    # The state of a subgraph that keeps its state between calls, and is not part of the root's open superstep, is found
+    # through the root's checkpoints, which hold its tip. So the root gets a checkpoint that holds the new tip. In the
+    # middle of a superstep the root can get none. An edit of the past needs none then: it starts a branch at the root
+    # checkpoint that the config names, and the root's head is not involved.
     under_way = root.tip is not None and thread.parents.get("") == root.tip
     keeps_state = ":" not in thread.ns
     needs_root_checkpoint = keeps_state and not under_way and not (is_past and root.has_records)
@@ -389,11 +400,7 @@ async def edit_subgraph(
 
 
 async def _check_not_finished(inside: Thread) -> None:
-    """Refuse to edit the state of a graph whose task, in the open superstep around it, has its result already.
-
-    Raises:
-        InvalidUpdateError
-    """
+    """Raise `InvalidUpdateError` if the task that runs a subgraph has its result already, in an open superstep."""
     hold, running = inside.hold, inside.ns.split("|")
     for ns, at in inside.parents.items():
         chain = await hold.saver.read(hold.thread_id, ns, CheckpointId(at))
@@ -408,7 +415,7 @@ async def _check_not_finished(inside: Thread) -> None:
 
 
 async def _withdraw_questions(inside: Thread, ids: Collection[str]) -> None:
-    """Take questions that are asked no more in a graph inside off the records of the tasks around it."""
+    """Remove questions that a subgraph no longer asks from the records of the enclosing tasks."""
     hold = inside.hold
     for ns, at in inside.parents.items():
         chain = await hold.saver.read(hold.thread_id, ns, CheckpointId(at))
@@ -424,7 +431,7 @@ async def _withdraw_questions(inside: Thread, ids: Collection[str]) -> None:
 
 
 async def _skip_record(around: Around, task: Task, writes: list[Write]) -> None:
-    """An update is stored whole, after its routers have answered."""
+    """Record nothing: an update is stored as a whole, after its routers have run."""
 
 
 async def _refuse_calls(caller: Running, task: Task) -> Outcome:

@@ -1,4 +1,4 @@
-"""Reading and updating threads: which graph's state a config addresses, and what reads or edits it."""
+"""Read and update threads: find the graph whose state a config addresses, and call the reader or editor for it."""
 
 from __future__ import annotations
 
@@ -30,11 +30,15 @@ from .state import StateReader
 
 
 class _StateAddress(msgspec.Struct, frozen=True):
-    """What a config addresses.
+    """The state that a config addresses.
 
     Attributes:
-        graph: the owner of the state: the called graph, or one inside it.
-        saver, codec: what it is stored in and with.
+        graph: the graph that owns the state: the called graph, or a subgraph at any depth.
+        saver: the saver that stores the state.
+        codec: the codec of the state's values.
+        thread_id: the thread's id.
+        ns: the checkpoint namespace of the graph.
+        at: the id of the checkpoint; None for the head.
     """
 
     graph: Definition
@@ -46,7 +50,7 @@ class _StateAddress(msgspec.Struct, frozen=True):
 
 
 def _resolve(graph: Definition, config: Config) -> _StateAddress:
-    """Find what a config addresses. Raises `ConfigError`, `SubgraphNotFoundError`."""
+    """Find the state that a config addresses. Raises `ConfigError`, `SubgraphNotFoundError`."""
     saver, codec = graph.saver, graph.codec
     if saver is None or codec is None:
         raise ConfigError("the graph has no checkpointer, so nothing is stored: compile it with one")
@@ -54,7 +58,7 @@ def _resolve(graph: Definition, config: Config) -> _StateAddress:
     if thread_id is None:
         raise ConfigError("the config has no thread_id: pass {'configurable': {'thread_id': ...}}, or the thread's id")
     for part in ns.split("|") if ns else ():
-        if part.isdigit():  # the how-manieth graph that one task ran
+        if part.isdigit():  # a counter: the task ran several graphs
             continue
         name = part.partition(":")[0]
         inner = graph.subgraph_index.stored.get(name)
@@ -98,7 +102,7 @@ def _reader(graph: Definition, saver: BaseCheckpointSaver, codec: Codec) -> Stat
 
 
 class _DefinedSubgraph:
-    """A graph inside another, as `StateReader` asks for it."""
+    """The `Subgraph` of a definition, for `StateReader`."""
 
     def __init__(self, graph: Definition) -> None:
         self._graph = graph
@@ -129,7 +133,7 @@ async def update(
             if ns:
                 if thread.board is None:
                     raise InvalidUpdateError(f"nothing is stored in namespace {ns!r} of thread {thread_id!r} to update")
-                assert root.codec is not None  # what `_find` has asked
+                assert root.codec is not None  # checked by `_resolve`
                 outer = await Thread.open(hold, root.codec, root.program, metadata=metadata)
                 is_past = at is not None and at != hold.tips.get(ns)
                 await edit_subgraph(
