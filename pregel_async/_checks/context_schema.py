@@ -1,4 +1,4 @@
-"""A call's `context=`, checked against the graph's context schema and made into its class, before anything runs."""
+"""Check a call's `context=` against the graph's context schema, and convert it to the schema's class."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from .value_columns import required_fields
 
 
 def context_reader(schema: Any) -> Callable[[Any], Any]:
-    """What turns a call's context into what nodes get.
+    """Return the function that converts a call's context to the context that nodes get.
 
     A mapping becomes an object of the schema's class (dataclass, msgspec.Struct, pydantic model), at any depth where
-    fields are annotated with such classes; a TypedDict's stays a dict. An instance of the class is passed as it is.
-    Values are compared with annotations laxly; a pydantic model checks its own.
+    fields are annotated with such classes; for a TypedDict it stays a dict. An instance of the class is passed
+    unchanged. Values are checked loosely against annotations; a pydantic model validates its own.
 
-    None stands for a call without context: it becomes an object of the schema's defaults, a dict where the schema is
-    `dict`, and stays None where the schema takes None.
+    None stands for a call without context: it becomes an object of the schema's defaults, or an empty dict if the
+    schema is `dict`, and stays None if the schema allows None.
 
     Args:
-        schema: a class with fields, or any other type; None takes every context as it is.
+        schema: a class with fields, or any other type; None passes every context as it is.
 
     Returns:
-        A function of the context. It raises `InvalidContextError` for one that does not fit, and for None where a field
-        of the schema has no default.
+        A function of the context. It raises `InvalidContextError` for a context that does not fit, and for None if a
+        field of the schema has no default.
 
     Raises:
-        GraphValidationError: the schema is no type, or an annotation of it cannot be resolved.
+        GraphValidationError: the schema is no type, or one of its annotations cannot be resolved.
     """
     if schema is None:
         return _unchanged
@@ -40,7 +40,7 @@ def context_reader(schema: Any) -> Callable[[Any], Any]:
     if not is_type(kind):
         raise GraphValidationError(f"the context schema is a class or another type, and {schema!r} is none")
     if has_fields(kind):
-        fields_of(kind)  # what cannot be resolved is said when the graph is built
+        fields_of(kind)  # raises for unresolvable annotations now, when the graph is built, and not in the first call
 
     def read(given: Any) -> Any:
         return _default_context(kind) if given is None else _convert(kind, given, "")
@@ -49,7 +49,7 @@ def context_reader(schema: Any) -> Callable[[Any], Any]:
 
 
 def _default_context(kind: Any) -> Any:
-    """The context of a call that gives none."""
+    """Return the context of a call that passes none."""
     hint = resolve_alias(without_qualifiers(kind))
     while get_origin(hint) is Annotated:
         hint = resolve_alias(get_args(hint)[0])
@@ -70,7 +70,7 @@ def _unchanged(given: Any) -> Any:
 
 
 def _convert(hint: Any, given: Any, path: str) -> Any:
-    """A value as an annotation says it; at `path` in the context."""
+    """Convert the value at `path` in the context to its annotation."""
     hint = resolve_alias(without_qualifiers(hint))
     if get_origin(hint) is Annotated:
         return _convert(get_args(hint)[0], given, path)
@@ -87,8 +87,10 @@ def _convert(hint: Any, given: Any, path: str) -> Any:
 
 
 def _class_for_mapping(hint: Any) -> Any:
-    """The class with fields that a mapping can only be meant for: the annotation, or the one such class of a union that
-    has no place for a dict."""
+    """Return the class that a mapping must be meant for; None if there is no such class, or several.
+
+    It is the annotation, if that has fields; or in a union the only class with fields, if no other option takes a dict.
+    """
     if has_fields(hint):
         return hint
     if get_origin(hint) not in (Union, types.UnionType):
@@ -124,13 +126,13 @@ def _build(kind: Any, given: Mapping[Any, Any], path: str) -> Any:
 def _construct(cls: type, make: Callable[[], Any], path: str) -> Any:
     try:
         return make()
-    except Exception as error:  # a validator's, or a __post_init__'s; whatever it is, the context was refused by it
+    except Exception as error:  # validators and `__post_init__` may raise anything to refuse the context
         place = f" at {path!r}" if path else ""
         raise InvalidContextError(f"the context{place} makes no {cls.__qualname__}: {error}", path=path) from error
 
 
 def _accepted_fields(cls: Any, hints: Mapping[str, Any]) -> list[str]:
-    """Names that may be given."""
+    """Return the names of the fields that a mapping may contain."""
     if not dataclasses.is_dataclass(cls):
         return list(hints)
     return [field.name for field in dataclasses.fields(cls) if field.init]

@@ -1,11 +1,11 @@
-"""Checks of many values at once, in C: whether all of them certainly fit an annotation.
+"""Fast checks of many values against an annotation, with loops in C.
 
     fit = all_fit(Message)
-    fit([{"role": "user", "content": "hi"}] * 1000)     True, after two looks at all of them
+    fit([{"role": "user", "content": "hi"}] * 1000)     True, after one pass per field
 
-True says that each value fits by its exact type. False says nothing: each has to be looked at by itself, as an object
-of a subclass may fit, too. What dicts and objects hold is compared column by column: the types of all values of a field
-are one set.
+True means that each value fits by its exact type. False means nothing: each value has to be checked by itself, as
+objects of subclasses may fit too. Dicts and objects are checked by column: the types of all values of one field are
+collected in a set, and the set is compared.
 """
 
 from __future__ import annotations
@@ -35,14 +35,15 @@ from .annotations import (
 )
 
 AllFit: TypeAlias = Callable[[Iterable[Any]], bool]
-"""Looks at values once. Returns True if all of them certainly fit."""
+"""Iterates over the values once. Returns True if all of them certainly fit."""
 
 
 def all_fit(hint: Any, enclosing: tuple[Any, ...] = ()) -> AllFit | None:
-    """Return what looks at many values for an annotation; None if each has to be looked at by itself.
+    """Return the fast check for an annotation; None if values must be checked one by one.
 
     Args:
-        around: classes and aliases that the annotation is a part of. One that is a part of itself has no columns.
+        hint: the annotation.
+        enclosing: the classes and aliases that contain the annotation. A recursive type has no fast check.
     """
     hint = bare(hint)
     if is_alias(hint):
@@ -69,7 +70,7 @@ def all_fit(hint: Any, enclosing: tuple[Any, ...] = ()) -> AllFit | None:
 
 
 def bare(hint: Any) -> Any:
-    """Return an annotation without what says nothing of a value's type. Aliases stay."""
+    """Return an annotation without qualifiers, `Annotated` and `NewType`. Aliases stay."""
     hint = without_qualifiers(hint)
     if isinstance(hint, NewType):
         return bare(hint.__supertype__)
@@ -85,7 +86,7 @@ def value_of_alias(alias: Any) -> Any:
 
 
 def is_unchecked(hint: Any) -> bool:
-    """Return True if every value passes for a bare annotation that is no union, no Literal and not None."""
+    """Return True if a bare annotation accepts every value unchecked; always False for unions, Literals and None."""
     kind = get_origin(hint) or hint
     if kind is None or kind in (Union, types.UnionType, Literal):
         return False
@@ -93,7 +94,7 @@ def is_unchecked(hint: Any) -> bool:
 
 
 def required_fields(kind: Any, hints: Mapping[str, Any]) -> list[str]:
-    """The names that a mapping must have to be taken for an object of a class with fields."""
+    """Return the names that a mapping must contain to stand for an object of a class with fields."""
     cls = class_of(kind)
     if is_typed_dict(cls):
         return [name for name, hint in hints.items() if is_required(kind, name, hint)]
@@ -108,8 +109,8 @@ class _Kinds(msgspec.Struct, frozen=True):
     """Types whose values certainly fit.
 
     Attributes:
-        exact: these, and no subclasses.
-        bases: these with their subclasses: pydantic models, whose objects were checked by them.
+        exact: types that fit without their subclasses.
+        bases: types that fit with their subclasses: pydantic models, which have validated their objects themselves.
     """
 
     exact: frozenset[type]
@@ -117,7 +118,7 @@ class _Kinds(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, hint: Any) -> _Kinds | None:
-        """None if an annotation says more of a value than its type."""
+        """Return the types that an annotation accepts; None if a value's type alone does not decide."""
         hint = bare(hint)
         if get_origin(hint) in (Union, types.UnionType):
             several = [cls.of(option) for option in get_args(hint)]
@@ -150,7 +151,8 @@ def _literals(options: Sequence[Any]) -> AllFit:
         values = [*values]
         return kinds.issuperset(map(type, values)) and known.issuperset(values)
 
-    # Python calls 1 and True equal: of several types, each value has to be looked at to distinguish them.
+    # 1 == True in Python: with several types, a set lookup could accept a value of the wrong type. Only types whose
+    # values never compare equal to another type's are safe.
     return fit if len(kinds) == 1 or kinds <= _DISTINCT_TYPES else _never
 
 
@@ -159,7 +161,7 @@ def _never(values: Iterable[Any]) -> bool:
 
 
 def _sequences(kind: type, element: AllFit | None) -> AllFit | None:
-    """Of lists or tuples of any length."""
+    """Return the check of lists, or of tuples of any length; None if there is none for the elements."""
     if element is None:
         return None
 
@@ -171,7 +173,7 @@ def _sequences(kind: type, element: AllFit | None) -> AllFit | None:
 
 
 def _fixed_tuples(elements: Sequence[AllFit | None]) -> AllFit | None:
-    """Of tuples of one length."""
+    """Return the check of tuples of a fixed length; None if there is none for an element."""
     places = [(itemgetter(place), element) for place, element in enumerate(elements) if element is not None]
     if len(places) < len(elements):
         return None
@@ -186,7 +188,7 @@ def _fixed_tuples(elements: Sequence[AllFit | None]) -> AllFit | None:
 
 
 def _mappings(key: AllFit | None, item: AllFit | None) -> AllFit | None:
-    """Of dicts."""
+    """Return the check of dicts; None if there is none for keys or values."""
     if key is None or item is None:
         return None
 
@@ -200,7 +202,7 @@ def _mappings(key: AllFit | None, item: AllFit | None) -> AllFit | None:
 
 
 def _columns(hint: Any, enclosing: tuple[Any, ...]) -> AllFit | None:
-    """Of dicts of a TypedDict, or objects of a dataclass or Struct."""
+    """Return the check of the dicts of a TypedDict, or the objects of a dataclass or Struct; None if there is none."""
     cls = class_of(hint)
     try:
         hints = fields_of(hint)
@@ -224,19 +226,19 @@ def _columns(hint: Any, enclosing: tuple[Any, ...]) -> AllFit | None:
             return False
         try:
             return all(_consume(column(values)) if one is _always else one(column(values)) for column, one in columns)
-        except (LookupError, AttributeError):  # one is missing
+        except (LookupError, AttributeError):  # a required key or attribute is missing
             return False
 
     return fit
 
 
 def _present(name: str, values: Sequence[dict[Any, Any]]) -> Iterable[Any]:
-    """The values of a key which not every dict has."""
+    """Return the values of a key in the dicts that have the key."""
     return filter(_IS_PRESENT, map(dict[Any, Any].get, values, repeat(name), repeat(_ABSENT)))
 
 
 def _consume(values: Iterable[Any]) -> bool:
-    """True, when all values were there."""
+    """Iterate over all values, which raises if one is missing, and return True."""
     for _ in values:
         pass
     return True
