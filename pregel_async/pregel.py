@@ -144,7 +144,7 @@ def _input_reader(inputs: str | tuple[str, ...], *, ignore: bool) -> Any:
 def _command_reader(channels: Sequence[str]) -> Callable[[Command], list[Write]]:
     def read(command: Command) -> list[Write]:
         if command.goto:
-            raise InvalidUpdateError("a graph of channels has nowhere to go to: write to the channel that triggers it")
+            raise InvalidUpdateError("a Pregel graph takes no goto: write to a channel that triggers the node")
         update = command.update or {}
         if not isinstance(update, Mapping):
             raise InvalidUpdateError(f"an update is a mapping of channels, not a {type(update).__name__}")

@@ -29,7 +29,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=int,
         default=None,
         metavar="SEED",
-        help="run them on this seed alone: the one that a failure has told",
+        help="run them on this seed alone, which the message of a failure names",
     )
 
 

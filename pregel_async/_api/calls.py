@@ -72,7 +72,7 @@ def stream(graph: Definition, given: Any, config: Config | None, options: Stream
     """See `Graph.astream`."""
     asked, after = options.get("stream_mode"), options.get("after")
     if after is not None and asked is None:
-        raise ConfigError("after= comes back to what was asked for: say stream_mode= as it was said then")
+        raise ConfigError("after= needs stream_mode=: pass the modes with which the run was streamed before")
     modes = graph.stream_mode if asked is None else asked
     names = names_of_modes(modes)
     version = check_version(options.get("version", "v1"))
@@ -324,9 +324,9 @@ def _require_checkpointer_for_events(graph: Definition) -> None:
 def _read_cursor(graph: Definition, given: Any, after: str, version: Literal["v1", "v2"]) -> Cursor:
     _require_checkpointer_for_events(graph)
     if given is not None:
-        raise ConfigError("after= comes back to a run, which has its input: pass None as input")
+        raise ConfigError("after= reconnects to a run, which has its input already: pass None as input")
     if version != "v2":
-        raise ConfigError("after= reports void parts as parts of their own: pass version='v2'")
+        raise ConfigError("after= needs version='v2', which reports void parts as parts of their own")
     return Cursor.read(after)
 
 

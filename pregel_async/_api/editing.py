@@ -48,7 +48,7 @@ def check_updates(supersteps: Sequence[Sequence[StateUpdate]]) -> list[list[Stat
             if len(updates) > 1 and (update.as_node is None or update.as_node in SPECIAL):
                 made = "without as_node" if update.as_node is None else f"as {update.as_node!r}"
                 raise InvalidUpdateError(
-                    f"an update {made} is alone in its superstep: name the node of each of several updates"
+                    f"an update {made} must be the only one in its superstep: name the node of each of several updates"
                 )
     return listed
 
@@ -166,9 +166,9 @@ class Editor:
             if len(ran) == 1:
                 name = next(iter(ran))
             else:
-                by = ", ".join(repr(each) for each in sorted(ran)) or "nobody"
+                by = ", ".join(repr(each) for each in sorted(ran)) or "no node"
                 raise InvalidUpdateError(
-                    f"it is ambiguous as whom this update is made: the last superstep was made by {by}. Pass as_node="
+                    f"the node of this update is ambiguous: the last superstep was made by {by}. Pass as_node="
                 )
         if name not in nodes:
             there = ", ".join(sorted(key for key, node in nodes.items() if not node.hidden))
@@ -207,7 +207,7 @@ class Editor:
         writes = [(name, own(value, name)) for name, value in checked_writes]
         if any(name == PARENT for name, _ in writes):
             raise InvalidUpdateError(
-                "an update cannot command the graph around: update that graph's state", node=node.name
+                "an update cannot send a command to the enclosing graph: update that graph's state", node=node.name
             )
         if node.writes is no_writes and values is not None and not node.edges and not node.routers:
             raise InvalidUpdateError(f"node {node.name!r} writes nothing, so that an update as it does nothing")
@@ -223,7 +223,10 @@ class Editor:
         if isinstance(outcome, Failed):
             raise outcome.error
         if not isinstance(outcome, Finished):
-            raise InvalidUpdateError(f"a router of node {node.name!r} asks: an update cannot answer", node=node.name)
+            raise InvalidUpdateError(
+                f"a router of node {node.name!r} called interrupt(), and an update cannot answer its question",
+                node=node.name,
+            )
         return outcome.writes
 
     def _validated(self, writes: list[Write]) -> list[Write]:
@@ -233,7 +236,7 @@ class Editor:
     async def _finish_pending(self, update: StateUpdate) -> None:
         """Close the superstep: tasks with a result keep it, and the others count as finished without writes."""
         if update.values is not None:
-            raise InvalidUpdateError("an update as END takes all that is pending for done: it has no values")
+            raise InvalidUpdateError("an update as END has no values: all pending tasks count as done")
         tasks = superstep.plan(self._program, self._board, self._scope)
         results = [self._recorded(task) for task in tasks]
         outcomes: list[Outcome] = [each if isinstance(each, Finished) else Finished([]) for each in results]
@@ -380,8 +383,9 @@ async def edit_subgraph(
     needs_root_checkpoint = keeps_state and not under_way and not (is_past and root.has_records)
     if needs_root_checkpoint and root.has_records:
         raise InvalidUpdateError(
-            f"the state of {thread.ns!r} is at rest, and the graph around it is in the middle of a superstep: finish "
-            "that first, or pass the config of an older snapshot of that state, which starts a branch there"
+            f"the state of {thread.ns!r} is not part of the enclosing graph's open superstep, and cannot be updated "
+            "before that superstep has finished: finish it first, or pass the config of an older snapshot of that "
+            "state, which starts a branch there"
         )
 
     if not keeps_state:
@@ -436,5 +440,5 @@ async def _skip_record(around: Around, task: Task, writes: list[Write]) -> None:
 
 async def _refuse_calls(caller: Running, task: Task) -> Outcome:
     raise InvalidUpdateError(
-        "a router called a task while a state was updated by hand: routers only look", node=task.node.name
+        "a router called a task while a state was updated by hand: routers may not call tasks then", node=task.node.name
     )

@@ -128,7 +128,9 @@ def _construct(cls: type, make: Callable[[], Any], path: str) -> Any:
         return make()
     except Exception as error:  # validators and `__post_init__` may raise anything to refuse the context
         place = f" at {path!r}" if path else ""
-        raise InvalidContextError(f"the context{place} makes no {cls.__qualname__}: {error}", path=path) from error
+        raise InvalidContextError(
+            f"the context{place} cannot be converted to {cls.__qualname__}: {error}", path=path
+        ) from error
 
 
 def _accepted_fields(cls: Any, hints: Mapping[str, Any]) -> list[str]:
