@@ -1,10 +1,11 @@
-"""Every error that the runtime raises on purpose, and the savers' errors that pass through it.
+"""Every error that the runtime raises on purpose, and the savers' errors that a call may raise.
 
-All derive from `PregelError`, but for the two that are no errors (`GraphBubbleUp`): a node that stops to ask, or hands
-a command to the graph around it, leaves by a `BaseException`, which `except Exception` in its code does not catch.
+All derive from `PregelError`, except warnings and the two that are no errors (`GraphBubbleUp`): a node that asks a
+question, or sends a command to the enclosing graph, is left by a `BaseException`, which `except Exception` in its code
+does not catch.
 
-An exception that a node raised itself is never wrapped: it gets a note that names node, superstep and task. Several
-that failed in one superstep come as an `ExceptionGroup` in plan order.
+The exception of a node is never wrapped: it gets a note that names node, superstep and task. The exceptions of several
+nodes that failed in one superstep are raised as an `ExceptionGroup`, in plan order.
 """
 
 from __future__ import annotations
@@ -113,7 +114,7 @@ _SHORT.maxstring = _SHORT.maxother = 120
 
 
 class ErrorCode(Enum):
-    """Names for the errors that people look up."""
+    """Codes of errors, named as in LangGraph. An error has its code as `code`."""
 
     GRAPH_RECURSION_LIMIT = "GRAPH_RECURSION_LIMIT"
     INVALID_CONCURRENT_GRAPH_UPDATE = "INVALID_CONCURRENT_GRAPH_UPDATE"
@@ -121,31 +122,32 @@ class ErrorCode(Enum):
 
 
 class InPlaceChangeWarning(UserWarning):
-    """A node changed its input in place, which nobody sees (debug mode only)."""
+    """A node changed its input in place, which has no effect on the state. Issued in debug mode only."""
 
 
 class BlockingCallWarning(UserWarning):
-    """A sync verb (`invoke`, `stream` and the others) blocks the event loop of its thread; or it has done so for 30
-    seconds, and a node that it waits for may in turn be waiting for that loop.
+    """A sync method (`invoke`, `stream` and the others) blocks the running event loop of its thread.
 
-    Python shows the first kind once for each place in the code, like all warnings, and no notebook shows it.
+    Issued when the call starts, except in notebooks; and again after the call has blocked the loop for 30 seconds,
+    because a node that the call waits for may in turn be waiting for that loop.
     """
 
 
 class QuestionChangedWarning(UserWarning):
-    """An answer was given to a question whose value has changed, as `compile(changed_questions="accept")` allows."""
+    """A node got the answer to a question whose value has changed, as `compile(changed_questions="accept")` allows."""
 
 
 class ObserverWarning(UserWarning):
-    """An observer of a run has raised. The run was not changed by that; what it raised first is the cause."""
+    """An observer raised an exception. The run was not affected; the observer's first exception is the cause."""
 
 
 class UnknownStoredKeyWarning(UserWarning):
-    """A thread holds a key that the graph does not have, because its code has renamed or removed it. The value stays
-    stored and is shown in `StateSnapshot.unknown`. Issued once for each graph and key.
+    """A thread holds a key that the graph's code has renamed or removed.
+
+    The value stays stored, and `StateSnapshot.unknown` shows it. Issued once for each graph and key.
 
     Attributes:
-        thread_id: the first thread that was seen to hold it.
+        thread_id: the first thread in which the key was found.
         graph: the graph's name.
         key: the stored key.
     """
@@ -162,7 +164,7 @@ class UnknownStoredKeyWarning(UserWarning):
 
 
 class UnreachableNodeWarning(UserWarning):
-    """A graph has nodes that no edge, conditional edge or command leads to. Issued when it is compiled.
+    """A graph has nodes that no edge, conditional edge or command leads to. Issued when the graph is compiled.
 
     Attributes:
         graph: the graph's name.
@@ -181,25 +183,24 @@ class UnreachableNodeWarning(UserWarning):
 
 
 class RetentionWarning(UserWarning):
-    """A thread could not be pruned at the end of a run. The run was not changed by that, and its result is stored; what
-    prevented it is the cause."""
+    """A thread could not be pruned at the end of a run. The result of the run is stored; the failure is the cause."""
 
 
 class GraphValidationError(PregelError, ValueError):
-    """The graph as it was built cannot run: an unknown name, a missing entry, a duplicate, a reserved word."""
+    """A graph's definition is invalid: an unknown, duplicate or reserved name, a missing entry, or a bad option."""
 
 
 class InvalidCheckpointerError(GraphValidationError, TypeError):
-    """What was given as a checkpointer is no saver."""
+    """The value given as checkpointer is no saver."""
 
 
 class UnsettableAttributeError(PregelError, AttributeError):
-    """An attribute was set on a compiled graph that it does not have, or that cannot be set. Nothing was changed.
+    """Code set an attribute that a compiled graph does not have, or that cannot be set. The graph was not changed.
 
     Attributes:
         graph: the graph's name.
-        name: the attribute.
-        nearest: the attribute that may have been meant.
+        name: the attribute's name.
+        nearest: the name of the settable attribute, or of the method, with the nearest name.
     """
 
     def __init__(self, graph: str, name: str, nearest: str) -> None:
@@ -213,19 +214,18 @@ class UnsettableAttributeError(PregelError, AttributeError):
 
 
 class ConfigError(PregelError, ValueError):
-    """A config or an argument of a call is wrong; nothing was run or stored."""
+    """A config or an option of a call is wrong. Nothing was run or stored."""
 
 
 class InvalidCursorError(PregelError, ValueError):
-    """There is no going on from where a reader says that it has got to: what it passed is no cursor, or one of another
-    branch or thread."""
+    """A stream cannot be continued from the value of `after`: it is no cursor, or one of another branch or thread."""
 
 
 class InvalidInputError(PregelError, TypeError):
-    """The input does not fit the graph's input schema; nothing was run or stored.
+    """The input does not fit the graph's input schema. Nothing was run or stored.
 
     Attributes:
-        path: where in the input, as `"order.items[0].amount"`; empty for the input as a whole.
+        path: the path in the input, such as `"order.items[0].amount"`; empty for the input as a whole.
     """
 
     def __init__(self, message: str, *, path: str = "") -> None:
@@ -234,14 +234,14 @@ class InvalidInputError(PregelError, TypeError):
 
 
 class EmptyInputError(PregelError):
-    """There is nothing to run: no input was given, and nothing is stored to go on from."""
+    """There is nothing to run: the call has no input, and nothing is stored to continue from."""
 
 
 class GraphChangedError(PregelError):
-    """What is stored of the thread does not fit the graph's code as it is now; nothing was run or changed.
+    """The stored thread does not fit the current code of the graph. Nothing was run or changed.
 
     Attributes:
-        thread_id: the thread.
+        thread_id: the thread's id.
         name: the channel or node that does not fit.
     """
 
@@ -255,13 +255,13 @@ class GraphChangedError(PregelError):
 
 
 class UntrackedValueLostError(PregelError):
-    """A send has to run that was given the value of an untracked key, which was not stored; nothing ran with it.
+    """A pending send carried the value of an untracked key, which was not stored. The send did not run.
 
     Attributes:
         node: the node that the send is for.
-        key: the key.
-        thread_id: the thread.
-        step: the superstep that has to run.
+        key: the untracked key.
+        thread_id: the thread's id.
+        step: the number of the superstep that has to run.
     """
 
     def __init__(self, node: str, key: str, thread_id: str, step: int) -> None:
@@ -277,10 +277,10 @@ class UntrackedValueLostError(PregelError):
 
 
 class InvalidContextError(ConfigError, TypeError):
-    """The context does not fit the graph's context schema; nothing was run or stored.
+    """The context does not fit the graph's context schema. Nothing was run or stored.
 
     Attributes:
-        path: where in the context, as `"user.name"`; empty for the context as a whole.
+        path: the path in the context, such as `"user.name"`; empty for the context as a whole.
     """
 
     def __init__(self, message: str, *, path: str = "") -> None:
@@ -289,10 +289,10 @@ class InvalidContextError(ConfigError, TypeError):
 
 
 class EmptyChannelError(PregelError):
-    """A channel was read that holds nothing.
+    """Code read a channel that holds no value.
 
     Attributes:
-        channel: its name.
+        channel: the channel's name.
     """
 
     def __init__(self, channel: str = "") -> None:
@@ -301,13 +301,14 @@ class EmptyChannelError(PregelError):
 
 
 class InvalidUpdateError(PregelError):
-    """A write that its channel or graph cannot take. The superstep was not applied.
+    """A channel or the graph cannot take a write. The superstep was not applied.
 
     Attributes:
-        channel: the channel, where there is one.
-        node: the node whose write it was, where it is known.
-        code: an `ErrorCode`, where there is one.
-        path: of an update by hand that does not fit its annotation: where, as `"order.items[0].amount"`; else empty.
+        channel: the channel's name; None if the write names none.
+        node: the node that wrote; None if unknown.
+        code: an `ErrorCode`; None if the error has none.
+        path: for an update by hand that does not fit its annotation, the path in the update, such as
+            `"order.items[0].amount"`; otherwise empty.
     """
 
     def __init__(
@@ -327,12 +328,12 @@ class InvalidUpdateError(PregelError):
 
 
 class ConcurrentUpdateError(InvalidUpdateError):
-    """A key that keeps one value was written several times in one superstep. The superstep was not applied.
+    """A key without a reducer was written several times in one superstep. The superstep was not applied.
 
     Attributes:
-        count: how often it was written.
-        writers: the nodes that wrote it, quoted and in plan order, with a count for each; "the input" for what no node
-            wrote. Empty where a channel is used without a graph.
+        count: the number of writes.
+        writers: the number of writes by writer, in plan order. A writer is a node's name in quotes, or "the input".
+            Empty for a channel that is used without a graph.
     """
 
     def __init__(self, channel: str, count: int) -> None:
@@ -341,40 +342,44 @@ class ConcurrentUpdateError(InvalidUpdateError):
         super().__init__(self._sentence(channel), channel=channel, code=ErrorCode.INVALID_CONCURRENT_GRAPH_UPDATE)
 
     def name_writers(self, writers: Mapping[str, int]) -> None:
-        """Add to the message which nodes wrote."""
+        """Add the writers to the message.
+
+        Args:
+            writers: the number of writes by writer; see the attribute.
+        """
         self.writers = dict(writers)
         self.args = (self._sentence(str(self.channel)),)
 
     def _sentence(self, channel: str) -> str:
         return (
-            f"channel {channel!r} was written {self.count} times in one superstep{_by(self.writers)} and keeps only "
-            "one value. Let one node write it, or give its key a reducer that merges the writes, for example "
+            f"channel {channel!r} was written {self.count} times in one superstep{_by_writers(self.writers)} and keeps "
+            "only one value. Let one node write it, or give its key a reducer that merges the writes, for example "
             "Annotated[list[str], operator.add]."
         )
 
 
-_SHOWN: Final = 8
-"""How many writers a message names."""
+_MAX_WRITERS: Final = 8
+"""The greatest number of writers that a message names."""
 
 
-def _by(writers: Mapping[str, int]) -> str:
+def _by_writers(writers: Mapping[str, int]) -> str:
     if not writers:
         return ""
     named = [name + (f" ({count} times)" if count > 1 else "") for name, count in writers.items()]
-    more = len(named) - _SHOWN
+    more = len(named) - _MAX_WRITERS
     if more > 0:
-        named = [*named[:_SHOWN], f"{more} more"]
+        named = [*named[:_MAX_WRITERS], f"{more} more"]
     return f" by {', '.join(named[:-1])} and {named[-1]}" if len(named) > 1 else f" by {named[0]}"
 
 
 class InvalidResumeError(PregelError, ValueError, RuntimeError):
-    """An answer fits no open question, or more than one; nothing was run or stored.
+    """An answer fits no open question, or more than one. Nothing was run or stored.
 
-    A `RuntimeError` too, since that is what LangGraph raises here: code that catches it keeps working.
+    Also a `RuntimeError`, which LangGraph raises here, so that code which catches it keeps working.
 
     Attributes:
-        thread_id: the thread.
-        open: ids of the questions that are open.
+        thread_id: the thread's id; None for a run without a thread.
+        open: the ids of the open questions.
     """
 
     def __init__(self, message: str, *, thread_id: str | None = None, open: tuple[str, ...] = ()) -> None:
@@ -384,17 +389,17 @@ class InvalidResumeError(PregelError, ValueError, RuntimeError):
 
 
 class OutsideRunError(PregelError, RuntimeError):
-    """Something was called that works only inside a running node."""
+    """Code outside a running node called a function that works only inside one."""
 
 
 class NoCheckpointerError(PregelError, RuntimeError):
-    """A node called `interrupt()` in a run that stores nothing, so that its question could never be answered.
+    """A node called `interrupt()` in a run that stores nothing, so its question could never be answered.
 
-    The node fails with it also when its code catches it (`except Exception`), and no error handler is asked.
+    The node fails with this error even if its code catches it (`except Exception`), and its error handler does not run.
 
     Attributes:
-        node: the node or task that asked.
-        graph: the graph that was called, which has no checkpointer.
+        node: the name of the node or task that asked.
+        graph: the name of the called graph, which has no checkpointer.
     """
 
     def __init__(self, node: str, graph: str) -> None:
@@ -411,14 +416,14 @@ class SubgraphNotFoundError(PregelError, LookupError, ValueError):
 
 
 class InvalidRouteError(InvalidUpdateError, ValueError):
-    """A router answered with what is no destination. Its task stays open, with the node's own writes recorded."""
+    """A router returned an invalid destination. Its task stays open, with the node's own writes recorded."""
 
 
 class InterruptSwallowedError(PregelError):
-    """A node returned although it, or something that it called, had asked a question.
+    """A node returned although the node, or code that it called, had asked a question: `GraphInterrupt` was caught.
 
     Attributes:
-        node: the node.
+        node: the node's name.
     """
 
     def __init__(self, node: str) -> None:
@@ -430,17 +435,17 @@ class InterruptSwallowedError(PregelError):
 
 
 class CallsChangedError(PregelError):
-    """A node that runs again calls a task with other arguments, or another task, than is recorded of the same call; or
-    runs a graph with another input, or another graph, than it did in the same place.
+    """A node that runs again made another call than the recorded one: another task or graph, or other arguments.
 
-    Nothing was called. The recorded results are those of other work: a payment of one invoice is not that of the next.
+    Nothing was called. The recorded result belongs to other work, and must not be returned for this call: the payment
+    of one invoice is not the payment of the next.
 
     Attributes:
-        node: the node that calls, or the task that calls another.
-        superstep: its number.
-        number: which of the node's calls it is, from 1; of a named call, its key.
+        node: the name of the node, or of the task, that makes the call.
+        superstep: the number of the superstep.
+        number: the index of the call among the node's calls, from 1; for a named call, its key.
         recorded: the name of the task whose result is recorded, or of the graph whose state is stored.
-        asked: the name of the task that is called now, or of the graph. If it is the same, the arguments differ.
+        asked: the name of the task or graph that is called now. If it equals `recorded`, the arguments differ.
         kind: "task" or "graph".
     """
 
@@ -478,14 +483,14 @@ class CallsChangedError(PregelError):
 
 
 class QuestionChangedError(PregelError):
-    """A node that runs again asks something else than the question that was answered; the answer was not given to it.
+    """A node that runs again asked another question than the answered one. The node did not get the answer.
 
-    The answer stays recorded: code that asks the old question gets it.
+    The answer stays recorded, for code that asks the old question.
 
     Attributes:
-        id: the question's.
-        asked_then: the value that was answered.
-        asked_now: the value that the node asks now.
+        id: the id of the question.
+        asked_then: the value of the answered question.
+        asked_now: the value of the question that the node asks now.
     """
 
     def __init__(self, id: str, asked_then: Any, asked_now: Any) -> None:
@@ -501,7 +506,7 @@ class QuestionChangedError(PregelError):
 
 
 class TaskCancelledError(PregelError):
-    """A task was awaited that has been cancelled.
+    """Code awaited a called task that has been cancelled.
 
     Attributes:
         name: the task's name.
@@ -516,9 +521,9 @@ class GraphRecursionError(PregelError, RecursionError):
     """The run reached its limit of supersteps with work left. The thread can be resumed.
 
     Attributes:
-        limit: how many supersteps the run was allowed.
+        limit: the greatest number of supersteps of the run (`recursion_limit`).
         step: the number of the last superstep that ran.
-        pending: names of the nodes that would have run next.
+        pending: the names of the nodes that would have run next.
         code: `ErrorCode.GRAPH_RECURSION_LIMIT`.
     """
 
@@ -539,8 +544,8 @@ class StreamFullError(PregelError):
     """Code that never waits has written far more to a stream than its reader takes.
 
     Attributes:
-        mode: the mode that it wrote to.
-        unread: how many chunks wait for the reader.
+        mode: the stream mode of the chunk.
+        unread: the number of chunks that wait for the reader.
     """
 
     def __init__(self, mode: str, unread: int) -> None:
@@ -553,14 +558,16 @@ class StreamFullError(PregelError):
 
 
 class GraphDrained(PregelError):
-    """The run was asked to stop (`RunControl.request_drain`) and has, with work left: call again with input None.
+    """The run stopped at the request of `RunControl.request_drain`, with work left. Call again with input None.
 
-    Tasks that had begun have finished and are recorded. What is left, be it of an open superstep, had not begun.
+    Tasks that had begun have finished and are recorded. The work that is left, even of an open superstep, had not
+    begun.
 
-    An exception like others, for callers to catch; LangGraph's is one that bubbles through nodes. No node ever sees it.
+    Raised to the caller of the run only. In LangGraph this is a `GraphBubbleUp`, which passes through nodes; here no
+    node sees it.
 
     Attributes:
-        reason: what `request_drain` was given.
+        reason: the reason that was passed to `request_drain`.
     """
 
     def __init__(self, reason: str) -> None:
@@ -569,14 +576,14 @@ class GraphDrained(PregelError):
 
 
 class RecordedFailureError(PregelError):
-    """A failure as it was recorded, where the exception itself is no more: a run has failed that a reader comes back
-    to; a task had failed before the process ended that was to handle it; or it is kept in the state (`NodeError`).
+    """A failure read from storage, in place of the exception, which no longer exists.
 
-    Two of the same type and message are equal.
+    Raised to a reader that reconnects to a failed run; given to an error handler if the process ended before the
+    handler ran; and held by a `NodeError` in the state. Two with the same type and message are equal.
 
     Attributes:
-        type: of the exception, qualified by its module unless it is a builtin.
-        message: its text.
+        type: the exception's class, qualified by its module unless it is a builtin.
+        message: the exception's text.
     """
 
     def __init__(self, type: str, message: str) -> None:
@@ -592,14 +599,16 @@ class RecordedFailureError(PregelError):
 
 
 class NodeError(msgspec.Struct, frozen=True):
-    """What an error handler gets, with a parameter annotated `NodeError` or named `error`; and what a failed task
-    leaves in the state under the failure policy `Collect`.
+    """The failure of a node.
+
+    An error handler gets it as a parameter annotated `NodeError` or named `error`. Under the failure policy `Collect`,
+    a failed task writes it to the state.
 
     Attributes:
-        node: the node that failed.
-        task_id: of the task.
-        error: the exception. In the state, and in a handler after a crash, a `RecordedFailureError` with its type and
-            message.
+        node: the name of the failed node.
+        task_id: the id of the failed task.
+        error: the exception. In the state, and in a handler after a crash, a `RecordedFailureError` with the type and
+            message of the exception.
     """
 
     node: str
@@ -608,14 +617,17 @@ class NodeError(msgspec.Struct, frozen=True):
 
 
 class NodeTimeoutError(PregelError):
-    """An attempt at a node took longer than it may. Tried again by default, where the node has a retry policy.
+    """An attempt at a node exceeded its timeout. `default_retry_on` selects this error.
 
     Attributes:
-        node: the node.
-        kind: "run": it took longer than its `run_timeout`; "idle": it gave no sign of life for its `idle_timeout`.
-        elapsed: seconds from the attempt's beginning, or from the last sign of life; times of waiting not counted.
-        timeout: the limit that it ran into, in seconds.
-        run_timeout, idle_timeout: both limits, in seconds; None for no such limit.
+        node: the node's name.
+        kind: "run" if the attempt took longer than its `run_timeout`; "idle" if it gave no sign of life for its
+            `idle_timeout`.
+        elapsed: seconds since the attempt's start, or since the last sign of life, without waiting for slots and
+            readers.
+        timeout: the exceeded limit, in seconds.
+        run_timeout: the limit from the attempt's start, in seconds; None for no limit.
+        idle_timeout: the limit without a sign of life, in seconds; None for no limit.
     """
 
     retryable = True
@@ -649,12 +661,12 @@ class NodeTimeoutError(PregelError):
 
 
 class StepTimeoutError(PregelError, TimeoutError):
-    """A superstep took longer than the graph's `step_timeout`: what ran was cancelled, what had finished is recorded.
+    """A superstep exceeded the graph's `step_timeout`. Running tasks were cancelled; finished tasks are recorded.
 
     Attributes:
-        step: the superstep.
-        timeout: seconds.
-        unfinished: names of the nodes that were running, in plan order.
+        step: the number of the superstep.
+        timeout: the limit, in seconds.
+        unfinished: the names of the nodes that had not finished, in plan order.
     """
 
     def __init__(self, step: int, timeout: float, unfinished: tuple[str, ...]) -> None:
@@ -669,11 +681,11 @@ class StepTimeoutError(PregelError, TimeoutError):
 
 
 class UnknownBudgetError(PregelError, LookupError):
-    """A node spends of a budget that its graph does not have.
+    """A node counted spending on a budget that the graph does not have.
 
     Attributes:
-        name: the budget.
-        known: the names of those that there are.
+        name: the name that was passed to `spend()`.
+        known: the names of the graph's budgets.
     """
 
     def __init__(self, name: str, known: tuple[str, ...]) -> None:
@@ -687,16 +699,17 @@ class UnknownBudgetError(PregelError, LookupError):
 
 
 class BudgetExceededError(PregelError):
-    """The run has spent more than it may, and has stopped at a barrier, with work left. Everything until then is
-    stored: call again with input None and a larger budget to go on.
+    """The run or thread exceeded a budget or time limit, and the run stopped at a barrier with work left.
+
+    All results are stored. Call again with input None and a larger budget to continue.
 
     Attributes:
-        name: of the budget; "seconds" for the time limit of a run.
-        spent: how much was spent.
-        limit: how much may be.
-        per: "run" or "thread".
-        step: the last superstep that ran.
-        pending: names of the nodes that would have run next.
+        name: the budget's name; "seconds" for the time limit of a run.
+        spent: the amount spent so far, in the budget's unit; for the time limit, in seconds.
+        limit: the limit, in the same unit.
+        per: "run" or "thread", the scope of the limit.
+        step: the number of the last superstep that ran.
+        pending: the names of the nodes that would have run next.
     """
 
     def __init__(
@@ -727,7 +740,11 @@ class BudgetExceededError(PregelError):
 
 
 class RunCancelledError(PregelError):
-    """The run that a reader had joined was cancelled by whoever started it."""
+    """The run that a reader had joined was cancelled by its caller.
+
+    Attributes:
+        thread_id: the thread's id.
+    """
 
     def __init__(self, thread_id: str) -> None:
         self.thread_id = thread_id
@@ -735,10 +752,10 @@ class RunCancelledError(PregelError):
 
 
 class NodeCancelledError(PregelError):
-    """A node ended with the event loop's cancellation error although nobody had cancelled the run.
+    """A node raised the event loop's cancellation error although the run was not cancelled.
 
     Attributes:
-        node: the node.
+        node: the node's name.
     """
 
     def __init__(self, node: str) -> None:
@@ -750,14 +767,14 @@ class NodeCancelledError(PregelError):
 
 
 class GraphBubbleUp(BaseException):
-    """What leaves a node that has neither finished nor failed. Let it through."""
+    """Base of the exceptions by which a node is left that has neither finished nor failed. Nodes must not catch it."""
 
 
 class GraphInterrupt(GraphBubbleUp):
-    """The node has asked, and stops until it is answered.
+    """A node has asked a question, and the run pauses until it is answered.
 
     Attributes:
-        interrupts: the questions; none when a subgraph stopped at a breakpoint.
+        interrupts: the questions; empty if a subgraph stopped at a breakpoint.
     """
 
     def __init__(self, interrupts: tuple[Interrupt, ...] = ()) -> None:
@@ -766,10 +783,10 @@ class GraphInterrupt(GraphBubbleUp):
 
 
 class ParentCommand(GraphBubbleUp):
-    """A subgraph ends with commands for a graph around it.
+    """A subgraph ends with commands for an enclosing graph.
 
     Attributes:
-        commands: in the order of the tasks that gave them.
+        commands: the commands, in the order of the tasks that returned them.
     """
 
     def __init__(self, commands: tuple[Command, ...]) -> None:

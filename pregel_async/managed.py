@@ -1,11 +1,11 @@
-"""Managed values: keys of a state that the runtime fills in, and that nobody writes.
+"""Managed values: keys of a state that the runtime computes for each task, and that no node can write.
 
     class State(TypedDict):
         question: str
         remaining: RemainingSteps
 
-Each task gets them with its input. They are no channels: an update cannot name them, nothing of them is stored, and
-they are neither taken with a graph's input nor returned with its output.
+Each task gets the values with its input. Managed values are no channels: an update cannot name them, they are not
+stored, and they are part of neither the input nor the output of a graph.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ V = TypeVar("V", covariant=True)
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """How far a run is when a task gets its input.
+    """The progress of a run when a task gets its input.
 
     Attributes:
-        step: the number of the superstep that the task belongs to.
-        remaining: how many supersteps the run may still take, with this one: 1 in the last that its limit allows. A
-            subgraph counts its own.
+        step: the number of the task's superstep.
+        remaining: the number of supersteps that the run may still take, including this one: 1 in the last superstep
+            that its limit allows. A subgraph counts its own supersteps.
     """
 
     step: int
@@ -39,16 +39,23 @@ class Progress(msgspec.Struct, frozen=True):
 
 
 class ManagedValue(ABC, Generic[V]):
-    """A value that is computed for each task. A state key is declared with the class: `Annotated[int, MyValue]`."""
+    """A value that is computed for each task. Declare a state key with a subclass: `Annotated[int, MyValue]`."""
 
     @staticmethod
     @abstractmethod
     def get(scratchpad: Progress) -> V:
-        """The value for a task. Called each time that a task reads a state which declares it; must not block."""
+        """Compute the value for a task. Called each time a task reads a state with such a key; must not block.
+
+        Args:
+            scratchpad: the progress of the run.
+
+        Returns:
+            The value.
+        """
 
 
 class IsLastStepManager(ManagedValue[bool]):
-    """Whether the limit allows no superstep after this one."""
+    """True in the last superstep that the recursion limit allows."""
 
     @staticmethod
     def get(scratchpad: Progress) -> bool:
@@ -56,7 +63,7 @@ class IsLastStepManager(ManagedValue[bool]):
 
 
 class RemainingStepsManager(ManagedValue[int]):
-    """How many supersteps the limit allows, with this one."""
+    """The number of supersteps that the recursion limit still allows, including this one."""
 
     @staticmethod
     def get(scratchpad: Progress) -> int:
@@ -64,7 +71,7 @@ class RemainingStepsManager(ManagedValue[int]):
 
 
 IsLastStep: TypeAlias = Annotated[bool, IsLastStepManager]
-"""True in the last superstep that the recursion limit allows: time to come to an end."""
+"""True in the last superstep that the recursion limit allows, so that a node can end the run with a result."""
 
 RemainingSteps: TypeAlias = Annotated[int, RemainingStepsManager]
-"""How many supersteps the recursion limit allows, with this one; 1 in the last."""
+"""The number of supersteps that the recursion limit still allows, including this one; 1 in the last."""

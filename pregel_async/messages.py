@@ -1,13 +1,13 @@
-"""A list of messages that knows them by id: `add_messages`, `RemoveMessage`, `MessagesState`.
+"""Lists of messages that are identified by id: `add_messages`, `RemoveMessage`, `MessagesState`.
 
-A message is a mapping with a role (or a type), or any object that has an `id` and a `role` (or a `type`): a dataclass,
-a msgspec.Struct, a pydantic model, a message of langchain-core. All is told by its shape; langchain-core is never
-imported here (`pregel_async.langchain` registers its classes, so that they can be stored).
+A message is a mapping with a role (or a type), or any object with an `id` and a `role` (or a `type`): a dataclass, a
+msgspec.Struct, a pydantic model, a message of langchain-core. Messages are recognised by these keys and attributes, so
+langchain-core is never imported here (`pregel_async.langchain` registers its classes, so that they can be stored).
 
-Ids that are made. A message without an id gets one when it is folded into the list. It is made of the task that wrote
-the message (or of the thread's superstep, for an input and an edit), of the message's place in what was written, and of
-its content; `_message_ids` says how. So two messages of the same words are two messages, and the same fold gives the
-same ids on every run, retry and replay (P2). Outside of a run ids are random.
+A message without an id gets one when it is folded into the list. The id is derived from the task that wrote the message
+(for an input or an edit: from the superstep of the thread), from the message's position in the write, and from its
+content; `_message_ids` says how. So two messages with the same content stay two messages, and a fold gives the same ids
+on every run, retry and replay (P2). Outside a run ids are random.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Annotated, Any, Final, TypeAlias, TypedDict, overload
 
 import msgspec
 
-from ._message_ids import Place, is_model, next_id
+from ._message_ids import MessagePosition, is_model, next_id
 from .errors import GraphValidationError, InvalidUpdateError
 
 __all__ = [
@@ -33,20 +33,20 @@ __all__ = [
 ]
 
 REMOVE_ALL_MESSAGES: Final = "__remove_all__"
-"""`RemoveMessage` of this id removes everything: the list so far, and what stands before it in the same update."""
+"""The id with which `RemoveMessage` removes all messages: the list so far, and those before it in the same update."""
 
 Reducer: TypeAlias = Callable[[Any, Any], list[Any]]
 
 
 class InvalidMessageError(InvalidUpdateError, ValueError):
-    """What was given to `add_messages` is no message. The superstep was not applied."""
+    """A value that was given to `add_messages` is no message. The superstep was not applied."""
 
 
 class MessageNotFoundError(InvalidUpdateError, ValueError):
-    """A message was to be removed that is not in the list. The superstep was not applied.
+    """An update removes a message that is not in the list. The superstep was not applied.
 
     Attributes:
-        id: the id that was to be removed.
+        id: the id of the message to remove.
     """
 
     def __init__(self, id: object) -> None:
@@ -58,14 +58,16 @@ class MessageNotFoundError(InvalidUpdateError, ValueError):
 
 
 def RemoveMessage(id: str) -> dict[str, Any]:  # noqa: N802  # users know it as a class, which langchain-core's is
-    """What removes a message, in an update of a list of messages.
-
-    A plain dict, `{"role": "remove", "id": id}`, and no class of its own: it is recorded with the node's result, is
-    shown in streams and may come in by HTTP, and a dict can be stored and sent without being registered anywhere.
+    """Make the entry that removes a message, for an update of a list of messages.
 
     Args:
         id: the message's id, or `REMOVE_ALL_MESSAGES`.
+
+    Returns:
+        The dict `{"role": "remove", "id": id}`.
     """
+    # A dict instead of a class: removals are recorded with results, shown in streams and accepted over HTTP, and a dict
+    # needs no registration with the codec for any of that.
     return {"role": "remove", "id": id}
 
 
@@ -77,31 +79,32 @@ def add_messages(left: Any, right: Any) -> list[Any]: ...
 @overload
 def add_messages(*, format: None = None) -> Reducer: ...
 def add_messages(left: Any = _ABSENT, right: Any = _ABSENT, *, format: str | None = None) -> list[Any] | Reducer:
-    """A reducer for `Annotated[list[...], add_messages]`: adds, replaces and removes messages by their ids.
+    """Add, replace and remove messages by their ids: a reducer for `Annotated[list[...], add_messages]`.
 
-    In the order of `right`: a message whose id the list has takes the place of that one; another is appended; one of
-    role (or type) "remove" removes the message of its id. `RemoveMessage(REMOVE_ALL_MESSAGES)` drops the list, and all
-    that comes before it in `right`. What is removed and comes again in one `right` is put where it was.
+    Messages of `right` are applied in order. A message with the id of a message in the list replaces it; other messages
+    are appended; a message with the role (or type) "remove" removes the message with its id. If a message is removed
+    and added again in one `right`, it keeps its position. `RemoveMessage(REMOVE_ALL_MESSAGES)` removes the whole list,
+    and all messages before it in `right`.
 
-    Neither argument is changed, nor is any message: one without an id is copied and the copy gets an id. As a key's
-    reducer, and in the code of a node, the id is made of the task, the message's place and its content, and is the same
-    on every replay; outside of a run it is random. Messages that are not concerned are the same objects as before.
+    Neither the arguments nor the messages are changed: a message without an id is copied, and the copy gets an id. In a
+    run, the id is derived from the task, the message's position and its content, and is the same on every replay.
+    Outside a run it is random. Other messages are the same objects as before.
 
     Args:
         left: the messages so far.
-        right: a list of messages, or one. A string becomes `{"role": "user", "content": ...}`, a pair
-            `(role, content)` a dict of those two, with the roles "human" and "ai" written as "user" and "assistant";
-            a chunk of langchain-core becomes the message that it is a chunk of.
-        format: nothing but None. LangGraph's "langchain-openai" rewrites messages with langchain-core, which is not
-            needed here: call its `convert_to_openai_messages` where a model is called.
+        right: a list of messages, or one message. A string becomes `{"role": "user", "content": ...}`, and a pair
+            `(role, content)` a dict of both, with the roles "human" and "ai" written as "user" and "assistant". A
+            message chunk of langchain-core becomes a whole message.
+        format: must be None. LangGraph's "langchain-openai" converts messages with langchain-core, which is not
+            required here: call `convert_to_openai_messages` of langchain-core where you call a model.
 
     Returns:
-        A new list. Without `left` and `right`: the reducer itself.
+        A new list. Without `left` and `right`, the reducer itself.
 
     Raises:
-        InvalidMessageError: something is no message, or one of `left` and `right` is missing or None.
-        MessageNotFoundError: a message is removed that is not in the list.
-        GraphValidationError: a format is asked for.
+        InvalidMessageError: a value is no message, or one of `left` and `right` is missing or None.
+        MessageNotFoundError: a message to remove is not in the list.
+        GraphValidationError: `format` is given.
     """
     if format is not None:
         raise GraphValidationError(
@@ -118,9 +121,9 @@ def add_messages(left: Any = _ABSENT, right: Any = _ABSENT, *, format: str | Non
 
 
 class MessagesState(TypedDict):
-    """A state with a list of messages; subclass it for more keys.
+    """A state with a list of messages. Subclass it for more keys.
 
-    The messages are of any class. Declare a state of your own where one class is known:
+    The messages may be of any class. If they all have one class, declare your own state instead:
     `messages: Annotated[list[Message], add_messages]`.
     """
 
@@ -128,72 +131,79 @@ class MessagesState(TypedDict):
 
 
 def fold_messages(left: Any, updates: Iterable[Any], convert: Callable[[Any], Any] | None = None) -> list[Any]:
-    """`add_messages(add_messages(left, first), second)` and so on, looking through the list once and not each time.
+    """Apply several updates: `add_messages(add_messages(left, first), second)`, with one pass over the list.
 
     Args:
-        convert: makes the message that is put into the list of one in an update. Ids are made of what was written, so
-            that they are the same to a reader of that alone.
+        left: the messages so far.
+        updates: the updates, as `right` of `add_messages`.
+        convert: a function that converts each message of an update before it is put into the list; None for none. Ids
+            are derived from the message as written, because readers of the write alone must derive the same ids.
+
+    Returns:
+        A new list.
 
     Raises:
-        InvalidMessageError, MessageNotFoundError: as `add_messages`.
+        InvalidMessageError: as `add_messages`.
+        MessageNotFoundError: as `add_messages`.
     """
-    listed = _listed(left)
+    messages = _as_list(left)
     fold = _Fold(convert)
-    if not fold.begin(listed):
-        fold.add(listed)  # something in it has no id yet: written by another reducer, or by hand
+    if not fold.load(messages):
+        fold.apply(messages)  # a message in the list has no id yet: it was not written by this reducer
     for update in updates:
-        fold.add(_listed(update))
+        fold.apply(_as_list(update))
     return fold.messages
 
 
 class _Fold:
-    """A list of messages that is being made.
+    """The list of messages that a fold builds.
 
     Attributes:
         messages: the list.
-        ids: theirs, in the same order.
-        places: where each id stands.
+        ids: the ids of the messages, in the same order.
+        index_of: the index of each id in the list.
     """
 
-    __slots__ = ("_convert", "ids", "messages", "places")
+    __slots__ = ("_convert", "ids", "index_of", "messages")
 
     def __init__(self, convert: Callable[[Any], Any] | None) -> None:
         self._convert = convert
         self.messages: list[Any] = []
         self.ids: list[Any] = []
-        self.places: dict[Any, int] = {}
+        self.index_of: dict[Any, int] = {}
 
-    def begin(self, messages: Sequence[Any]) -> bool:
-        """Take a list of which each message has an id; or take nothing, and return False."""
+    def load(self, messages: Sequence[Any]) -> bool:
+        """Start from a list in which each message has an id. If one has none, change nothing and return False."""
         try:
-            # In one go, and without a call for each: this is what an append to a long list costs.
+            # One comprehension, without a function call per message: it dominates the cost of an append to a long list.
             ids = [message["id"] if isinstance(message, dict) else message.id for message in messages]
-            places = dict(zip(ids, range(len(ids)), strict=True))
+            index_of = dict(zip(ids, range(len(ids)), strict=True))
         except (AttributeError, KeyError, TypeError):
             return False
-        if None in places:
+        if None in index_of:
             return False
-        self.messages, self.ids, self.places = list(messages), ids, places
+        self.messages, self.ids, self.index_of = list(messages), ids, index_of
         return True
 
-    def add(self, update: Sequence[Any]) -> None:
-        """Add, replace and remove."""
-        given = [_message(item) for item in update]
+    def apply(self, update: Sequence[Any]) -> None:
+        """Apply one update: add, replace and remove messages."""
+        given = [_require_message(item) for item in update]
         ids = [_id_of(message) for message in given]
-        # Ids that are not made up again in this update, beside those in the list.
+        # Ids that `_new_id` must not generate in this update, besides those in the list: also ids of removed messages,
+        # and ids that later messages of the update bring.
         avoided = {id for id in ids if id is not None}
-        for place in range(len(given) - 1, -1, -1):
-            if ids[place] == REMOVE_ALL_MESSAGES and _is_removal(given[place]):
+        for index in range(len(given) - 1, -1, -1):
+            if ids[index] == REMOVE_ALL_MESSAGES and _is_removal(given[index]):
                 avoided.update(self.ids)
-                del given[: place + 1], ids[: place + 1]
-                self.messages, self.ids, self.places = [], [], {}
+                del given[: index + 1], ids[: index + 1]
+                self.messages, self.ids, self.index_of = [], [], {}
                 break
         removed: set[Any] = set()
         for message, id in zip(given, ids, strict=True):
             if _is_removal(message):
                 if id is None:
                     raise InvalidMessageError(f"{message!r} removes a message and has no id")
-                if id not in self.places:
+                if id not in self.index_of:
                     raise MessageNotFoundError(id)
                 removed.add(id)
                 continue
@@ -201,45 +211,43 @@ class _Fold:
             if id is None:
                 id = self._new_id(message, avoided)
                 kept = with_id(kept, id)
-            at = self.places.get(id)
+            at = self.index_of.get(id)
             if at is None:
-                self.places[id] = len(self.messages)
+                self.index_of[id] = len(self.messages)
                 self.messages.append(kept)
                 self.ids.append(id)
             else:
                 removed.discard(id)
                 self.messages[at] = kept
         if removed:
-            left = [place for place, id in enumerate(self.ids) if id not in removed]
-            self.messages = [self.messages[place] for place in left]
-            self.ids = [self.ids[place] for place in left]
-            self.places = {id: place for place, id in enumerate(self.ids)}
+            left = [index for index, id in enumerate(self.ids) if id not in removed]
+            self.messages = [self.messages[index] for index in left]
+            self.ids = [self.ids[index] for index in left]
+            self.index_of = {id: index for index, id in enumerate(self.ids)}
 
     def _new_id(self, message: Any, avoided: set[Any]) -> str:
-        """Return an id for a message which nothing in the list or the update has.
-
-        Ids are met again where one task's writes are made twice: by two edits as the same node in one superstep, or by
-        a reducer that repeats messages.
-        """
+        """Return an id for a message that no message in the list or the update has."""
+        # A derived id can exist already if a task's writes are made twice: by two edits as the same node in one
+        # superstep, or by a reducer that repeats messages. A count keeps the ids both unique and reproducible.
         id = base = next_id(message)
         count = 1
-        while id in self.places or id in avoided:
+        while id in self.index_of or id in avoided:
             count += 1
             id = f"{base}-{count}"
         return id
 
 
 _ROLES: Final = {"human": "user", "ai": "assistant"}
-"""Names of langchain's for roles that dicts of messages call otherwise."""
+"""langchain's names of roles, and the names that message dicts have for them."""
 
 
-def _listed(given: Any) -> Sequence[Any]:
+def _as_list(given: Any) -> Sequence[Any]:
     return given if isinstance(given, list) else [given]
 
 
-def _message(given: Any) -> Any:
-    """Return a message as it is kept, if it has an id. Raises `InvalidMessageError`."""
-    message = _read(given)
+def _require_message(given: Any) -> Any:
+    """Return a value as a message, in the form that the list holds. Raises `InvalidMessageError` for other values."""
+    message = _parse_message(given)
     if message is None:
         raise InvalidMessageError(
             f"{given!r} is no message. A message is a dict with 'role' (or 'type') and 'content', an object with `id` "
@@ -248,8 +256,8 @@ def _message(given: Any) -> Any:
     return message
 
 
-def _read(given: Any) -> Any:
-    """Return the message that is written like this; None for what is no message."""
+def _parse_message(given: Any) -> Any:
+    """Return the message that a value stands for; None if it is no message."""
     if isinstance(given, str):
         return {"role": "user", "content": given}
     if isinstance(given, (tuple, list)):
@@ -259,31 +267,38 @@ def _read(given: Any) -> Any:
         if "role" in given or "type" in given:
             return given if isinstance(given, dict) else dict(given)
     elif hasattr(given, "id") and (hasattr(given, "role") or hasattr(given, "type")):
-        return _whole(given)
+        return _message_of_chunk(given)
     return None
 
 
-def without_id(update: Any) -> Iterator[tuple[int, Any, Any]]:
-    """Yield each message of an update to which a fold gives an id: its index, and it as written and as it is kept."""
-    for place, item in enumerate(_listed(update)):
-        message = _read(item)
+def messages_without_id(update: Any) -> Iterator[tuple[int, Any, Any]]:
+    """Yield the messages of an update that a fold has to give an id.
+
+    Args:
+        update: a list of messages, or one message.
+
+    Yields:
+        `(index, written, message)`: the index in the update, the value as written, and the message that it stands for.
+    """
+    for index, item in enumerate(_as_list(update)):
+        message = _parse_message(item)
         if message is not None and _id_of(message) is None and not _is_removal(message):
-            yield place, item, message
+            yield index, item, message
 
 
-def _whole(message: Any) -> Any:
-    """The message that a chunk of langchain-core is a chunk of; anything else as it is."""
+def _message_of_chunk(message: Any) -> Any:
+    """Return a message chunk of langchain-core as a whole message; any other message as it is."""
     if not any(base.__name__ == "BaseMessageChunk" for base in type(message).__mro__):
         return message
     langchain: Any = sys.modules.get("langchain_core.messages")
     if langchain is None or not isinstance(message, langchain.BaseMessageChunk):
         return message
-    # Of a copy: the message is made by a constructor, whose validators are free to change what they are given.
+    # Convert a copy: validators of the message's class may change their input, and the chunk is the user's object.
     return langchain.message_chunk_to_message(copy.deepcopy(message))
 
 
 def _id_of(message: Any) -> Any:
-    """A message's id; None when it has none."""
+    """Return a message's id; None if it has none. Raises `InvalidMessageError` for an unhashable id."""
     id = message.get("id") if isinstance(message, dict) else message.id
     try:
         hash(id)
@@ -302,14 +317,24 @@ def _is_removal(message: Any) -> bool:
 
 
 def with_id(message: Any, id: str) -> Any:
-    """A copy that has an id; what the message holds is shared."""
+    """Return a shallow copy of a message with an id.
+
+    Args:
+        message: the message.
+        id: the id of the copy.
+
+    Returns:
+        The copy.
+
+    Raises:
+        InvalidMessageError: the message's class does not allow to set an id.
+    """
     if isinstance(message, dict):
         copied: Any = copy.copy(message)
         copied["id"] = id
         return copied
     if isinstance(message, msgspec.Struct):
-        # Copied and then written to, frozen or not. `replace` would make a new one, and run the class's
-        # `__post_init__` a second time, on fields that it has changed before.
+        # `msgspec.structs.replace` would run `__post_init__` a second time, on fields that it has already changed.
         copied = copy.copy(message)
         msgspec.structs.force_setattr(copied, "id", id)
         return copied
@@ -318,7 +343,7 @@ def with_id(message: Any, id: str) -> Any:
         object.__setattr__(copied, "id", id)
         return copied
     if is_model(type(message)):
-        return message.model_copy(update={"id": id})  # which notes that the field is set
+        return message.model_copy(update={"id": id})  # works for frozen models, and adds "id" to `model_fields_set`
     try:
         copied = copy.copy(message)
         copied.id = id
@@ -328,11 +353,18 @@ def with_id(message: Any, id: str) -> Any:
 
 
 _TYPES: Final = frozenset(("human", "ai", "system", "tool", "function", "AIMessageChunk"))
-"""What a dict of a message that has no role calls itself. (Parts of a content have types too.)"""
+"""The types that identify a dict without a role as a message. Parts of a message's content have other types."""
 
 
-def messages_in(value: Any) -> Iterator[tuple[Place, Any]]:
-    """Yield the messages that a value is, or that it holds as a list or as an entry of a mapping, and their places."""
+def messages_in(value: Any) -> Iterator[tuple[MessagePosition, Any]]:
+    """Yield the messages in a value, with their positions; removals are left out.
+
+    Args:
+        value: a message, a list of messages, or a dict of either, at any depth of dicts.
+
+    Yields:
+        `(position, message)`.
+    """
     if isinstance(value, list):
         for index, item in enumerate(value):
             if _is_message(item) and not _is_removal(item):
@@ -342,12 +374,22 @@ def messages_in(value: Any) -> Iterator[tuple[Place, Any]]:
             yield 0, value
     elif isinstance(value, dict):
         for key, item in value.items():
-            for place, message in messages_in(item):
-                yield (str(key), place), message
+            for position, message in messages_in(item):
+                yield (str(key), position), message
 
 
 def id_of(message: Any) -> Any:
-    """A message's id; None when it has none."""
+    """Return a message's id.
+
+    Args:
+        message: any value.
+
+    Returns:
+        The id; None if the message has none, or if the value is no message.
+
+    Raises:
+        InvalidMessageError: the id is not hashable.
+    """
     return _id_of(message) if _is_message(message) else None
 
 

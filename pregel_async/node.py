@@ -1,4 +1,4 @@
-"""Nodes of the low level: what they subscribe to, what they do, and what they write."""
+"""Nodes of the low-level API: the channels that a node subscribes to, its function, and the channels that it writes."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any, Final, Self
 import msgspec
 
 from ._checks.node_policies import (
+    AttemptTimeout,
     NodePolicies,
     RetryPolicies,
-    Timeout,
     abandons,
     check_abandonable,
     check_on_timeout,
@@ -33,17 +33,17 @@ class _Passthrough:
 
 
 PASSTHROUGH: Final = _Passthrough()
-"""Stands for the node's result."""
+"""The `ChannelWriteEntry.value` that stands for the node's result."""
 
 
 class ChannelWriteEntry(msgspec.Struct, frozen=True):
     """One write of a node.
 
     Attributes:
-        channel: where to.
-        value: what; `PASSTHROUGH` for the node's result.
-        skip_none: do not write None.
-        mapper: applied to the value first.
+        channel: the name of the channel.
+        value: the value to write; `PASSTHROUGH` for the node's result.
+        skip_none: True to write nothing if the value is None.
+        mapper: a function that is applied to the value first; None for none.
     """
 
     channel: str
@@ -56,11 +56,11 @@ class PregelNode(msgspec.Struct, frozen=True, kw_only=True):
     """A node of a compiled graph.
 
     Attributes:
-        name: unique within the graph; "" until a graph has it.
-        channels: the channel whose bare value it gets, or those of which it gets a mapping.
-        triggers: the channels that make it run when they are updated.
+        name: the name, unique within the graph; "" until the node is added to a graph.
+        channels: the channel whose bare value the node gets, or the channels of which it gets a mapping.
+        triggers: the channels whose update makes the node run.
         bound: the function that runs.
-        writers: what becomes of its result.
+        writers: the writes of the node's result.
         tags, metadata: the user's own.
         abandon_on_cancel: as in `NodeBuilder.abandon_on_cancel`.
         retry_policy, timeout, cache_policy, on_timeout: as in `StateGraph.add_node`.
@@ -75,7 +75,7 @@ class PregelNode(msgspec.Struct, frozen=True, kw_only=True):
     metadata: Mapping[str, Any] = {}
     abandon_on_cancel: bool = False
     retry_policy: RetryPolicies | None = None
-    timeout: Timeout | None = None
+    timeout: AttemptTimeout | None = None
     cache_policy: CachePolicy | None = None
     on_timeout: OnTimeout | None = None
 
@@ -86,17 +86,17 @@ class PregelNode(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def trigger_channels(self) -> list[str]:
-        """The channels that trigger the node when updated."""
+        """The channels whose update makes the node run."""
         return list(self.triggers)
 
     @property
     def read_channels(self) -> list[str]:
-        """The channels that the node reads when triggered."""
+        """The channels that the node gets as input."""
         return [self.channels] if isinstance(self.channels, str) else list(self.channels)
 
 
 class NodeBuilder:
-    """Describes a node, step by step.
+    """Describes a node step by step. Each method but `build` returns the builder, for chaining.
 
     NodeBuilder().subscribe_only("a").do(double).write_to("b")
     """
@@ -112,11 +112,21 @@ class NodeBuilder:
         self._abandon_on_cancel = False
         self._retry: list[RetryPolicy] = []
         self._cache: CachePolicy | None = None
-        self._timeout: Timeout | None = None
+        self._timeout: AttemptTimeout | None = None
         self._on_timeout: OnTimeout | None = None
 
     def subscribe_only(self, channel: str) -> Self:
-        """Run when this channel is updated, on its bare value. Excludes other subscriptions."""
+        """Run the node when a channel is updated, with the channel's bare value as input.
+
+        Args:
+            channel: the only channel that the node subscribes to and reads.
+
+        Returns:
+            The builder.
+
+        Raises:
+            GraphValidationError: the node already subscribes to or reads a channel.
+        """
         if self._only is not None or self._reads or self._triggers:
             raise GraphValidationError(f"cannot subscribe only to {channel!r}: the node subscribes to other channels")
         self._only = channel
@@ -124,7 +134,18 @@ class NodeBuilder:
         return self
 
     def subscribe_to(self, *channels: str, read: bool = True) -> Self:
-        """Run when one of these is updated; with `read`, get a mapping of them."""
+        """Run the node when one of several channels is updated.
+
+        Args:
+            *channels: names of the channels, added to earlier ones.
+            read: True to include the channels in the mapping that the node gets as input.
+
+        Returns:
+            The builder.
+
+        Raises:
+            GraphValidationError: the node uses `subscribe_only`.
+        """
         self._require_mapping("subscribe to", channels)
         self._triggers.extend(channel for channel in channels if channel not in self._triggers)
         if read:
@@ -132,7 +153,17 @@ class NodeBuilder:
         return self
 
     def read_from(self, *channels: str) -> Self:
-        """Get these too, without being triggered by them."""
+        """Include channels in the node's input that do not trigger the node.
+
+        Args:
+            *channels: names of the channels, added to earlier ones.
+
+        Returns:
+            The builder.
+
+        Raises:
+            GraphValidationError: the node uses `subscribe_only`.
+        """
         self._require_mapping("read from", channels)
         self._reads.extend(channel for channel in channels if channel not in self._reads)
         return self
@@ -144,15 +175,32 @@ class NodeBuilder:
             )
 
     def do(self, action: Callable[[Any], Any]) -> Self:
-        """What to run, a function or a coroutine function. Called again, the next gets the result of the one before."""
+        """Add a function to run. A function that is added later gets the result of the one before.
+
+        Args:
+            action: a function or coroutine function of one argument.
+
+        Returns:
+            The builder.
+
+        Raises:
+            GraphValidationError: `action` is not callable.
+        """
         if not callable(action):
             raise GraphValidationError(f"a node's action is callable, and {action!r} is not")
         self._steps.append(action)
         return self
 
     def write_to(self, *channels: str | ChannelWriteEntry, **named: Any) -> Self:
-        """Write the result to channels; `name=function` writes what it makes of the result, `name=constant` the
-        constant."""
+        """Write the node's result to channels.
+
+        Args:
+            *channels: names of channels that take the result as it is, or write entries.
+            **named: by channel, a function of the result whose value is written, or a constant to write.
+
+        Returns:
+            The builder.
+        """
         for channel in channels:
             self._writes.append(ChannelWriteEntry(channel) if isinstance(channel, str) else channel)
         for channel, value in named.items():
@@ -161,37 +209,84 @@ class NodeBuilder:
         return self
 
     def meta(self, *tags: str, **metadata: Any) -> Self:
-        """Tags and metadata of the user's own."""
+        """Add tags and metadata to the node, which streams show.
+
+        Args:
+            *tags: tags, added to earlier ones. The tag "nostream" keeps the node's messages off the stream.
+            **metadata: entries, merged over earlier ones.
+
+        Returns:
+            The builder.
+        """
         self._tags.extend(tags)
         self._metadata.update(metadata)
         return self
 
     def abandon_on_cancel(self) -> Self:
-        """A cancellation does not wait for the node's plain function; see `StateGraph.add_node`."""
+        """Do not wait for the node's plain function when the run is cancelled; see `StateGraph.add_node`.
+
+        Returns:
+            The builder.
+        """
         self._abandon_on_cancel = True
         return self
 
     def add_retry_policies(self, *policies: RetryPolicy) -> Self:
-        """Try the node again when it has failed; the first policy that is for the failure counts."""
+        """Retry the node after a failure.
+
+        Args:
+            *policies: policies, added to earlier ones. The first policy that selects the failure applies.
+
+        Returns:
+            The builder.
+
+        Raises:
+            GraphValidationError: an argument is no `RetryPolicy`.
+        """
         self._retry.extend(node_policies("the node", retry_policy=policies).retry)
         return self
 
     def add_cache_policy(self, policy: CachePolicy) -> Self:
-        """Keep what the node makes of an input, and use it again for an equal one."""
+        """Cache the node's results, and use a result again for an equal input.
+
+        Args:
+            policy: the policy, which replaces an earlier one.
+
+        Returns:
+            The builder.
+
+        Raises:
+            GraphValidationError: `policy` is no `CachePolicy`.
+        """
         self._cache = node_policies("the node", cache_policy=policy).cache
         return self
 
-    def set_timeout(self, timeout: Timeout | None, *, on_timeout: OnTimeout | None = None) -> Self:
-        """How long one attempt may take, and what becomes of a plain function then; see `StateGraph.add_node`."""
+    def set_timeout(self, timeout: AttemptTimeout | None, *, on_timeout: OnTimeout | None = None) -> Self:
+        """Limit the duration of one attempt; see `StateGraph.add_node`.
+
+        Args:
+            timeout: the limit in seconds, a timedelta, or a `TimeoutPolicy`; None for no limit.
+            on_timeout: what happens to a plain function at its timeout: "abandon" or "process".
+
+        Returns:
+            The builder.
+
+        Raises:
+            GraphValidationError: the timeout is not positive and finite, or `on_timeout` is unknown.
+        """
         node_policies("the node", timeout=timeout, on_timeout=on_timeout)
         self._timeout, self._on_timeout = timeout, on_timeout
         return self
 
     def build(self) -> PregelNode:
-        """The node.
+        """Make the node.
+
+        Returns:
+            The node, for `Pregel(nodes=...)`.
 
         Raises:
-            GraphValidationError: it subscribes to nothing; or it is to be abandoned, and is no plain function.
+            GraphValidationError: the node subscribes to no channel, or `abandon_on_cancel` is used with an async
+                function.
         """
         if not self._triggers:
             raise GraphValidationError("the node subscribes to no channel, so that it would never run")
@@ -214,7 +309,18 @@ class NodeBuilder:
 
 
 def own_policies(name: str, node: PregelNode) -> NodePolicies:
-    """What a node says itself of failures, time and repetition."""
+    """Read the policies of a node, without defaults.
+
+    Args:
+        name: the node's name, for error messages.
+        node: the node.
+
+    Returns:
+        The policies.
+
+    Raises:
+        GraphValidationError: a policy is invalid.
+    """
     return node_policies(
         f"node {name!r}",
         retry_policy=node.retry_policy,
@@ -225,12 +331,25 @@ def own_policies(name: str, node: PregelNode) -> NodePolicies:
 
 
 def compile_node(name: str, node: PregelNode, *, blocking: bool, defaults: NodePolicies) -> Node:
-    """A public node as the algorithm takes it."""
+    """Compile a public node to a node of the algorithm.
+
+    Args:
+        name: the node's name in the graph.
+        node: the node.
+        blocking: True if plain functions run in worker threads; False if they run on the event loop.
+        defaults: the policies that apply where the node has none.
+
+    Returns:
+        The compiled node.
+
+    Raises:
+        GraphValidationError: a policy is invalid, or does not fit the node's function.
+    """
     what = f"node {name!r}"
     if node.abandon_on_cancel:
         check_abandonable(node.bound, what)
     check_on_timeout(node.bound, node.on_timeout, what)
-    policies = own_policies(name, node).over(defaults)
+    policies = own_policies(name, node).with_defaults(defaults)
     flavour = policies.flavour(node.bound, blocking=blocking or node.abandon_on_cancel)
     injects = injections_of(node.bound, after=1)
     policies.check(node.bound, flavour, what, injects=injects, abandons=node.abandon_on_cancel)

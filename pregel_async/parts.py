@@ -1,17 +1,17 @@
-"""What a stream gives with `version="v2"`: dicts that say of what type they are, so that a type checker narrows on it.
+"""The chunks of a stream with `version="v2"`: dicts with a `type`, on which type checkers narrow.
 
     async for part in graph.astream(input, stream_mode=["updates", "custom"], version="v2"):
         if part["type"] == "updates":
             ...  # part["data"] is a dict here
 
-Every part has, beside its `type` and its `data`:
+Every part has `type`, `data`, and
 
-    ns         whose it is: `()` for the graph that was called, `("node:task", ...)` for the graphs inside
-    seq        1, 2, 3, ... over all that the call was asked to show. A gap says what a policy has dropped
-    step       the superstep of that graph
-    committed  the superstep of the called graph up to which everything is on disk; None while nothing is
-    cursor     where to come back to: `astream(None, thread, after=cursor)`; None where no events are kept
-    task       the task whose part it is; None for a part of the graph, and where no events are kept
+    ns         the graph of the event: `()` for the called graph, `("node:task_id", ...)` for a subgraph
+    seq        the part's number, from 1, over all parts that the call asked for. A gap means dropped parts
+    step       the number of the superstep of that graph
+    committed  the last superstep of the called graph that is stored, as are all before it; None while none is
+    cursor     the place at which to reconnect: `astream(None, thread, after=cursor)`; None without `keep_events`
+    task       the task of the event, as `StreamTask`; None for an event of a graph, and without `keep_events`
 """
 
 from __future__ import annotations
@@ -48,11 +48,12 @@ OutputT = TypeVar("OutputT")
 
 
 class GraphOutput(msgspec.Struct, Generic[OutputT], frozen=True):
-    """What `ainvoke(..., version="v2")` returns.
+    """The result of `ainvoke(..., version="v2")`.
 
     Attributes:
-        value: the output, as the output schema's own class where it is a dataclass, Struct or pydantic model.
-        interrupts: the open questions, when the run has paused to ask.
+        value: the output. Once the run has finished, an object of the output schema's class if that is a dataclass,
+            Struct or pydantic model.
+        interrupts: the open questions if nodes have asked; else empty.
     """
 
     value: OutputT
@@ -60,7 +61,14 @@ class GraphOutput(msgspec.Struct, Generic[OutputT], frozen=True):
 
 
 class TaskPayload(TypedDict):
-    """A task that is about to run."""
+    """The payload of "tasks" for a task that is planned.
+
+    Attributes:
+        id: the task's id.
+        name: the node's name.
+        input: the input that the node will get; None if it cannot be computed, and the task will fail.
+        triggers: the names of the channels that triggered the task; `("__pregel_push",)` for a send.
+    """
 
     id: str
     name: str
@@ -69,7 +77,15 @@ class TaskPayload(TypedDict):
 
 
 class TaskResultPayload(TypedDict):
-    """A task that has ended. `error` is the live exception, or its text where the event was kept."""
+    """The payload of "tasks" for a task that has ended.
+
+    Attributes:
+        id: the task's id.
+        name: the node's name.
+        error: the exception, or its text if the event was read from storage; None if the task did not fail.
+        result: the task's update.
+        interrupts: the questions of the task, each `{"value", "id"}`.
+    """
 
     id: str
     name: str
@@ -86,14 +102,14 @@ class _CheckpointTask(TypedDict):
 
 
 class CheckpointTask(_CheckpointTask, total=False):
-    """A task of the superstep that follows a checkpoint."""
+    """A task of the superstep after a checkpoint, in `CheckpointPayload`."""
 
     error: str
     result: Any
 
 
 class CheckpointPayload(TypedDict):
-    """A checkpoint that has been stored: what `aget_state` would say of it before the next superstep."""
+    """The payload of "checkpoints": a stored checkpoint, as `aget_state` shows it before the next superstep runs."""
 
     config: RunnableConfig
     parent_config: RunnableConfig | None
@@ -104,7 +120,14 @@ class CheckpointPayload(TypedDict):
 
 
 class DebugPayload(TypedDict):
-    """An event of `checkpoints` or `tasks` with its superstep and the time, ISO 8601 in UTC."""
+    """The payload of "debug": an event of "checkpoints" or "tasks" with its superstep and time.
+
+    Attributes:
+        step: the number of the superstep.
+        timestamp: the time of the event, ISO 8601 in UTC.
+        type: the kind of event: "checkpoint", "task" (planned) or "task_result" (ended).
+        payload: the payload that "checkpoints" or "tasks" has for the event.
+    """
 
     step: int
     timestamp: str
@@ -113,18 +136,21 @@ class DebugPayload(TypedDict):
 
 
 class ErrorPayload(TypedDict):
-    """Why the run has failed: the exception's type and text. The exception itself is raised next."""
+    """The payload of "error": the type and text of the run's exception, which the next read raises."""
 
     error: str
     message: str
 
 
 class StreamTask(TypedDict):
-    """The task that a part belongs to: its result is recorded as one, and its parts are final from then on.
+    """The task that a part belongs to. The part is final once the task's result is recorded.
 
-    `ns` is the namespace of its graph. A task that a node calls is one of its own, and so are the tasks of a graph
-    inside, if that graph stores its state. `id` ends with ":routers" for what the routers of a task show once the
-    task's own writes are recorded.
+    Called tasks are tasks of their own, and so are the tasks of a subgraph that stores its state.
+
+    Attributes:
+        id: the task's id; with the suffix ":routers" for events of its routers, once its own writes are recorded.
+        ns: the namespace of the task's graph.
+        name: the node's name.
     """
 
     id: str
@@ -133,13 +159,13 @@ class StreamTask(TypedDict):
 
 
 class RestartedPayload(TypedDict):
-    """Tasks run again: what was shown of them after the place `after` is void.
+    """The payload of "superstep_restarted": tasks run again, so their parts after the cursor `after` are void.
 
     Attributes:
-        step: the open superstep of the called graph.
-        checkpoint_id: the checkpoint on which it was planned.
-        after: a cursor. Cursors compare as text.
-        tasks: those that run again; None if everything that was shown after `after` is void.
+        step: the number of the open superstep of the called graph.
+        checkpoint_id: the id of the checkpoint on which the superstep was planned.
+        after: a cursor. Cursors compare as strings.
+        tasks: the tasks that run again; None if all parts after `after` are void.
     """
 
     step: int
@@ -148,7 +174,7 @@ class RestartedPayload(TypedDict):
     tasks: list[StreamTask] | None
 
 
-class _Part(TypedDict):
+class _PartFields(TypedDict):
     ns: tuple[str, ...]
     seq: int
     step: int
@@ -157,65 +183,65 @@ class _Part(TypedDict):
     task: StreamTask | None
 
 
-class ValuesStreamPart(_Part):
-    """The state after a superstep; with the open questions, when the run has paused to ask."""
+class ValuesStreamPart(_PartFields):
+    """The state after a superstep, and the open questions if nodes have asked."""
 
     type: Literal["values"]
     data: Any
     interrupts: tuple[Interrupt, ...]
 
 
-class UpdatesStreamPart(_Part):
-    """`{node: update}` of a task that has finished, or `{"__interrupt__": (...)}`."""
+class UpdatesStreamPart(_PartFields):
+    """`{node: update}` of a task that has finished, or `{"__interrupt__": (Interrupt, ...)}`."""
 
     type: Literal["updates"]
     data: dict[str, Any]
 
 
-class MessagesStreamPart(_Part):
-    """A message, or a chunk of one, and where it comes from."""
+class MessagesStreamPart(_PartFields):
+    """`(message, metadata)`: a message or a chunk of one, and the node, task and thread that it comes from."""
 
     type: Literal["messages"]
     data: tuple[Any, dict[str, Any]]
 
 
-class CustomStreamPart(_Part):
-    """What a node wrote to the stream."""
+class CustomStreamPart(_PartFields):
+    """A value that a node passed to its stream writer."""
 
     type: Literal["custom"]
     data: Any
 
 
-class TasksStreamPart(_Part):
-    """A task is about to run, or has ended."""
+class TasksStreamPart(_PartFields):
+    """A task is planned, or has ended."""
 
     type: Literal["tasks"]
     data: TaskPayload | TaskResultPayload
 
 
-class CheckpointStreamPart(_Part):
+class CheckpointStreamPart(_PartFields):
     """A checkpoint has been stored."""
 
     type: Literal["checkpoints"]
     data: CheckpointPayload
 
 
-class DebugStreamPart(_Part):
-    """An event of `checkpoints` or `tasks`, dated."""
+class DebugStreamPart(_PartFields):
+    """An event of "checkpoints" or "tasks", with its superstep and time."""
 
     type: Literal["debug"]
     data: DebugPayload
 
 
-class ErrorStreamPart(_Part):
-    """The run has failed: the last part; the exception follows."""
+class ErrorStreamPart(_PartFields):
+    """The run has failed. This is the last part; the next read raises the exception."""
 
     type: Literal["error"]
     data: ErrorPayload
 
 
-class RestartedStreamPart(_Part):
-    """Sent to a reader that has reconnected: these tasks run again."""
+class RestartedStreamPart(_PartFields):
+    """A reader has reconnected to an interrupted run, and tasks run again."""
 
     type: Literal["superstep_restarted"]
     data: RestartedPayload
@@ -232,4 +258,4 @@ StreamPart: TypeAlias = (
     | ErrorStreamPart
     | RestartedStreamPart
 )
-"""Any of them."""
+"""A part of any type."""

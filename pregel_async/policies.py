@@ -1,4 +1,4 @@
-"""What a graph does when things fail, take long, or have been done before: policies, checked when they are made."""
+"""Policies for retries, timeouts, caching, failures and budgets. Each checks its values when it is made."""
 
 from __future__ import annotations
 
@@ -29,15 +29,22 @@ __all__ = [
 ]
 
 RetryOn: TypeAlias = type[Exception] | Sequence[type[Exception]] | Callable[[Exception], bool]
-"""Which exceptions are tried again: of these classes, or those of which a function says so."""
+"""Which exceptions are retried: those of a class, of several classes, or those for which a function returns True."""
 
 OnTimeout: TypeAlias = Literal["abandon", "process"]
-"""What becomes of a plain function whose time is up: its thread is left behind; or it runs in a worker process, which
-is killed."""
+"""What happens to a plain function at its timeout: "abandon" leaves its worker thread running; "process" runs the
+function in a worker process, which is killed."""
 
 
 def leaves_of(error: BaseException) -> Iterator[BaseException]:
-    """The exceptions of a group, at any depth; one that is no group is its own."""
+    """Yield the exceptions in an exception group, at any depth.
+
+    Args:
+        error: an exception or exception group.
+
+    Yields:
+        Each exception that is no group; `error` itself if it is none.
+    """
     if isinstance(error, BaseExceptionGroup):
         for each in error.exceptions:
             yield from leaves_of(each)
@@ -45,7 +52,7 @@ def leaves_of(error: BaseException) -> Iterator[BaseException]:
         yield error
 
 
-_MISTAKES = (
+_PERMANENT_FAILURES = (
     ValueError,
     TypeError,
     ArithmeticError,
@@ -62,17 +69,24 @@ _MISTAKES = (
 
 
 def default_retry_on(error: Exception) -> bool:
-    """Whether a failure may pass when the same is tried again. Of a group, whether each in it may.
+    """Return True if a failure is likely to be transient, so that a retry may succeed.
 
-    Connections that failed, servers' own failures (HTTP 5xx), an HTTP 429 that says when to come again
-    (`Retry-After`), a node's timeout (`NodeTimeoutError`), and exceptions of classes that Python does not know. Not:
-    other answers of HTTP servers (4xx), what is most often a mistake in the program (`ValueError`, `TypeError`,
-    `LookupError`, `RuntimeError` and their like), other `OSError`s, and what the runtime itself raises.
+    Retried: failed connections, server errors (HTTP 5xx), HTTP 429 with a `Retry-After` header, node timeouts
+    (`NodeTimeoutError`), and all exceptions that are not listed next. Not retried: other HTTP errors (4xx), other
+    errors of the runtime, other `OSError`s, and exceptions that mostly are mistakes in the program (`ValueError`,
+    `TypeError`, `ArithmeticError`, `LookupError`, `NameError`, `RuntimeError`, `ImportError`, `SyntaxError`,
+    `ReferenceError`, `StopIteration`, `StopAsyncIteration`).
+
+    Args:
+        error: the failure. For an exception group, every exception in the group must be transient.
+
+    Returns:
+        True to retry.
     """
-    return all(_may_pass(leaf) for leaf in leaves_of(error))
+    return all(_is_transient(leaf) for leaf in leaves_of(error))
 
 
-def _may_pass(error: BaseException) -> bool:
+def _is_transient(error: BaseException) -> bool:
     if isinstance(error, PregelError):
         return error.retryable
     if not isinstance(error, Exception):
@@ -80,21 +94,19 @@ def _may_pass(error: BaseException) -> bool:
     status = status_of(error)
     if status is not None:
         return status >= 500 or (status == 429 and retry_after_of(error) is not None)
-    if isinstance(error, ConnectionError) or (isinstance(error, OSError) and _got_no_answer(error)):
+    if isinstance(error, ConnectionError) or (isinstance(error, OSError) and _has_no_response(error)):
         return True
-    return not isinstance(error, _MISTAKES)
+    return not isinstance(error, _PERMANENT_FAILURES)
 
 
-def _got_no_answer(error: OSError) -> bool:
-    """Whether it is an HTTP client's, which says that it got no answer. (requests' exceptions are OSErrors.)"""
+def _has_no_response(error: OSError) -> bool:
+    """Return True for the exception of an HTTP client that got no response. (requests' exceptions are OSErrors.)"""
     return hasattr(error, "request") and _attribute(error, "response") is None
 
 
 def _attribute(holder: object, name: str) -> Any:
-    """What an object of somebody else's has under a name; None if it has nothing, or says so in its own way.
-
-    (httpx's exceptions without a request raise `RuntimeError` when they are asked for it.)
-    """
+    """Return an attribute of a third party's object; None if there is none or reading it raises."""
+    # Not only AttributeError: httpx's exceptions raise RuntimeError for `request` if they have none.
     try:
         return getattr(holder, name, None)
     except Exception:
@@ -102,43 +114,60 @@ def _attribute(holder: object, name: str) -> Any:
 
 
 def status_of(error: BaseException) -> int | None:
-    """The HTTP status that an exception carries, of whatever client (httpx, requests, aiohttp, the SDKs on them)."""
+    """Return the HTTP status that an exception carries.
+
+    Args:
+        error: an exception of any HTTP client: httpx, requests, aiohttp, or an SDK that uses one of them.
+
+    Returns:
+        The status code; None if the exception carries none.
+    """
     for holder in (_attribute(error, "response"), error):
         for name in ("status_code", "status"):
-            status = _attribute(holder, name)  # a requests.Response is false when it is an error's: no `if holder`
+            # No `if holder` before: a requests.Response with an error status is falsy.
+            status = _attribute(holder, name)
             if isinstance(status, int) and not isinstance(status, bool):
                 return status
     return None
 
 
 def retry_after_of(error: BaseException) -> str | None:
-    """The `Retry-After` header that an exception carries, as it stands there."""
+    """Return the `Retry-After` header that an exception carries.
+
+    Args:
+        error: an exception of any HTTP client.
+
+    Returns:
+        The value of the header, unparsed: seconds or a date; None if there is none.
+    """
     for holder in (_attribute(error, "response"), error):
         get = _attribute(_attribute(holder, "headers"), "get")
         if callable(get):
-            found = get("retry-after") or get("Retry-After")  # a plain dict minds the case
+            found = get("retry-after") or get("Retry-After")  # both: a plain dict is case-sensitive
             if found is not None:
                 return str(found)
     return None
 
 
 class RetryPolicy(msgspec.Struct, frozen=True):
-    """How often, after how long, and after which failures a node is tried again.
+    """How often, after how long, and after which failures a node is retried.
 
-    Before the second attempt the run waits `initial_interval`, before each further one `backoff_factor` times as
-    long, and with `jitter` up to a second more. Where the exception carries a server's `Retry-After`, it waits at
-    least that long; if that is longer than `max_interval`, it does not try again.
+    The run waits `initial_interval` before the second attempt, and `backoff_factor` times as long before each further
+    one; with `jitter` up to a second more. If the exception carries a `Retry-After` header, the run waits at least that
+    long; if that is longer than `max_interval`, the node is not retried.
 
     Attributes:
-        initial_interval: seconds before the second attempt.
-        backoff_factor: by which the wait grows, at least 1.
-        max_interval: seconds that the wait grows to at most, without the jitter.
-        max_attempts: the first one included.
-        jitter: add a random part of a second, so that many that failed together do not come back together.
-        retry_on: which exceptions; see `default_retry_on` for the default. A group is tried again when each in it is.
+        initial_interval: the wait before the second attempt, in seconds, at least 0.
+        backoff_factor: the factor by which the wait grows, at least 1.
+        max_interval: the longest wait, in seconds, without the jitter.
+        max_attempts: the number of attempts, the first one included, at least 1.
+        jitter: True to add a random fraction of a second, so that nodes that failed together are not retried together.
+        retry_on: the exceptions to retry; by default those of `default_retry_on`. An exception group is retried if
+            every exception in it is.
 
     Raises:
-        ValueError, TypeError: a value out of range, or of the wrong type.
+        ValueError: a value is out of range.
+        TypeError: a value has the wrong type.
     """
 
     initial_interval: float = 0.5
@@ -177,14 +206,21 @@ class RetryPolicy(msgspec.Struct, frozen=True):
                 )
 
     def _kinds(self) -> tuple[Any, ...] | None:
-        """The classes that it is for; None when a function says."""
+        """Return the classes of `retry_on`; None if it is a function."""
         given: Any = self.retry_on
         if isinstance(given, type):
             return (given,)
         return None if callable(given) else tuple(given)
 
     def applies_to(self, error: Exception) -> bool:
-        """Whether this policy is for such a failure."""
+        """Return True if `retry_on` selects a failure.
+
+        Args:
+            error: the failure of an attempt. A group is selected by itself, or by all exceptions in it.
+
+        Returns:
+            True if this policy applies.
+        """
         kinds = self._kinds()
         if kinds is None:
             says: Any = self.retry_on
@@ -197,7 +233,14 @@ class RetryPolicy(msgspec.Struct, frozen=True):
         )
 
     def wait(self, failed: int) -> float:
-        """Seconds to wait after so many failed attempts, without the jitter."""
+        """Return the wait before the next attempt, without the jitter.
+
+        Args:
+            failed: the number of failed attempts so far, at least 1.
+
+        Returns:
+            The wait in seconds.
+        """
         try:
             grown = self.initial_interval * self.backoff_factor ** (failed - 1)
         except OverflowError:
@@ -206,7 +249,17 @@ class RetryPolicy(msgspec.Struct, frozen=True):
 
 
 def retry_policies(given: object) -> tuple[RetryPolicy, ...]:
-    """One policy, several, or none. Raises `TypeError`."""
+    """Read the value of a `retry_policy=` parameter.
+
+    Args:
+        given: a policy, a list or tuple of policies, or None.
+
+    Returns:
+        The policies, as a tuple.
+
+    Raises:
+        TypeError: `given` is something else.
+    """
     if given is None:
         return ()
     policies = (given,) if isinstance(given, RetryPolicy) else given
@@ -216,18 +269,22 @@ def retry_policies(given: object) -> tuple[RetryPolicy, ...]:
 
 
 class TimeoutPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """How long one attempt at a node may take. Times of waiting (for a place among those that run at once, for the
-    reader of a stream) do not count.
+    """How long one attempt at a node may take.
+
+    Waiting for a slot of `max_concurrency` and for the reader of a stream does not count.
 
     Attributes:
-        run_timeout: seconds from the attempt's beginning, or a timedelta. What is kept of it is seconds.
-        idle_timeout: seconds without a sign of life, or a timedelta. What is kept of it is seconds.
-        refresh_on: what a sign of life is: "auto": a chunk or message that the node writes to the stream, a task or a
-            graph that it calls, whatever those show in turn, a node that begins in such a graph, and
-            `runtime.heartbeat()`; "heartbeat": that alone.
+        run_timeout: the time limit from the attempt's start, in seconds, or a timedelta; stored as seconds. None for
+            no limit.
+        idle_timeout: the time limit without a sign of life, in seconds, or a timedelta; stored as seconds. None for no
+            limit.
+        refresh_on: the signs of life. "auto": the node writes a chunk or message to the stream, calls a task or a
+            graph, or calls `runtime.heartbeat()`; or such a task or graph streams something, or starts a node.
+            "heartbeat": `runtime.heartbeat()` alone.
 
     Raises:
-        ValueError, TypeError: a time that is not positive and finite, or no time; or neither is given.
+        ValueError: a time is not positive and finite, or neither timeout is given, or `refresh_on` is unknown.
+        TypeError: a timeout is neither a number of seconds nor a timedelta.
     """
 
     run_timeout: float | timedelta | None = None
@@ -246,15 +303,28 @@ class TimeoutPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def run_seconds(self) -> float | None:
+        """The `run_timeout` in seconds; None for no limit."""
         return cast("float | None", self.run_timeout)
 
     @property
     def idle_seconds(self) -> float | None:
+        """The `idle_timeout` in seconds; None for no limit."""
         return cast("float | None", self.idle_timeout)
 
 
 def timeout_policy(given: object) -> TimeoutPolicy | None:
-    """A policy, seconds, a timedelta, or none. Raises `ValueError`, `TypeError`."""
+    """Read the value of a `timeout=` parameter.
+
+    Args:
+        given: a policy, a number of seconds, a timedelta, or None.
+
+    Returns:
+        The policy; None for None.
+
+    Raises:
+        ValueError: the time is not positive and finite.
+        TypeError: `given` is something else.
+    """
     if given is None or isinstance(given, TimeoutPolicy):
         return given
     if isinstance(given, (int, float, timedelta)):
@@ -263,16 +333,17 @@ def timeout_policy(given: object) -> TimeoutPolicy | None:
 
 
 class CachePolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """Keep what a node makes of an input, and use it again for an equal one. The graph is compiled with a `cache=`.
+    """Cache a node's results, and use a result again for an equal input. The graph must be compiled with a `cache=`.
 
     Attributes:
-        key_func: makes of the input (of a task: of its arguments) what it is known by: text, bytes, or any value that
-            could be stored; by default the input itself, in a canonical encoding. What the node looks at besides, its
-            context say, is not in the key.
-        ttl: seconds for which it is kept, or a timedelta; None for ever. What is kept of it is seconds.
+        key_func: a function of the node's input, or of a task's arguments, that returns the cache key: text, bytes, or
+            any value that can be stored. By default the key is the input itself, in a canonical encoding. Other data
+            that the node reads, such as its context, is not part of the key.
+        ttl: how long a result stays in the cache, in seconds, or a timedelta; stored as seconds. None for ever.
 
     Raises:
-        ValueError, TypeError: a ttl that is not positive and finite, or no time; or a key_func that cannot be called.
+        ValueError: the ttl is not positive and finite.
+        TypeError: the ttl is no time, or `key_func` is not callable.
     """
 
     key_func: Callable[..., Any] | None = None
@@ -286,15 +357,19 @@ class CachePolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ttl_seconds(self) -> float | None:
+        """The `ttl` in seconds; None for ever."""
         return cast("float | None", self.ttl)
 
 
 class Collect(msgspec.Struct, frozen=True):
-    """A failed task does not fail its superstep: its update is a `NodeError`, appended to this channel.
+    """Collect failures in the state: a failed task writes a `NodeError` to a channel and does not fail its superstep.
 
     Attributes:
-        channel: a key of the state that takes several values in a superstep: a list with `operator.add` as its reducer,
-            say, or a `Topic`.
+        channel: a key of the state that takes several values in one superstep, for example a list with the reducer
+            `operator.add`, or a `Topic`.
+
+    Raises:
+        TypeError: `channel` is not a non-empty string.
     """
 
     channel: str
@@ -305,19 +380,20 @@ class Collect(msgspec.Struct, frozen=True):
 
 
 OnFailure: TypeAlias = Literal["fail_fast", "finish"] | Collect
-"""What the others of a superstep do when a task has failed: they are cancelled; they finish first; or they finish,
-and the failure is an update like theirs."""
+"""What happens to the other tasks of a superstep when a task fails: "fail_fast" cancels them; "finish" lets them finish
+before the failure is raised; `Collect` lets them finish and makes the failure an update."""
 
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True):
-    """How much of something may be spent (`spend(name, amount)` in a node) before a run stops at its next barrier.
+    """Limits of the amounts that nodes count with `spend(name, amount)`. A run over a limit stops at its next barrier.
 
     Attributes:
-        run: in one call; None for any amount.
-        thread: in all calls of a thread together; None for any amount.
+        run: the limit for one call, in the unit of the amounts; None for no limit.
+        thread: the limit for all calls of a thread together; None for no limit.
 
     Raises:
-        ValueError, TypeError: an amount that is negative, or neither an int nor a Decimal.
+        ValueError: a limit is negative or not finite.
+        TypeError: a limit is neither an int nor a Decimal.
     """
 
     run: int | Decimal | None = None
@@ -331,7 +407,19 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_amount(what: str, amount: object) -> int | Decimal:
-    """Raises `TypeError` for what is no amount, `ValueError` for one below zero."""
+    """Check an amount of a budget.
+
+    Args:
+        what: the amount's name in error messages.
+        amount: an int or a Decimal, at least 0.
+
+    Returns:
+        The amount.
+
+    Raises:
+        TypeError: the amount is neither an int nor a Decimal.
+        ValueError: the amount is negative or not finite.
+    """
     if isinstance(amount, bool) or not isinstance(amount, (int, Decimal)):
         raise TypeError(f"{what} is an int or a Decimal, which add up exactly, not {amount!r}")
     if not (isinstance(amount, int) or amount.is_finite()) or amount < 0:

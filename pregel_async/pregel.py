@@ -1,4 +1,4 @@
-"""`Pregel`: a graph of the low level, of channels and of nodes that subscribe to them."""
+"""`Pregel`: the low-level graph of channels and of nodes that subscribe to channels."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from checkpoint_savers.abc import BaseCheckpointSaver
 from ._api.compiled import Graph
 from ._api.definition import define
 from ._api.drawing import Drawing, Edge, drawing
-from ._checks.options import PregelOptions, given_policies, given_to, ignores_unknown, name_of, takes
+from ._checks.options import PregelOptions, checked_options, given_policies, ignores_unknown, name_of, takes
 from ._core.program import INPUT_MARK, SENDS, Program, Write, build_program
 from ._runtime.streaming.modes import MODES
 from .channels import BaseChannel, LastValue
@@ -22,29 +22,32 @@ __all__ = ["Pregel"]
 
 
 class Pregel(Graph[Any, Any]):
-    """A graph of the low level: nodes that subscribe to channels and write to channels.
+    """A low-level graph: nodes that subscribe to channels and write to channels.
 
     Args:
-        nodes: by name; a `NodeBuilder` is built.
-        channels: by name.
-        input_channels: one takes the input as it is; several take a mapping's entries.
-        output_channels: what a call returns of what it has written since its input: of one the bare value (None when it
-            was not written), of several a mapping of those that were.
-        stream_channels: what streams show; all channels by default, as the state of a thread does.
-        checkpointer: where threads are stored.
-        store: what nodes get as `store`.
-        interrupt_before, interrupt_after: nodes before or after which a run stops; "*" for all.
-        name: for messages and drawings.
-        blocking: False promises that the nodes' plain functions never block, so that they run on the event loop.
-        unknown_keys: "ignore" drops input keys that are no input channels, instead of refusing them.
-        debug: warn (`InPlaceChangeWarning`) when a node changes its input in place.
-        environment: clock, ids and randomness.
-        retry_policy, timeout, on_timeout, cache_policy: for all nodes that do not say otherwise.
+        nodes: the nodes by name; a `NodeBuilder` is built.
+        channels: the channels by name.
+        input_channels: one channel, which takes the input as it is; or several, which take the entries of a mapping.
+        output_channels: the channels that a call returns, if they were written since the input: one channel as its
+            bare value (None if it was not written), several as a mapping of those that were written.
+        stream_channels: the channels that streams show; None for all channels. The state of a thread has all channels.
+        checkpointer: the saver that stores threads; None stores nothing; True and False are for subgraphs.
+        stream_mode: the stream mode of `astream` calls without one; "values" by default.
+        store: the store that nodes get as `store`.
+        interrupt_before, interrupt_after: nodes before or after which a run stops; "*" for all nodes.
+        name: the graph's name, in messages and drawings.
+        blocking: False if the nodes' plain functions never block, and so may run on the event loop; True, the default,
+            runs them in worker threads.
+        unknown_keys: "error", the default, refuses input keys that are no input channels; "ignore" drops them.
+        debug: True to warn (`InPlaceChangeWarning`) when a node changes its input in place.
+        environment: the environment that provides clock, ids and randomness; None for the system's.
+        retry_policy, timeout, on_timeout, cache_policy: the policies of nodes without their own.
         cache, step_timeout, on_failure, budgets, time_limit, retention, observer, changed_questions: as in
             `StateGraph.compile`.
 
     Raises:
-        GraphValidationError: an unknown or reserved name, an input that nothing reads.
+        GraphValidationError: a name is unknown or reserved, no node reads an input channel, or an option is invalid.
+        InvalidCheckpointerError: `checkpointer` is no saver, True, False or None.
     """
 
     @takes(PregelOptions)
@@ -60,7 +63,7 @@ class Pregel(Graph[Any, Any]):
         stream_mode: StreamMode = "values",
         **options: Unpack[PregelOptions],
     ) -> None:
-        given_to("Pregel", PregelOptions, options)
+        checked_options("Pregel", PregelOptions, options)
         ignore_unknown, blocking = ignores_unknown(options), options.get("blocking", True)
         built = {key: node.build() if isinstance(node, NodeBuilder) else node for key, node in nodes.items()}
         if stream_mode not in MODES:
@@ -98,16 +101,18 @@ class Pregel(Graph[Any, Any]):
         self._nodes = built
 
     def _drawing(self) -> Drawing:
-        """An edge is a channel that one node writes and another is triggered by."""
+        """Draw an edge from each node that writes a channel to each node that the channel triggers."""
         return _draw(self._nodes, self._definition.program)
 
 
 def _draw(nodes: Mapping[str, PregelNode], program: Program) -> Drawing:
-    edges = [Edge(source=START, target=name) for c in _each(program.inputs) for name in program.triggered.get(c, ())]
+    edges = [
+        Edge(source=START, target=name) for c in _as_tuple(program.inputs) for name in program.triggered.get(c, ())
+    ]
     for name, node in nodes.items():
         for entry in node.writers:
             edges += [Edge(source=name, target=end) for end in program.triggered.get(entry.channel, ())]
-            if entry.channel in _each(program.outputs):
+            if entry.channel in _as_tuple(program.outputs):
                 edges.append(Edge(source=name, target=END))
     return drawing(list(nodes), edges)
 
@@ -116,7 +121,7 @@ def _names(given: Names) -> str | tuple[str, ...]:
     return given if isinstance(given, str) else tuple(given)
 
 
-def _each(names: str | tuple[str, ...]) -> tuple[str, ...]:
+def _as_tuple(names: str | tuple[str, ...]) -> tuple[str, ...]:
     return (names,) if isinstance(names, str) else names
 
 
@@ -139,7 +144,7 @@ def _input_reader(inputs: str | tuple[str, ...], *, ignore: bool) -> Any:
 def _command_reader(channels: Sequence[str]) -> Callable[[Command], list[Write]]:
     def read(command: Command) -> list[Write]:
         if command.goto:
-            raise InvalidUpdateError("a graph of channels has nowhere to go to: write to the channel that triggers it")
+            raise InvalidUpdateError("a Pregel graph takes no goto: write to a channel that triggers the node")
         update = command.update or {}
         if not isinstance(update, Mapping):
             raise InvalidUpdateError(f"an update is a mapping of channels, not a {type(update).__name__}")
@@ -168,15 +173,17 @@ def _validate(
     used = [(f"node {name!r} subscribes to", channel) for name, node in nodes.items() for channel in node.triggers]
     used += [(f"node {name!r} reads", channel) for name, node in nodes.items() for channel in node.read_channels]
     used += [(f"node {name!r} writes to", entry.channel) for name, node in nodes.items() for entry in node.writers]
-    used += [("the input is", channel) for channel in _each(inputs)]
-    used += [("the output is", channel) for channel in _each(outputs)] + [("the stream shows", c) for c in _each(shown)]
+    used += [("the input is", channel) for channel in _as_tuple(inputs)]
+    used += [("the output is", channel) for channel in _as_tuple(outputs)] + [
+        ("the stream shows", c) for c in _as_tuple(shown)
+    ]
     for what, channel in used:
         if channel not in channels:
             raise GraphValidationError(f"{what} channel {channel!r}, and the graph has no such channel")
         if channel == SENDS:
             raise GraphValidationError(f"{what} {SENDS!r}, which is reserved: return a Send from a router instead")
     triggers = {trigger for node in nodes.values() for trigger in node.triggers}
-    if not triggers.intersection(_each(inputs)):
+    if not triggers.intersection(_as_tuple(inputs)):
         raise GraphValidationError(
-            f"no node subscribes to an input channel ({', '.join(_each(inputs))}): nothing would run"
+            f"no node subscribes to an input channel ({', '.join(_as_tuple(inputs))}): nothing would run"
         )

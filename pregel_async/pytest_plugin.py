@@ -1,6 +1,6 @@
-"""The pytest plugin: fixtures of the test kit, and how many simulations to run.
+"""The pytest plugin: fixtures of the test kit, and options for the number of simulations.
 
-pytest loads it wherever this package is installed. It imports the kit only when a test asks for it.
+pytest loads the plugin wherever this package is installed, so the plugin imports the kit only in its fixtures.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=int,
         default=None,
         metavar="SEED",
-        help="run them on this seed alone: the one that a failure has told",
+        help="run them on this seed alone, which the message of a failure names",
     )
 
 
@@ -39,7 +39,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     for mark in metafunc.definition.iter_markers("parametrize"):
         names = mark.args[0] if mark.args else mark.kwargs.get("argnames", ())
         if SEED in (names.replace(" ", "").split(",") if isinstance(names, str) else names):
-            return  # the test says itself which
+            return  # the test chooses its seeds itself
     one: int | None = metafunc.config.getoption("simulation_seed")
     count = int(metafunc.config.getoption("simulations") or 0)
     seeds = range(count) if one is None else [one]
@@ -48,14 +48,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def simulation_seed(request: pytest.FixtureRequest) -> int:
-    """A seed for `simulate`: the test runs on as many as `--simulations` says, or on that of `--simulation-seed`."""
+    """A seed for `simulate`. The test runs once per seed: `--simulations` seeds, or `--simulation-seed` alone."""
     seed: int = request.param
     return seed
 
 
 @pytest.fixture
 def virtual_clock() -> VirtualClock:
-    """A clock that stands still until it is advanced, or until all is asleep: `compile(environment=virtual_clock)`."""
+    """A clock that advances when the test moves it or when every task sleeps: `compile(environment=virtual_clock)`."""
     from .testing import VirtualClock
 
     return VirtualClock()
@@ -63,7 +63,7 @@ def virtual_clock() -> VirtualClock:
 
 @pytest.fixture
 def faulty_saver(virtual_clock: VirtualClock) -> FaultySaver:
-    """A saver in memory, by the same clock. `faulty_saver.add(Fault(...))` says what goes wrong."""
+    """A saver in memory, with the time of `virtual_clock`. `faulty_saver.add(Fault(...))` injects a fault."""
     from checkpoint_savers.memory import InMemorySaver
 
     from .testing import FaultySaver

@@ -1,6 +1,7 @@
-"""What a node's code calls: questions, and what the node was called with, from however deep inside.
+"""Functions for the code of nodes: ask questions, count spending, and access config, store and stream of the run.
 
-Each finds the running node by a context variable, in the node's own tasks and worker threads too.
+Each function finds the running node by a context variable, and so works at any call depth, in tasks that the node
+starts, and in worker threads.
 """
 
 from __future__ import annotations
@@ -28,82 +29,100 @@ __all__ = [
 
 
 def interrupt(value: Any) -> Any:
-    """Ask whoever runs the graph, and wait for the answer, however long.
+    """Pause the run to ask its caller a question, and return the answer once the run is resumed.
 
-    The run stops, with the question in its result under "__interrupt__" and stored with the thread. It goes on when the
-    thread is called with `Command(resume=answer)`: the node runs again from its start, and this call returns the
-    answer. So put after it what must not be done twice, or do it in a task (`pregel_async.task`), whose result is kept.
+    Without an answer, the call raises `GraphInterrupt`, which ends the run. The question is stored with the thread and
+    is in the result of the run, under "__interrupt__". Call the graph with `Command(resume=answer)` to resume: the node
+    runs again from its start, and this call returns the answer. So put work that must not be done twice after this
+    call, or in a task (`pregel_async.task`), whose result is recorded.
 
-    A node may ask several times; each question has an id of its own, by the order in which the node asks. In tasks that
-    the node has started beside it (a task group of its own), whose order is the event loop's, a question is known by
-    its value: one that says something else when the node runs again is another question. Let what this raises through:
-    `except Exception` does.
+    A node may ask several questions. Each has an id, derived from the order in which the node asks. In tasks that the
+    node starts itself (in a task group), where the event loop decides the order, the id is derived from the question's
+    value: another value on the next attempt is another question. Do not catch `GraphInterrupt`: it is a
+    `BaseException`, so that `except Exception` does not.
 
     Args:
-        value: the question: anything that can be stored.
+        value: the question: any value that can be stored.
+
+    Returns:
+        The answer: the `resume` of the command, or the value for this question's id in it.
 
     Raises:
-        GraphInterrupt: nobody has answered yet.
-        NoCheckpointerError: the graph that was called has no checkpointer, so that no answer could ever come.
-        OutsideRunError: called outside of a run.
+        GraphInterrupt: the question has no answer yet.
+        NoCheckpointerError: the called graph has no checkpointer, so no answer could ever come.
+        QuestionChangedError: the recorded answer belongs to another question.
+        OutsideRunError: called outside a run.
     """
     return current("interrupt()").ask(value)
 
 
 def spend(name: str, amount: Amount) -> None:
-    """Count what the running node spends: tokens, money, calls of a service.
+    """Count an amount that the running node spends: tokens, money, calls of a service.
 
-    It is stored with the task's result, and counted once, however often the thread is resumed. What a failed attempt
-    has spent is spent too, and stored with its failure. Limits are checked at the next barrier:
-    `StateGraph.compile(budgets=)`.
+    The amount is stored with the task's result and counted once, however often the thread is resumed. Amounts of a
+    failed attempt count too, and are stored with its failure. The limits, set by `StateGraph.compile(budgets=)`, are
+    checked at the next barrier, between two supersteps.
 
     Args:
-        name: of a budget that the graph was compiled with.
-        amount: an int or a Decimal, not below zero: sums are exact.
+        name: the name of a budget that the graph was compiled with.
+        amount: an int or a finite Decimal, at least 0, in the unit of the budget. No floats: sums must be exact.
 
     Raises:
         UnknownBudgetError: there is no such budget.
-        TypeError, ValueError: it is no amount.
-        OutsideRunError: called outside of a run.
+        TypeError: the amount is neither an int nor a Decimal.
+        ValueError: the amount is negative or not finite.
+        OutsideRunError: called outside a run.
     """
     current("spend()").spend(name, amount)
 
 
 def get_runtime(context_schema: type[Any] | None = None) -> Runtime[Any]:
-    """What the running node was called with.
+    """Return the runtime of the running node: its context, store, stream writer and execution info.
 
     Args:
-        context_schema: what `context` is taken for; only for readers of the code.
+        context_schema: the type of the context, for readers of the code only. It is not checked.
+
+    Returns:
+        The runtime, which the node also gets as a parameter named `runtime`.
 
     Raises:
-        OutsideRunError: called outside of a run.
+        OutsideRunError: called outside a run.
     """
     return current("get_runtime()").runtime
 
 
 def get_config() -> RunnableConfig:
-    """The call's config, and where the running node stands: its thread, checkpoint and namespace.
+    """Return the config of the running node: the call's config, with the node's thread, checkpoint and namespace.
+
+    Returns:
+        The config.
 
     Raises:
-        OutsideRunError: called outside of a run.
+        OutsideRunError: called outside a run.
     """
     return current("get_config()").config
 
 
 def get_store() -> ports.BaseStore | None:
-    """The store that the graph was compiled with, or one around it; None without.
+    """Return the store that the graph, or an enclosing graph, was compiled with.
+
+    Returns:
+        The store; None if there is none.
 
     Raises:
-        OutsideRunError: called outside of a run.
+        OutsideRunError: called outside a run.
     """
     store: ports.BaseStore | None = current("get_store()").store
     return store
 
 
 def get_stream_writer() -> StreamWriter:
-    """Writes to the `custom` stream; what it writes is dropped when nobody reads that.
+    """Return the writer to the `custom` stream of the run.
+
+    Returns:
+        The writer. If no reader asked for the stream, it drops what is written.
 
     Raises:
-        OutsideRunError: called outside of a run.
+        OutsideRunError: called outside a run.
     """
     return current("get_stream_writer()").writer

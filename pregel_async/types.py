@@ -1,4 +1,4 @@
-"""The words that users and the runtime share: names, sends, configs, snapshots."""
+"""The types that users and the runtime share: reserved names, sends, commands, configs, snapshots."""
 
 from __future__ import annotations
 
@@ -66,63 +66,72 @@ __all__ = [
 ]
 
 START: Final = "__start__"
-"""The virtual node before the first: edges from it say where a graph begins."""
+"""The virtual node before the first: an edge from it leads to a node where the graph begins."""
 
 END: Final = "__end__"
-"""The virtual node after the last: an edge to it ends that path."""
+"""The virtual node after the last: an edge to it ends this path."""
 
 INPUT: Final = "__input__"
-"""As whom a state update is made that stands for a new input."""
+"""The `as_node` of a state update that is a new input."""
 
 COPY: Final = "__copy__"
-"""As whom a state update is made that copies a checkpoint."""
+"""The `as_node` of a state update that copies a checkpoint."""
 
 INTERRUPT: Final = "__interrupt__"
 """The key of open questions in results and chunks."""
 
 RESERVED: Final = frozenset((INPUT, COPY, INTERRUPT, "__parent__", "__previous__", "__return__"))
-"""Names that mean something to the runtime, besides START, END and those that begin like its control channels: no node
-and no channel has them."""
+"""Names that no node and no channel may have, besides START, END and the names that begin like control channels."""
 
 StreamMode: TypeAlias = Literal["values", "updates", "messages", "custom", "tasks", "checkpoints", "debug"]
-"""What a stream shows: the state after each superstep, each task's update as it finishes, messages and chunks of them,
-what the nodes themselves write to it, each task when it is planned and when it has ended, each checkpoint once it is
-stored, or the last two with the time."""
+"""The events that a stream shows.
+
+"values": the state after each superstep; "updates": each task's update as the task finishes; "messages": messages and
+chunks of messages; "custom": values that nodes write to the stream; "tasks": each task when it is planned and when it
+has ended; "checkpoints": each checkpoint once it is stored; "debug": the last two, with superstep and time.
+`Graph.astream` has a table of the chunks."""
 
 OverflowPolicy: TypeAlias = Literal["block", "drop_oldest", "coalesce"]
-"""What becomes of a chunk whose reader is slow: the run waits for the reader; the oldest unread chunk of that mode is
-dropped; or only the newest of that mode is kept."""
+"""What happens when a reader is slow: "block" makes the run wait for the reader; "drop_oldest" drops the oldest unread
+chunk of the mode; "coalesce" keeps only the newest unread chunk of the mode and graph."""
 
 Durability: TypeAlias = Literal["sync", "async", "exit"]
-"""When a superstep is stored: "sync" before the next one starts, "async" while the next one runs, "exit" when the run
-ends, all of them as one."""
+"""When a superstep is stored: "sync" before the next superstep starts, "async" while the next one runs, "exit" when the
+run ends, in one transaction with all others."""
 
 ChangedQuestions: TypeAlias = Literal["error", "accept"]
-"""What happens when a node runs again and asks something else than the question that was answered: it fails with
-`QuestionChangedError`, or it gets the answer."""
+"""What happens when a node runs again and asks another question than the answered one: "error" fails the node with
+`QuestionChangedError`, "accept" returns the answer to it."""
 
 OnChange: TypeAlias = Literal["error", "run"]
-"""What happens when a node runs again and makes another call than is recorded: it fails with `CallsChangedError`, or
-the new call runs."""
+"""What happens when a node runs again and makes another call than the recorded one: "error" fails the node with
+`CallsChangedError`, "run" runs the new call."""
 
 All: TypeAlias = Literal["*"]
 """Every node."""
 
 
 RunStatus: TypeAlias = Literal["done", "interrupted", "stopped", "drained", "failed", "cancelled"]
-"""How a run has ended: nothing is left to run; it asks; it stopped at a breakpoint; it was asked to stop; or it failed,
-or was cancelled."""
+"""How a run has ended: "done" with nothing left to run, "interrupted" by a question of a node, "stopped" at a
+breakpoint, "drained" by a `RunControl`, "failed" with an exception, or "cancelled"."""
 
 
 class StreamWriter(Protocol):
-    """Writes to the run's stream, from a node or from whatever it calls: its tasks, and the thread of a plain function.
+    """Writes to the run's stream, from a node, from tasks that the node starts, and from worker threads.
 
-    When the reader is behind, a plain function waits in the call. Async code waits in what the call returns, if that is
-    awaited (`await writer(chunk)`); if not, the node goes on until it awaits something itself, and is held there.
+    While the buffer of a slow reader is full, a plain function blocks in the call. Async code waits if it awaits the
+    result of the call (`await writer(chunk)`); otherwise the runtime suspends the node the next time that the node
+    awaits anything.
     """
 
     def __call__(self, chunk: Any, /) -> Awaitable[None]:
-        """Put a chunk on the `custom` stream.
+        """Write a chunk to the `custom` stream.
+
+        Args:
+            chunk: any value. Readers get an isolated copy.
+
+        Returns:
+            An awaitable that returns once the reader has capacity. Awaiting it is optional.
 
         Raises:
             StreamFullError: code that never waits has written far more than the reader takes.
@@ -131,27 +140,40 @@ class StreamWriter(Protocol):
         ...
 
     def message(self, message: Any, /, metadata: Mapping[str, Any] | None = None) -> Awaitable[None]:
-        """Put a message, or a chunk of one, on the `messages` stream.
+        """Write a message, or a chunk of a message, to the `messages` stream.
 
         Args:
-            message: anything with an id, a role (or type) and a content. Chunks of one message have its id; when the
-                node returns that message in the end, it is not shown again.
-            metadata: what is told beside where it comes from. A tag "nostream" keeps it off the stream.
+            message: an object or dict with an id, a role (or type) and a content. Chunks of a message have the id of
+                the message; a message of this id that the node returns later is not shown again.
+            metadata: entries to add to the metadata that the stream shows with the message. A message with the tag
+                "nostream" (under "tags") is not shown.
 
-        Raises: as the call.
+        Returns:
+            An awaitable that returns once the reader has capacity. Awaiting it is optional.
+
+        Raises:
+            StreamFullError: code that never waits has written far more than the reader takes.
+            OutsideRunError: the node has ended.
         """
         ...
 
 
 OnConflict: TypeAlias = Literal["reject", "wait"]
-"""What a run does when another owns its thread: raise `ThreadBusyError`, or wait until it is given up or lapses."""
+"""What a run does when another run owns its thread: "reject" raises `ThreadBusyError`, "wait" waits until the other run
+releases the thread or its lease expires."""
 
 
 def plain_name(name: Any) -> Any:
-    """Return a name as a plain `str`: of a `StrEnum`'s member, say, its value. What is no `str` is returned as it is.
+    """Return a name as a plain `str`: for a member of a `StrEnum`, its value.
 
-    Names of nodes are stored and go into the ids of tasks: a program that calls its nodes by constants is to have the
-    same ones as one that writes the names out, and none of its classes has to be registered for that.
+    Names of nodes are stored, and task ids are derived from them. A program that uses enum members must get the same
+    ids as one that uses literals, and must not have to register the enum with the codec.
+
+    Args:
+        name: a name.
+
+    Returns:
+        The plain string; `name` itself if it is no `str`.
     """
     return str.__str__(name) if isinstance(name, str) else name
 
@@ -159,13 +181,16 @@ def plain_name(name: Any) -> Any:
 class Send(msgspec.Struct, frozen=True, order=False):
     """One extra run of a node in the next superstep, with an input of its own.
 
-    Returned by a router (alone or in a list), as often as needed: each is a task. The argument is handed to the node as
-    it is, isolated like any input; it is not merged with the state.
+    A router returns sends, alone or in a list; each becomes a task. The node gets the argument as its input, isolated
+    like any input and not merged with the state.
 
     Attributes:
-        node: the node to run.
-        arg: its input.
-        timeout: how long one attempt may take, instead of the node's own: seconds, a timedelta, or a `TimeoutPolicy`.
+        node: the name of the node to run.
+        arg: the node's input.
+        timeout: the time limit of one attempt, instead of the node's own: seconds, a timedelta, or a `TimeoutPolicy`.
+
+    Raises:
+        ValueError, TypeError: the timeout is not positive and finite, or no time.
     """
 
     node: str
@@ -180,21 +205,21 @@ class Send(msgspec.Struct, frozen=True, order=False):
 
     @property
     def limits(self) -> TimeoutPolicy | None:
-        """The timeout as a policy."""
+        """The timeout as a policy; None if the node's own applies."""
         return timeout_policy(self.timeout)
 
 
 class Command(msgspec.Struct, Generic[NamesT_co], frozen=True, kw_only=True, order=False):
-    """What a node returns to update the state and say where to go in one; what a call is given to answer a question.
+    """A state update together with the nodes to run next, returned by a node; or the input of a call that resumes.
 
-    A node annotated `-> Command[Literal["a", "b"]]` says where its commands may go, which drawings show.
+    A return annotation `-> Command[Literal["a", "b"]]` declares where a node's commands may go. Drawings show it.
 
     Attributes:
-        graph: whose command it is: None for the node's own graph; `Command.PARENT` for the graph that runs it as a
-            node; or the name of an enclosing graph, or of the node that it is in one.
+        graph: the graph that the command is for: None for the node's own graph; `Command.PARENT` for the enclosing
+            graph; or the name of an enclosing graph, or of the node that runs the node's graph in the enclosing one.
         update: an update, as a node may return it, or a list of (key, value) pairs, in which a key may come twice.
-        resume: the answer to the one open question; or {id: answer} for some or all that are open. Any dict whose keys
-            all are such ids counts as the latter. Only as a call's input.
+        resume: the answer to the only open question; or {id: answer} for some or all open questions. A dict whose
+            keys are all ids of questions counts as the latter. Only in the input of a call.
         goto: nodes to run next, besides those that edges lead to: a name, a `Send`, or a list of them. END adds none.
     """
 
@@ -207,11 +232,11 @@ class Command(msgspec.Struct, Generic[NamesT_co], frozen=True, kw_only=True, ord
 
 
 class Interrupt(msgspec.Struct, frozen=True, order=False):
-    """A question to whoever runs the graph, asked by `interrupt()`.
+    """A question to the caller of the graph, asked by `interrupt()`.
 
     Attributes:
-        value: what was asked.
-        id: 32 hex digits: this very question, on every attempt and resume. Answer it with `Command(resume={id: ...})`.
+        value: the value that the node passed to `interrupt()`.
+        id: 32 hex digits, the same on every attempt and resume. Answer with `Command(resume={id: answer})`.
     """
 
     value: Any
@@ -223,8 +248,9 @@ class StateUpdate(msgspec.Struct, frozen=True, order=False):
 
     Attributes:
         values: the update, as the node may return it.
-        as_node: the node that is to have made it; END, `INPUT` and `"__copy__"` have a meaning of their own.
-        task_id: which of the node's pending tasks; needed when it has several.
+        as_node: the node as which the update is made; END, `INPUT` and `"__copy__"` have the meanings that
+            `Graph.aupdate_state` describes. None infers the node.
+        task_id: the id of one of the node's pending tasks; required if the node has several.
     """
 
     values: Any
@@ -233,18 +259,18 @@ class StateUpdate(msgspec.Struct, frozen=True, order=False):
 
 
 class RunnableConfig(TypedDict, total=False):
-    """Settings of one call. Wherever a config is taken, a thread id as a string is taken too.
+    """Settings of one call. Every parameter that takes a config also takes a thread id as a string.
 
     Keys:
-        configurable: `thread_id`, `checkpoint_ns`, `checkpoint_id`, `checkpoint_map` (of a subgraph's state: the
-            checkpoints of the graphs around it, by namespace), and keys of the user's own.
-        recursion_limit: how many supersteps the run may take; 10 007 by default, the hidden start not counted.
-        max_concurrency: how many tasks run at once; all of them by default.
-        metadata: scalars that are stored with each checkpoint of the run. The thread's own metadata, by which
-            `alist_threads` filters, get those keys that they lack: the first call that gives a key decides, and
-            `saver.aupdate_thread` changes it. What is no str, int, float or bool is left out.
+        configurable: `thread_id`, `checkpoint_ns`, `checkpoint_id`, `checkpoint_map` (for a subgraph's state: the
+            checkpoint ids of the enclosing graphs, by namespace), and keys of your own.
+        recursion_limit: the greatest number of supersteps of the run, without the hidden start; 10 007 by default.
+        max_concurrency: the greatest number of tasks that run at the same time; None, the default, for no limit.
+        metadata: values that are stored with each checkpoint of the run. Values other than str, int, float and bool are
+            left out. Keys that the thread's own metadata lack are added there: the first call with a key sets the
+            value, `saver.aupdate_thread` changes it, and `alist_threads` filters by it.
         tags: kept for tracing.
-        run_id: the run's id; made up by default.
+        run_id: the run's id; generated by default.
         run_name: kept for tracing.
     """
 
@@ -258,12 +284,12 @@ class RunnableConfig(TypedDict, total=False):
 
 
 class TaskFailure(msgspec.Struct, frozen=True):
-    """A failed task as it is stored. The live exception reached the caller of the run.
+    """The stored failure of a task. The exception itself was raised to the caller of the run.
 
     Attributes:
         type: the exception's class, qualified by its module unless it is a builtin.
-        message: `str()` of it.
-        time: when, in unix seconds.
+        message: `str()` of the exception.
+        time: when the task failed, in unix seconds.
     """
 
     type: str
@@ -278,13 +304,14 @@ class PregelTask(msgspec.Struct, frozen=True, kw_only=True):
     """A task of the superstep that follows a checkpoint.
 
     Attributes:
-        id: structural; the same on every attempt, replay and fork. Fit as an idempotency key.
-        name: the node.
+        id: derived from the task's place in the run, so the same on every attempt, replay and fork. Usable as an
+            idempotency key.
+        name: the node's name.
         path: `("__pregel_pull", node)`, or `("__pregel_push", index, False)` for a send.
-        error: its failure, if it failed and has not been resumed.
-        interrupts: the questions that it has asked and nobody has answered.
+        error: the task's failure, if it failed and has not been resumed.
+        interrupts: the task's unanswered questions.
         state: of a task that runs a subgraph: the config that addresses the subgraph's state, or its snapshot.
-        result: its update, once it has finished; None before.
+        result: the task's update once it has finished; None before.
     """
 
     id: TaskId
@@ -297,7 +324,7 @@ class PregelTask(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StateView(msgspec.Struct, frozen=True, kw_only=True):
-    """What a checkpoint says once it is decoded, as the graph's code understands it; see `StateSnapshot`."""
+    """The decoded content of a checkpoint; `StateSnapshot` describes the fields."""
 
     values: Any
     next: tuple[str, ...]
@@ -310,17 +337,17 @@ class StateView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StateSnapshot:
-    """A thread's state at a superstep's boundary. It cannot be changed.
+    """An immutable snapshot of a thread's state at a checkpoint.
 
-    One that a history lists holds what is stored, and decodes it when it is first asked for more than `config`,
-    `metadata` and `parent_config`: a listing costs what is looked at of it, and a damaged checkpoint does not hide the
-    others. What the thread has become meanwhile does not show in it.
+    A snapshot from a history is decoded when an attribute other than `config`, `metadata` and `parent_config` is first
+    read. So a listing decodes only the snapshots that are read, and a damaged checkpoint does not hide the others.
+    Later changes of the thread do not show in a snapshot.
 
     Raises:
-        CorruptCheckpointError: (by any other attribute, of a listed snapshot) what is stored is damaged.
-        StoredTypeChangedError: (likewise) it holds an object that its class, as it is now, does not take.
-        UnknownTypeError: (likewise) it holds a value of a type that the graph and the saver's codec do not know.
-        GraphChangedError: (likewise) the graph's code does not fit it any more.
+        CorruptCheckpointError: (by the decoding attributes of a snapshot from a history) the stored rows are damaged.
+        StoredTypeChangedError: (likewise) a stored object does not fit the current version of its class.
+        UnknownTypeError: (likewise) a value has a type that neither the graph nor the saver's codec knows.
+        GraphChangedError: (likewise) the checkpoint does not fit the graph's code any more.
     """
 
     __slots__ = ("_config", "_metadata", "_parent_config", "_view")
@@ -361,16 +388,22 @@ class StateSnapshot:
         metadata: CheckpointMetadata,
         parent_config: RunnableConfig | None,
     ) -> Self:
-        """The snapshot with this view.
+        """Make the snapshot of a view.
 
         Args:
-            view: or what makes it, once, from what is stored.
+            view: the decoded content, or a function that decodes it, which is called once at the first need.
+            config: the config that addresses the checkpoint.
+            metadata: the checkpoint's metadata.
+            parent_config: the config that addresses the parent checkpoint; None for the first.
+
+        Returns:
+            The snapshot.
         """
         made = cls.__new__(cls)
         made._config, made._metadata, made._parent_config, made._view = config, metadata, parent_config, view
         return made
 
-    def _looked_at(self) -> StateView:
+    def _decoded(self) -> StateView:
         view = self._view
         if not isinstance(view, StateView):
             view = self._view = view()
@@ -378,69 +411,70 @@ class StateSnapshot:
 
     @property
     def values(self) -> Any:
-        """The state: all keys that hold something; of a `Pregel` its channels, of an entrypoint the last result."""
-        return self._looked_at().values
+        """The state: all keys that hold a value; of a `Pregel` its channels; of an entrypoint the last result."""
+        return self._decoded().values
 
     @property
     def next(self) -> tuple[str, ...]:
-        """Names of the tasks that have yet to run; empty when the thread has finished."""
-        return self._looked_at().next
+        """The node names of the tasks that have yet to run; empty if the thread has finished."""
+        return self._decoded().next
 
     @property
     def config(self) -> RunnableConfig:
-        """Addresses this checkpoint; pass it back to read or resume from here."""
+        """The config that addresses this checkpoint. Pass it to read or resume from here."""
         return self._config
 
     @property
     def metadata(self) -> CheckpointMetadata | None:
-        """Source, step, parents, run_id and the caller's own; None for a thread with nothing stored."""
+        """Source, step, parents, run_id and the caller's own keys; None if nothing is stored of the thread."""
         return self._metadata
 
     @property
     def created_at(self) -> str | None:
-        """ISO 8601, UTC; None for a thread with nothing stored."""
-        return self._looked_at().created_at
+        """When the checkpoint was made, in ISO 8601, UTC; None if nothing is stored of the thread."""
+        return self._decoded().created_at
 
     @property
     def parent_config(self) -> RunnableConfig | None:
-        """Addresses the checkpoint before; None for the first."""
+        """The config that addresses the parent checkpoint; None for the first."""
         return self._parent_config
 
     @property
     def tasks(self) -> tuple[PregelTask, ...]:
-        """Sends by index, then the triggered nodes by name."""
-        return self._looked_at().tasks
+        """The tasks of the superstep after this checkpoint: sends by index, then triggered nodes by name."""
+        return self._decoded().tasks
 
     @property
     def interrupts(self) -> tuple[Interrupt, ...]:
-        """All open questions of the tasks."""
-        return self._looked_at().interrupts
+        """All unanswered questions of the tasks."""
+        return self._decoded().interrupts
 
     @property
     def error(self) -> TaskFailure | None:
-        """Why the superstep after this checkpoint could not be folded, if it could not."""
-        return self._looked_at().error
+        """The error that prevented the fold of the superstep after this checkpoint; None if there was none."""
+        return self._decoded().error
 
     @property
     def spent(self) -> Mapping[str, int | Decimal]:
-        """By budget, what the thread has spent until here, the failed attempts of pending tasks included."""
-        return self._looked_at().spent
+        """The amount that the thread has spent until here, by budget; includes failed attempts of pending tasks."""
+        return self._decoded().spent
 
     @property
     def unknown(self) -> Mapping[str, Any]:
-        """Stored keys that the graph does not have, because its code has renamed or removed them; they stay stored.
+        """Stored keys that the graph's code has renamed or removed, with their values, which stay stored.
 
-        Objects that no class can be made of are `StoredObject`s."""
-        return self._looked_at().unknown
+        An object that cannot be rebuilt from its class is a `StoredObject`.
+        """
+        return self._decoded().unknown
 
     def _fields(self) -> dict[str, Any]:
         given = {"config": self._config, "metadata": self._metadata, "parent_config": self._parent_config}
-        return {**given, **msgspec.structs.asdict(self._looked_at())}
+        return {**given, **msgspec.structs.asdict(self._decoded())}
 
     def __eq__(self, other: object) -> bool:
         return self._fields() == other._fields() if isinstance(other, StateSnapshot) else NotImplemented
 
-    __hash__ = None  # type: ignore[assignment]  # what it holds has none
+    __hash__ = None  # type: ignore[assignment]  # its values are dicts and lists, which have no hash
 
     def __replace__(self, **changes: Any) -> StateSnapshot:
         return StateSnapshot(**{**self._fields(), **changes})
@@ -451,31 +485,30 @@ class StateSnapshot:
     def __repr__(self) -> str:
         try:
             fields = self._fields()
-        except Exception as error:  # what is printed is to be seen, and not to raise
+        except Exception as error:  # debuggers and logs call repr(): it must not raise
             return f"<StateSnapshot of {self._config!r}, which cannot be decoded: {type(error).__name__}: {error}>"
         return f"StateSnapshot({', '.join([f'{name}={value!r}' for name, value in fields.items()])})"
 
 
 Config: TypeAlias = RunnableConfig | Mapping[str, Any] | str
-"""What is accepted as a config."""
+"""A config, as parameters take it: a mapping with the keys of `RunnableConfig`, or a thread id."""
 
 Names: TypeAlias = str | Sequence[str]
 """One channel (bare values), or several (mappings)."""
 
 
 class Overwrite(msgspec.Struct, frozen=True, order=False, tag_field="type", tag="__overwrite__"):
-    """A write that takes the place of a channel's value instead of being folded into it.
+    """A write that replaces a channel's value instead of being folded into it.
 
-    Whatever else is written to that channel in the same superstep is dropped, in whatever order it comes; two
-    overwrites are an `InvalidUpdateError`. A key without a reducer takes the value as it takes any other, and so
-    refuses a second write beside it.
+    Other writes to the channel in the same superstep are dropped, whatever their order; a second overwrite raises
+    `InvalidUpdateError`. A key without a reducer treats an overwrite like any other write, and so refuses another write
+    in the same superstep.
 
-    Where only JSON gets through, a channel with a reducer understands `{"__overwrite__": value}` and
-    `{"value": value, "type": "__overwrite__"}` (which is how msgspec writes this class) as well. To any other key these
-    are data.
+    For callers that can send JSON only, a channel with a reducer also accepts `{"__overwrite__": value}` and
+    `{"value": value, "type": "__overwrite__"}` (as msgspec encodes this class). For other keys these are plain data.
 
     Attributes:
-        value: what the channel holds afterwards.
+        value: the channel's new value.
     """
 
     value: Any

@@ -1,7 +1,7 @@
-"""The attributes of a compiled graph that may be set after it was compiled, checked as `compile` checks them.
+"""The attributes of a compiled graph that may be set after compilation, checked as `compile` checks them.
 
-What is set holds for runs that begin later. A setter makes another definition and changes none in place, so that a run
-that is under way keeps what it has begun with, and so does a copy that `with_config` has made.
+A new value applies to runs that begin later. A setter replaces the graph's `Definition` instead of changing it in
+place, so runs in progress and copies made by `with_config` keep the definition that they have.
 """
 
 from __future__ import annotations
@@ -22,11 +22,15 @@ from .._checks.options import check_debug, check_store, names_of_modes, node_nam
 from ..errors import GraphValidationError, UnsettableAttributeError
 from ..policies import CachePolicy, RetryPolicy
 from ..types import All, Config, Names, RunnableConfig, StreamMode
-from .definition import Compiled
+from .definition import HasDefinition
 
 
-class GraphAttributes(Compiled):
-    """What may be set on a compiled graph. An existing method may be replaced too, as mocks do."""
+class GraphAttributes(HasDefinition):
+    """The attributes of a compiled graph that may be set. Existing methods may be replaced too, as mocks do.
+
+    Setters raise `GraphValidationError`, `ConfigError` or `InvalidCheckpointerError` for a value that `compile` would
+    refuse, and leave the graph unchanged.
+    """
 
     def __setattr__(self, name: str, value: Any) -> None:
         if not name.startswith("_"):
@@ -49,7 +53,7 @@ class GraphAttributes(Compiled):
 
     @property
     def name(self) -> str:
-        """For messages and drawings."""
+        """The graph's name, used in messages and drawings."""
         return self._definition.name
 
     @name.setter
@@ -60,9 +64,9 @@ class GraphAttributes(Compiled):
 
     @property
     def checkpointer(self) -> BaseCheckpointSaver | bool | None:
-        """Where threads are stored; None runs without.
+        """The saver that stores the graph's threads; None if runs store nothing.
 
-        Of a graph that a node runs: None stores its state with the graph around it, for one call of it; True keeps the
+        For a subgraph: None stores its state with the enclosing graph, for one call of the subgraph; True keeps the
         state from call to call; False stores nothing.
         """
         return self._definition.checkpointer
@@ -73,7 +77,7 @@ class GraphAttributes(Compiled):
 
     @property
     def store(self) -> ports.BaseStore | None:
-        """What nodes get as `store`."""
+        """The store that nodes get as `store`; None if there is none."""
         store: ports.BaseStore | None = self._definition.options.store
         return store
 
@@ -83,7 +87,7 @@ class GraphAttributes(Compiled):
 
     @property
     def cache(self) -> ports.BaseCache | None:
-        """Where results of nodes are kept that have a cache policy."""
+        """The cache for the results of nodes with a cache policy; None if there is none."""
         return self._definition.cache
 
     @cache.setter
@@ -92,7 +96,7 @@ class GraphAttributes(Compiled):
 
     @property
     def debug(self) -> bool:
-        """Warn (`InPlaceChangeWarning`) when a node changes its input in place."""
+        """True to warn (`InPlaceChangeWarning`) when a node changes its input in place."""
         return self._definition.options.debug
 
     @debug.setter
@@ -101,7 +105,7 @@ class GraphAttributes(Compiled):
 
     @property
     def step_timeout(self) -> float | None:
-        """Seconds that one superstep may take; None for no limit. A timedelta may be set too."""
+        """The time limit of one superstep, in seconds; None for no limit. A timedelta may be set too."""
         return self._definition.program.step_timeout
 
     @step_timeout.setter
@@ -110,7 +114,7 @@ class GraphAttributes(Compiled):
 
     @property
     def retry_policy(self) -> tuple[RetryPolicy, ...]:
-        """For nodes that were added without one, and for error handlers. One policy, several or None may be set."""
+        """The retry policies of error handlers and of nodes without their own. One, several or None may be set."""
         return self._definition.policies.retry
 
     @retry_policy.setter
@@ -119,7 +123,7 @@ class GraphAttributes(Compiled):
 
     @property
     def cache_policy(self) -> CachePolicy | None:
-        """For nodes that were added without one."""
+        """The cache policy of nodes without their own; None if there is none."""
         return self._definition.policies.cache
 
     @cache_policy.setter
@@ -128,7 +132,7 @@ class GraphAttributes(Compiled):
 
     @property
     def interrupt_before_nodes(self) -> list[str]:
-        """Nodes before which a run stops, sorted. "*" may be set, for all."""
+        """Names of the nodes before which a run stops, sorted. "*" may be set for all nodes."""
         return sorted(self._definition.options.interrupt_before)
 
     @interrupt_before_nodes.setter
@@ -138,7 +142,7 @@ class GraphAttributes(Compiled):
 
     @property
     def interrupt_after_nodes(self) -> list[str]:
-        """Nodes after which a run stops, sorted. "*" may be set, for all."""
+        """Names of the nodes after which a run stops, sorted. "*" may be set for all nodes."""
         return sorted(self._definition.options.interrupt_after)
 
     @interrupt_after_nodes.setter
@@ -148,7 +152,7 @@ class GraphAttributes(Compiled):
 
     @property
     def stream_mode(self) -> StreamMode | Sequence[StreamMode]:
-        """What `astream` shows when a call does not say."""
+        """The stream mode, or modes, of `astream` calls without `stream_mode`."""
         return self._definition.stream_mode
 
     @stream_mode.setter
@@ -158,7 +162,7 @@ class GraphAttributes(Compiled):
 
     @property
     def stream_channels(self) -> str | list[str]:
-        """What streams show: one channel bare, or several as a mapping. None may be set, for all of the state's."""
+        """The channels that streams show: one bare, or several as a mapping. None may be set for all state channels."""
         shown = self._definition.stream_channels
         return shown if isinstance(shown, str) else list(shown)
 
@@ -178,7 +182,7 @@ class GraphAttributes(Compiled):
 
     @property
     def config(self) -> RunnableConfig:
-        """Settings that are bound to the graph; those of a call win over them. None may be set, for none."""
+        """The config settings that are bound to the graph; a call's config overrides them. None may be set for none."""
         return merge_configs(self._definition.config)
 
     @config.setter
@@ -187,7 +191,7 @@ class GraphAttributes(Compiled):
 
 
 def _nearest(kind: type, name: str) -> str:
-    """Return the attribute with the nearest name, among those that may be set; a method only if the names are alike."""
+    """Return the settable attribute with the nearest name; a method only if the names are similar."""
     found = {each: getattr(kind, each, None) for each in dir(kind) if not each.startswith("_")}
     settable = [each for each, it in found.items() if isinstance(it, property) and it.fset is not None]
     methods = [each for each, it in found.items() if callable(it)]

@@ -1,4 +1,4 @@
-"""Running a graph: what `ainvoke`, `astream` and `abatch` ask of the runtime, and what a call in a node takes over."""
+"""Run a graph: the work of `ainvoke`, `astream` and `abatch`, also for a call inside a node."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def invoke(graph: Definition, given: Any, config: Config | None, options: 
         ended = await _run(graph, given, call, None)
         value = ended.board.output(graph.program, shown)
         if version == "v1":
-            return _result(value, ended.interrupts)
+            return _with_interrupts(value, ended.interrupts)
         if output_keys is None and graph.coerce_output is not None and ended.done:
             value = graph.coerce_output(value)
         return GraphOutput(value, isolate(ended.interrupts))
@@ -74,17 +74,17 @@ def stream(graph: Definition, given: Any, config: Config | None, options: Stream
     """See `Graph.astream`."""
     asked, after = options.get("stream_mode"), options.get("after")
     if after is not None and asked is None:
-        raise ConfigError("after= comes back to what was asked for: say stream_mode= as it was said then")
+        raise ConfigError("after= needs stream_mode=: pass the modes with which the run was streamed before")
     modes = graph.stream_mode if asked is None else asked
     names = names_of_modes(modes)
     version = check_version(options.get("version", "v1"))
     buffer = Buffer(
         check_capacity(options.get("capacity", CAPACITY)), policies_of(options.get("overflow", "block"), names)
     )
-    cursor = None if after is None else _check_return(graph, given, after, version)
+    cursor = None if after is None else _read_cursor(graph, given, after, version)
     keeps = options.get("keep_events", False)
     if keeps:
-        _check_keeps(graph)
+        _require_checkpointer_for_events(graph)
     call = _prepare(graph, given, config, options)
     if call.outer is not None and (keeps or cursor is not None):
         raise ConfigError(
@@ -111,7 +111,8 @@ def stream(graph: Definition, given: Any, config: Config | None, options: Stream
             else:
                 await _rejoin(graph, call, subscription, cursor, buffer)
         except Exception as error:
-            if subscription.reports and not subscription.failed:  # it failed before it had begun
+            # A run that failed before its start has not published an error part yet.
+            if subscription.reports and not subscription.failed:
                 await subscription.put(subscription.fail(error, 0))
             raise
 
@@ -137,14 +138,14 @@ async def batch(
             f"abatch got {len(inputs)} inputs and {len(configs)} configs: pass one config, or one for each"
         )
     done: dict[int, OutputT | BaseException] = {}
-    places = iter(range(len(inputs)))
+    indexes = iter(range(len(inputs)))
 
     async def work() -> None:
-        for place in places:
+        for index in indexes:
             try:
-                done[place] = await ainvoke(inputs[place], configs[place], **call)
+                done[index] = await ainvoke(inputs[index], configs[index], **call)
             except Exception as error:
-                done[place] = error
+                done[index] = error
                 if not return_exceptions:
                     group.cancel_scope.cancel()
 
@@ -152,24 +153,25 @@ async def batch(
         async with anyio.create_task_group() as group:
             for _ in range(len(inputs) if max_concurrency is None else max(1, max_concurrency)):
                 start_soon(group, work)
-    except BaseExceptionGroup as several:  # Ctrl-C: every other error is kept in its place
+    except BaseExceptionGroup as several:  # Ctrl-C only: `work` stores every `Exception` in `done`
         raise alone(several) from None
     if not return_exceptions:
-        for place in sorted(done):
-            result = done[place]
+        for index in sorted(done):
+            result = done[index]
             if isinstance(result, BaseException):
                 raise result
-    return [cast("OutputT", done[place]) for place in range(len(inputs))]
+    return [cast("OutputT", done[index]) for index in range(len(inputs))]
 
 
-class _Call(msgspec.Struct, frozen=True):
-    """A call of a graph.
+class _PreparedCall(msgspec.Struct, frozen=True):
+    """A checked call of a graph.
 
     Attributes:
-        settings: checked.
-        outer: the node that makes it, when the graph runs as part of its run.
-        number: which of the graphs that the node runs this is.
-        digest: of the input, if it is compared with that of an earlier attempt at the same run; else empty.
+        settings: the checked settings of the run.
+        outer: the attempt at the node that makes the call, if the graph runs as part of the node's run; else None.
+        number: the number of the call among the graphs that the node runs.
+        digest: the digest of the input, to compare with that of an earlier attempt; empty if there is nothing to
+            compare.
     """
 
     settings: Settings
@@ -178,18 +180,19 @@ class _Call(msgspec.Struct, frozen=True):
     digest: bytes = b""
 
 
-def _prepare(graph: Definition, given: Any, config: Config | None, options: CallOptions) -> _Call:
-    """A call's settings, checked; and the node that makes it, when the graph runs as part of its run.
+def _prepare(graph: Definition, given: Any, config: Config | None, options: CallOptions) -> _PreparedCall:
+    """Check a call, and decide whether the graph runs as part of the run of the calling node.
 
-    A config that names a thread makes a run of its own, unless it is the config of that node, or of one around it.
+    A config that names a thread makes the call a run of its own, unless it is the config of the calling node or of an
+    enclosing one.
     """
     mine = merge_configs(graph.config, config)
-    outer = enclosing = CURRENT.get()
+    outer = inherits_from = CURRENT.get()
     if outer is not None:
         own_saver = graph.saver is not None and not outer.graph.run.is_stored
         if own_saver or all(is_elsewhere(mine, here) for here in outer.configs()):
             inherited = outer.graph.config if own_saver else None
-            mine, outer, enclosing = merge_configs(inherited, mine), None, outer if own_saver else None
+            mine, outer, inherits_from = merge_configs(inherited, mine), None, outer if own_saver else None
         else:
             mine = merge_configs(outer.graph.config, without_address(mine))
     if outer is None and graph.checkpointer is True:
@@ -204,19 +207,19 @@ def _prepare(graph: Definition, given: Any, config: Config | None, options: Call
         options,
         stored=stored,
         outer=outer,
-        enclosing=enclosing,
+        inherits_from=inherits_from,
         read_context=graph.read_context,
     )
     settings = settings_of(mine, checked, stored=stored, nested=outer is not None, results=graph.results)
     if outer is None:
-        return _Call(settings, None, 0)
+        return _PreparedCall(settings, None, 0)
     outer.fence.check(f"graph {graph.name!r}")
     if outer.ended:
         raise OutsideRunError(
             f"graph {graph.name!r} was run for node {outer.task.node.name!r}, which has ended: wait in the node "
             "for whatever it starts"
         )
-    name, nodes = graph.name, list(graph.program.nodes)  # a graph that was given no name is known by them
+    name, nodes = graph.name, list(graph.program.nodes)  # graphs without a given name differ by their nodes only
 
     def fingerprint(digests: Digests) -> bytes:
         return digests.fingerprint((name, nodes, given))
@@ -224,37 +227,38 @@ def _prepare(graph: Definition, given: Any, config: Config | None, options: Call
     kept = graph.checkpointer is True
     number = outer.number("run", fingerprint, name=name, who=graph.program, ordered=kept)
     digest = b""
-    if number < CONCURRENT_BASE and graph.checkpointer is not False:  # else its number says it, or nothing is stored
+    # The number of an unordered call is itself a digest of the call, and without storage there is nothing to compare.
+    if number < CONCURRENT_BASE and graph.checkpointer is not False:
         digest = outer.digest_of_input(given)
-    return _Call(settings, outer, number, digest)
+    return _PreparedCall(settings, outer, number, digest)
 
 
 def _run(
     graph: Definition,
     given: Any,
-    call: _Call,
+    call: _PreparedCall,
     subscription: Subscription | None = None,
     begun: tuple[Callable[[NamespaceWriter], Awaitable[bool]], ...] = (),
 ) -> Coroutine[Any, Any, Ended]:
-    enclosing = CURRENT.get()
-    if enclosing is None or not enclosing.fence.is_up:
-        return _run_here(graph, given, call, subscription, begun)
-    # In a thread that may be left behind: what it runs on the event loop has ended by then.
-    return enclosing.fence.admit("a graph", partial(_run_here, graph, given, call, subscription, begun))
+    caller = CURRENT.get()
+    if caller is None or not caller.fence.is_up:
+        return _start_run(graph, given, call, subscription, begun)
+    # The caller may be in a worker thread that can be abandoned. Its fence then cancels the run and waits for its end.
+    return caller.fence.admit("a graph", partial(_start_run, graph, given, call, subscription, begun))
 
 
-def _run_here(
+def _start_run(
     graph: Definition,
     given: Any,
-    call: _Call,
+    call: _PreparedCall,
     subscription: Subscription | None,
     begun: tuple[Callable[[NamespaceWriter], Awaitable[bool]], ...],
 ) -> Coroutine[Any, Any, Ended]:
     settings, outer = call.settings, call.outer
-    codec = partial(graph.codecs.of_events, graph.codec)  # as the run begins: another saver may be set while it runs
+    codec = partial(graph.codecs.of_events, graph.codec)  # bind the codec now: the saver may be replaced during the run
     subscriptions = () if subscription is None else (subscription,)
     audience = Audience(
-        shown=graph.shown, subscriptions=subscriptions, codec=codec, overhears=_overhears(), begun=begun
+        shown=graph.shown, subscriptions=subscriptions, codec=codec, overhears=_model_token_listener(), begun=begun
     )
     if outer is not None:
         stores, keeps = graph.checkpointer is not False, graph.checkpointer is True
@@ -268,7 +272,7 @@ def _run_here(
 async def _run_joinable(
     graph: Definition, given: Any, settings: Settings, subscription: Subscription, audience: Audience
 ) -> Ended:
-    """A run that other readers can join before it ends."""
+    """Run a graph, and let other readers of this process join the run until it ends."""
 
     async def joinable(thread: NamespaceWriter) -> bool:
         graph.live.add(thread.thread_id, subscription)
@@ -285,12 +289,14 @@ async def _run_joinable(
         graph.live.remove(settings.thread_id or "", subscription, *failure)
 
 
-async def _rejoin(graph: Definition, call: _Call, subscription: Subscription, after: Cursor, buffer: Buffer) -> None:
-    from .._runtime.streaming.replay import rejoin  # loaded when it is used
+async def _rejoin(
+    graph: Definition, call: _PreparedCall, subscription: Subscription, after: Cursor, buffer: Buffer
+) -> None:
+    from .._runtime.streaming.replay import rejoin  # imported here: most programs never reconnect
 
     saver, thread_id = graph.saver, call.settings.thread_id
-    assert saver is not None and thread_id is not None  # checked when it was called
-    eager = _Call(call.settings.without_waiting(), None, 0)
+    assert saver is not None and thread_id is not None  # `_read_cursor` and `_prepare` have checked this
+    eager = _PreparedCall(call.settings.without_waiting(), None, 0)
 
     async def resume(subscription: Subscription, begun: Callable[[NamespaceWriter], Awaitable[bool]]) -> Ended:
         return await _run(graph, None, eager, subscription, (begun,))
@@ -310,27 +316,27 @@ async def _rejoin(graph: Definition, call: _Call, subscription: Subscription, af
 
 
 def _coercion_of(graph: Definition, part: Part) -> Callable[[Any], Any] | None:
-    """What makes the schema's own object of an event that was stored."""
+    """Return the function that makes the schema's object of a stored event's state; None if there is none."""
     for step in part.ns:
         if not step.isdigit():
-            found = graph.inside.stored.get(step.partition(":")[0])
+            found = graph.subgraph_index.stored.get(step.partition(":")[0])
             if found is None:
                 return None
             graph = found._definition
     return graph.coerce_state
 
 
-def _check_keeps(graph: Definition) -> None:
+def _require_checkpointer_for_events(graph: Definition) -> None:
     if graph.saver is None:
         raise ConfigError("keep_events=True keeps events with a thread, and the graph has no checkpointer of its own")
 
 
-def _check_return(graph: Definition, given: Any, after: str, version: Literal["v1", "v2"]) -> Cursor:
-    _check_keeps(graph)
+def _read_cursor(graph: Definition, given: Any, after: str, version: Literal["v1", "v2"]) -> Cursor:
+    _require_checkpointer_for_events(graph)
     if given is not None:
-        raise ConfigError("after= comes back to a run, which has its input: pass None as input")
+        raise ConfigError("after= reconnects to a run, which has its input already: pass None as input")
     if version != "v2":
-        raise ConfigError("after= reports void parts as parts of their own: pass version='v2'")
+        raise ConfigError("after= needs version='v2', which reports void parts as parts of their own")
     return Cursor.read(after)
 
 
@@ -341,16 +347,16 @@ def _channels(graph: Definition, output_keys: Names) -> str | tuple[str, ...]:
     return output_keys if isinstance(output_keys, str) else tuple(output_keys)
 
 
-def _result(value: Any, interrupts: tuple[Interrupt, ...]) -> Any:
-    """What a call returns: its output, with the open questions in it."""
+def _with_interrupts(value: Any, interrupts: tuple[Interrupt, ...]) -> Any:
+    """Return a call's output with the open questions in it."""
     if not interrupts:
         return value
     asked = list(isolate(interrupts))
     return {**value, INTERRUPT: asked} if isinstance(value, dict) else {INTERRUPT: asked}
 
 
-def _overhears() -> Callable[[StreamWriter], AbstractContextManager[None]] | None:
-    """What makes langchain-core's models show what they say, where it is in use."""
+def _model_token_listener() -> Callable[[StreamWriter], AbstractContextManager[None]] | None:
+    """Return the context manager that streams tokens of langchain-core's models; None if langchain-core is not used."""
     if "langchain_core" not in sys.modules:
         return None
     ambient: Callable[[StreamWriter], AbstractContextManager[None]] = plugin("model tokens").ambient

@@ -1,4 +1,4 @@
-"""The object that users call: run it, stream it, read its threads. Its methods hand over to the modules that do it."""
+"""The compiled graph that users call. Its methods check option names and delegate to the modules that do the work."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .._checks.options import (
     StreamedParts,
     StreamOptions,
     UpdateOptions,
-    given_to,
+    checked_options,
     takes,
 )
 from .._core.program import INPUT_MARK, SENDS
@@ -34,7 +34,7 @@ from . import calls, threads
 from .attributes import GraphAttributes
 from .definition import Definition
 from .drawing import Drawing
-from .sync_verbs import SyncFace
+from .sync_verbs import SyncVerbs
 
 __all__ = ["Graph", "PregelProtocol"]
 
@@ -44,7 +44,7 @@ OutputT = TypeVar("OutputT", covariant=True)
 
 @runtime_checkable
 class PregelProtocol(Protocol[InputT, OutputT]):
-    """What every graph can do, however it was built."""
+    """The methods that every compiled graph has, whether built by `StateGraph`, `Pregel` or `@entrypoint`."""
 
     def invoke(self, input: InputT | Command | None, config: Config | None = None) -> OutputT: ...
 
@@ -71,27 +71,49 @@ class PregelProtocol(Protocol[InputT, OutputT]):
     ) -> RunnableConfig: ...
 
 
-class Graph(GraphAttributes, SyncFace[InputT, OutputT]):
-    """A compiled graph. It holds no state of a run: one serves concurrent runs on any thread and event loop.
+class Graph(GraphAttributes, SyncVerbs[InputT, OutputT]):
+    """A compiled graph, made by `StateGraph.compile()` or `Pregel(...)`.
 
-    Made by `StateGraph.compile()` or `Pregel(...)`.
+    The graph holds no state of a run, so one object serves concurrent runs on any thread and event loop.
 
-    Attributes may be set, and hold for runs that begin later: `checkpointer`, `store`, `cache`, `name`, `debug`,
+    These attributes may be set, for runs that begin later: `checkpointer`, `store`, `cache`, `name`, `debug`,
     `step_timeout`, `retry_policy`, `cache_policy`, `interrupt_before_nodes`, `interrupt_after_nodes`, `stream_mode`,
-    `stream_channels` and `config`; see `GraphAttributes`. Setting any other is an `UnsettableAttributeError`.
+    `stream_channels` and `config`; see `GraphAttributes`. Setting any other raises `UnsettableAttributeError`.
     """
 
     def __init__(self, definition: Definition) -> None:
         self._definition = definition
 
     def with_config(self, config: Config | None = None, **keys: Any) -> Self:
-        """The same graph with settings bound to it; those of a call win over them."""
+        """Return a copy of the graph with config settings bound to it. The config of a call overrides them.
+
+        Args:
+            config: settings to bind, or a thread id; merged into the settings that are already bound.
+            **keys: keys of a config, merged over `config`: `with_config(recursion_limit=50)`.
+
+        Returns:
+            The copy. The graph itself is unchanged.
+
+        Raises:
+            ConfigError: a key is unknown or in the wrong place, or a value has the wrong type.
+        """
         bound = copy.copy(self)
         bound.config = merge_configs(self.config, config, keys)
         return bound
 
     def with_checkpointer(self, checkpointer: BaseCheckpointSaver | bool | None) -> Self:
-        """The same graph, storing its threads there; None stores nothing."""
+        """Return a copy of the graph with another checkpointer.
+
+        Args:
+            checkpointer: the saver that stores the copy's threads; None stores nothing; True and False are for
+                subgraphs, see the attribute `checkpointer`.
+
+        Returns:
+            The copy. The graph itself is unchanged.
+
+        Raises:
+            InvalidCheckpointerError: `checkpointer` is no saver, True, False or None.
+        """
         bound = copy.copy(self)
         bound.checkpointer = checkpointer
         return bound
@@ -110,40 +132,67 @@ class Graph(GraphAttributes, SyncFace[InputT, OutputT]):
     ) -> OutputT: ...
     @takes(InvokeOptions)
     async def ainvoke(self, input: Any, config: Config | None = None, **options: Any) -> Any:
-        """Run to the end, or to where the run pauses, and return the output.
+        """Run the graph until it ends or pauses, and return its output.
+
+        The run pauses when a node calls `interrupt()`, or at a breakpoint. Pass `Command(resume=answer)`, or None
+        after a breakpoint, to continue.
 
         Args:
             input: a value of the input schema; None continues from the thread's stored state; a `Command` answers
                 questions, or edits the state and names the nodes to run next.
-            config: settings, or a thread id.
-            context: what nodes get as `Runtime.context`, as the context schema says. None takes that of the node that
-                calls the graph, if it has one, or the schema's defaults.
-            interrupt_before, interrupt_after: nodes before or after which to stop, "*" for all, instead of those that
-                the graph was compiled with. Call with input None to continue.
-            durability: "sync", the default, stores each superstep before the next starts; "async" while the next runs;
-                "exit" stores all of them as one when the run ends. See docs/durability.md.
-            stream_mode: other than "values": return the list of all chunks that `astream` would give.
-            output_keys: the channels to return, instead of the output schema's.
-            on_conflict: "reject" raises when another run owns the thread; "wait" waits for it.
+            config: settings of the call, or a thread id. Required if the graph has a checkpointer.
+            context: the value that nodes get as `Runtime.context`, checked against the context schema. None takes the
+                context of the node that calls the graph, if there is one, or the schema's defaults.
+            interrupt_before: names of nodes before which to stop, "*" for all; None for those of `compile`.
+            interrupt_after: names of nodes after which to stop, "*" for all; None for those of `compile`.
+            durability: "sync", the default, stores each superstep before the next starts; "async" stores each while
+                the next runs; "exit" stores all of them in one transaction when the run ends. See docs/durability.md.
+            stream_mode: "values", the default, returns the output; any other mode, or a list of modes, returns the
+                list of the chunks that `astream` would yield.
+            output_keys: names of the channels to return, instead of those of the output schema.
+            on_conflict: what to do when another run owns the thread: "reject", the default, raises
+                `ThreadBusyError`; "wait" waits until the thread is released.
             on_failure: "fail_fast", "finish" or `Collect(channel)`; see `StateGraph.compile`.
-            budgets: other limits than those that the graph was compiled with, by name. One takes the place of the
-                graph's as a whole: a limit that it leaves out does not hold in this call.
-            time_limit: seconds, or a timedelta, after which the run stops at its next barrier.
-            control: lets the run be stopped from outside, at its next barrier.
-            observer: receives the events of the run and of the graphs inside it, besides the graph's own observers.
-            version: "v2" returns a `GraphOutput`.
+            budgets: budgets by name, for this call. A limit that is given replaces the graph's limit of the same
+                budget and scope (`run` or `thread`); a limit that is None leaves the graph's in force.
+            time_limit: seconds, or a timedelta, after which the run stops at its next barrier, between two supersteps.
+            control: an object with which other code can drain the run, which then stops at its next barrier.
+            observer: an observer, or several, that receive the events of the run and of its subgraphs, besides the
+                graph's own observers.
+            version: "v1", the default, or "v2"; see Returns.
 
         Returns:
-            The output channels' values at the end: those that hold something. When nodes have asked
-            (`interrupt()`), with their questions under "__interrupt__".
+            By stream mode and version:
+
+            ================  =======  =====================================================================
+            `stream_mode`     version  returned
+            ================  =======  =====================================================================
+            "values"          "v1"     the output; if nodes have asked, the output with their questions as a
+                                       list of `Interrupt` under "__interrupt__"
+            "values"          "v2"     `GraphOutput(value=output, interrupts=(Interrupt, ...))`
+            other, or a list  "v1"     list of chunks, shaped as `astream` yields them without `subgraphs`
+            other, or a list  "v2"     list of `StreamPart` dicts
+            ================  =======  =====================================================================
+
+            The output is a dict of the output channels that hold a value, or the bare value of a single output
+            channel. If such a bare value is no dict, "v1" returns `{"__interrupt__": [...]}` alone when nodes have
+            asked. "v2" makes the output an object of the output schema's class once the run has finished.
 
         Raises:
-            PregelError: see `pregel_async.errors`: a bad input or config, a busy thread, failing storage, the step
-                limit, a drained run.
-            Exception: what a node raised, with a note that names it; an `ExceptionGroup` in plan order when several
-                nodes of one superstep did. The thread can be resumed.
+            ConfigError: the config or an option is wrong, or the graph has a checkpointer and the config no thread.
+            InvalidInputError: the input does not fit the input schema.
+            InvalidResumeError: an answer fits no open question, or more than one.
+            EmptyInputError: there is no input, and nothing is stored to continue from.
+            ThreadBusyError: another run owns the thread.
+            GraphRecursionError: the run reached its limit of supersteps.
+            BudgetExceededError: the run or thread has spent more than a budget, or more time than `time_limit`.
+            GraphDrained: `control` asked the run to stop.
+            StorageError: storage failed. The run stops, and nothing is retried.
+            PregelError: any other error of the runtime; see `pregel_async.errors`.
+            Exception: the exception of a node, with a note that names the node; an `ExceptionGroup` in plan order if
+                several nodes of one superstep failed. The thread can be resumed.
         """
-        return await calls.invoke(self._definition, input, config, given_to("ainvoke", InvokeOptions, options))
+        return await calls.invoke(self._definition, input, config, checked_options("ainvoke", InvokeOptions, options))
 
     @overload
     def astream(
@@ -155,64 +204,126 @@ class Graph(GraphAttributes, SyncFace[InputT, OutputT]):
     ) -> GraphStream[Any]: ...
     @takes(StreamOptions)
     def astream(self, input: Any, config: Config | None = None, **options: Any) -> GraphStream[Any]:
-        """Run, and show what happens while it does.
+        """Run the graph, and stream events of the run while it goes on.
+
+        The payload of a chunk, by stream mode:
+
+        =============  ==============================================================================================
+        `stream_mode`  payload
+        =============  ==============================================================================================
+        "values"       the state after each superstep that changed it: `{key: value}`, or the bare value of a single
+                       stream channel. When nodes have asked, "v1" adds `"__interrupt__": (Interrupt, ...)`
+        "updates"      `{node: update}` when a task finishes; `"__metadata__": {"cached": True}` is added if the result
+                       was recorded or cached earlier. `{"__interrupt__": (Interrupt, ...)}` when a task has asked;
+                       `{"__interrupt__": ()}` when the run stops at a breakpoint
+        "messages"     `(message, metadata)`: a message or a chunk of one, and a dict that names step, node and thread
+        "custom"       each value that a node passed to its stream writer
+        "tasks"        `{"id", "name", "input", "triggers"}` when a task is planned, and
+                       `{"id", "name", "error", "result", "interrupts"}` when the task has ended
+        "checkpoints"  `{"config", "parent_config", "values", "metadata", "next", "tasks"}` of each stored checkpoint
+        "debug"        `{"step", "timestamp", "type", "payload"}`: the events of "tasks" and "checkpoints"; the type is
+                       "task", "task_result" or "checkpoint", the timestamp ISO 8601 in UTC
+        =============  ==============================================================================================
+
+        In "updates", `update` is a dict of the stream channels that the task wrote, None if it wrote none of them, and
+        a list of one-entry dicts if it wrote one several times. With a single stream channel, and for a called task,
+        `update` is the bare value.
+
+        The chunk around that payload, by version and options:
+
+        =======  ==============  ===========  =======================================================================
+        version  `stream_mode`   `subgraphs`  chunk
+        =======  ==============  ===========  =======================================================================
+        "v1"     one mode        False        `payload`
+        "v1"     list of modes   False        `(mode, payload)`
+        "v1"     one mode        True         `(namespace, payload)`
+        "v1"     list of modes   True         `(namespace, mode, payload)`
+        "v2"     any             any          `{"type": mode, "ns": namespace, "data": payload, "seq", "step",
+                                              "committed", "cursor", "task"}`; "values" adds "interrupts". The types
+                                              "error" and "superstep_restarted" are "v2" only; see
+                                              `pregel_async.parts`
+        =======  ==============  ===========  =======================================================================
+
+        A namespace is a tuple: `()` for the called graph, `("node:task_id", ...)` for a subgraph.
 
         Args:
-            stream_mode: "updates" (each task's update as it finishes), "values" (the state after each superstep),
-                "messages" (messages and their chunks, with where they come from), "custom" (what nodes write to the
-                stream), "tasks" (each task when it is planned and when it has ended), "checkpoints" (each, once it is
-                stored), "debug" (the last two, dated), or a list of several, which labels each chunk: `(mode,
-                payload)`. Questions come as `{"__interrupt__": (...)}`.
-            subgraphs: stream the graphs that nodes run too; each chunk names its graph: `(namespace, payload)`, or
-                `(namespace, mode, payload)`.
-            output_keys: the channels to show, instead of all state keys.
-            capacity: how many chunks may wait for the reader.
-            overflow: what happens when that many do, for all modes or by mode: "block" makes the run wait,
-                "drop_oldest" drops the oldest chunk of the mode, "coalesce" keeps only its newest.
-            keep_events: keep what is shown with the commits, so that a reader can come back (`after`). The called
-                graph needs a checkpointer.
-            after: come back to a run: the cursor of the last part that was read. `input` is None, and the version
-                "v2". Missed parts come first. A run that is active in this process is joined. One that was cut off is
-                resumed: "superstep_restarted" lists void parts. One that has ended is not run again.
-            version: "v2" gives each chunk as a dict: see `pregel_async.parts`.
+            input: a value of the input schema; None continues from the thread's stored state; a `Command` answers
+                questions, or edits the state and names the nodes to run next.
+            config: settings of the call, or a thread id. Required if the graph has a checkpointer.
+            stream_mode: one mode or a list of modes, each at most once; None for the graph's `stream_mode`.
+            version: "v1", the default, or "v2", which yields each chunk as a `StreamPart`.
+            subgraphs: True to stream the events of subgraphs too, while nodes run them.
+            output_keys: names of the channels to show, instead of the graph's `stream_channels`.
+            capacity: number of chunks that may wait for the reader, at least 1; 64 by default.
+            overflow: what to do when the buffer is full, for all modes or by mode: "block", the default, makes the
+                run wait; "drop_oldest" drops the oldest unread chunk of the mode. "coalesce" keeps only the newest
+                unread chunk of the mode and graph, whether or not the buffer is full.
+            keep_events: True to store the streamed events with the commits, so that a reader can reconnect with
+                `after`. The called graph needs a checkpointer.
+            after: the cursor of the last part that was read, to reconnect to a run. `input` must be None, `version`
+                "v2" and `stream_mode` given. Missed parts come first. A run that is active in this process is joined;
+                an interrupted one is resumed, and "superstep_restarted" lists the parts that became void; a run that
+                has ended is not run again.
+            context, interrupt_before, interrupt_after, durability: as in `ainvoke`.
+            on_conflict, on_failure, budgets, time_limit, control, observer: as in `ainvoke`.
 
-        The other arguments and the errors are those of `ainvoke`. A bad config raises here, all else while reading.
+        Returns:
+            A stream: an async iterator of chunks, to be used as an async context manager too. The run starts with the
+            first read, or on entering. Leaving the context cancels a run that goes on.
 
         Raises:
-            InvalidCursorError: `after` is no cursor, or one of another thread or branch.
-            RecordedFailureError: the run that a reader came back to had failed.
+            ConfigError: the config or an option is wrong.
+            InvalidCursorError: `after` is no cursor.
+
+        These are raised here. Reading raises, after the last chunk, whatever `ainvoke` raises; and with `after`
+        `InvalidCursorError` for a cursor of another thread or branch, and `RecordedFailureError` if the run had failed.
         """
-        return calls.stream(self._definition, input, config, given_to("astream", StreamOptions, options))
+        return calls.stream(self._definition, input, config, checked_options("astream", StreamOptions, options))
 
     @takes(BatchOptions)
     async def abatch(
         self, inputs: Sequence[InputT], config: Config | Sequence[Config] | None = None, **options: Unpack[BatchOptions]
     ) -> list[OutputT]:
-        """Run once per input, concurrently; the outputs in the inputs' order.
+        """Run the graph once per input, concurrently.
 
         Args:
-            config: one for all, or one for each input.
-            return_exceptions: put a run's exception in its place instead of raising it.
-            max_concurrency: how many runs at once; None for all.
+            inputs: the inputs, as `ainvoke` takes them.
+            config: one config or thread id for all runs, or a sequence with one for each input.
+            context: as in `ainvoke`, for all runs.
+            on_conflict: as in `ainvoke`, for all runs.
+            return_exceptions: True to return a run's exception at the index of its input instead of raising it.
+            max_concurrency: number of runs at the same time; None, the default, for all of them. Tasks inside a run
+                are limited by the config's own `max_concurrency`.
+
+        Returns:
+            The outputs, in the order of the inputs.
 
         Raises:
-            Exception: the failure of the first input, in order, that failed; the other runs are cancelled.
+            ConfigError: the number of configs is not the number of inputs.
+            Exception: without `return_exceptions`, the exception of the first input, in order, that failed. The other
+                runs are cancelled.
         """
-        return await calls.batch(self.ainvoke, inputs, config, given_to("abatch", BatchOptions, options))
+        return await calls.batch(self.ainvoke, inputs, config, checked_options("abatch", BatchOptions, options))
 
     async def aget_state(self, config: Config, *, subgraphs: bool = False) -> StateSnapshot:
-        """The state of a thread: at its head, or at the `checkpoint_id` that the config names.
+        """Read the state of a thread, at its head or at a checkpoint.
 
         Args:
-            config: a thread id; or a config, which may name a checkpoint, or the namespace of a subgraph
-                (`checkpoint_ns`, as the `state` of the task that runs it says).
-            subgraphs: with the states of the graphs that pending tasks run, at any depth, as their tasks' `state`.
+            config: a thread id; or a config, which may name a checkpoint (`checkpoint_id`), or the namespace of a
+                subgraph (`checkpoint_ns`, which `PregelTask.state` has for the task that runs the subgraph).
+            subgraphs: True to read the states of the subgraphs of pending tasks too, at any depth. Each is the
+                `state` of its task, which otherwise is only the config of that state.
+
+        Returns:
+            The snapshot. If nothing is stored of the thread, its `values` are empty and its `metadata` is None.
 
         Raises:
             ConfigError: the graph has no checkpointer, or the config no thread.
             CheckpointNotFoundError: the thread has no such checkpoint.
             SubgraphNotFoundError: the graph has no such subgraph.
-            CorruptCheckpointError, GraphChangedError, StorageError
+            CorruptCheckpointError: the stored rows are damaged.
+            GraphChangedError: the stored state does not fit the graph's code.
+            StorageError: storage failed.
         """
         return await threads.latest(self._definition, config, subgraphs=subgraphs)
 
@@ -224,15 +335,21 @@ class Graph(GraphAttributes, SyncFace[InputT, OutputT]):
         before: Config | None = None,
         limit: int | None = None,
     ) -> AsyncIterator[StateSnapshot]:
-        """All states of a thread, of all its branches, newest first. Each is decoded when it is looked at; see
-        `StateSnapshot`.
+        """Read the states of a thread, of all its branches, newest first.
+
+        A snapshot is decoded when one of its attributes is read; see `StateSnapshot`.
 
         Args:
-            filter: metadata entries, all of which must be equal.
-            before: a config with a `checkpoint_id`: only older ones.
-            limit: at most so many, counted after filtering.
+            config: a thread id; or a config, which may name one checkpoint or the namespace of a subgraph.
+            filter: metadata entries that a checkpoint must have with equal values; None for all checkpoints.
+            before: a config with a `checkpoint_id`: only snapshots older than this checkpoint.
+            limit: the greatest number of snapshots to yield, counted after filtering; None for no limit.
 
-        Raises: as `aget_state`.
+        Returns:
+            An async iterator of snapshots.
+
+        Raises:
+            ConfigError, CheckpointNotFoundError, SubgraphNotFoundError, StorageError: while reading, as `aget_state`.
         """
         return threads.history(self._definition, config, filter=filter, before=before, limit=limit)
 
@@ -245,32 +362,40 @@ class Graph(GraphAttributes, SyncFace[InputT, OutputT]):
         task_id: str | None = None,
         **options: Unpack[UpdateOptions],
     ) -> RunnableConfig:
-        """Change a thread's state as if a node had returned `values`; its conditional edges are asked, its code is not.
+        """Change a thread's state as if a node had returned `values`.
 
-        As a node whose task is pending, the update is the result of that task: the others of its superstep stay
-        pending, and the superstep is closed when they have run. As any other node, it makes a checkpoint of its own,
-        after which what was pending still is.
+        The node's conditional edges are evaluated, and its code does not run. If a task of the node is pending, the
+        update becomes the result of that task: the other tasks of the superstep stay pending, and the superstep is
+        closed when they have run. Otherwise the update makes a checkpoint of its own, and pending tasks stay pending.
 
         Args:
-            config: a thread id; or a config, which may name a checkpoint (the update starts a branch there, unless it
-                is a branch's tip) or a subgraph's namespace. An update of the state that a subgraph keeps
-                (`checkpointer=True`) is what its next call starts from. While the thread is in the middle of a
-                superstep, only the past of that state can be updated. That leaves the thread where it is: pass the
-                returned config to run the branch.
-            values: as the node may return it; None changes nothing.
-            as_node: the node; inferred when there is no doubt. `END` takes all that is pending for done, `"__input__"`
-                makes a new input, `"__copy__"` copies the checkpoint (and applies `values`, a list of updates).
-            task_id: which of the node's pending tasks; needed when it has several.
+            config: a thread id; or a config, which may name a checkpoint (the update starts a branch there, unless
+                the checkpoint is the tip of a branch) or the namespace of a subgraph. If the subgraph keeps its state
+                between calls (`checkpointer=True`), its next call starts from the updated state. While the thread is
+                in the middle of a superstep, only older checkpoints of such a state can be updated. The thread then
+                stays where it is: pass the returned config to run the branch.
+            values: an update that the node may return; None changes nothing.
+            as_node: the node's name; None infers the node, if only one is possible. `END` closes the superstep and
+                counts pending tasks without a result as done, `"__input__"` makes `values` a new input, and
+                `"__copy__"` copies the checkpoint and applies `values`, a list of updates, to the copy.
+            task_id: the id of one of the node's pending tasks; required if the node has several.
+            on_conflict: "reject", the default, raises if a run owns the thread; "wait" waits until it is released.
 
         Returns:
-            The config of the thread's last checkpoint.
+            The config of the checkpoint that the update made.
 
         Raises:
-            InvalidUpdateError: the update does not fit; there is no such node or task, or several could be meant.
+            ConfigError: the graph has no checkpointer, or the config no thread.
+            InvalidUpdateError: the update does not fit, the node or task does not exist, or it is ambiguous.
+            CheckpointNotFoundError: the thread has no such checkpoint.
+            SubgraphNotFoundError: the graph has no such subgraph.
             ThreadBusyError: a run owns the thread.
-            PregelError: as `aget_state`. Nothing was stored, whatever is raised.
+            PregelError: as `aget_state`.
+            Exception: the exception of a router or reducer.
+
+        A call that raises has stored nothing.
         """
-        given_to("aupdate_state", UpdateOptions, options)
+        checked_options("aupdate_state", UpdateOptions, options)
         return await self.abulk_update_state(config, [[StateUpdate(values, as_node, task_id)]], **options)
 
     @takes(UpdateOptions)
@@ -280,26 +405,32 @@ class Graph(GraphAttributes, SyncFace[InputT, OutputT]):
         """Apply several updates, superstep by superstep, in one transaction. See `aupdate_state`.
 
         Args:
-            supersteps: each a list of updates that are folded together. Where there are several, each names its node.
+            config: as in `aupdate_state`.
+            supersteps: one list of updates per superstep; the updates of a list are folded together. In a list of
+                several, each update must name a node.
+            on_conflict: as in `aupdate_state`.
+
+        Returns:
+            The config of the last checkpoint that the updates made.
 
         Raises:
-            ConfigError: there is nothing to update.
+            ConfigError: there is nothing to update, the graph has no checkpointer, or the config no thread.
             PregelError: as `aupdate_state`.
         """
-        given_to("abulk_update_state", UpdateOptions, options)
+        checked_options("abulk_update_state", UpdateOptions, options)
         return await threads.update(self._definition, config, supersteps, options)
 
     async def aclear_cache(self, nodes: Sequence[str] | None = None) -> None:
-        """Forget the kept results of nodes, so that they run again.
+        """Remove the cached results of nodes, so that the nodes run again.
+
+        Subgraphs and called tasks have an `aclear_cache` of their own. `cache.aclear()` removes everything.
 
         Args:
-            nodes: their names; None for all nodes of this graph. (Graphs inside have nodes of their own, and tasks that
-                nodes call are no nodes: they have an `aclear_cache` of their own. `cache.aclear()` forgets
-                everything.)
+            nodes: names of nodes of this graph; None for all of them.
 
         Raises:
             ConfigError: the graph was compiled without a cache, or has no such node.
-            StorageError: the cache's.
+            StorageError: the cache failed.
         """
         program, results = self._definition.program, self._definition.results
         if results is None:
@@ -314,7 +445,7 @@ class Graph(GraphAttributes, SyncFace[InputT, OutputT]):
 
     @property
     def nodes(self) -> dict[str, PregelNode]:
-        """By name, the hidden start included."""
+        """The nodes by name, the hidden `START` included, if there is one."""
         return {
             name: PregelNode(name=name, channels=node.reads, triggers=node.triggers, bound=node.call)
             for name, node in self._definition.program.nodes.items()
@@ -322,39 +453,55 @@ class Graph(GraphAttributes, SyncFace[InputT, OutputT]):
 
     @property
     def channels(self) -> dict[str, BaseChannel[Any, Any, Any]]:
-        """Empty channels, by name."""
+        """New, empty channels of the graph's kinds, by name."""
         channels = self._definition.program.channels
         return {name: channel.fresh() for name, channel in channels.items() if name not in (SENDS, INPUT_MARK)}
 
     @property
     def input_channels(self) -> str | list[str]:
+        """The channel that takes the input as it is, or the channels that take the entries of a mapping."""
         inputs = self._definition.program.inputs
         return inputs if isinstance(inputs, str) else list(inputs)
 
     @property
     def output_channels(self) -> str | list[str]:
+        """The channel whose bare value a call returns, or the channels of which a call returns a mapping."""
         outputs = self._definition.program.outputs
         return outputs if isinstance(outputs, str) else list(outputs)
 
     @property
     def environment(self) -> Environment:
-        """The port for clock, ids and randomness, as given to `compile(environment=)`."""
+        """The environment that provides clock, ids and randomness, as given to `compile(environment=)`."""
         return self._definition.environment
 
     @property
     def hints(self) -> Sequence[Any]:
-        """The annotations that name the types of its values."""
+        """The annotations that name the types of the graph's values."""
         return self._definition.hints
 
     def input_from(self, state: Any) -> Any:
-        """The input that this graph takes from the state of a graph in which it is a node."""
+        """Select the input of this graph from the state of a graph in which it is a node.
+
+        Args:
+            state: the state of the enclosing graph.
+
+        Returns:
+            The entries of this graph's input channels; `state` itself if it is no dict, or if one channel takes it.
+        """
         inputs = self._definition.program.inputs
         if isinstance(inputs, str) or not isinstance(state, dict):
             return state
         return {key: state[key] for key in inputs if key in state}
 
     def output_from(self, state: Any) -> Any:
-        """The part of a thread's state, as `aget_state` shows it, that a call returns."""
+        """Select the output of a call from a thread's state.
+
+        Args:
+            state: the state, as `StateSnapshot.values` has it.
+
+        Returns:
+            The entries of the output channels; `state` itself if it is a bare value.
+        """
         shown, outputs = self._definition.program.shown, self._definition.program.outputs
         if isinstance(shown, str) or not isinstance(state, dict):
             return state
@@ -363,54 +510,74 @@ class Graph(GraphAttributes, SyncFace[InputT, OutputT]):
         return {key: state[key] for key in outputs if key in state}
 
     def events_codec(self) -> Codec:
-        """The codec of this graph and of all graphs inside."""
+        """Return the codec that knows the types of this graph and of all its subgraphs, for stored events.
+
+        Returns:
+            The codec. The graph must have a checkpointer.
+        """
         return self._definition.codecs.of_events(self._definition.codec)
 
     def get_subgraphs(
         self, *, namespace: str | None = None, recurse: bool = False
     ) -> Iterator[tuple[str, Graph[Any, Any]]]:
-        """The graphs that the nodes run, as far as their code names them: one of each node, with its path.
+        """Find the graphs that the nodes run: for each node the first that its code names and that stores its state.
 
         Args:
-            namespace: only this path, or what is inside it.
-            recurse: those inside of those too; their paths are joined with "|".
+            namespace: a path of node names joined with "|": only the graph at this path; None for all.
+            recurse: True to find the subgraphs of subgraphs too. Required to find a graph at a path of several names.
+
+        Returns:
+            An iterator of `(path, graph)`. A path is the names of the nodes from the outside in, joined with "|".
         """
-        found = self._definition.inside.walk(namespace, recurse=recurse)
+        found = self._definition.subgraph_index.walk(namespace, recurse=recurse)
         return cast("Iterator[tuple[str, Graph[Any, Any]]]", found)
 
     async def aget_subgraphs(
         self, *, namespace: str | None = None, recurse: bool = False
     ) -> AsyncIterator[tuple[str, Graph[Any, Any]]]:
-        """`get_subgraphs`, for code that iterates asynchronously."""
+        """Find the graphs that the nodes run: `get_subgraphs` for code that iterates asynchronously.
+
+        Args:
+            namespace: as in `get_subgraphs`.
+            recurse: as in `get_subgraphs`.
+
+        Yields:
+            `(path, graph)`, as `get_subgraphs`.
+        """
         for found in self.get_subgraphs(namespace=namespace, recurse=recurse):
             yield found
 
     def get_graph(self, *, xray: bool | int = False) -> Drawing:
-        """Nodes and edges, to be drawn.
+        """Return the graph's nodes and edges as a drawing.
 
         Args:
-            xray: draw the graphs that nodes run in place of the nodes: True at any depth, a number so many levels.
+            xray: True to draw subgraphs in place of the nodes that run them, at any depth; an int to do so that many
+                levels deep; False to draw the nodes.
+
+        Returns:
+            The drawing, which renders itself as mermaid, SVG, text or JSON.
 
         Raises:
-            ConfigError: `xray` is something else.
+            ConfigError: `xray` is neither True, False nor a number of levels.
         """
         if not isinstance(cast("object", xray), int) or xray < 0:
             raise ConfigError(f"xray is True, False or a number of levels, not {xray!r}")
         return self._outline(()).expanded(xray)
 
-    def _outline(self, around: tuple[Graph[Any, Any], ...]) -> Drawing:
-        inside = (*around, self)
+    def _outline(self, enclosing: tuple[Graph[Any, Any], ...]) -> Drawing:
+        inside = (*enclosing, self)
         subgraphs = {
             name: cast("Graph[Any, Any]", graphs[0])._outline(inside)
-            for name, graphs in self._definition.inside.by_node.items()
-            if graphs and not any(graphs[0] is one for one in inside)  # a graph may run itself
+            for name, graphs in self._definition.subgraph_index.by_node.items()
+            # A graph may run itself: without this check, the recursion would not end.
+            if graphs and not any(graphs[0] is one for one in inside)
         }
         return self._drawing().with_marks(self._definition.options, subgraphs)
 
     def _drawing(self) -> Drawing:
-        """This graph alone."""
+        """Return the drawing of this graph without marks and subgraphs."""
         raise NotImplementedError
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
-        """How a notebook shows the graph."""
+        """Return the graph's image for a notebook, with its subgraphs drawn."""
         return self.get_graph(xray=True)._repr_mimebundle_(include, exclude)

@@ -1,6 +1,6 @@
-"""What a compiled graph consists of. It never changes: a graph whose attribute is set gets another definition.
+"""The immutable definition of a compiled graph. Setting an attribute of a graph gives the graph another definition.
 
-So a run keeps what it began with, and so does a copy that `with_config` made.
+So runs in progress, and copies that `with_config` has made, keep the definition that they have.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ from ..types import RunnableConfig, StreamMode
 from .stored_types import codec_of, with_hints, with_runtime_types
 
 
-class Compiled:
-    """A compiled graph, as the modules of this folder see it."""
+class HasDefinition:
+    """A compiled graph, as far as the modules of this folder use it. `compiled.Graph` derives from this class."""
 
     _definition: Definition
 
 
-class GraphsInside:
-    """The graphs that the nodes of a program run, as far as the nodes' code names them."""
+class SubgraphIndex:
+    """The subgraphs of a program: the graphs that the code of its nodes names."""
 
     def __init__(self, program: Program) -> None:
         self._program = program
 
     @cached_property
-    def by_node(self) -> dict[str, list[Compiled]]:
-        """All of them. They are looked for once: it takes longer than a short run."""
-        return {name: list(reachable(node.call, Compiled)) for name, node in self._program.nodes.items()}
+    def by_node(self) -> dict[str, list[HasDefinition]]:
+        """All subgraphs by node. Cached, because the search through the nodes' code takes longer than a short run."""
+        return {name: list(reachable(node.call, HasDefinition)) for name, node in self._program.nodes.items()}
 
     @property
-    def stored(self) -> dict[str, Compiled]:
-        """By node, the first graph that stores its state."""
+    def stored(self) -> dict[str, HasDefinition]:
+        """The first subgraph of each node that stores its state, by node."""
         stored = {
             name: [graph for graph in graphs if graph._definition.checkpointer is not False]
             for name, graphs in self.by_node.items()
@@ -57,72 +57,74 @@ class GraphsInside:
         return {name: graphs[0] for name, graphs in stored.items() if graphs}
 
     def walk(
-        self, namespace: str | None, *, recurse: bool, around: tuple[GraphsInside, ...] = ()
-    ) -> Iterator[tuple[str, Compiled]]:
-        """Each graph with its path, as `Graph.get_subgraphs` gives them."""
-        around = (*around, self)
+        self, namespace: str | None, *, recurse: bool, enclosing: tuple[SubgraphIndex, ...] = ()
+    ) -> Iterator[tuple[str, HasDefinition]]:
+        """Yield each subgraph with its path; see `Graph.get_subgraphs`."""
+        enclosing = (*enclosing, self)
         for name, graph in self.stored.items():
             if namespace is None or namespace == name:
                 yield name, graph
-            inner = graph._definition.inside
-            if any(inner is one for one in around):  # a graph may run itself
+            inner = graph._definition.subgraph_index
+            if any(inner is one for one in enclosing):  # a graph that runs itself: stop the recursion
                 continue
             if recurse and (namespace is None or namespace.startswith(f"{name}|")):
                 rest = None if namespace is None else namespace.removeprefix(f"{name}|")
-                for path, found in inner.walk(rest, recurse=True, around=around):
+                for path, found in inner.walk(rest, recurse=True, enclosing=enclosing):
                     yield f"{name}|{path}", found
 
-    def keeps(self) -> Mapping[str, bool]:
-        """By node, whether its graph keeps its state from call to call."""
+    def keeps_state(self) -> Mapping[str, bool]:
+        """Return by node whether its subgraph keeps its state from call to call."""
         return {name: graph._definition.checkpointer is True for name, graph in self.stored.items()}
 
 
 class Codecs:
-    """What a graph's values are stored with where its own codec does not serve; made once of each codec."""
+    """Derived codecs of a graph: as a subgraph, and for stored events. Each is cached for the last base codec."""
 
-    def __init__(self, hints: Sequence[Any], inside: GraphsInside) -> None:
+    def __init__(self, hints: Sequence[Any], subgraph_index: SubgraphIndex) -> None:
         self._hints = hints
-        self._inside = inside
+        self._subgraph_index = subgraph_index
         self._nested: tuple[Codec, Codec] | None = None
         self._of_events: tuple[Codec, Codec] | None = None
 
     def nested(self, outer: Codec) -> Codec:
-        """Return the codec of the graph around, which knows the types of this graph's annotations besides."""
+        """Return the codec of the enclosing graph, extended by the types of this graph's annotations."""
         made = self._nested
         if made is None or made[0] is not outer:
             made = self._nested = (outer, with_hints(outer, self._hints))
         return made[1]
 
     def of_events(self, own: Codec | None) -> Codec:
-        """Return the codec of the graph and of all graphs inside."""
-        assert own is not None  # events are kept with a thread
+        """Return the graph's codec, extended by the types of all its subgraphs."""
+        assert own is not None  # events are stored with a thread, so there is a saver
         made = self._of_events
         if made is None or made[0] is not own:
             codec = own
-            for _, graph in self._inside.walk(None, recurse=True):
+            for _, graph in self._subgraph_index.walk(None, recurse=True):
                 codec = graph._definition.codecs.nested(codec)
             made = self._of_events = (own, codec)
         return made[1]
 
 
 class Definition(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """What a compiled graph consists of.
+    """The parts of a compiled graph.
 
     Attributes:
-        program: its nodes and channels.
-        options: of its runs.
-        hints: the annotations that name the types of its values.
+        program: the nodes and channels, as the algorithm runs them.
+        options: the options of the graph's runs, before those of a call.
+        hints: the annotations that name the types of the graph's values.
         checkpointer, cache, stream_mode, stream_channels: as the attributes of a graph.
-        codec: what its values are stored with; None without a saver.
-        codecs: what they are stored with as part of another graph.
-        live: its runs that can be joined.
-        results: of its nodes, kept from run to run; None for none.
-        policies: of nodes that were added without their own, which are in `own_policies`.
-        inside: the graphs that its nodes run.
-        config: settings that are bound to it.
-        read_context: makes what nodes get of a call's context.
-        coerce_state, coerce_output: make the schema's own objects of a state and of an output.
-        complete_state: fills a state in, as `aget_state` shows it.
+        codec: the codec that stores the graph's values; None without a saver.
+        codecs: the codecs of the graph as a subgraph, and for stored events.
+        live: the runs that other readers can join.
+        results: the cached results of nodes; None without a cache.
+        environment: the environment that provides clock, ids and randomness.
+        policies: the policies of nodes without their own.
+        own_policies: the nodes' own policies, by node.
+        subgraph_index: the graphs that the nodes run.
+        config: the settings that are bound to the graph.
+        read_context: converts a call's context to the context that nodes get; None passes it as it is.
+        coerce_state, coerce_output: make the schema's object of a state, and of an output; None for plain dicts.
+        complete_state: adds defaults to a state, as `aget_state` shows it; None shows it as it is stored.
     """
 
     program: Program
@@ -139,7 +141,7 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     stream_channels: str | tuple[str, ...]
     policies: NodePolicies
     own_policies: Mapping[str, NodePolicies]
-    inside: GraphsInside
+    subgraph_index: SubgraphIndex
     config: RunnableConfig
     read_context: Callable[[Any], Any] | None
     coerce_state: Callable[[Any], Any] | None
@@ -156,28 +158,30 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def shown(self) -> StreamView:
-        """How it shows itself in streams."""
-        return StreamView(channels=self.stream_channels, coerce=self.coerce_state, inside=self.inside.keeps)
+        """The part of the definition that streams need."""
+        return StreamView(
+            channels=self.stream_channels, coerce=self.coerce_state, inside=self.subgraph_index.keeps_state
+        )
 
     def with_checkpointer(self, checkpointer: BaseCheckpointSaver | bool | None) -> Self:
-        """Raises `InvalidCheckpointerError`."""
+        """Replace the checkpointer. Raises `InvalidCheckpointerError`."""
         checked = checked_saver(checkpointer)
-        codec = codec_of(checked, self.hints)  # what the cache keeps is encoded with it, too
+        codec = codec_of(checked, self.hints)  # the cache encodes results with it too
         results = _results_of(self.cache, codec, self.hints)
         return structs.replace(self, checkpointer=checked, codec=codec, live=LiveRuns(), results=results)
 
     def with_cache(self, cache: ports.BaseCache | None) -> Self:
-        """Raises `GraphValidationError`."""
+        """Replace the cache. Raises `GraphValidationError`."""
         checked = checked_cache(cache)
         return structs.replace(self, cache=checked, results=_results_of(checked, self.codec, self.hints))
 
     def with_policies(self, policies: NodePolicies) -> Self:
-        """Replace the policies of nodes that were added without their own."""
+        """Replace the policies of nodes without their own."""
 
         def renewed(node: Node) -> Node:
             if node.hidden:
                 return node
-            own = self.own_policies.get(node.name, NodePolicies()).over(policies)
+            own = self.own_policies.get(node.name, NodePolicies()).with_defaults(policies)
             handler = None if node.handler is None else structs.replace(node.handler, retry=policies.retry)
             return structs.replace(node, retry=own.retry, cache=own.cache, handler=handler)
 
@@ -200,23 +204,23 @@ def define(
     coerce_output: Callable[[Any], Any] | None = None,
     complete_state: Callable[[Any], Any] | None = None,
 ) -> Definition:
-    """Define a graph of a program and of what its user said of it.
+    """Make the definition of a graph from its program and the options of its user; see `Definition`.
 
     Raises:
-        GraphValidationError, InvalidCheckpointerError, ConfigError: an option that the graph cannot have.
+        GraphValidationError, InvalidCheckpointerError, ConfigError: an option is invalid for the graph.
     """
     saver = checked_saver(checkpointer)
     codec = codec_of(saver, hints)
     cache = checked_cache(options.get("cache"))
     environment = options.get("environment")
-    inside = GraphsInside(program)
+    subgraph_index = SubgraphIndex(program)
     return Definition(
         program=with_step_timeout(program, options),
         options=options_of_graph(program, options),
         hints=hints,
         checkpointer=saver,
         codec=codec,
-        codecs=Codecs(hints, inside),
+        codecs=Codecs(hints, subgraph_index),
         live=LiveRuns(),
         cache=cache,
         results=_results_of(cache, codec, hints),
@@ -225,7 +229,7 @@ def define(
         stream_channels=stream_channels,
         policies=policies,
         own_policies=own_policies or {},
-        inside=inside,
+        subgraph_index=subgraph_index,
         config={},
         read_context=read_context,
         coerce_state=coerce_state,

@@ -1,4 +1,4 @@
-"""A graph as nodes and edges, and the object that users draw it with."""
+"""The nodes and edges of a graph, and the object with which users draw them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from .plugins import plugin
 
 
 class Edge(msgspec.Struct, frozen=True, kw_only=True):
-    """Where control may go.
+    """An edge of a drawing.
 
     Attributes:
-        conditional: a router decides.
-        label: what the router says for it, when that is not the target's name.
+        source: the name of the node that the edge leaves.
+        target: the name of the node that the edge leads to.
+        conditional: True if a router decides whether the edge is taken.
+        label: the value for which the router takes the edge, if it is not the target's name; else None.
     """
 
     source: str
@@ -27,17 +29,17 @@ class Edge(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outline(msgspec.Struct, frozen=True, kw_only=True):
-    """A graph as it will be drawn. The renderers read it, and `Drawing` adds them as methods.
+    """The content of a drawing. Renderers read it, and `Drawing` has the renderers as methods.
 
     Attributes:
-        nodes: names, `__start__` first and `__end__` last where they have edges.
-        edges: in the order of the nodes.
-        deferred: nodes that wait until nothing else is left to run.
-        interrupt_before: nodes before which a run pauses.
-        interrupt_after: nodes after which a run pauses.
-        subgraphs: the graphs of nodes that are graphs themselves, by the node's name.
-        groups: what an expanded node was replaced by: the names of the nodes and groups directly in it, by its name.
-            The three marks above may name a group as well.
+        nodes: the names of the nodes, `__start__` first and `__end__` last if they have edges.
+        edges: the edges, in the order of the nodes.
+        deferred: the nodes that wait until nothing else is left to run.
+        interrupt_before: the nodes before which a run pauses.
+        interrupt_after: the nodes after which a run pauses.
+        subgraphs: the drawings of the subgraphs, by node.
+        groups: for each expanded node, the names of the nodes and groups directly in it. `deferred`,
+            `interrupt_before` and `interrupt_after` may name groups too.
     """
 
     nodes: tuple[str, ...]
@@ -49,72 +51,104 @@ class Outline(msgspec.Struct, frozen=True, kw_only=True):
     groups: Mapping[str, tuple[str, ...]] = {}
 
 
-def arranged(nodes: Iterable[str], edges: Iterable[Edge]) -> tuple[Edge, ...]:
-    """Each edge once, in the order of the nodes."""
-    place = {name: index for index, name in enumerate(nodes)}
+def sort_edges(nodes: Iterable[str], edges: Iterable[Edge]) -> tuple[Edge, ...]:
+    """Return the edges without duplicates, in the order of the nodes."""
+    index = {name: index for index, name in enumerate(nodes)}
     return tuple(
         sorted(
             dict.fromkeys(edges),
-            key=lambda edge: (place[edge.source], place[edge.target], edge.conditional, edge.label or ""),
+            key=lambda edge: (index[edge.source], index[edge.target], edge.conditional, edge.label or ""),
         )
     )
 
 
 class Drawing(Outline, frozen=True, kw_only=True):
-    """A graph to be drawn: as mermaid, as SVG, as text in a terminal, as JSON. A notebook shows it as an image.
+    """A drawing of a graph, which renders itself as mermaid, SVG, text or JSON. A notebook shows it as an image.
 
-    Every output is a function of what the drawing holds: the same graph is drawn the same way each time.
+    The same graph gives the same output each time.
     """
 
     subgraphs: Mapping[str, Drawing] = {}
 
     def with_marks(self, options: RunOptions, subgraphs: Mapping[str, Drawing]) -> Drawing:
-        """Return the drawing with where the graph's runs stop, and with the graphs that its nodes are."""
+        """Add breakpoints and subgraphs to the drawing.
+
+        Args:
+            options: the options of the graph's runs, with its breakpoints.
+            subgraphs: the drawings of the subgraphs, by node.
+
+        Returns:
+            A new drawing.
+        """
         before, after = options.interrupt_before, options.interrupt_after
         return msgspec.structs.replace(self, interrupt_before=before, interrupt_after=after, subgraphs=subgraphs)
 
     def expanded(self, depth: int | bool = True) -> Drawing:
-        """The graphs of its nodes in the nodes' place, `depth` levels deep; True is all of them.
+        """Replace the nodes that run subgraphs by the nodes of these subgraphs.
 
-        A node `child` of the graph that node `name` runs is called `name:child`. What led to the node leads to where
-        its graph starts, and what the node led to is reached from where its graph ends. A graph that contains itself
-        stays a node there.
+        A node `child` of the subgraph of node `name` is named `name:child`. Edges to the node lead to the subgraph's
+        first nodes, and edges from the node start at the subgraph's last nodes. A graph that runs itself stays a node.
+
+        Args:
+            depth: the number of levels to expand; True for all, False for none.
+
+        Returns:
+            A new drawing.
         """
         expanded: Drawing = plugin("renderers", "inline").inlined(self, depth)
         return expanded
 
     def draw_mermaid(self) -> str:
-        """A mermaid flowchart."""
+        """Render the graph as a mermaid flowchart.
+
+        Returns:
+            The source text of the flowchart.
+        """
         chart: str = plugin("renderers", "mermaid").mermaid(self)
         return chart
 
     def draw_svg(self) -> str:
-        """An SVG image: one element that stands alone, without scripts, and loads nothing."""
+        """Render the graph as an SVG image.
+
+        Returns:
+            One self-contained `<svg>` element, without scripts and external resources.
+        """
         image: str = plugin("renderers", "svg").svg(self)
         return image
 
     def draw_text(self, *, ascii: bool = False, width: int | None = 80) -> str:
-        """Boxes and arrows for a terminal. Dotted lines are conditional, double borders are graphs.
+        """Render the graph as boxes and arrows for a terminal. Dotted lines are conditional, double borders subgraphs.
 
         Args:
-            ascii: use no other characters; those of names are written as escapes.
-            width: what would be wider, in columns, is a list of nodes and where each leads. None draws it however wide.
+            ascii: True to use ASCII characters only; other characters of names are escaped.
+            width: the greatest width, in columns. A graph that needs more is rendered as a list of nodes with their
+                targets. None for no limit.
+
+        Returns:
+            The text, of several lines.
         """
         drawn: str = plugin("renderers", "text").text(self, ascii=ascii, width=width)
         return drawn
 
     def draw_ascii(self, *, width: int | None = 80) -> str:
-        """`draw_text(ascii=True)`."""
+        """Render the graph as boxes and arrows in ASCII: `draw_text(ascii=True)`.
+
+        Args:
+            width: as in `draw_text`, in columns.
+
+        Returns:
+            The text, of several lines.
+        """
         return self.draw_text(ascii=True, width=width)
 
     def to_json(self) -> dict[str, Any]:
-        """Nodes and edges as values that JSON has.
+        """Render nodes and edges as values that can be encoded as JSON.
 
-        `nodes`: `id`, `type` (start, end, node, or graph for one that has a subgraph), `data` with the name to show,
-        and where they say something `group` and `metadata` (`defer`: true; `__interrupt`: before, after, or both with
-        a comma between).
-        `edges`: `source`, `target`, and where they say something `data` (the label) and `conditional`: true.
-        `groups`, in an expanded drawing: like nodes.
+        Returns:
+            A dict of lists. `nodes` have `id`, `type` ("start", "end", "node", or "graph" for a node with a subgraph),
+            `data` with the name to show, and optionally `group` and `metadata` (`defer`: true; `__interrupt`: "before",
+            "after" or "before,after"). `edges` have `source`, `target`, and optionally `data` (the label) and
+            `conditional`: true. `groups`, in an expanded drawing, are like nodes.
         """
         values: dict[str, Any] = plugin("renderers", "as_json").as_json(self)
         return values
@@ -125,7 +159,7 @@ class Drawing(Outline, frozen=True, kw_only=True):
     def _repr_mimebundle_(
         self, include: Iterable[str] | None = None, exclude: Iterable[str] | None = None
     ) -> dict[str, str]:
-        """What a notebook shows: the image, or the text where it shows no images."""
+        """Return the image for a notebook, and the text for one without images."""
         makers = {"image/svg+xml": self.draw_svg, "text/plain": self.draw_text}
         wanted = set(makers if include is None else include).difference(exclude or ())
         return {kind: make() for kind, make in makers.items() if kind in wanted}
@@ -140,7 +174,19 @@ def drawing(
     interrupt_after: Iterable[str] = frozenset(),
     subgraphs: Mapping[str, Drawing] | None = None,
 ) -> Drawing:
-    """Nodes by name between start and end; each edge once."""
+    """Make a drawing from nodes and edges.
+
+    Args:
+        nodes: the names of the nodes, in any order.
+        edges: the edges, in any order; duplicates are dropped.
+        deferred: the nodes that wait until nothing else is left to run.
+        interrupt_before: the nodes before which a run pauses.
+        interrupt_after: the nodes after which a run pauses.
+        subgraphs: the drawings of the subgraphs, by node; None for none.
+
+    Returns:
+        The drawing, with nodes sorted by name between start and end.
+    """
     edges = list(edges)
     ends = {name for edge in edges for name in (edge.source, edge.target)}
     shown = (
@@ -148,7 +194,7 @@ def drawing(
     )
     return Drawing(
         nodes=tuple(shown),
-        edges=arranged(shown, edges),
+        edges=sort_edges(shown, edges),
         deferred=frozenset(deferred),
         interrupt_before=frozenset(interrupt_before),
         interrupt_after=frozenset(interrupt_after),

@@ -1,8 +1,8 @@
-"""Editing a thread by hand: what a node would have written, written without running it.
+"""Edit a thread by hand: write what a node would have written, without running the node.
 
-An edit goes through the same machinery as a run: the thread is leased, updates become writes, writes are folded by
-`superstep.update`, and the checkpoints of one call are one transaction. Three names stand for something else than a
-node: END takes all that is pending for done, INPUT is a new input, COPY copies a checkpoint.
+An edit uses the machinery of a run: it acquires the thread's lease, turns updates into writes, folds the writes with
+`superstep.update`, and stores the checkpoints of one call in one transaction. Three values of `as_node` name no node:
+END counts all pending tasks as done, INPUT makes a new input, COPY copies a checkpoint.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from ..types import COPY, END, INPUT, START, RunnableConfig, StateUpdate
 SPECIAL = (END, INPUT, COPY)
 
 
-def checked(supersteps: Sequence[Sequence[StateUpdate]]) -> list[list[StateUpdate]]:
-    """The updates of a call, by superstep.
+def check_updates(supersteps: Sequence[Sequence[StateUpdate]]) -> list[list[StateUpdate]]:
+    """Check the updates of a call, and return them as lists, by superstep.
 
     Raises:
-        ConfigError: there are none.
-        InvalidUpdateError: several in one superstep do not say as whom they are made, or stand for something else.
+        ConfigError: there are no updates.
+        InvalidUpdateError: one of several updates in a superstep has no `as_node`, or one that names no node.
     """
     listed = [list(updates) for updates in supersteps]
     if not listed or not all(listed):
@@ -48,13 +48,13 @@ def checked(supersteps: Sequence[Sequence[StateUpdate]]) -> list[list[StateUpdat
             if len(updates) > 1 and (update.as_node is None or update.as_node in SPECIAL):
                 made = "without as_node" if update.as_node is None else f"as {update.as_node!r}"
                 raise InvalidUpdateError(
-                    f"an update {made} is alone in its superstep: name the node of each of several updates"
+                    f"an update {made} must be the only one in its superstep: name the node of each of several updates"
                 )
     return listed
 
 
 class Editor:
-    """Applies updates to one namespace of a leased thread."""
+    """Applies updates to one namespace of a thread whose lease is held."""
 
     def __init__(
         self,
@@ -68,8 +68,8 @@ class Editor:
         self._thread = thread
         self._program: Program = thread.program
         self._board = Board(self._program) if thread.board is None else thread.board
-        self._board.remaining = limit  # what a router reads of it is that of a run's first superstep
-        self._fresh = thread.tip is None  # nothing has been stored or made so far
+        self._board.remaining = limit  # routers read managed values as in the first superstep of a run
+        self._fresh = thread.tip is None  # True while nothing has been stored or made
         self._around = GraphContext(
             run=run_context,
             program=self._program,
@@ -77,7 +77,7 @@ class Editor:
             persistence=thread,
             config=config,
             options=options,
-            call=_no_calls,
+            call=_refuse_calls,
         )
 
     @property
@@ -87,26 +87,28 @@ class Editor:
     async def apply(
         self, supersteps: Sequence[Sequence[StateUpdate]], then: Callable[[], Awaitable[None]] | None = None
     ) -> None:
-        """Apply all of them, and store them in one transaction.
+        """Apply all updates, and store them in one transaction.
 
         Args:
-            then: what belongs to storing them. It follows at once: nothing in between can be cancelled.
+            supersteps: the checked updates, by superstep.
+            then: further storing that belongs to the edit. It runs directly after the transaction: a cancellation
+                cannot come between the two.
 
         Raises:
             InvalidUpdateError: an update does not fit, its node is ambiguous, or there is no such node. Nothing was
                 stored.
-            Exception: what a router or reducer raised. Nothing was stored.
+            Exception: the exception of a router or reducer. Nothing was stored.
         """
         for updates in supersteps:
             first = updates[0]
             if self._fresh and first.as_node != INPUT:
-                self._board.step = -1  # as if an input had been there: the start is superstep 0
+                self._board.step = -1  # as after an input, so that the first update is superstep 0
             if first.as_node == COPY:
-                await self._copy(first)
+                await self._copy_checkpoint(first)
             elif first.as_node == END:
-                await self._finish(first)
+                await self._finish_pending(first)
             elif first.as_node == INPUT:
-                await self._enter(first)
+                await self._apply_input(first)
             else:
                 await self._update(updates)
             self._fresh = False
@@ -120,15 +122,17 @@ class Editor:
     async def _update(self, updates: Sequence[StateUpdate]) -> None:
         pending = superstep.plan(self._program, self._board, self._scope)
         made: list[tuple[Task, list[Write]]] = []
-        besides = False  # somebody updates as a node that is not pending
+        # True if an update is made as a node without a pending task. It then gets a checkpoint of its own, even while
+        # other tasks are pending.
+        forces_checkpoint = False
         for update in updates:
             if update.as_node is None and update.values is None:
-                besides = True
+                forces_checkpoint = True
                 continue
             node = self._node(update.as_node)
             task = self._pending(pending, node, update.task_id)
             if task is None:
-                besides = True
+                forces_checkpoint = True
                 task = Task(node, self._board.step + 1, -1, self._scope)
             elif any(task is other for other, _ in made):
                 raise InvalidUpdateError(
@@ -144,13 +148,13 @@ class Editor:
         recorded = [(task, self._recorded(task)) for task in pending]
         left = [task for task, result in recorded if not isinstance(result, Finished)]
         leaves = any(isinstance(result, Finished) and result.leaves for _, result in recorded)
-        if leaves and besides:
+        if leaves and forces_checkpoint:
             raise InvalidUpdateError(
                 "the open superstep has a command for the graph around this one, with which this one ends when it goes "
                 "on: an update can be made as a node whose task is pending, or as END, which drops the command"
             )
-        if not besides and (left or leaves):
-            return  # the others stay pending, on the state that they were planned on
+        if not forces_checkpoint and (left or leaves):
+            return  # the other tasks stay pending on the state that they were planned on
         done = [(task, result) for task, result in recorded if isinstance(result, Finished)]
         others = [(task, Finished(writes, own=len(writes))) for task, writes in made if task.index < 0]
         if done and self._thread.ns == "":
@@ -158,19 +162,19 @@ class Editor:
         await self._fold(done, others, left)
 
     def _node(self, name: str | None) -> Node:
-        """The node as which an update is made; inferred where there is no doubt."""
+        """Return the node as which an update is made; infer it if only one is possible."""
         nodes, ran = self._program.nodes, set(self._board.ran)
         if name is None:
-            if len(nodes) == 1:  # a StateGraph has its start besides
+            if len(nodes) == 1:  # not for a StateGraph, which has START as a second node
                 return next(iter(nodes.values()))
-            if START in nodes and (self._fresh or self._board.step < 0):  # nothing but an input
+            if START in nodes and (self._fresh or self._board.step < 0):  # the thread holds at most an input
                 return nodes[START]
             if len(ran) == 1:
                 name = next(iter(ran))
             else:
-                by = ", ".join(repr(each) for each in sorted(ran)) or "nobody"
+                by = ", ".join(repr(each) for each in sorted(ran)) or "no node"
                 raise InvalidUpdateError(
-                    f"it is ambiguous as whom this update is made: the last superstep was made by {by}. Pass as_node="
+                    f"the node of this update is ambiguous: the last superstep was made by {by}. Pass as_node="
                 )
         if name not in nodes:
             there = ", ".join(sorted(key for key, node in nodes.items() if not node.hidden))
@@ -178,7 +182,7 @@ class Editor:
         return nodes[name]
 
     def _pending(self, pending: Sequence[Task], node: Node, task_id: str | None) -> Task | None:
-        """The pending task that an update stands for."""
+        """Return the pending task whose result an update becomes; None if the node has no pending task."""
         mine = [
             task
             for task in pending
@@ -203,13 +207,13 @@ class Editor:
         return mine[0] if mine else None
 
     async def _writes(self, task: Task, values: Any) -> list[Write]:
-        """What the node would have written: its update, its edges, and what its routers say to that."""
+        """Return the writes that the node would have made: its update, its edges, and its routers' destinations."""
         node = task.node
         checked_writes = self._validated(self._program.check_update(node.writes(values)))
         writes = [(name, own(value, name)) for name, value in checked_writes]
         if any(name == PARENT for name, _ in writes):
             raise InvalidUpdateError(
-                "an update cannot command the graph around: update that graph's state", node=node.name
+                "an update cannot send a command to the enclosing graph: update that graph's state", node=node.name
             )
         if node.writes is no_writes and values is not None and not node.edges and not node.routers:
             raise InvalidUpdateError(f"node {node.name!r} writes nothing, so that an update as it does nothing")
@@ -220,22 +224,25 @@ class Editor:
             Unfinished(writes),
             natively_cancelled=NEVER_CANCELLED,
             contained=False,
-            record=_records_nothing,
+            record=_skip_record,
         )
         if isinstance(outcome, Failed):
             raise outcome.error
         if not isinstance(outcome, Finished):
-            raise InvalidUpdateError(f"a router of node {node.name!r} asks: an update cannot answer", node=node.name)
+            raise InvalidUpdateError(
+                f"a router of node {node.name!r} called interrupt(), and an update cannot answer its question",
+                node=node.name,
+            )
         return outcome.writes
 
     def _validated(self, writes: list[Write]) -> list[Write]:
         validate = self._program.validate
         return writes if validate is None or not writes else validate(self._board.values, writes)
 
-    async def _finish(self, update: StateUpdate) -> None:
-        """All that is pending counts as done; what has a result keeps it."""
+    async def _finish_pending(self, update: StateUpdate) -> None:
+        """Close the superstep: tasks with a result keep it, and the others count as finished without writes."""
         if update.values is not None:
-            raise InvalidUpdateError("an update as END takes all that is pending for done: it has no values")
+            raise InvalidUpdateError("an update as END has no values: all pending tasks count as done")
         tasks = superstep.plan(self._program, self._board, self._scope)
         results = [self._recorded(task) for task in tasks]
         outcomes: list[Outcome] = [each if isinstance(each, Finished) else Finished([]) for each in results]
@@ -245,7 +252,7 @@ class Editor:
         quiet = [[write for write in each if write[0] in self._program.keys] for each in writes]
         superstep.update(self._program, self._board, tasks, quiet, scope=self._scope)
         changed = set(self._board.changed)
-        # What was put off comes due, and is done.
+        # Deferred nodes become due now, and count as done too.
         while left := superstep.plan(self._program, self._board, self._scope):
             superstep.update(self._program, self._board, left, [], step=self._board.step, scope=self._scope)
             tasks += left
@@ -254,7 +261,8 @@ class Editor:
         self._board.changed = sorted(changed)
         await self._thread.commit(self._board, tasks, outcomes, [], source="update", waits=True)
 
-    async def _enter(self, update: StateUpdate) -> None:
+    async def _apply_input(self, update: StateUpdate) -> None:
+        """Fold a new input, which discards pending tasks."""
         writes = [(name, own(value)) for name, value in self._validated(self._program.read_input(update.values))]
         discarded = superstep.plan(self._program, self._board, self._scope)
         none: list[list[Write]] = [[] for _ in discarded]
@@ -263,33 +271,35 @@ class Editor:
         nothing: list[Outcome] = [Cancelled() for _ in discarded]
         await self._thread.commit(self._board, discarded, nothing, [], source="input", waits=True)
 
-    async def _copy(self, update: StateUpdate) -> None:
+    async def _copy_checkpoint(self, update: StateUpdate) -> None:
+        """Copy the checkpoint, and apply the listed updates to the copy."""
         if self._thread.board is None:
             raise InvalidUpdateError("there is no checkpoint to copy: nothing is stored of the thread")
         self._thread.copy_beside(self._board)
         values: Any = () if update.values is None else update.values
         if not isinstance(values, (list, tuple)):
-            raise _no_updates(values)
+            raise _invalid_copy_values(values)
         for each in values:
             more = StateUpdate(*each) if isinstance(each, (list, tuple)) and 2 <= len(each) <= 3 else each
             if not isinstance(more, StateUpdate):
-                raise _no_updates(more)
+                raise _invalid_copy_values(more)
             await self._update([more])
 
     async def _fold(
         self, done: list[tuple[Task, Finished]], others: list[tuple[Task, Finished]], left: list[Task]
     ) -> None:
-        """Make one checkpoint of the results that pending tasks have, and of what others are to have written.
+        """Make one checkpoint of the results of pending tasks, and of updates as other nodes.
 
-        Those come after, and may correct what a result has written: both are seldom the writes of one superstep.
+        The updates are folded after the results and may overwrite them: folded together, both would be concurrent
+        writes to a key without a reducer, which is an error.
         """
         board, program, before, step = self._board, self._program, self._board.ran, self._board.step + 1
         changed: set[str] = set()
         if done and others:
-            unfinished = structs.replace(program, finishing=())  # what was put off has yet to wait for the others
-            superstep.update(unfinished, board, *_apart(done), left=left, scope=self._scope)
+            unfinished = structs.replace(program, finishing=())  # deferred nodes still have to wait for `others`
+            superstep.update(unfinished, board, *_split(done), left=left, scope=self._scope)
             changed, left = set(board.changed), superstep.plan(program, board, self._scope)
-        superstep.update(program, board, *_apart(others or done), step=step, left=left, scope=self._scope)
+        superstep.update(program, board, *_split(others or done), step=step, left=left, scope=self._scope)
         board.changed = sorted(changed.union(board.changed))
         ran = done + others
         board.ran = tuple(task.node.name for task, _ in ran) or before
@@ -305,14 +315,14 @@ class Editor:
         )
 
 
-def _no_updates(given: object) -> InvalidUpdateError:
+def _invalid_copy_values(given: object) -> InvalidUpdateError:
     return InvalidUpdateError(
         f"an update as {COPY!r} has no values, or a list of updates for the copy, each (values, as_node), "
         f"not a {type(given).__name__}"
     )
 
 
-def _apart(ran: Sequence[tuple[Task, Finished]]) -> tuple[list[Task], list[list[Write]]]:
+def _split(ran: Sequence[tuple[Task, Finished]]) -> tuple[list[Task], list[list[Write]]]:
     return [task for task, _ in ran], [outcome.writes for _, outcome in ran]
 
 
@@ -329,8 +339,13 @@ async def edit(
     """Apply updates to a loaded thread; see `Editor.apply`.
 
     Args:
-        config, options: what routers get.
-        limit: how many supersteps a run may take by the config, which managed values tell routers.
+        thread: the loaded namespace.
+        updates: the checked updates, by superstep.
+        run_id: the id under which the edit is stored.
+        config: the config that routers get.
+        options: the options that routers get.
+        limit: the recursion limit of the config, for managed values that routers read.
+        then: see `Editor.apply`.
     """
 
     run_context = RunContext(
@@ -344,7 +359,7 @@ async def edit(
         REGISTERED.reset(token)
 
 
-async def edit_inside(
+async def edit_subgraph(
     thread: NamespaceWriter,
     root: NamespaceWriter,
     updates: Sequence[Sequence[StateUpdate]],
@@ -355,53 +370,49 @@ async def edit_inside(
     limit: int,
     is_past: bool,
 ) -> None:
-    """Apply updates to the state of a graph inside another.
-
-    One that keeps its state from call to call, and is not under way, is found by the root's checkpoints: the root
-    gets one of its own, then, that says where the state stands now. Questions that the edit does away with are open no
-    more in the graphs around either.
-
-    While the root's head is in the middle of a superstep, it can get no such checkpoint. The past can be edited then,
-    too: that starts a branch at the root checkpoint that the config names, and the head has no part in it.
+    """Apply updates to the state of a subgraph. Questions that the edit removes are closed in the enclosing graphs too.
 
     Args:
+        thread: the loaded namespace of the subgraph.
         root: the root graph's namespace, at its head.
-        is_past: the config names a checkpoint, and the state does not stand there at the root's head.
+        updates, run_id, config, options, limit: see `edit`.
+        is_past: True if the config names a checkpoint of the subgraph that is not its current one at the root's head.
 
     Raises:
-        InvalidUpdateError: the root has results in its open superstep, which such a checkpoint would have to redo; or
-            the task that runs the graph has its result already, so that nothing would go on from the edit.
+        InvalidUpdateError: the root's open superstep has results, which a new root checkpoint would discard; or the
+            task that runs the subgraph has its result already, so that no run would continue from the edit.
     """
+    # The state of a subgraph that keeps its state between calls, and is not part of the root's open superstep, is found
+    # through the root's checkpoints, which hold its tip. So the root gets a checkpoint that holds the new tip. In the
+    # middle of a superstep the root can get none. An edit of the past needs none then: it starts a branch at the root
+    # checkpoint that the config names, and the root's head is not involved.
     under_way = root.tip is not None and thread.parents.get("") == root.tip
-    kept = ":" not in thread.ns
-    stands = kept and not under_way and not (is_past and root.has_records)
-    if stands and root.has_records:
+    keeps_state = ":" not in thread.ns
+    needs_root_checkpoint = keeps_state and not under_way and not (is_past and root.has_records)
+    if needs_root_checkpoint and root.has_records:
         raise InvalidUpdateError(
-            f"the state of {thread.ns!r} is at rest, and the graph around it is in the middle of a superstep: finish "
-            "that first, or pass the config of an older snapshot of that state, which starts a branch there"
+            f"the state of {thread.ns!r} is not part of the enclosing graph's open superstep, and cannot be updated "
+            "before that superstep has finished: finish it first, or pass the config of an older snapshot of that "
+            "state, which starts a branch there"
         )
 
-    if not kept:
-        await _check_goes_on(thread)
+    if not keeps_state:
+        await _check_not_finished(thread)
     asked = {question.id for question in thread.questions()}
 
-    async def tell_those_around() -> None:
+    async def update_enclosing_graphs() -> None:
         gone = asked - {question.id for question in thread.questions()}
         if gone:
-            await _withdraw(thread, gone)
-        if stands and root.board is not None and thread.tip is not None:
+            await _withdraw_questions(thread, gone)
+        if needs_root_checkpoint and root.board is not None and thread.tip is not None:
             root.lease.moved[thread.ns] = thread.tip
             await edit(root, [[StateUpdate(None)]], run_id, config, options, limit=limit)
 
-    await edit(thread, updates, run_id, config, options, limit=limit, then=tell_those_around)
+    await edit(thread, updates, run_id, config, options, limit=limit, then=update_enclosing_graphs)
 
 
-async def _check_goes_on(inside: NamespaceWriter) -> None:
-    """Refuse to edit the state of a graph whose task, in the open superstep around it, has its result already.
-
-    Raises:
-        InvalidUpdateError
-    """
+async def _check_not_finished(inside: NamespaceWriter) -> None:
+    """Raise `InvalidUpdateError` if the task that runs a subgraph has its result already, in an open superstep."""
     lease, running = inside.lease, inside.ns.split("|")
     for ns, at in inside.parents.items():
         chain = await lease.saver.read(lease.thread_id, ns, CheckpointId(at))
@@ -415,8 +426,8 @@ async def _check_goes_on(inside: NamespaceWriter) -> None:
                 )
 
 
-async def _withdraw(inside: NamespaceWriter, ids: Collection[str]) -> None:
-    """Take questions that are asked no more in a graph inside off the records of the tasks around it."""
+async def _withdraw_questions(inside: NamespaceWriter, ids: Collection[str]) -> None:
+    """Remove questions that a subgraph no longer asks from the records of the enclosing tasks."""
     lease = inside.lease
     for ns, at in inside.parents.items():
         chain = await lease.saver.read(lease.thread_id, ns, CheckpointId(at))
@@ -431,11 +442,11 @@ async def _withdraw(inside: NamespaceWriter, ids: Collection[str]) -> None:
             await lease.record(changed)
 
 
-async def _records_nothing(around: GraphContext, task: Task, writes: list[Write]) -> None:
-    """An update is stored whole, after its routers have answered."""
+async def _skip_record(around: GraphContext, task: Task, writes: list[Write]) -> None:
+    """Record nothing: an update is stored as a whole, after its routers have run."""
 
 
-async def _no_calls(caller: AttemptContext, task: Task) -> Outcome:
+async def _refuse_calls(caller: AttemptContext, task: Task) -> Outcome:
     raise InvalidUpdateError(
-        "a router called a task while a state was updated by hand: routers only look", node=task.node.name
+        "a router called a task while a state was updated by hand: routers may not call tasks then", node=task.node.name
     )

@@ -1,7 +1,7 @@
-"""Modules outside of the kernel that the kernel calls. `pregel_async/__init__.py` registers them by name.
+"""Registry of the modules outside the kernel that the kernel calls. `pregel_async/__init__.py` registers them by name.
 
-The kernel imports none of them, so that it can be read, tested and changed without them. Each is imported when it is
-first used: a program that draws nothing loads no renderer.
+The kernel does not import these modules itself, so that it can be tested and changed without them. A module is imported
+at its first use: a program that draws nothing loads no renderer.
 """
 
 from __future__ import annotations
@@ -12,23 +12,24 @@ from types import ModuleType
 from typing import Literal, TypeAlias
 
 Role: TypeAlias = Literal["renderers", "model tokens", "message types"]
-"""What a plugin does: draw graphs (a package of renderers), stream the tokens of langchain-core's models, or store
-langchain-core's messages."""
+"""The role of a plugin: a package of renderers that draw graphs; a module that streams the tokens of langchain-core's
+models; a module that stores langchain-core's messages."""
 
 _registered: dict[Role, str] = {}
 
 
 def register(role: Role, module: str) -> None:
-    """Name the module of a role. It is not imported yet."""
+    """Register the module of a role without importing it."""
     _registered[role] = module
 
 
 @cache
 def plugin(role: Role, part: str = "") -> ModuleType:
-    """Return the module that is registered for a role.
+    """Import and return the module that is registered for a role.
 
     Args:
-        part: the module in it, if a package is registered.
+        role: the role.
+        part: the name of a module in it, if a package is registered.
     """
     name = _registered[role]
     return import_module(f"{name}.{part}" if part else name)

@@ -1,4 +1,4 @@
-"""Reading a thread's state: from what is stored to the snapshots that users get."""
+"""Read a thread's state: make the snapshots that users get from stored rows."""
 
 from __future__ import annotations
 
@@ -40,29 +40,32 @@ from .._runtime.streaming.modes.updates import as_update
 from ..errors import CheckpointNotFoundError
 from ..types import PregelTask, RunnableConfig, StateSnapshot, StateView, TaskFailure
 
-Place = tuple[ChainReader, CheckpointRow]
-"""A stored checkpoint, and what can restore its state."""
+StoredCheckpoint = tuple[ChainReader, CheckpointRow]
+"""A stored checkpoint: the reader that can restore its state, and its row."""
 
 
-class Inner(Protocol):
+class Subgraph(Protocol):
     """A graph that a node runs."""
 
     @property
     def keeps(self) -> bool:
-        """Whether its state is kept from call to call."""
+        """True if the graph keeps its state from call to call."""
         ...
 
     def reader(self, saver: BaseCheckpointSaver, codec: Codec) -> StateReader:
-        """What reads its state; `codec` is that of the graph around it."""
+        """Return the reader of the graph's state. `codec` is the codec of the enclosing graph."""
         ...
 
 
 class StateReader:
-    """Reads threads as one graph understands them.
+    """Reads the states of threads for one graph.
 
     Args:
-        inner: the graphs that its nodes run, by node.
-        complete: adds what the state's class knows of it (defaults, types); None leaves the state as it is stored.
+        program: the graph's program.
+        saver: the saver that stores the threads.
+        codec: the codec of the graph's values.
+        inner: the subgraphs, by node.
+        complete: adds defaults and types of the state's class to a state; None shows the state as it is stored.
     """
 
     def __init__(
@@ -70,7 +73,7 @@ class StateReader:
         program: Program,
         saver: BaseCheckpointSaver,
         codec: Codec,
-        inner: Mapping[str, Inner],
+        inner: Mapping[str, Subgraph],
         *,
         complete: Callable[[Any], Any] | None = None,
     ) -> None:
@@ -83,10 +86,13 @@ class StateReader:
     async def latest(
         self, thread_id: str, ns: str, at: CheckpointId | None, *, subgraphs: bool = False
     ) -> StateSnapshot:
-        """The state at a checkpoint, or at the head; an empty snapshot for a thread with nothing stored.
+        """Return the state at a checkpoint, or at the head; an empty snapshot if nothing is stored of the thread.
 
         Args:
-            subgraphs: with the states of the graphs that pending tasks run, at any depth.
+            thread_id: the thread's id.
+            ns: the checkpoint namespace of the graph.
+            at: the id of the checkpoint; None for the head.
+            subgraphs: True to include the states of the subgraphs of pending tasks, at any depth.
 
         Raises:
             CheckpointNotFoundError: there is no such checkpoint.
@@ -102,7 +108,7 @@ class StateReader:
         return await self._snapshot((ChainReader(thread_id, ns, chain.rows), row), chain.records, children, subgraphs)
 
     async def require(self, thread_id: str, ns: str, at: CheckpointId) -> None:
-        """Raises `CheckpointNotFoundError` when there is no such checkpoint."""
+        """Raise `CheckpointNotFoundError` if there is no such checkpoint."""
         if await self._saver.read(thread_id, ns, at) is None:
             raise CheckpointNotFoundError(thread_id, at)
 
@@ -116,10 +122,11 @@ class StateReader:
         before: CheckpointId | None,
         limit: int | None,
     ) -> AsyncGenerator[StateSnapshot, None]:
-        """Snapshots, newest first."""
-        known: dict[CheckpointId, list[Place]] = {}  # the children of each that close its superstep
+        """Yield snapshots, newest first. `Graph.aget_state_history` describes the arguments."""
+        known: dict[CheckpointId, list[StoredCheckpoint]] = {}  # by parent, its children that close its superstep
         left = limit
-        # Filtered here and not by the saver: a checkpoint is told with what its child says of its tasks, shown or not.
+        # Filter here and not in the saver: the results of a checkpoint's tasks are in its child, which must be read
+        # even if the filter drops it.
         async with aclosing(walk(self._saver, thread_id, ns, before=before)) as rows:
             async for header, reader, records in rows:
                 row = reader.rows[header.checkpoint_id]
@@ -132,15 +139,15 @@ class StateReader:
                     if not children and before is not None:
                         children = await self._children_of(thread_id, ns, row.checkpoint_id)
                     left = None if left is None else left - 1
-                    place = (reader, row)
-                    if self._inner:  # where these stand is asked of storage
-                        yield await self._snapshot(place, records, children, False)
+                    stored = (reader, row)
+                    if self._inner:  # the places of subgraphs' states have to be read from storage now
+                        yield await self._snapshot(stored, records, children, False)
                     else:
-                        yield self._of(place, partial(self._shown, place, records, children))
+                        yield self._to_snapshot(stored, partial(self._decode_view, stored, records, children))
 
-    async def _children_of(self, thread_id: str, ns: str, at: CheckpointId) -> list[Place]:
-        """The checkpoints that close the superstep after this one, one for each branch from here, newest first."""
-        found: list[Place] = []
+    async def _children_of(self, thread_id: str, ns: str, at: CheckpointId) -> list[StoredCheckpoint]:
+        """Return the checkpoints that close the superstep after this one: one for each branch, newest first."""
+        found: list[StoredCheckpoint] = []
         async with aclosing(walk(self._saver, thread_id, ns)) as rows:
             async for header, reader, _ in rows:
                 if header.parent_id == at and _closes(reader.rows[header.checkpoint_id]):
@@ -150,27 +157,31 @@ class StateReader:
         return found
 
     async def _snapshot(
-        self, place: Place, records: Sequence[TaskRecord], children: Sequence[Place], subgraphs: bool
+        self,
+        stored: StoredCheckpoint,
+        records: Sequence[TaskRecord],
+        children: Sequence[StoredCheckpoint],
+        subgraphs: bool,
     ) -> StateSnapshot:
-        """One that is decoded, with where the graphs inside stand."""
-        view, planned = self._view(place, records, children)
+        """Make a decoded snapshot, with the states of subgraphs or the configs that address them."""
+        view, planned = self._view_with_tasks(stored, records, children)
         if self._inner:
             inside = [
                 structs.replace(
-                    told,
+                    shown,
                     state=await self._state_inside(
-                        place, task, whole=subgraphs and not finished and told.result is None
+                        stored, task, whole=subgraphs and not finished and shown.result is None
                     ),
                 )
                 if task.node.name in self._inner
-                else told
-                for task, told, finished in planned
+                else shown
+                for task, shown, finished in planned
             ]
             view = structs.replace(view, tasks=_sends_first(inside))
-        return self._of(place, view)
+        return self._to_snapshot(stored, view)
 
-    def _of(self, place: Place, view: StateView | Callable[[], StateView]) -> StateSnapshot:
-        reader, row = place
+    def _to_snapshot(self, stored: StoredCheckpoint, view: StateView | Callable[[], StateView]) -> StateSnapshot:
+        reader, row = stored
         thread_id, around = reader.thread_id, parents_of(row)
         before = row.parent_id
         return StateSnapshot.of(
@@ -180,18 +191,25 @@ class StateReader:
             parent_config=None if before is None else config_of(thread_id, row.ns, before, around),
         )
 
-    def _shown(self, place: Place, records: Sequence[TaskRecord], children: Sequence[Place]) -> StateView:
-        return self._view(place, records, children)[0]
+    def _decode_view(
+        self, stored: StoredCheckpoint, records: Sequence[TaskRecord], children: Sequence[StoredCheckpoint]
+    ) -> StateView:
+        return self._view_with_tasks(stored, records, children)[0]
 
-    def _view(
-        self, place: Place, records: Sequence[TaskRecord], children: Sequence[Place]
+    def _view_with_tasks(
+        self, stored: StoredCheckpoint, records: Sequence[TaskRecord], children: Sequence[StoredCheckpoint]
     ) -> tuple[StateView, list[tuple[Task, PregelTask, bool]]]:
-        """What a checkpoint says; and each task that is planned there, as it is shown, and whether it has finished.
+        """Decode a checkpoint.
 
         Args:
-            children: the checkpoints that close the superstep after it.
+            stored: the checkpoint.
+            records: the records of the tasks of the superstep after it.
+            children: the checkpoints that close this superstep.
+
+        Returns:
+            The view; and each planned task, as shown to users, with True if it has finished.
         """
-        reader, row = place
+        reader, row = stored
         program, thread_id = self._program, reader.thread_id
         state = reader.state(row.checkpoint_id)
         board = restore(program, state, row.step, self._codec, thread_id=thread_id)
@@ -203,26 +221,29 @@ class StateReader:
         planned: list[tuple[Task, PregelTask, bool]] = []
         for task in superstep.plan(program, board, scope):
             by, entry = _entry_of(task, entries)
-            # Not by the result that is shown: a task that wrote nothing shows None where one channel is the output.
+            # The shown result cannot decide this: with a single stream channel, a finished task that wrote nothing
+            # shows None.
             finished = entry is not None and entry.finished
             planned.append((task, self._task(task, by, entry, entries, children), finished))
-        # A superstep that has been closed shows all its tasks; one that is open, those that have yet to run; and one
-        # that is to be closed with the results that all of them have, all: the thread has not finished.
+        # `next` has all tasks of a closed superstep, and the unfinished tasks of an open one. If all tasks of an open
+        # superstep have finished, `next` has all of them: empty, it would say that the thread has finished, although
+        # the superstep is still to be folded.
         followed = bool(children) or row.metadata.get(FOLLOWED) == CLOSED
         closed = followed or all(finished for _, _, finished in planned)
         failed = entries.get(SUPERSTEP)
-        tasks = _sends_first([told for _, told, _ in planned])
+        tasks = _sends_first([shown for _, shown, _ in planned])
         values = board.show(program.shown)
-        if self._complete is not None and not any(task.node.hidden for task, _, _ in planned):  # else it is only begun
+        # A planned hidden start means that the input is not yet written to the state: there is nothing to complete.
+        if self._complete is not None and not any(task.node.hidden for task, _, _ in planned):
             values = self._complete(values)
         view = StateView(
             values=values,
             next=superstep.names_of([task for task, _, finished in planned if closed or not finished]),
             created_at=timestamp(state.ts),
             tasks=tasks,
-            interrupts=tuple([question for told in tasks for question in told.interrupts]),
+            interrupts=tuple([question for shown in tasks for question in shown.interrupts]),
             error=None if failed is None or failed.error is None else TaskFailure(*failed.error),
-            spent=of_text(state.spent) if followed else _spent(state, entries),
+            spent=of_text(state.spent) if followed else _spent_so_far(state, entries),
             unknown=unknown_values(program, state, self._codec),
         )
         return view, planned
@@ -233,17 +254,20 @@ class StateReader:
         by: Task,
         entry: TaskResult | None,
         entries: Mapping[TaskId, TaskResult],
-        children: Sequence[Place],
+        children: Sequence[StoredCheckpoint],
     ) -> PregelTask:
-        """A planned task, with what is recorded of it: by itself, or by a checkpoint that closed its superstep. (That
-        of another branch may know nothing of it: a new input discards what is pending, an update puts it off.)
-
-        Of a task whose failure was handled, both are shown: the failure, and what its handler gave. If the handler has
-        failed, its failure is shown: that is what ended the run.
+        """Return a planned task with its outcome: from its own record, or from a child that closed its superstep.
 
         Args:
-            by, entry: who has its outcome, and that; see `_entry_of`.
+            task: the planned task.
+            by: the task that has the outcome: the task itself, or its error handler; see `_entry_of`.
+            entry: the record of `by`; None if there is none.
+            entries: all records of the superstep.
+            children: the checkpoints that close the superstep. On another branch, a child may have no result of the
+                task: a new input discards pending tasks, and an update by hand postpones them.
         """
+        # A handled failure is shown together with the handler's result. If the handler failed, its failure is shown
+        # instead, because that failure ended the run.
         own = entries.get(task.id)
         failed = entry if entry is not None and entry.error is not None else own
         error = None if failed is None or failed.error is None else TaskFailure(*failed.error)
@@ -260,9 +284,11 @@ class StateReader:
         asked = () if entry is None else tuple(open_questions(entry, self._codec))
         return PregelTask(id=task.id, name=task.node.name, path=task.path, error=error, interrupts=asked, result=result)
 
-    async def _state_inside(self, place: Place, task: Task, *, whole: bool) -> RunnableConfig | StateSnapshot | None:
-        """Where the state of the graph stands that a task runs, or that state; None when the task has not run it."""
-        reader, row = place
+    async def _state_inside(
+        self, stored: StoredCheckpoint, task: Task, *, whole: bool
+    ) -> RunnableConfig | StateSnapshot | None:
+        """Return the config of a subgraph's state, or with `whole` the state; None if the task has not run it."""
+        reader, row = stored
         inner = self._inner[task.node.name]
         ns = namespace_of(row.ns, task, keeps=inner.keeps)
         found = await made_on(
@@ -276,11 +302,11 @@ class StateReader:
         return config_of(reader.thread_id, ns, None if is_head else at, {**parents_of(row), row.ns: row.checkpoint_id})
 
     def _decoded(self, written: Iterable[tuple[str, bytes]]) -> list[Write]:
-        """Writes, without those to keys that the graph does not have: their classes may be gone too."""
+        """Decode writes, except those to keys that the graph does not have: their classes may be gone too."""
         known = [write for write in written if not is_unknown(self._program, write[0])]
         return [(name, self._codec.decode(data, channel=name)) for name, data in known]
 
-    def _closed_writes(self, task: Task, child: Place) -> list[Write] | None:
+    def _closed_writes(self, task: Task, child: StoredCheckpoint) -> list[Write] | None:
         reader, row = child
         written = reader.result(row.checkpoint_id, task.id)
         if written is None:
@@ -290,22 +316,22 @@ class StateReader:
 
 
 def _entry_of(task: Task, entries: Mapping[TaskId, TaskResult]) -> tuple[Task, TaskResult | None]:
-    """The task's record, or that of the error handler that runs in its place; and whose it is."""
+    """Return the task and its record; or its error handler's task and record, if the handler runs in its place."""
     entry = entries.get(task.id)
     by = None if entry is None else handler_of(task, entry)
     return (task, entry) if by is None else (by, entries.get(by.id))
 
 
-def _spent(state: EncodedState, entries: Mapping[TaskId, TaskResult]) -> Amounts:
-    """What a branch has spent, with what the tasks of the superstep that is open have."""
+def _spent_so_far(state: EncodedState, entries: Mapping[TaskId, TaskResult]) -> Amounts:
+    """Return what a branch has spent, including the tasks of its open superstep and their subgraphs."""
     amounts = [state.spent, *[entry.spent for entry in entries.values()], *[each[2] for each in inside_of(entries)]]
     return total_of(map(of_text, amounts))
 
 
 def _closes(row: CheckpointRow) -> bool:
-    """Whether a checkpoint was made by the superstep that follows its parent. A fork is a copy of its parent."""
+    """Return True if a checkpoint closes the superstep after its parent. A fork is a copy of its parent instead."""
     return row.parent_id is not None and row.metadata.get("source") != "fork"
 
 
 def _sends_first(tasks: Sequence[PregelTask]) -> tuple[PregelTask, ...]:
-    return tuple(sorted(tasks, key=lambda told: told.path[0] != PUSH))
+    return tuple(sorted(tasks, key=lambda shown: shown.path[0] != PUSH))

@@ -1,4 +1,4 @@
-"""The types that a graph stores besides those that its saver's codec knows: the runtime's, and those it names."""
+"""Extend a saver's codec by the types that a graph stores: the runtime's own, and those of the graph's annotations."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from .plugins import plugin
 
 
 def codec_of(saver: BaseCheckpointSaver | bool | None, hints: Sequence[Any]) -> Codec | None:
-    """What a graph's values are stored with: its saver's codec, which knows its types besides; None without a saver."""
+    """Return the saver's codec, extended by the graph's types; None without a saver."""
     if not isinstance(saver, BaseCheckpointSaver):
         return None
     return with_runtime_types(saver.codec, hints)
 
 
 def with_runtime_types(codec: Codec, hints: Sequence[Any]) -> Codec:
-    """The codec, and the types of the runtime's own, and those that a graph's annotations name."""
-    from checkpoint_savers.stores.ops import Item, SearchItem  # of long-term memory, which few programs use
+    """Extend a codec by the runtime's own types and by the types that a graph's annotations name."""
+    from checkpoint_savers.stores.ops import Item, SearchItem  # imported here: few programs use long-term memory
 
     for kind in (Send, Command, Interrupt, Overwrite, TimeoutPolicy, NotStored):
         codec = codec.with_types(kind, tag=f"pregel_async.{kind.__name__}")
@@ -49,9 +49,10 @@ def with_runtime_types(codec: Codec, hints: Sequence[Any]) -> Codec:
 
 
 def with_hints(codec: Codec, hints: Sequence[Any]) -> Codec:
-    """The codec, and the types that annotations name; langchain's message classes, where they name one of them."""
+    """Extend a codec by the types that annotations name, and by all message classes of langchain if they name one."""
     codec = codec.with_annotations(*hints)
-    if "langchain_core.messages" in sys.modules:  # else no annotation names its classes
+    # If langchain-core is not imported, no annotation can name its classes: do not load the plugin.
+    if "langchain_core.messages" in sys.modules:
         langchain = plugin("message types")
         if langchain.names_messages(*hints):
             codec = langchain.with_messages(codec)
@@ -59,5 +60,5 @@ def with_hints(codec: Codec, hints: Sequence[Any]) -> Codec:
 
 
 def _recorded(error: Exception) -> RecordedFailureError:
-    """What can be stored of an exception: a handler may write the failure that it got."""
+    """Return the storable form of an exception, for handlers that write their `NodeError` to the state."""
     return error if isinstance(error, RecordedFailureError) else RecordedFailureError(*described(error))

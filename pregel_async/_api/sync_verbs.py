@@ -1,9 +1,9 @@
-"""The verbs without `async`: for Flask, Django and scripts, which have no event loop, and for notebooks, which run one.
+"""The sync methods of a graph, for Flask, Django and scripts without an event loop, and for notebooks, which run one.
 
-Each verb runs its async twin and waits for it, so the two are one implementation. It runs on the process's background
-loop, which the first call starts; in a worker thread of an event loop (a plain function as a node that invokes another
-graph), on that loop. See `_runtime/sync/background_portal.py`, and `_runtime/sync/blocked_loop.py` for threads that run
-a loop themselves.
+Each sync method runs the async method of the same name and waits for it, so there is one implementation. The coroutine
+runs on the process's background loop, which the first call starts. Called in a worker thread of an event loop (a node
+that is a plain function invokes another graph), the coroutine runs on that loop instead. See
+`_runtime/sync/background_portal.py`, and `_runtime/sync/blocked_loop.py` for threads that run a loop themselves.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .._checks.options import (
     StreamedParts,
     StreamOptions,
     UpdateOptions,
-    given_to,
+    checked_options,
     takes,
 )
 from .._runtime.observing.error_text import with_notes
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from .._runtime.sync.background_portal import Portal, WorkerLoop  # a program with an event loop needs no other
     from .._runtime.sync.blocked_loop import WaitingThread
 
-__all__ = ["SyncFace", "SyncStream", "open_sync"]
+__all__ = ["SyncStream", "SyncVerbs", "open_sync"]
 
 InputT = TypeVar("InputT", contravariant=True)
 OutputT = TypeVar("OutputT", covariant=True)
@@ -48,15 +48,15 @@ U = TypeVar("U")
 T_co = TypeVar("T_co", covariant=True)
 
 
-class SyncFace(Generic[InputT, OutputT]):
-    """What a graph can do for callers that do not await: the async verbs, each by its name without the `a`.
+class SyncVerbs(Generic[InputT, OutputT]):
+    """The sync methods of a graph: each async method by its name without the leading `a`.
 
-    Arguments, results and exceptions are those of the async verb. On Ctrl-C, the run is cancelled and has ended before
-    `KeyboardInterrupt` is raised. Any number of threads may call at the same time.
+    Arguments, results and exceptions are those of the async method. On Ctrl-C, the run is cancelled and has ended
+    before `KeyboardInterrupt` is raised. Any number of threads may call at the same time.
 
-    In a thread in which an event loop is running, a verb blocks that loop until it returns, and a `BlockingCallWarning`
-    says so, but in a notebook. Where the run itself needs the loop (an async node's code, for the graph that its run is
-    on), the verb raises `SyncCallError`, and nothing runs.
+    In a thread with a running event loop, a sync method blocks that loop until it returns, and warns with
+    `BlockingCallWarning`, except in a notebook. If the run itself needs the blocked loop (the code of an async node
+    calls a graph), the method raises `SyncCallError`, and nothing runs.
     """
 
     if TYPE_CHECKING:
@@ -64,7 +64,8 @@ class SyncFace(Generic[InputT, OutputT]):
         @property
         def environment(self) -> Environment: ...
 
-        # The twins, which the graph brings. That each verb hands on every argument is held by a test.
+        # `Graph` implements these. Their signatures are loose here: a test checks that each sync method passes on every
+        # argument of its async method.
         async def ainvoke(self, *args: Any, **kwargs: Any) -> Any: ...
         def astream(self, *args: Any, **kwargs: Any) -> GraphStream[Any]: ...
         async def abatch(self, *args: Any, **kwargs: Any) -> list[OutputT]: ...
@@ -88,8 +89,23 @@ class SyncFace(Generic[InputT, OutputT]):
     ) -> OutputT: ...
     @takes(InvokeOptions)
     def invoke(self, input: Any, config: Config | None = None, **options: Any) -> Any:
-        """Run to the end, or to where the run pauses, and return the output: `ainvoke`, waited for."""
-        return _wait(self.environment, self.ainvoke, input, config, **given_to("invoke", InvokeOptions, options))
+        """Run the graph until it ends or pauses, and return its output: `ainvoke` for code without an event loop.
+
+        Args:
+            input: as in `ainvoke`.
+            config: as in `ainvoke`.
+            **options: every option of `ainvoke`.
+
+        Returns:
+            As `ainvoke`, by `stream_mode` and `version`: the output, a `GraphOutput` or a list of chunks.
+
+        Raises:
+            SyncCallError: called where the run needs the event loop that the call would block.
+            Exception: as `ainvoke`.
+        """
+        return _run_verb(
+            self.environment, self.ainvoke, input, config, **checked_options("invoke", InvokeOptions, options)
+        )
 
     @overload
     def stream(
@@ -101,30 +117,70 @@ class SyncFace(Generic[InputT, OutputT]):
     ) -> SyncStream[Any]: ...
     @takes(StreamOptions)
     def stream(self, input: Any, config: Config | None = None, **options: Any) -> SyncStream[Any]:
-        """Run, and show what happens while it does: `astream`, chunk by chunk.
+        """Run the graph, and stream events of the run while it goes on: `astream` for code without an event loop.
 
-        with graph.stream(input) as chunks:
-            for chunk in chunks:
-                ...
+            with graph.stream(input) as chunks:
+                for chunk in chunks:
+                    ...
 
-        The run starts with the first chunk that is asked for. A bad config raises here, all else while reading.
+        Args:
+            input: as in `astream`.
+            config: as in `astream`.
+            **options: every option of `astream`. A table there shows the shape of the chunks.
+
+        Returns:
+            An iterator of chunks, to be used as a context manager too. The run starts with the first read.
+
+        Raises:
+            SyncCallError: called where the run needs the event loop that a read would block.
+            ConfigError: the config or an option is wrong.
+            InvalidCursorError: `after` is no cursor.
+
+        Reading raises what `astream` raises while reading.
         """
         from .._runtime.sync.background_portal import check_thread
 
         check_thread("stream()", _ASTREAM)
-        source: GraphStream[Any] = self.astream(input, config, **given_to("stream", StreamOptions, options))
+        source: GraphStream[Any] = self.astream(input, config, **checked_options("stream", StreamOptions, options))
         return SyncStream(source, "stream()", _ASTREAM, self.environment)
 
     @takes(BatchOptions)
     def batch(
         self, inputs: Sequence[InputT], config: Config | Sequence[Config] | None = None, **options: Unpack[BatchOptions]
     ) -> list[OutputT]:
-        """Run once per input, concurrently: `abatch`, waited for."""
-        return _wait(self.environment, self.abatch, inputs, config, **given_to("batch", BatchOptions, options))
+        """Run the graph once per input, concurrently: `abatch` for code without an event loop.
+
+        Args:
+            inputs: as in `abatch`.
+            config: as in `abatch`.
+            **options: every option of `abatch`.
+
+        Returns:
+            The outputs, in the order of the inputs.
+
+        Raises:
+            SyncCallError: called where the runs need the event loop that the call would block.
+            Exception: as `abatch`.
+        """
+        return _run_verb(
+            self.environment, self.abatch, inputs, config, **checked_options("batch", BatchOptions, options)
+        )
 
     def get_state(self, config: Config, *, subgraphs: bool = False) -> StateSnapshot:
-        """The state of a thread: `aget_state`, waited for."""
-        return _wait(self.environment, self.aget_state, config, subgraphs=subgraphs)
+        """Read the state of a thread: `aget_state` for code without an event loop.
+
+        Args:
+            config: as in `aget_state`.
+            subgraphs: as in `aget_state`.
+
+        Returns:
+            The snapshot.
+
+        Raises:
+            SyncCallError: called on the event loop of a run.
+            PregelError: as `aget_state`.
+        """
+        return _run_verb(self.environment, self.aget_state, config, subgraphs=subgraphs)
 
     def get_state_history(
         self,
@@ -134,7 +190,21 @@ class SyncFace(Generic[InputT, OutputT]):
         before: Config | None = None,
         limit: int | None = None,
     ) -> SyncStream[StateSnapshot]:
-        """All states of a thread, newest first: `aget_state_history`, read as they are asked for."""
+        """Read the states of a thread, newest first: `aget_state_history` for code without an event loop.
+
+        Args:
+            config: as in `aget_state_history`.
+            filter: as in `aget_state_history`.
+            before: as in `aget_state_history`.
+            limit: the greatest number of snapshots to yield; None for no limit.
+
+        Returns:
+            An iterator of snapshots, which reads storage as it advances. Use it as a context manager, or close it.
+
+        Raises:
+            SyncCallError: called on the event loop of a run.
+            PregelError: while reading, as `aget_state_history`.
+        """
         from .._runtime.sync.background_portal import check_thread
 
         check_thread("get_state_history()", _AHISTORY)
@@ -151,53 +221,92 @@ class SyncFace(Generic[InputT, OutputT]):
         task_id: str | None = None,
         **options: Unpack[UpdateOptions],
     ) -> RunnableConfig:
-        """Write to a thread's state: `aupdate_state`, waited for."""
-        given_to("update_state", UpdateOptions, options)
-        return _wait(self.environment, self.aupdate_state, config, values, as_node, task_id, **options)
+        """Change a thread's state as if a node had returned `values`: `aupdate_state` for code without an event loop.
+
+        Args:
+            config: as in `aupdate_state`.
+            values: as in `aupdate_state`.
+            as_node: as in `aupdate_state`.
+            task_id: as in `aupdate_state`.
+            **options: `on_conflict`, as in `aupdate_state`.
+
+        Returns:
+            The config of the checkpoint that the update made.
+
+        Raises:
+            SyncCallError: called on the event loop of a run.
+            Exception: as `aupdate_state`.
+        """
+        checked_options("update_state", UpdateOptions, options)
+        return _run_verb(self.environment, self.aupdate_state, config, values, as_node, task_id, **options)
 
     @takes(UpdateOptions)
     def bulk_update_state(
         self, config: Config, supersteps: Sequence[Sequence[StateUpdate]], **options: Unpack[UpdateOptions]
     ) -> RunnableConfig:
-        """Write several supersteps to a thread's state: `abulk_update_state`, waited for."""
-        given_to("bulk_update_state", UpdateOptions, options)
-        return _wait(self.environment, self.abulk_update_state, config, supersteps, **options)
+        """Apply several updates in one transaction: `abulk_update_state` for code without an event loop.
+
+        Args:
+            config: as in `abulk_update_state`.
+            supersteps: as in `abulk_update_state`.
+            **options: `on_conflict`, as in `abulk_update_state`.
+
+        Returns:
+            The config of the last checkpoint that the updates made.
+
+        Raises:
+            SyncCallError: called on the event loop of a run.
+            Exception: as `abulk_update_state`.
+        """
+        checked_options("bulk_update_state", UpdateOptions, options)
+        return _run_verb(self.environment, self.abulk_update_state, config, supersteps, **options)
 
     def clear_cache(self, nodes: Sequence[str] | None = None) -> None:
-        """Forget kept results of nodes: `aclear_cache`, waited for."""
-        return _wait(self.environment, self.aclear_cache, nodes)
+        """Remove the cached results of nodes: `aclear_cache` for code without an event loop.
+
+        Args:
+            nodes: names of nodes of this graph; None for all of them.
+
+        Raises:
+            SyncCallError: called on the event loop of a run.
+            ConfigError: the graph was compiled without a cache, or has no such node.
+            StorageError: the cache failed.
+        """
+        return _run_verb(self.environment, self.aclear_cache, nodes)
 
 
 _ASTREAM = "async with graph.astream(...) as chunks"
 _AHISTORY = "async for snapshot in graph.aget_state_history(...)"
 
 
-def _wait(environment: Environment, twin: Callable[..., Coroutine[Any, Any, T]], *args: Any, **kwargs: Any) -> T:
-    """Run a graph's async verb where the calling thread's coroutines run, and wait for it."""
-    return wait_for_twin("graph", environment, twin, *args, **kwargs)
+def _run_verb(environment: Environment, verb: Callable[..., Coroutine[Any, Any, T]], *args: Any, **kwargs: Any) -> T:
+    """Run an async method of a graph where the calling thread's coroutines run, and wait for it."""
+    return run_blocking("graph", environment, verb, *args, **kwargs)
 
 
-def wait_for_twin(
-    whose: str, environment: Environment, twin: Callable[..., Coroutine[Any, Any, T]], *args: Any, **kwargs: Any
+def run_blocking(
+    owner: str, environment: Environment, verb: Callable[..., Coroutine[Any, Any, T]], *args: Any, **kwargs: Any
 ) -> T:
-    """Run an async verb where the calling thread's coroutines run, and wait for it.
+    """Run an async method where the calling thread's coroutines run, and wait for it.
 
     Args:
-        whose: the object that has the verb, as a reader of an error would write it.
+        owner: the expression of the object that has the method, for error messages: "graph".
+        environment: the environment of the object, whose clock measures how long the call blocks an event loop.
+        verb: the async method. Its name without the leading `a` is the name of the sync method.
     """
-    name = twin.__name__
+    name = verb.__name__
     from .._runtime.sync.background_portal import here
     from .._runtime.sync.blocked_loop import blocked_loop, watched
 
-    called, instead = f"{name[1:]}()", f"await {whose}.{name}(...)"
+    called, instead = f"{name[1:]}()", f"await {owner}.{name}(...)"
     where = here(called, instead)
     blocked = blocked_loop(called, instead, loop=watched(environment))
     with in_order_of(CURRENT.get()):
-        return where.call(partial(twin, *args, **kwargs), blocked=blocked)
+        return where.call(partial(verb, *args, **kwargs), blocked=blocked)
 
 
-class Source(Protocol[T_co]):
-    """What is read: a `GraphStream` or an async generator."""
+class AsyncSource(Protocol[T_co]):
+    """The async stream that a `SyncStream` reads: a `GraphStream` or an async generator."""
 
     def __anext__(self) -> Coroutine[Any, Any, T_co]: ...
 
@@ -205,22 +314,19 @@ class Source(Protocol[T_co]):
 
 
 class SyncStream(Iterator[T]):
-    """What an async stream gives, for a plain thread to read: an iterator, best used as a context manager too.
+    """A sync iterator over an async stream, best used as a context manager.
 
-    Nothing runs before the first chunk is asked for, and a slow reader slows the run. When the run fails, its exception
-    follows the last chunk. `close()`, the end of `with`, or Ctrl-C while reading end the run, which has ended and
-    cleaned up before control returns. A stream that is only dropped is cancelled too, but ends a little later, and
-    warns.
+    Nothing runs before the first read, and a slow reader slows the run. When the run fails, its exception follows the
+    last chunk. `close()`, the end of `with`, and Ctrl-C while reading cancel the run, which has ended and cleaned up
+    before control returns. If the stream is dropped without being closed, its run is cancelled a little later, with a
+    `ResourceWarning`.
 
     Any thread may read, one at a time. The run's context variables are those of the first read.
-
-    Attributes:
-        cursor, status: of a graph's stream: as those of `GraphStream`. None for other streams.
     """
 
-    def __init__(self, source: Source[T], called: str, instead: str, environment: Environment) -> None:
-        self._source: Source[T] | None = source
-        self._home: Portal | WorkerLoop | None = None
+    def __init__(self, source: AsyncSource[T], called: str, instead: str, environment: Environment) -> None:
+        self._source: AsyncSource[T] | None = source
+        self._portal: Portal | WorkerLoop | None = None
         self._called = called
         self._instead = instead
         self._environment = environment
@@ -229,10 +335,12 @@ class SyncStream(Iterator[T]):
 
     @property
     def cursor(self) -> str | None:
+        """The cursor of the last chunk that was read, as `GraphStream.cursor`; None for other streams."""
         return None if self._stream is None else self._stream.cursor
 
     @property
     def status(self) -> RunStatus | None:
+        """How the run has ended, as `GraphStream.status`; None while it goes on, and for other streams."""
         return None if self._stream is None else self._stream.status
 
     def __iter__(self) -> Self:
@@ -243,27 +351,28 @@ class SyncStream(Iterator[T]):
         if source is None:
             raise StopIteration
         try:
-            home, blocked = self._at()
+            home, blocked = self._resolve_loop()
             return home.call(source.__anext__, blocked=blocked)
         except StopAsyncIteration:
             self._source = None
         except Exception:
             raise
-        except BaseException as error:  # cancelled, or Ctrl-C: perhaps before the read that would have ended the run
+        except BaseException as error:
+            # Cancelled, or Ctrl-C: `__anext__` may not have begun, and only that would have cancelled the run.
             self.__exit__(type(error), error, None)
             raise
         raise StopIteration
 
     def close(self) -> None:
-        """Cancel the run if it still goes on, and wait until it has ended. Chunks left unread are dropped.
+        """Cancel the run if it still goes on, and wait until it has ended. Unread chunks are dropped.
 
         Raises:
-            Exception: the run's failure, if it failed and nobody has been told.
+            Exception: the run's failure, if it failed and no read has raised it.
         """
         source = self._source
         if source is None:
             return
-        at = None if self._home is None else self._at(closes=True)
+        at = None if self._portal is None else self._resolve_loop(closes=True)
         self._source = None
         if at is not None:
             home, blocked = at
@@ -287,26 +396,27 @@ class SyncStream(Iterator[T]):
         if isinstance(source, GraphStream):
             source.drop("Use 'with graph.stream(...) as chunks', or call close().")
 
-    def _at(self, *, closes: bool = False) -> tuple[Portal | WorkerLoop, WaitingThread]:
-        """Return where the source lives, which the first read decides, and the loop that this read blocks, if any.
+    def _resolve_loop(self, *, closes: bool = False) -> tuple[Portal | WorkerLoop, WaitingThread]:
+        """Return the portal that runs the source, which the first read decides, and the loop that this read blocks.
 
-        Of one stream, the first read that blocks a loop warns of it. A close does not: where warnings are errors, the
-        run would go on.
+        The first read of a stream that blocks a loop warns. A close does not warn: where warnings are errors, the
+        warning would be raised in place of closing, and the run would go on.
         """
         from .._runtime.sync.background_portal import ELSEWHERE, WorkerLoop, here
         from .._runtime.sync.blocked_loop import BlockedLoop, blocked_loop, watched
 
-        now, home = here(self._called, self._instead), self._home
-        # Nodes that are at work already were not seen to begin: then a blocked loop is not watched.
+        now, home = here(self._called, self._instead), self._portal
+        # Watch a blocked loop only if the first read blocks one: a later read cannot know when the nodes that are
+        # already running have begun.
         loop = watched(self._environment) if home is None else BlockedLoop
         blocked = blocked_loop(self._called, self._instead, loop=loop, warns=not closes and self._blocked is None)
         if blocked.blocks:
             blocked = self._blocked = self._blocked or blocked
         if home is None:
-            self._home = home = now
-            attempt = CURRENT.get()
-            if attempt is not None and self._source is not None:
-                attempt.fence.keep(self._source)
+            self._portal = home = now
+            running = CURRENT.get()
+            if running is not None and self._source is not None:
+                running.fence.keep(self._source)
         elif isinstance(home, WorkerLoop):
             if not isinstance(now, WorkerLoop):
                 raise RuntimeError(ELSEWHERE)
@@ -314,30 +424,30 @@ class SyncStream(Iterator[T]):
         return home, blocked
 
 
-class open_sync(Generic[T]):  # noqa: N801  # a verb, which is entered
-    """Open a saver without an event loop.
+class open_sync(Generic[T]):  # noqa: N801  # reads as a verb: `with open_sync(...)`
+    """Open a saver without an event loop, as a context manager.
 
         with open_sync(SqliteSaver.from_conn_string("runs.db")) as saver:
             graph = builder.compile(saver)
             graph.invoke(...)
 
-    An open saver serves all threads and event loops. A program that has no block to put around its life (a web
-    application, the interactive prompt) enters it once: `saver = open_sync(...).__enter__()`. What is stored is safe
-    however the process ends; to close in order, keep an `ExitStack` that is closed at exit. A program that forks opens
-    its saver in each child.
+    An open saver serves all threads and event loops. A program without an enclosing block (a web application, the
+    interactive prompt) enters once: `saver = open_sync(...).__enter__()`. Stored data is safe however the process ends;
+    to close the saver in order, keep an `ExitStack` that is closed at exit. A program that forks opens its saver in
+    each child.
+
+    In a thread with a running event loop, entering and leaving block that loop, as the sync methods of a graph do.
 
     Args:
-        manager: a saver, or any other async context manager whose two ends need not run in the same task. It suppresses
-            no exception.
-
-    Where an event loop is running, both ends block it, as the verbs of a graph do.
+        manager: a saver, or any other async context manager whose `__aenter__` and `__aexit__` may run in different
+            tasks. Whether `__aexit__` suppresses an exception is ignored: none is suppressed.
 
     Raises:
-        SyncCallError: entered or left in the code of a node, on the event loop of its run.
+        SyncCallError: entered or left by the code of a node, on the event loop of its run.
     """
 
-    # A class and no generator: one that is never left would be closed by the interpreter at its end, and wait there
-    # for a loop that runs no more.
+    # A class instead of a generator: if the `with` block is never left, the interpreter would close a suspended
+    # generator at shutdown, and the generator would wait there for an event loop that no longer runs.
 
     def __init__(self, manager: AbstractAsyncContextManager[T]) -> None:
         self._manager = manager

@@ -1,4 +1,4 @@
-"""Reading and updating threads: which graph's state a config addresses, and what reads or edits it."""
+"""Read and update threads: find the graph whose state a config addresses, and call the reader or editor for it."""
 
 from __future__ import annotations
 
@@ -25,16 +25,20 @@ from .._runtime.tasks.run_options import RunOptions
 from ..errors import ConfigError, InvalidUpdateError, SubgraphNotFoundError
 from ..types import Config, RunnableConfig, StateSnapshot, StateUpdate
 from .definition import Definition
-from .editing import checked, edit, edit_inside
+from .editing import check_updates, edit, edit_subgraph
 from .state import StateReader
 
 
-class _Place(msgspec.Struct, frozen=True):
-    """What a config addresses.
+class _StateAddress(msgspec.Struct, frozen=True):
+    """The state that a config addresses.
 
     Attributes:
-        graph: the owner of the state: the called graph, or one inside it.
-        saver, codec: what it is stored in and with.
+        graph: the graph that owns the state: the called graph, or a subgraph at any depth.
+        saver: the saver that stores the state.
+        codec: the codec of the state's values.
+        thread_id: the thread's id.
+        ns: the checkpoint namespace of the graph.
+        at: the id of the checkpoint; None for the head.
     """
 
     graph: Definition
@@ -45,8 +49,8 @@ class _Place(msgspec.Struct, frozen=True):
     at: CheckpointId | None
 
 
-def _find(graph: Definition, config: Config) -> _Place:
-    """Find what a config addresses. Raises `ConfigError`, `SubgraphNotFoundError`."""
+def _resolve(graph: Definition, config: Config) -> _StateAddress:
+    """Find the state that a config addresses. Raises `ConfigError`, `SubgraphNotFoundError`."""
     saver, codec = graph.saver, graph.codec
     if saver is None or codec is None:
         raise ConfigError("the graph has no checkpointer, so nothing is stored: compile it with one")
@@ -54,10 +58,10 @@ def _find(graph: Definition, config: Config) -> _Place:
     if thread_id is None:
         raise ConfigError("the config has no thread_id: pass {'configurable': {'thread_id': ...}}, or the thread's id")
     for part in ns.split("|") if ns else ():
-        if part.isdigit():  # the how-manieth graph that one task ran
+        if part.isdigit():  # a counter: the task ran several graphs
             continue
         name = part.partition(":")[0]
-        inner = graph.inside.stored.get(name)
+        inner = graph.subgraph_index.stored.get(name)
         if inner is None:
             raise SubgraphNotFoundError(
                 f"checkpoint_ns {ns!r} names node {name!r}, and graph {graph.name!r} has no node of that name that "
@@ -65,14 +69,14 @@ def _find(graph: Definition, config: Config) -> _Place:
             )
         graph = inner._definition
         codec = graph.codecs.nested(codec)
-    return _Place(graph, saver, codec, thread_id, ns, at)
+    return _StateAddress(graph, saver, codec, thread_id, ns, at)
 
 
 async def latest(graph: Definition, config: Config, *, subgraphs: bool) -> StateSnapshot:
     """See `Graph.aget_state`."""
-    place = _find(graph, config)
-    return await _reader(place.graph, place.saver, place.codec).latest(
-        place.thread_id, place.ns, place.at, subgraphs=subgraphs
+    target = _resolve(graph, config)
+    return await _reader(target.graph, target.saver, target.codec).latest(
+        target.thread_id, target.ns, target.at, subgraphs=subgraphs
     )
 
 
@@ -80,25 +84,25 @@ async def history(
     graph: Definition, config: Config, *, filter: Mapping[str, Any] | None, before: Config | None, limit: int | None
 ) -> AsyncIterator[StateSnapshot]:
     """See `Graph.aget_state_history`."""
-    place = _find(graph, config)
-    reader = _reader(place.graph, place.saver, place.codec)
+    target = _resolve(graph, config)
+    reader = _reader(target.graph, target.saver, target.codec)
     bound = None if before is None else address(before)[2]
-    for named in (place.at, bound):
+    for named in (target.at, bound):
         if named is not None:
-            await reader.require(place.thread_id, place.ns, named)
-    snapshots = reader.history(place.thread_id, place.ns, place.at, filter=filter, before=bound, limit=limit)
+            await reader.require(target.thread_id, target.ns, named)
+    snapshots = reader.history(target.thread_id, target.ns, target.at, filter=filter, before=bound, limit=limit)
     async with aclosing(snapshots):
         async for snapshot in snapshots:
             yield snapshot
 
 
 def _reader(graph: Definition, saver: BaseCheckpointSaver, codec: Codec) -> StateReader:
-    inner = {name: _Inner(found._definition) for name, found in graph.inside.stored.items()}
+    inner = {name: _DefinedSubgraph(found._definition) for name, found in graph.subgraph_index.stored.items()}
     return StateReader(graph.program, saver, codec, inner, complete=graph.complete_state)
 
 
-class _Inner:
-    """A graph inside another, as `StateReader` asks for it."""
+class _DefinedSubgraph:
+    """The `Subgraph` of a definition, for `StateReader`."""
 
     def __init__(self, graph: Definition) -> None:
         self._graph = graph
@@ -112,10 +116,10 @@ async def update(
     root: Definition, config: Config, supersteps: Sequence[Sequence[StateUpdate]], given: UpdateOptions
 ) -> RunnableConfig:
     """See `Graph.abulk_update_state`."""
-    updates = checked(supersteps)
+    updates = check_updates(supersteps)
     on_conflict = check_on_conflict(given)
-    place = _find(root, config)
-    graph, thread_id, ns, at = place.graph, place.thread_id, place.ns, place.at
+    target = _resolve(root, config)
+    graph, thread_id, ns, at = target.graph, target.thread_id, target.ns, target.at
     merged = merge_configs(root.config, config)
     settings = settings_of(without_address(merged), RunOptions(), stored=False, nested=True)
     run_id = settings.run_id or root.environment.new_id()
@@ -125,14 +129,14 @@ async def update(
     async def write(saver: BaseCheckpointSaver) -> RunnableConfig:
         async with await ThreadLease.acquire(saver, root.environment, thread_id, on_conflict) as lease:
             lease.metadata = settings.thread_metadata
-            thread = await NamespaceWriter.open(lease, place.codec, graph.program, ns=ns, at=at, metadata=metadata)
+            thread = await NamespaceWriter.open(lease, target.codec, graph.program, ns=ns, at=at, metadata=metadata)
             if ns:
                 if thread.board is None:
                     raise InvalidUpdateError(f"nothing is stored in namespace {ns!r} of thread {thread_id!r} to update")
-                assert root.codec is not None  # what `_find` has asked
+                assert root.codec is not None  # checked by `_resolve`
                 outer = await NamespaceWriter.open(lease, root.codec, root.program, metadata=metadata)
                 is_past = at is not None and at != lease.tips.get(ns)
-                await edit_inside(
+                await edit_subgraph(
                     thread, outer, updates, run_id, merged, options, limit=settings.limit, is_past=is_past
                 )
             else:
@@ -140,7 +144,7 @@ async def update(
         return config_of(thread_id, ns, thread.tip, thread.parents)
 
     if not root.options.observers:
-        return await write(place.saver)
+        return await write(target.saver)
     started = UpdateStarted(
         run_id=run_id,
         thread_id=thread_id,
@@ -150,4 +154,4 @@ async def update(
         updates=sum(len(superstep) for superstep in updates),
     )
     observed = ObservedUpdate(Observers(root.options.observers, root.environment), started)
-    return await observed.over(lambda: write(measured(place.saver, observed, waits=on_conflict == "wait")))
+    return await observed.over(lambda: write(measured(target.saver, observed, waits=on_conflict == "wait")))

@@ -1,4 +1,4 @@
-"""What a class says of its fields: which classes have any, and their annotations with type parameters filled in."""
+"""Read the annotations of classes with fields: TypedDicts, dataclasses, Structs, pydantic models, also generic ones."""
 
 from __future__ import annotations
 
@@ -25,13 +25,12 @@ import msgspec
 from .._core.fits import is_typed_dict
 from ..errors import GraphValidationError
 
-# ReadOnly is in typing from Python 3.13 on, and in typing_extensions before, which need not be installed.
-_SAYS_NOTHING_OF_THE_VALUE = ("Required", "NotRequired", "ReadOnly")
+# By name: typing has ReadOnly from Python 3.13 on, and before that typing_extensions, which need not be installed.
+_KEY_QUALIFIERS = ("Required", "NotRequired", "ReadOnly")
 
 
 def has_fields(kind: Any) -> bool:
-    """Whether it is a TypedDict, a dataclass, a msgspec.Struct or a pydantic model, or one of these with its type
-    parameters (`Page[int]`)."""
+    """Return True for a TypedDict, dataclass, Struct or pydantic model, also with type arguments (`Page[int]`)."""
     cls = class_of(kind)
     return (
         is_typed_dict(cls)
@@ -42,12 +41,12 @@ def has_fields(kind: Any) -> bool:
 
 
 def is_model(cls: Any) -> bool:
-    """Whether it is a pydantic model."""
+    """Return True for a pydantic model."""
     return isinstance(cls, type) and hasattr(cls, "model_fields") and hasattr(cls, "model_validate")
 
 
 def is_type(kind: Any) -> bool:
-    """Whether it can stand in an annotation: a class, or what `typing` makes of classes. None is not asked for here."""
+    """Return True for a class, a generic, a union, an alias or another type of `typing`; False for None."""
     return (
         (isinstance(kind, type) and kind is not NoneType)
         or get_origin(kind) is not None
@@ -58,16 +57,16 @@ def is_type(kind: Any) -> bool:
 
 
 def looks_undecorated(kind: Any) -> bool:
-    """Whether a class annotates fields and nothing makes them fields: a decorator or a base was forgotten."""
+    """Return True if a class has annotations but no fields, so that a decorator or a base was probably forgotten."""
     if not isinstance(kind, type) or get_origin(kind) is not None or has_fields(kind):
         return False
     if issubclass(kind, (tuple, Enum)):
         return False
-    return any(not _is_of_the_class(hint) for hint in inspect.get_annotations(kind).values())
+    return any(not _is_class_variable(hint) for hint in inspect.get_annotations(kind).values())
 
 
-def _is_of_the_class(hint: object) -> bool:
-    """Whether an annotation, a postponed one too, says ClassVar."""
+def _is_class_variable(hint: object) -> bool:
+    """Return True if an annotation, also a postponed one, is a ClassVar."""
     class_variable: object = ClassVar
     if isinstance(hint, str):
         return hint.partition("[")[0].rpartition(".")[2] == "ClassVar"
@@ -75,36 +74,37 @@ def _is_of_the_class(hint: object) -> bool:
 
 
 def class_of(kind: Any) -> Any:
-    """The class behind `Page[int]`; anything else is itself."""
+    """Return the class of a generic with arguments (`Page` of `Page[int]`); anything else unchanged."""
     origin = get_origin(kind)
     return origin if isinstance(origin, type) else kind
 
 
-def aliased(kind: Any) -> Any:
-    """What a `type X = ...` stands for."""
+def resolve_alias(kind: Any) -> Any:
+    """Return the type that a `type X = ...` alias stands for. Raises `GraphValidationError` if it does not resolve."""
     try:
         while is_alias(kind):
             kind = kind.__value__
-    except NameError as error:  # evaluated here for the first time
+    except NameError as error:  # Python evaluates the value of an alias only here, at its first use
         raise GraphValidationError(f"{kind!r} cannot be resolved ({error})") from error
     return kind
 
 
 def is_alias(kind: Any) -> bool:
-    """Return True for what a `type X = ...` makes. Its value may name it again."""
+    """Return True for an alias made by `type X = ...`. Its value may contain the alias itself."""
     return type(kind).__name__ == "TypeAliasType"  # typing has it from Python 3.12 on, typing_extensions before
 
 
-def value_of(hint: Any) -> Any:
-    """An annotation without what says something of its key: `Required[T]` is T."""
-    while getattr(get_origin(hint), "_name", None) in _SAYS_NOTHING_OF_THE_VALUE:
+def without_qualifiers(hint: Any) -> Any:
+    """Return an annotation without the qualifiers of its key: `T` for `Required[T]`."""
+    while getattr(get_origin(hint), "_name", None) in _KEY_QUALIFIERS:
         hint = get_args(hint)[0]
     return hint
 
 
 def is_required(kind: Any, name: str, hint: Any) -> bool:
-    """Whether a TypedDict's objects must have a key."""
-    # The annotations go first: those of a module that postpones them were not looked at when the class was made.
+    """Return True if a TypedDict requires a key."""
+    # Look at the annotation before `__required_keys__`: with postponed annotations, `__required_keys__` was computed
+    # when the class was made, without evaluating `Required` and `NotRequired`.
     while (origin := get_origin(hint)) is not None:
         if origin in (Required, NotRequired):
             return origin is Required
@@ -115,21 +115,21 @@ def is_required(kind: Any, name: str, hint: Any) -> bool:
 
 
 def named(hint: Any) -> str:
-    """Return an annotation as messages have it."""
+    """Return an annotation as text, for error messages."""
     if isinstance(hint, type) and get_origin(hint) is None:
         return hint.__qualname__
     return str(hint).replace("typing.", "")
 
 
 def fields_of(kind: Any) -> dict[str, Any]:
-    """The names and annotations of what counts as fields; the arguments of `Page[int]` are filled in.
+    """Return the annotations of a class's fields by name, with type arguments substituted for type parameters.
 
     Raises:
         GraphValidationError: an annotation cannot be resolved.
     """
     cls = class_of(kind)
     try:
-        hints = _filled(kind)
+        hints = _resolved_hints(kind)
     except NameError as error:
         raise GraphValidationError(
             f"an annotation of {cls.__qualname__} cannot be resolved ({error}). "
@@ -146,9 +146,12 @@ def fields_of(kind: Any) -> dict[str, Any]:
     return {name: hints[name] for name in names if name in hints}
 
 
-def _filled(kind: Any) -> dict[str, Any]:
-    """All annotations of a class. Its own type parameters become the arguments that it is given, and those of a base
-    the arguments that it gives to that base; what nobody has given stays."""
+def _resolved_hints(kind: Any) -> dict[str, Any]:
+    """Return all annotations of a class, with type arguments substituted.
+
+    Type parameters of the class become its arguments, and those of a base become the arguments that the class passes to
+    the base. Type parameters without an argument stay.
+    """
     cls = class_of(kind)
     hints = get_type_hints(cls, include_extras=True)
     arguments = _arguments(kind)
@@ -156,20 +159,20 @@ def _filled(kind: Any) -> dict[str, Any]:
     for base in reversed(vars(cls).get("__orig_bases__", cls.__bases__)):
         if has_fields(base):
             plain = get_type_hints(class_of(base), include_extras=True)
-            # What does not equal it is declared anew by the class.
-            inherited |= {name: hint for name, hint in _filled(base).items() if hints.get(name) == plain[name]}
-    return {name: _substituted(inherited.get(name, hint), arguments) for name, hint in hints.items()}
+            # A hint that differs from the base's plain one is a redeclaration, which wins over the base.
+            inherited |= {name: hint for name, hint in _resolved_hints(base).items() if hints.get(name) == plain[name]}
+    return {name: _substitute(inherited.get(name, hint), arguments) for name, hint in hints.items()}
 
 
 def _arguments(kind: Any) -> dict[Any, Any]:
-    """A class's type parameters -> what they stand for in `Page[int]`."""
+    """Return the arguments of a generic by type parameter: `{T: int}` for `Page[int]`."""
     made: Mapping[str, Any] | None = vars(kind).get("__pydantic_generic_metadata__") if is_model(kind) else None
-    if made is not None and made["origin"] is not None:  # of a model it is a class of its own
+    if made is not None and made["origin"] is not None:  # pydantic makes a new class for `Model[int]`
         return dict(zip(made["origin"].__pydantic_generic_metadata__["parameters"], made["args"], strict=False))
     return dict(zip(getattr(class_of(kind), "__parameters__", ()), get_args(kind), strict=False))
 
 
-def _substituted(hint: Any, arguments: Mapping[Any, Any]) -> Any:
+def _substitute(hint: Any, arguments: Mapping[Any, Any]) -> Any:
     generic: Any = hint
     if isinstance(hint, TypeVar):
         return arguments.get(hint, hint)

@@ -1,4 +1,4 @@
-"""Configs: what a caller says about one call, checked before anything runs."""
+"""Check and merge configs, the settings of one call, before anything runs."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _ADDRESS = frozenset(("thread_id", "checkpoint_id", "checkpoint_ns", "checkpoint
 
 
 def merge_configs(*configs: Config | None) -> RunnableConfig:
-    """One config of several: later ones win; `configurable` and `metadata` are merged by key, `tags` are joined.
+    """Merge configs: later ones override earlier ones; `configurable` and `metadata` are merged by key, `tags` joined.
 
     Raises:
-        ConfigError: a key that is not known, a known key in the wrong place, or a value of the wrong type.
+        ConfigError: a key is unknown or in the wrong place, or a value has the wrong type.
     """
     merged: dict[str, Any] = {}
     for config in configs:
@@ -71,7 +71,7 @@ def _checked(given: Config) -> Mapping[str, Any]:
     return {key: value for key, value in config.items() if value is not None or key == "max_concurrency"}
 
 
-def _count(config: Mapping[str, Any], key: str) -> int | None:
+def _positive_int(config: Mapping[str, Any], key: str) -> int | None:
     value = config.get(key)
     if value is None:
         return None
@@ -80,7 +80,7 @@ def _count(config: Mapping[str, Any], key: str) -> int | None:
     return value
 
 
-def _text(value: str, what: str) -> None:
+def _check_text(value: str, what: str) -> None:
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -92,26 +92,25 @@ def _text(value: str, what: str) -> None:
 def check_thread_id(given: object) -> str:
     """Return a thread's id as text.
 
-    `str()` makes text of everything: a dict would be a thread of the name `"{'user': 1}"`, and every flag one of two
-    threads that all callers share.
-
     Args:
-        given: text, a whole number or a UUID.
+        given: a string, an int or a UUID.
 
     Raises:
-        ConfigError: it is something else, or empty, or text that cannot be stored.
+        ConfigError: the id has another type, is empty, or is text that cannot be stored.
     """
+    # `str()` would accept anything: a dict would become the thread "{'user': 1}", and booleans the two threads "True"
+    # and "False", which all callers would share.
     if isinstance(given, bool) or not isinstance(given, (str, int, UUID)):
         raise ConfigError(f"thread_id is text, a whole number or a UUID, and not a {type(given).__name__}")
     thread_id = str(given)
     if not thread_id:
         raise ConfigError("thread_id is empty")
-    _text(thread_id, "thread_id")
+    _check_text(thread_id, "thread_id")
     return thread_id
 
 
 def address_of(config: Mapping[str, Any]) -> tuple[str | None, str, CheckpointId | None]:
-    """Thread, namespace and checkpoint that a merged config names."""
+    """Return the thread id, namespace and checkpoint id that a merged config names."""
     configurable = config.get("configurable", {})
     thread_id = configurable.get("thread_id")
     if thread_id is not None:
@@ -119,58 +118,61 @@ def address_of(config: Mapping[str, Any]) -> tuple[str | None, str, CheckpointId
     ns, checkpoint_id = configurable.get("checkpoint_ns", ""), configurable.get("checkpoint_id")
     if not isinstance(ns, str) or not (checkpoint_id is None or isinstance(checkpoint_id, str)):
         raise ConfigError("checkpoint_ns and checkpoint_id are strings")
-    _text(ns, "checkpoint_ns")
-    _text(checkpoint_id or "", "checkpoint_id")
+    _check_text(ns, "checkpoint_ns")
+    _check_text(checkpoint_id or "", "checkpoint_id")
     return thread_id, ns, None if checkpoint_id is None else CheckpointId(checkpoint_id)
 
 
 def without_address(config: RunnableConfig) -> RunnableConfig:
-    """A config that names no thread and no checkpoint."""
+    """Return a config without the keys that name thread, namespace and checkpoint."""
     kept = {key: value for key, value in config.get("configurable", {}).items() if key not in _ADDRESS}
     return cast("RunnableConfig", {**config, "configurable": kept})
 
 
 def is_elsewhere(config: RunnableConfig, here: RunnableConfig) -> bool:
-    """Whether a config addresses something that is not where the node stands whose config is `here`."""
+    """Return True if a config addresses another thread or checkpoint than `here`, the config of a running node."""
     at, where = config.get("configurable", {}), here.get("configurable", {})
     return any(key in at and at[key] != where.get(key) for key in _ADDRESS) or (
         "thread_id" in at and "checkpoint_ns" not in at
     )
 
 
-def _journey(
+def _read_checkpoint_map(
     config: Mapping[str, Any], ns: str, at: CheckpointId | None
 ) -> tuple[CheckpointId, dict[str, CheckpointId]]:
-    """The root's checkpoint, and those of the graphs inside, that the config of a subgraph's state addresses."""
-    places = config.get("configurable", {}).get("checkpoint_map")
-    if at is None or not isinstance(places, Mapping) or "" not in places:
+    """Return the checkpoint of the root, and those of subgraphs by namespace, that a subgraph's config addresses."""
+    checkpoint_map = config.get("configurable", {}).get("checkpoint_map")
+    if at is None or not isinstance(checkpoint_map, Mapping) or "" not in checkpoint_map:
         raise ConfigError(
             f"checkpoint_ns {ns!r} addresses a subgraph's state: to go on from there, pass the whole config of a "
             "snapshot of it, which has a checkpoint_id and a checkpoint_map"
         )
-    if not all(isinstance(each, str) for place in places.items() for each in place):
+    if not all(isinstance(each, str) for place in checkpoint_map.items() for each in place):
         raise ConfigError("checkpoint_map maps namespaces to ids of checkpoints, which are strings")
-    inside = {str(key): CheckpointId(value) for key, value in places.items() if key}
-    return CheckpointId(places[""]), {**inside, ns: at}
+    inside = {str(key): CheckpointId(value) for key, value in checkpoint_map.items() if key}
+    return CheckpointId(checkpoint_map[""]), {**inside, ns: at}
 
 
 def _metadata(config: RunnableConfig) -> dict[str, Any]:
-    """What is stored with each checkpoint: the scalars of the metadata, and of the user's own settings; and apart from
-    them what a service knows of the run."""
+    """Return the metadata that is stored with each checkpoint.
+
+    These are the scalars of the config's metadata and of the user's own keys under `configurable`; and under `RUN`, a
+    dict with which a service describes the run.
+    """
     own = {key: value for key, value in config.get("configurable", {}).items() if key not in _ADDRESS}
     shown: dict[str, Any] = {**own, **config.get("metadata", {}), "run_id": config.get("run_id") or ""}
     for key, value in shown.items():
-        _text(f"{key}: {value}" if isinstance(value, str) else str(key), "metadata or a configurable")
+        _check_text(f"{key}: {value}" if isinstance(value, str) else str(key), "metadata or a configurable")
         if isinstance(value, float) and not math.isfinite(value):
             raise ConfigError(f"metadata {key!r} is {value}, which cannot be stored")
-    stored = _stored_part(shown)
+    stored = _storable_metadata(shown)
     known = shown.get(RUN)
     if isinstance(known, dict):
         stored[RUN] = known
     return stored
 
 
-def _stored_part(given: Mapping[str, Any]) -> dict[str, Any]:
+def _storable_metadata(given: Mapping[str, Any]) -> dict[str, Any]:
     return {
         plain_name(key): plain
         for key, value in given.items()
@@ -181,13 +183,17 @@ def _stored_part(given: Mapping[str, Any]) -> dict[str, Any]:
 def settings_of(
     config: RunnableConfig, options: RunOptions, *, stored: bool, nested: bool, results: Results | None = None
 ) -> Settings:
-    """A call's settings.
+    """Make the settings of a call from its merged config and checked options.
 
     Args:
-        options: checked.
-        stored: the graph has a checkpointer, so that a thread is needed.
-        nested: a node runs the graph: its thread is that of the graph around it.
+        config: the merged config.
+        options: the checked options.
+        stored: True if the graph has a checkpointer, so that the config must name a thread.
+        nested: True if a node runs the graph, on the thread of the enclosing graph.
         results: as in `Settings`.
+
+    Raises:
+        ConfigError: the config lacks a thread, or a value is invalid.
     """
     thread_id, ns, checkpoint_id = address_of(config)
     if stored and thread_id is None:
@@ -197,7 +203,7 @@ def settings_of(
         )
     travels: dict[str, CheckpointId] = {}
     if ns and not nested:
-        checkpoint_id, travels = _journey(config, ns, checkpoint_id)
+        checkpoint_id, travels = _read_checkpoint_map(config, ns, checkpoint_id)
     metadata = _metadata(config) if config else {}
     given = config.get("metadata")
     return Settings(
@@ -206,10 +212,10 @@ def settings_of(
         at=checkpoint_id,
         travels=travels,
         run_id=config.get("run_id"),
-        limit=_count(config, "recursion_limit") or DEFAULT_RECURSION_LIMIT,
-        max_concurrency=_count(config, "max_concurrency"),
+        limit=_positive_int(config, "recursion_limit") or DEFAULT_RECURSION_LIMIT,
+        max_concurrency=_positive_int(config, "max_concurrency"),
         metadata=metadata,
         config=config,
         results=results,
-        thread_metadata=_stored_part(given) if given else {},
+        thread_metadata=_storable_metadata(given) if given else {},
     )

@@ -1,4 +1,4 @@
-"""What a node, a task or an entrypoint says of failures, time and repetition: read from users, and checked."""
+"""Read and check the policies of a node, task or entrypoint: retries, timeouts, and the cache."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from ..policies import CachePolicy, OnTimeout, RetryPolicy, TimeoutPolicy, retry
 T = TypeVar("T")
 
 RetryPolicies = RetryPolicy | Sequence[RetryPolicy]
-"""One policy, or several: the first that is for a failure counts."""
+"""One retry policy, or several, of which the first that selects a failure applies."""
 
-Timeout = TimeoutPolicy | float | timedelta
-"""A policy, or how long one attempt may take: seconds, or a timedelta."""
+AttemptTimeout = TimeoutPolicy | float | timedelta
+"""The time limit of one attempt: a policy, a number of seconds, or a timedelta."""
 
 
 class NodePolicies(msgspec.Struct, frozen=True, kw_only=True):
-    """What a node says of failures, time and repetition, checked.
+    """The checked policies of a node.
 
     Attributes:
-        retry: when and how often it is tried again.
-        timeout: how long one attempt may take; None for as long as it likes.
-        cache: keep its result for equal inputs; None does not.
-        on_timeout: what becomes of a plain function whose time is up; None: it cannot have a timeout.
+        retry: the retry policies; empty for no retries.
+        timeout: the time limit of one attempt; None for no limit.
+        cache: the cache policy; None if results are not cached.
+        on_timeout: what happens to a plain function at its timeout; None if a plain function may have no timeout.
     """
 
     retry: tuple[RetryPolicy, ...] = ()
@@ -40,8 +40,8 @@ class NodePolicies(msgspec.Struct, frozen=True, kw_only=True):
     cache: CachePolicy | None = None
     on_timeout: OnTimeout | None = None
 
-    def over(self, defaults: NodePolicies) -> NodePolicies:
-        """These, and what they leave open as the defaults say."""
+    def with_defaults(self, defaults: NodePolicies) -> NodePolicies:
+        """Return these policies, with defaults where a policy is not set."""
         return NodePolicies(
             retry=self.retry or defaults.retry,
             timeout=self.timeout or defaults.timeout,
@@ -50,7 +50,7 @@ class NodePolicies(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def flavour(self, call: Callable[..., Any], *, blocking: bool) -> Flavour:
-        """How the node's function is to be run."""
+        """Return how to run the node's function: on the event loop, in a worker thread, or in a worker process."""
         found = flavour_of(call, blocking=blocking or self.on_timeout is not None)
         return "process" if found == "sync" and self.on_timeout == "process" else found
 
@@ -65,16 +65,19 @@ class NodePolicies(msgspec.Struct, frozen=True, kw_only=True):
         decorated: bool = False,
         by_default: bool = False,
     ) -> None:
-        """Refuse what a function cannot have.
+        """Refuse policies that a function cannot have.
 
         Args:
-            injects: what it gets besides its input.
-            abandons: a cancellation may leave its thread behind.
-            by_default: its timeout is that of `set_node_defaults`.
-            decorated: the function is being decorated: its name is yet to be given, to what becomes of it.
+            call: the function.
+            flavour: how the function runs.
+            what: the node's name, for error messages.
+            injects: the parameters that the function gets besides its input.
+            abandons: True if a cancellation may abandon the function's worker thread.
+            decorated: True if `call` is being decorated: its name in its module will be that of the decorator's result.
+            by_default: True if the timeout comes from `set_node_defaults`.
 
         Raises:
-            GraphValidationError
+            GraphValidationError: a policy does not fit the function.
         """
         if flavour == "process":
             _check_importable(call, what, decorated=decorated)
@@ -100,11 +103,11 @@ def node_policies(
     what: str,
     *,
     retry_policy: RetryPolicies | None = None,
-    timeout: Timeout | None = None,
+    timeout: AttemptTimeout | None = None,
     cache_policy: CachePolicy | None = None,
     on_timeout: OnTimeout | None = None,
 ) -> NodePolicies:
-    """The policies of a node. Raises `GraphValidationError` for what is none, or out of range."""
+    """Read the policies of a node. `what` names it in errors. Raises `GraphValidationError` for an invalid policy."""
 
     def read(reader: Callable[[], T]) -> T:
         try:
@@ -127,7 +130,7 @@ def node_policies(
 def seconds_of(
     name: str, given: float | timedelta | None, refusal: type[Exception] = GraphValidationError
 ) -> float | None:
-    """Return a length of time in seconds; None for None. Raises `refusal` for what is none."""
+    """Return a duration in seconds; None for None. Raises `refusal` for a duration that is not positive and finite."""
     try:
         return None if given is None else read_seconds(name, given)
     except (TypeError, ValueError) as error:
@@ -135,7 +138,7 @@ def seconds_of(
 
 
 def _check_importable(call: Callable[..., Any], what: str, *, decorated: bool) -> None:
-    """Refuse what a worker process could not find."""
+    """Refuse a function that a worker process cannot import."""
     name = getattr(call, "__qualname__", "<nowhere>")
     found: Any = sys.modules.get(getattr(call, "__module__", None) or "")
     for part in name.split("."):
@@ -148,19 +151,19 @@ def _check_importable(call: Callable[..., Any], what: str, *, decorated: bool) -
 
 
 def abandons(flavour: Flavour, policies: NodePolicies, on_cancel: bool) -> bool:
-    """Whether a worker thread may be left behind."""
+    """Return True if a node's worker thread may be abandoned."""
     return flavour == "sync" and (on_cancel or policies.on_timeout == "abandon")
 
 
 def flavour_of(call: Callable[..., Any], *, blocking: bool) -> Flavour:
-    """How a callable is to be run."""
+    """Return how to run a callable: "async", in a worker thread ("sync"), or "inline" if it does not block."""
     if iscoroutinefunction(call) or iscoroutinefunction(getattr(call, "__call__", None)):  # noqa: B004  # an instance's
         return "async"
     return "sync" if blocking else "inline"
 
 
 def check_on_timeout(call: Callable[..., Any], on_timeout: OnTimeout | None, what: str) -> None:
-    """Refuse `on_timeout` for what runs on the event loop. Raises `GraphValidationError`."""
+    """Refuse `on_timeout` for an async function. Raises `GraphValidationError`."""
     if on_timeout is not None and flavour_of(call, blocking=True) == "async":
         raise GraphValidationError(
             f"{what} is async, and on_timeout is for plain functions: what is async is cancelled where it awaits"
@@ -168,7 +171,7 @@ def check_on_timeout(call: Callable[..., Any], on_timeout: OnTimeout | None, wha
 
 
 def check_abandonable(call: Callable[..., Any], what: str) -> None:
-    """Refuse to leave behind what runs on the event loop. Raises `GraphValidationError`."""
+    """Refuse `abandon_on_cancel` for an async function. Raises `GraphValidationError`."""
     if flavour_of(call, blocking=True) == "async":
         raise GraphValidationError(
             f"{what} is async, and abandon_on_cancel is for plain functions, whose threads cannot be cancelled: leave "

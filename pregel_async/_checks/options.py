@@ -1,8 +1,8 @@
-"""The options of a call and of `compile`: what users may say, as type checkers read it, and how each is checked.
+"""The options of calls and of `compile`: their types for type checkers, and their checks.
 
-An option is written here, as an entry of the `TypedDict`s of the verbs that take it; it is a field of `RunOptions` if a
-run obeys it, and is read where it is obeyed. All verbs, with and without `async`, `compile`, `Pregel` and `@entrypoint`
-hand their options on as one mapping.
+To add an option, add an entry to the `TypedDict`s of the methods that take it, and a field of `RunOptions` if runs
+depend on it. The sync and async methods of a graph, `compile`, `Pregel` and `@entrypoint` all pass their options on as
+one mapping, so that no method in between has to name the option.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ..channels import AnyValue, EphemeralValue, LastValue
 from ..errors import ConfigError, GraphValidationError
 from ..policies import Budget, CachePolicy, Collect, OnFailure, OnTimeout
 from ..types import All, ChangedQuestions, Durability, Names, OnConflict, OverflowPolicy, StreamMode
-from .node_policies import NodePolicies, RetryPolicies, Timeout, node_policies, seconds_of
+from .node_policies import AttemptTimeout, NodePolicies, RetryPolicies, node_policies, seconds_of
 
 T = TypeVar("T")
 CallT = TypeVar("CallT", bound=Callable[..., Any])
@@ -44,25 +44,25 @@ ChunkModes: TypeAlias = (
     | list[StreamMode]
     | tuple[StreamMode, ...]
 )
-"""What makes `ainvoke` return chunks, and not the output."""
+"""The stream modes with which `ainvoke` returns a list of chunks instead of the output."""
 
 Overflow: TypeAlias = OverflowPolicy | Mapping[StreamMode, OverflowPolicy]
-"""One policy for all modes, or one by mode; the others block."""
+"""One policy for all modes, or a policy by mode; modes that are not named block."""
 
 UnknownKeys: TypeAlias = Literal["error", "ignore"]
 
 
-# ---- what a call may say; `ainvoke`, `astream` and `abatch` explain it -----------------------------------------------
+# Options of calls: `Graph.ainvoke`, `Graph.astream` and `Graph.abatch` document them.
 
 
 class UpdateOptions(TypedDict, total=False):
-    """Of `aupdate_state` and `abulk_update_state`, and of every verb that writes to a thread."""
+    """Options of every method that writes to a thread: `aupdate_state`, `abulk_update_state`, and runs."""
 
     on_conflict: OnConflict
 
 
 class CallOptions(UpdateOptions, total=False):
-    """Of every verb that runs a graph once."""
+    """Options of every method that runs a graph once."""
 
     context: Any
     output_keys: Names | None
@@ -77,28 +77,28 @@ class CallOptions(UpdateOptions, total=False):
 
 
 class InvokeOptions(CallOptions, total=False):
-    """Of `ainvoke`. What it returns depends on two of them: see the next three."""
+    """Options of `ainvoke`. The next three classes are the overloads, as two options decide what is returned."""
 
     stream_mode: Modes
     version: Literal["v1", "v2"]
 
 
 class PlainOutput(CallOptions, total=False):
-    """Of `ainvoke`, when it returns the output, or a list of chunks."""
+    """Options of an `ainvoke` that returns the output, or a list of chunks."""
 
     stream_mode: Modes
     version: Literal["v1"]
 
 
 class OutputRecord(CallOptions, total=False):
-    """Of `ainvoke`, when it returns a `GraphOutput`."""
+    """Options of an `ainvoke` that returns a `GraphOutput`."""
 
     stream_mode: Literal["values"]
     version: Required[Literal["v2"]]
 
 
 class OutputParts(CallOptions, total=False):
-    """Of `ainvoke`, when it returns a list of parts."""
+    """Options of an `ainvoke` that returns a list of parts."""
 
     stream_mode: Required[ChunkModes]
     version: Required[Literal["v2"]]
@@ -114,30 +114,30 @@ class _ViewOptions(CallOptions, total=False):
 
 
 class StreamOptions(_ViewOptions, total=False):
-    """Of `astream`."""
+    """Options of `astream`."""
 
     version: Literal["v1", "v2"]
 
 
 class StreamedParts(_ViewOptions, total=False):
-    """Of `astream`, when it shows parts."""
+    """Options of an `astream` that yields parts."""
 
     version: Required[Literal["v2"]]
 
 
 class BatchOptions(UpdateOptions, total=False):
-    """Of `abatch`."""
+    """Options of `abatch`."""
 
     context: Any
     return_exceptions: bool
     max_concurrency: int | None
 
 
-# ---- what is said of a graph; `StateGraph.compile` and `StateGraph.add_node` explain it ------------------------------
+# Options of graphs and nodes: `StateGraph.compile` and `StateGraph.add_node` document them.
 
 
 class GraphOptions(TypedDict, total=False):
-    """Of every graph, however it is built."""
+    """Options of every graph, however it is built."""
 
     store: ports.BaseStore | None
     cache: ports.BaseCache | None
@@ -153,7 +153,7 @@ class GraphOptions(TypedDict, total=False):
 
 
 class StepOptions(GraphOptions, total=False):
-    """Of graphs of several nodes."""
+    """Options of graphs with several nodes."""
 
     interrupt_before: All | Sequence[str] | None
     interrupt_after: All | Sequence[str] | None
@@ -163,39 +163,39 @@ class StepOptions(GraphOptions, total=False):
 
 
 class CompileOptions(StepOptions, total=False):
-    """Of `StateGraph.compile`."""
+    """Options of `StateGraph.compile`."""
 
     validate_input: bool | None
 
 
 class PolicyOptions(TypedDict, total=False):
-    """Of a node, and of all nodes."""
+    """Options of a node, and defaults for all nodes of a graph."""
 
     retry_policy: RetryPolicies | None
-    timeout: Timeout | None
+    timeout: AttemptTimeout | None
     on_timeout: OnTimeout | None
     cache_policy: CachePolicy | None
 
 
 class PregelOptions(StepOptions, PolicyOptions, total=False):
-    """Of `Pregel`."""
+    """Options of `Pregel`."""
 
 
 class EntrypointOptions(GraphOptions, PolicyOptions, total=False):
-    """Of `@entrypoint`."""
+    """Options of `@entrypoint`."""
 
     context_schema: type[Any] | None
     validate_input: bool | None
 
 
 def takes(options: type[Any]) -> Callable[[CallT], CallT]:
-    """Show a verb's options in its signature, as `help()` and notebooks read it. Type checkers need no help."""
+    """Decorate a method to show its options in its signature, for `help()` and notebooks. Type checkers ignore this."""
 
     def mark(call: CallT) -> CallT:
         signature = inspect.signature(call)
         *first, _ = signature.parameters.values()
         more = [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=..., annotation=_as_written(kind))
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=..., annotation=_source_text(kind))
             for name, kind in options.__annotations__.items()
         ]
         cast("Any", call).__signature__ = signature.replace(parameters=[*first, *more])
@@ -204,13 +204,13 @@ def takes(options: type[Any]) -> Callable[[CallT], CallT]:
     return mark
 
 
-def _as_written(kind: Any) -> Any:
-    """A type as it is written in the source, as signatures with postponed annotations have it."""
+def _source_text(kind: Any) -> Any:
+    """Return an annotation as it is written in the source, like other annotations of the signature."""
     return kind.__forward_arg__ if isinstance(kind, ForwardRef) else kind
 
 
-def given_to(verb: str, options: type[T], given: Any) -> T:
-    """Return a verb's options as they are. Raises `TypeError` for one that it does not take, as Python does."""
+def checked_options(verb: str, options: type[T], given: Any) -> T:
+    """Return a method's options unchanged. Raise `TypeError` for an unknown option, as Python does for a keyword."""
     for name in given:
         if name not in options.__annotations__:
             close = difflib.get_close_matches(name, options.__annotations__, n=1)
@@ -221,7 +221,7 @@ def given_to(verb: str, options: type[T], given: Any) -> T:
 
 
 def given_policies(what: str, given: PolicyOptions) -> NodePolicies:
-    """Return policies, checked. Raises `GraphValidationError`."""
+    """Check the policies among options. `what` names their owner in errors. Raises `GraphValidationError`."""
     return node_policies(
         what,
         retry_policy=given.get("retry_policy"),
@@ -232,7 +232,11 @@ def given_policies(what: str, given: PolicyOptions) -> NodePolicies:
 
 
 def options_of_graph(program: Program, given: StepOptions) -> RunOptions:
-    """Return the options of a graph's runs, as it is compiled with them. Raises `GraphValidationError`."""
+    """Check the options of `compile`, and return them as defaults of the graph's runs.
+
+    Raises:
+        GraphValidationError, ConfigError: an option is invalid.
+    """
     error = GraphValidationError
     return RunOptions(
         interrupt_before=node_names(program, given.get("interrupt_before"), "interrupt_before"),
@@ -251,7 +255,7 @@ def options_of_graph(program: Program, given: StepOptions) -> RunOptions:
 
 
 def name_of(given: GraphOptions, otherwise: str) -> str:
-    """Return a graph's name, for messages and drawings."""
+    """Return the name that a graph was given, or `otherwise`."""
     return given.get("name") or otherwise
 
 
@@ -267,19 +271,22 @@ def options_of_call(
     *,
     stored: bool,
     outer: AttemptContext | None,
-    enclosing: AttemptContext | None,
+    inherits_from: AttemptContext | None,
     read_context: Callable[[Any], Any] | None,
 ) -> RunOptions:
-    """Return the options of one run: what the call says, and else what the graph was compiled with.
+    """Return the options of one run: those of the call, over those that the graph was compiled with.
 
     Args:
-        stored: the graph stores its threads itself.
-        outer: the running node that the call belongs to; None if it belongs to none.
-        enclosing: the running node that the run inherits context, store and observers from; None for none.
-        read_context: makes what nodes get of a context.
+        program: the graph's program.
+        graph: the options that the graph was compiled with.
+        given: the options of the call.
+        stored: True if the graph stores threads of its own.
+        outer: the attempt at the node of whose run the call is a part; None if the call is a run of its own.
+        inherits_from: the attempt from which the run inherits context, store and observers; None for none.
+        read_context: converts a call's context to the context that nodes get; None passes it as it is.
 
     Raises:
-        ConfigError
+        ConfigError: an option is invalid.
     """
     before, after = given.get("interrupt_before"), given.get("interrupt_after")
     on_failure = given.get("on_failure")
@@ -293,11 +300,11 @@ def options_of_call(
         enclosing=None if outer is None else outer.graph.run.lease.durability,
     )
     context = given_context = given.get("context")
-    if context is None and enclosing is not None:
-        context = enclosing.context  # as the schema of the graph around has made it
+    if context is None and inherits_from is not None:
+        context = inherits_from.context  # already converted by the enclosing graph's schema
     if read_context is not None and (given_context is not None or context is None):
         context = read_context(context)
-    inherited = () if enclosing is None else enclosing.graph.observation.each
+    inherited = () if inherits_from is None else inherits_from.graph.observation.each
     observers = (*inherited, *graph.observers, *check_observer(given.get("observer")))
     return structs.replace(
         graph,
@@ -311,14 +318,15 @@ def options_of_call(
             budgets=check_budgets(given.get("budgets"), graph.limits.budgets),
             time_limit=graph.limits.time_limit if limit is None else limit,
         ),
-        observers=tuple({id(each): each for each in observers}.values()),  # each once
+        # By identity: an observer that graph and call share is notified once.
+        observers=tuple({id(each): each for each in observers}.values()),
         context=context,
-        store=enclosing.store if enclosing is not None and graph.store is None else graph.store,
+        store=inherits_from.store if inherits_from is not None and graph.store is None else graph.store,
     )
 
 
 def node_names(program: Program, names: All | Sequence[str] | None, what: str) -> frozenset[str]:
-    """Names of nodes; none for None. Raises `ConfigError` for unknown ones."""
+    """Check names of nodes, and return them as a set; the empty set for None. Raises `ConfigError`."""
     shown = frozenset(name for name, node in program.nodes.items() if not node.hidden)
     if names is None:
         return frozenset()
@@ -333,7 +341,7 @@ def node_names(program: Program, names: All | Sequence[str] | None, what: str) -
 
 
 def check_on_conflict(given: UpdateOptions) -> OnConflict:
-    """Raises `ConfigError`."""
+    """Return the checked `on_conflict`. Raises `ConfigError`."""
     on_conflict = given.get("on_conflict", "reject")
     if on_conflict not in ("reject", "wait"):
         raise ConfigError(f"on_conflict is 'reject' or 'wait', not {on_conflict!r}")
@@ -341,14 +349,15 @@ def check_on_conflict(given: UpdateOptions) -> OnConflict:
 
 
 def check_debug(debug: bool) -> bool:
-    """Raises `GraphValidationError`."""
+    """Return the checked `debug`. Raises `GraphValidationError`."""
     if not isinstance(cast("object", debug), bool):
         raise GraphValidationError(f"debug is True or False, not {debug!r}")
     return debug
 
 
 def check_store(store: ports.BaseStore | None) -> ports.BaseStore | None:
-    """Return a store as it is. Raises `GraphValidationError` for a class; a test double need be no `BaseStore`."""
+    """Return a store unchanged. Raises `GraphValidationError` for a class."""
+    # No isinstance check: a test double need not derive from BaseStore.
     given: object = store
     if isinstance(given, type):
         raise GraphValidationError(f"a store is a BaseStore, not a class: make one, {given.__name__}()")
@@ -356,7 +365,7 @@ def check_store(store: ports.BaseStore | None) -> ports.BaseStore | None:
 
 
 def ignores_unknown(given: StepOptions) -> bool:
-    """Return whether unknown keys are dropped, and not refused. Raises `GraphValidationError`."""
+    """Return True if unknown keys are dropped instead of refused. Raises `GraphValidationError`."""
     unknown_keys = given.get("unknown_keys", "error")
     if unknown_keys not in get_args(UnknownKeys):
         raise GraphValidationError(f"unknown_keys is 'error' or 'ignore', not {unknown_keys!r}")
@@ -370,7 +379,7 @@ def _check_retention(retention: object) -> Retention | None:
 
 
 def check_on_failure(program: Program, policy: object, error: type[Exception] = ConfigError) -> OnFailure:
-    """The failure policy, if the graph can follow it. Raises `error`."""
+    """Return the failure policy, if the graph can apply it. Raises `error`."""
     if isinstance(policy, Collect):
         channel = program.channels.get(policy.channel)
         if channel is None or policy.channel not in program.keys:
@@ -391,7 +400,13 @@ def check_budgets(
     known: Mapping[str, Budget] | None = None,
     error: type[Exception] = ConfigError,
 ) -> dict[str, Budget]:
-    """Budgets by name, those of a call over those of the graph. Raises `error` for what is none, or not known."""
+    """Check budgets, and merge those of a call over those of the graph (`known`). Raises `error`.
+
+    Args:
+        budgets: the budgets by name; None for none.
+        known: the graph's budgets, which a call may change; None if `budgets` are the graph's own.
+        error: the class of the exception.
+    """
     given: Any = {} if budgets is None else budgets
     if not isinstance(given, Mapping):
         raise error(f"budgets are a mapping of names to Budgets, not {budgets!r}")
@@ -404,11 +419,11 @@ def check_budgets(
             there = ", ".join(sorted(known)) or "none"
             raise error(f"there is no budget {name!r} to change: the graph was compiled with {there}")
     before = known or {}
-    return {**before, **{name: _over(before.get(name), budget) for name, budget in given.items()}}
+    return {**before, **{name: _merge_budget(before.get(name), budget) for name, budget in given.items()}}
 
 
-def _over(before: Budget | None, budget: Budget) -> Budget:
-    """A call's budget, with the limits that it leaves open as the graph has them."""
+def _merge_budget(before: Budget | None, budget: Budget) -> Budget:
+    """Return a call's budget, with the graph's limits where the call's are None."""
     if before is None:
         return budget
     return Budget(
@@ -418,14 +433,15 @@ def _over(before: Budget | None, budget: Budget) -> Budget:
 
 
 def check_durability(durability: str | None, *, stored: bool, enclosing: Durability | None) -> Durability:
-    """How durable a run is.
+    """Return the durability of a run.
 
     Args:
-        durability: what was asked for; None for the default.
-        enclosing: how durable the run is that the call is a part of; None when it is none.
+        durability: the durability that the call asks for; None for the default.
+        stored: True if the run stores anything.
+        enclosing: the durability of the run that the call is a part of; None if the call is a run of its own.
 
     Raises:
-        ConfigError: a durability that is not known, that nothing could have, or that the run around has not.
+        ConfigError: the durability is unknown, the run stores nothing, or the enclosing run has another durability.
     """
     if durability is None:
         return "sync" if enclosing is None else enclosing
@@ -437,14 +453,14 @@ def check_durability(durability: str | None, *, stored: bool, enclosing: Durabil
         )
     if enclosing is not None and durability != enclosing:
         raise ConfigError(
-            f"durability={durability!r} was asked for, and the graph runs as part of a run with {enclosing!r}, which "
-            "it shares: leave it out, or name a thread of its own in config"
+            f"durability={durability!r} was asked for, and the graph runs as part of a run with "
+            f"durability={enclosing!r}, which it shares: leave it out, or name a thread of its own in config"
         )
     return cast("Durability", durability)
 
 
 def names_of_modes(modes: Modes) -> tuple[str, ...]:
-    """The modes' names. Raises `ConfigError`."""
+    """Check stream modes, and return their names. Raises `ConfigError`."""
     given: object = modes
     names: tuple[Any, ...] = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, Sequence) else ()
     for name in names:
@@ -456,7 +472,7 @@ def names_of_modes(modes: Modes) -> tuple[str, ...]:
 
 
 def policies_of(overflow: Overflow, modes: Sequence[str]) -> dict[str, OverflowPolicy]:
-    """The policy of each mode that does not block. Raises `ConfigError`."""
+    """Return the overflow policy of each mode that does not block. Raises `ConfigError`."""
     if overflow == "block":
         return {}
     known = get_args(OverflowPolicy)
@@ -475,7 +491,7 @@ def policies_of(overflow: Overflow, modes: Sequence[str]) -> dict[str, OverflowP
 
 
 def check_observer(observer: object, error: type[Exception] = ConfigError) -> tuple[Observer, ...]:
-    """One observer, several, or none. Raises `error`."""
+    """Return an observer, a list of observers, or None as a tuple. Raises `error` for other values."""
     if observer is None:
         return ()
     if isinstance(observer, Observer):
@@ -487,14 +503,14 @@ def check_observer(observer: object, error: type[Exception] = ConfigError) -> tu
 
 
 def check_capacity(capacity: int) -> int:
-    """Raises `ConfigError`."""
+    """Return the checked capacity, a number of chunks. Raises `ConfigError`."""
     if not isinstance(cast("object", capacity), int) or isinstance(capacity, bool) or capacity < 1:
         raise ConfigError(f"capacity is how many chunks may wait for the reader, at least 1, not {capacity!r}")
     return capacity
 
 
 def check_version(version: Literal["v1", "v2"]) -> Literal["v1", "v2"]:
-    """Raises `ConfigError`."""
+    """Return the checked version. Raises `ConfigError`."""
     if version not in ("v1", "v2"):
         raise ConfigError(f"version is 'v1' or 'v2', not {version!r}")
     return version
@@ -505,29 +521,28 @@ class _Defaults(msgspec.Struct):
     changed_questions: ChangedQuestions = "error"
 
 
-# The one object of the package that code may change at run time. A service switches a check off for all of its graphs
-# in one place while its callers are mended; a context variable would not reach graphs that another thread compiles.
+# A process-wide mutable object, on purpose: a service switches a check off for all of its graphs in one place, until
+# its callers are fixed. A context variable would not reach graphs that another thread compiles.
 _DEFAULTS = _Defaults()
 
 
 def set_defaults(*, validate_input: bool | None = None, changed_questions: ChangedQuestions | None = None) -> None:
-    """Set what holds for graphs that are compiled from now on and do not say otherwise.
-
-    None leaves a setting as it is.
+    """Set the defaults of `compile` options, for graphs that this process compiles from now on.
 
     Args:
-        validate_input: as in `StateGraph.compile`. It is True at first.
-        changed_questions: as in `StateGraph.compile`. It is "error" at first.
+        validate_input: the default of `StateGraph.compile(validate_input=)`, initially True; None leaves it unchanged.
+        changed_questions: the default of `StateGraph.compile(changed_questions=)`, initially "error"; None leaves it
+            unchanged.
 
     Raises:
-        GraphValidationError: a value is unknown, or of the wrong type. Nothing is set then.
+        GraphValidationError: a value is unknown or has the wrong type. Nothing is set then.
     """
     validates, changed = validates_input(validate_input), changed_questions_of(changed_questions)
     _DEFAULTS.validate_input, _DEFAULTS.changed_questions = validates, changed
 
 
 def validates_input(given: object) -> bool:
-    """Return what a graph was given as `validate_input=`; for None, the default. Raises `GraphValidationError`."""
+    """Return the checked `validate_input=` of a graph; for None, the default. Raises `GraphValidationError`."""
     if given is None:
         return _DEFAULTS.validate_input
     if not isinstance(given, bool):
@@ -536,7 +551,7 @@ def validates_input(given: object) -> bool:
 
 
 def changed_questions_of(given: object) -> ChangedQuestions:
-    """Return what a graph was given as `changed_questions=`; for None, the default. Raises `GraphValidationError`."""
+    """Return the checked `changed_questions=` of a graph; for None, the default. Raises `GraphValidationError`."""
     if given is None:
         return _DEFAULTS.changed_questions
     if given not in get_args(ChangedQuestions):

@@ -1,11 +1,11 @@
-"""Checks of many values at once, in C: whether all of them certainly fit an annotation.
+"""Fast checks of many values against an annotation, with loops in C.
 
     fit = all_fit(Message)
-    fit([{"role": "user", "content": "hi"}] * 1000)     True, after two looks at all of them
+    fit([{"role": "user", "content": "hi"}] * 1000)     True, after one pass per field
 
-True says that each value fits by its exact type. False says nothing: each has to be looked at by itself, as an object
-of a subclass may fit, too. What dicts and objects hold is compared column by column: the types of all values of a field
-are one set.
+True means that each value fits by its exact type. False means nothing: each value has to be checked by itself, as
+objects of subclasses may fit too. Dicts and objects are checked by column: the types of all values of one field are
+collected in a set, and the set is compared.
 """
 
 from __future__ import annotations
@@ -23,21 +23,31 @@ import msgspec
 
 from .._core.fits import is_typed_dict
 from ..errors import GraphValidationError
-from .annotations import aliased, class_of, fields_of, has_fields, is_alias, is_model, is_required, value_of
+from .annotations import (
+    class_of,
+    fields_of,
+    has_fields,
+    is_alias,
+    is_model,
+    is_required,
+    resolve_alias,
+    without_qualifiers,
+)
 
 AllFit: TypeAlias = Callable[[Iterable[Any]], bool]
-"""Looks at values once. Returns True if all of them certainly fit."""
+"""Iterates over the values once. Returns True if all of them certainly fit."""
 
 
-def all_fit(hint: Any, around: tuple[Any, ...] = ()) -> AllFit | None:
-    """Return what looks at many values for an annotation; None if each has to be looked at by itself.
+def all_fit(hint: Any, enclosing: tuple[Any, ...] = ()) -> AllFit | None:
+    """Return the fast check for an annotation; None if values must be checked one by one.
 
     Args:
-        around: classes and aliases that the annotation is a part of. One that is a part of itself has no columns.
+        hint: the annotation.
+        enclosing: the classes and aliases that contain the annotation. A recursive type has no fast check.
     """
     hint = bare(hint)
     if is_alias(hint):
-        return None if hint in around else all_fit(value_of_alias(hint), (*around, hint))
+        return None if hint in enclosing else all_fit(value_of_alias(hint), (*enclosing, hint))
     if is_unchecked(hint):
         return _always
     kinds = _Kinds.of(hint)
@@ -45,23 +55,23 @@ def all_fit(hint: Any, around: tuple[Any, ...] = ()) -> AllFit | None:
         return kinds.cover
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
-        return _always if any(all_fit(option, around) is _always for option in arguments) else None
+        return _always if any(all_fit(option, enclosing) is _always for option in arguments) else None
     if origin is Literal:
-        return _options(arguments)
+        return _literals(arguments)
     if has_fields(hint):
-        return None if hint in around else _columns(hint, (*around, hint))
+        return None if hint in enclosing else _columns(hint, (*enclosing, hint))
     if arguments and origin in MAPPINGS:
-        return _entries(*[all_fit(each, around) for each in arguments])
+        return _mappings(*[all_fit(each, enclosing) for each in arguments])
     if arguments and (origin in (list, abc.Sequence, abc.Iterable) or (origin is tuple and arguments[1:] == (...,))):
-        return _elements(tuple if origin is tuple else list, all_fit(arguments[0], around))
+        return _sequences(tuple if origin is tuple else list, all_fit(arguments[0], enclosing))
     if arguments and origin is tuple and not any(str(each).startswith("*") for each in arguments):
-        return _places([all_fit(each, around) for each in arguments])
+        return _fixed_tuples([all_fit(each, enclosing) for each in arguments])
     return None
 
 
 def bare(hint: Any) -> Any:
-    """Return an annotation without what says nothing of a value's type. Aliases stay."""
-    hint = value_of(hint)
+    """Return an annotation without qualifiers, `Annotated` and `NewType`. Aliases stay."""
+    hint = without_qualifiers(hint)
     if isinstance(hint, NewType):
         return bare(hint.__supertype__)
     return bare(get_args(hint)[0]) if get_origin(hint) is Annotated else hint
@@ -70,13 +80,13 @@ def bare(hint: Any) -> Any:
 def value_of_alias(alias: Any) -> Any:
     """Return the type that an alias names; `Any` if it does not resolve."""
     try:
-        return aliased(alias)
+        return resolve_alias(alias)
     except GraphValidationError:
         return Any
 
 
 def is_unchecked(hint: Any) -> bool:
-    """Return True if every value passes for a bare annotation that is no union, no Literal and not None."""
+    """Return True if a bare annotation accepts every value unchecked; always False for unions, Literals and None."""
     kind = get_origin(hint) or hint
     if kind is None or kind in (Union, types.UnionType, Literal):
         return False
@@ -84,7 +94,7 @@ def is_unchecked(hint: Any) -> bool:
 
 
 def required_fields(kind: Any, hints: Mapping[str, Any]) -> list[str]:
-    """The names that a mapping must have to be taken for an object of a class with fields."""
+    """Return the names that a mapping must contain to stand for an object of a class with fields."""
     cls = class_of(kind)
     if is_typed_dict(cls):
         return [name for name, hint in hints.items() if is_required(kind, name, hint)]
@@ -99,8 +109,8 @@ class _Kinds(msgspec.Struct, frozen=True):
     """Types whose values certainly fit.
 
     Attributes:
-        exact: these, and no subclasses.
-        bases: these with their subclasses: pydantic models, whose objects were checked by them.
+        exact: types that fit without their subclasses.
+        bases: types that fit with their subclasses: pydantic models, which have validated their objects themselves.
     """
 
     exact: frozenset[type]
@@ -108,7 +118,7 @@ class _Kinds(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, hint: Any) -> _Kinds | None:
-        """None if an annotation says more of a value than its type."""
+        """Return the types that an annotation accepts; None if a value's type alone does not decide."""
         hint = bare(hint)
         if get_origin(hint) in (Union, types.UnionType):
             several = [cls.of(option) for option in get_args(hint)]
@@ -123,7 +133,7 @@ class _Kinds(msgspec.Struct, frozen=True):
             return cls(frozenset(), (class_of(hint),)) if is_model(class_of(hint)) else None
         if not isinstance(hint, type) or get_origin(hint) is not None or is_unchecked(hint):
             return None
-        return cls(_ALSO.get(hint, frozenset((hint,))))
+        return cls(_ACCEPTED_TYPES.get(hint, frozenset((hint,))))
 
     def cover(self, values: Iterable[Any]) -> bool:
         others = set(map(type, values)) - self.exact
@@ -134,23 +144,24 @@ def _always(values: Iterable[Any]) -> bool:
     return True
 
 
-def _options(options: Sequence[Any]) -> AllFit:
+def _literals(options: Sequence[Any]) -> AllFit:
     known, kinds = frozenset(options), frozenset(map(type, options))
 
     def fit(values: Iterable[Any]) -> bool:
         values = [*values]
         return kinds.issuperset(map(type, values)) and known.issuperset(values)
 
-    # Python calls 1 and True equal: of several types, each value has to be looked at to distinguish them.
-    return fit if len(kinds) == 1 or kinds <= _UNEQUAL else _never
+    # 1 == True in Python: with several types, a set lookup could accept a value of the wrong type. Only types whose
+    # values never compare equal to another type's are safe.
+    return fit if len(kinds) == 1 or kinds <= _DISTINCT_TYPES else _never
 
 
 def _never(values: Iterable[Any]) -> bool:
     return False
 
 
-def _elements(kind: type, element: AllFit | None) -> AllFit | None:
-    """Of lists or tuples of any length."""
+def _sequences(kind: type, element: AllFit | None) -> AllFit | None:
+    """Return the check of lists, or of tuples of any length; None if there is none for the elements."""
     if element is None:
         return None
 
@@ -161,8 +172,8 @@ def _elements(kind: type, element: AllFit | None) -> AllFit | None:
     return fit
 
 
-def _places(elements: Sequence[AllFit | None]) -> AllFit | None:
-    """Of tuples of one length."""
+def _fixed_tuples(elements: Sequence[AllFit | None]) -> AllFit | None:
+    """Return the check of tuples of a fixed length; None if there is none for an element."""
     places = [(itemgetter(place), element) for place, element in enumerate(elements) if element is not None]
     if len(places) < len(elements):
         return None
@@ -176,8 +187,8 @@ def _places(elements: Sequence[AllFit | None]) -> AllFit | None:
     return fit
 
 
-def _entries(key: AllFit | None, item: AllFit | None) -> AllFit | None:
-    """Of dicts."""
+def _mappings(key: AllFit | None, item: AllFit | None) -> AllFit | None:
+    """Return the check of dicts; None if there is none for keys or values."""
     if key is None or item is None:
         return None
 
@@ -190,8 +201,8 @@ def _entries(key: AllFit | None, item: AllFit | None) -> AllFit | None:
     return fit
 
 
-def _columns(hint: Any, around: tuple[Any, ...]) -> AllFit | None:
-    """Of dicts of a TypedDict, or objects of a dataclass or Struct."""
+def _columns(hint: Any, enclosing: tuple[Any, ...]) -> AllFit | None:
+    """Return the check of the dicts of a TypedDict, or the objects of a dataclass or Struct; None if there is none."""
     cls = class_of(hint)
     try:
         hints = fields_of(hint)
@@ -201,7 +212,7 @@ def _columns(hint: Any, around: tuple[Any, ...]) -> AllFit | None:
     kind, required = (dict, required_fields(hint, hints)) if is_dict else (cls, [*hints])
     columns: list[tuple[Callable[[Sequence[Any]], Iterable[Any]], AllFit]] = []
     for name, each in hints.items():
-        fit_field = all_fit(each, around)
+        fit_field = all_fit(each, enclosing)
         if fit_field is None:
             return None
         if name in required:
@@ -214,29 +225,29 @@ def _columns(hint: Any, around: tuple[Any, ...]) -> AllFit | None:
         if not {kind}.issuperset(map(type, values)):
             return False
         try:
-            return all(_spent(column(values)) if one is _always else one(column(values)) for column, one in columns)
-        except (LookupError, AttributeError):  # one is missing
+            return all(_consume(column(values)) if one is _always else one(column(values)) for column, one in columns)
+        except (LookupError, AttributeError):  # a required key or attribute is missing
             return False
 
     return fit
 
 
 def _present(name: str, values: Sequence[dict[Any, Any]]) -> Iterable[Any]:
-    """The values of a key which not every dict has."""
+    """Return the values of a key in the dicts that have the key."""
     return filter(_IS_PRESENT, map(dict[Any, Any].get, values, repeat(name), repeat(_ABSENT)))
 
 
-def _spent(values: Iterable[Any]) -> bool:
-    """True, when all values were there."""
+def _consume(values: Iterable[Any]) -> bool:
+    """Iterate over all values, which raises if one is missing, and return True."""
     for _ in values:
         pass
     return True
 
 
-_UNEQUAL = frozenset((str, bytes, types.NoneType))
+_DISTINCT_TYPES = frozenset((str, bytes, types.NoneType))
 _ABSENT = object()
 _IS_PRESENT = partial(is_not, _ABSENT)
-_ALSO: dict[Any, frozenset[type]] = {
+_ACCEPTED_TYPES: dict[Any, frozenset[type]] = {
     int: frozenset((int, bool)),
     float: frozenset((float, int)),
     complex: frozenset((complex, float, int)),

@@ -1,17 +1,17 @@
-"""Checks of values against annotations, in depth, compiled once for each annotation. Nothing is converted.
+"""Check values against annotations, at any depth, without converting them. Checks are compiled once per annotation.
 
     check = compile_check(list[Item])
     check([Item("a"), {"name": 7}])     Mismatch(path=(1, "name"), reason="is of type int, and its annotation says str")
 
-What a check lets pass: `Any`, bare containers and generics that it does not know, protocols, annotations that do not
-resolve. What it looks into: lists, tuples, sets, dicts, TypedDicts, dataclasses and msgspec Structs, and dicts that
-stand for an object of a class with fields, pydantic models included. An instance of a pydantic model was checked by it.
+Not checked: `Any`, the content of bare containers and unknown generics, protocols, annotations that do not resolve.
+Checked at any depth: lists, tuples, sets, dicts, TypedDicts, dataclasses and msgspec Structs, and dicts that stand for
+an object of a class with fields, pydantic models included. An instance of a pydantic model was validated by the model.
 
-A list of a thousand objects with a few plain fields takes less than a tenth of a millisecond: their types are compared
-in C (`value_columns`). Only a list that does not fit so is looked at object by object.
+A list of a thousand objects with a few plain fields takes less than a tenth of a millisecond, because their types are
+compared in C (`value_columns`). Only if that comparison fails is the list checked object by object.
 
-msgspec's own converter was tried for this and left: it takes text for a date, a number or an id, as it would convert
-it, and refuses unions of classes, of which Python's annotations have many.
+msgspec's converter was tried and is not used: it accepts text for a date, a number or an id, as it would convert the
+text, and it refuses unions of classes, which are common in Python's annotations.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ from .value_columns import MAPPINGS, all_fit, bare, is_unchecked, required_field
 
 
 class Mismatch(msgspec.Struct, frozen=True):
-    """Where a value is not what an annotation says.
+    """A place at which a value does not fit its annotation.
 
     Attributes:
-        path: keys, indexes and field names, from the outside in.
-        reason: what is wrong there.
+        path: the keys, indexes and field names that lead there, from the outside in.
+        reason: why the value does not fit, as the rest of a sentence: "is of type int, ...".
     """
 
     path: tuple[object, ...]
     reason: str
 
-    def inside(self, step: object) -> Mismatch:
-        """The same, seen from one container further out."""
+    def prefixed(self, step: object) -> Mismatch:
+        """Return the mismatch as seen from the enclosing container, where `step` leads to the value."""
         return Mismatch((step, *self.path), self.reason)
 
 
 Check: TypeAlias = Callable[[Any], Mismatch | None]
-"""Looks at a value, and returns where it does not fit; None if it does."""
+"""Checks a value. Returns the first mismatch; None if the value fits."""
 
 
 def path_of(steps: Iterable[object]) -> str:
-    """A path as messages have it: `order.items[0].amount`."""
+    """Return a path as text, for messages: `order.items[0].amount`."""
     text = ""
     for step in steps:
         if isinstance(step, int):
@@ -68,10 +68,10 @@ def compile_check(hint: Any) -> Check | None:
 
 
 class _Compiler:
-    """Compiles one annotation.
+    """Compiles the check of one annotation.
 
-    A class with fields has one check, and so has an alias. It is made before those of its parts, which may name the
-    class or the alias again.
+    Each class with fields and each alias has one check. It is registered before the checks of its parts are compiled,
+    because the parts may contain the class or alias again.
     """
 
     def __init__(self) -> None:
@@ -85,9 +85,9 @@ class _Compiler:
         if hint is None or hint is types.NoneType:
             return _is_none
         if origin in (Union, types.UnionType):
-            return self._any_of(hint, arguments)
+            return self._union(hint, arguments)
         if origin is Literal:
-            return _one_of(hint)
+            return _literal_check(hint)
         if has_fields(hint):
             return self._fielded(hint)
         if is_unchecked(hint):
@@ -99,7 +99,7 @@ class _Compiler:
             return self._tuple(hint, arguments)
         if arguments and kind in MAPPINGS:
             return self._mapping(hint, kind, arguments)
-        return _of_class(kind)
+        return _class_check(kind)
 
     def _alias(self, alias: Any) -> Check | None:
         found = self._known.get(alias)
@@ -110,40 +110,41 @@ class _Compiler:
             return check
         return found
 
-    def _any_of(self, hint: Any, options: Sequence[Any]) -> Check | None:
+    def _union(self, hint: Any, options: Sequence[Any]) -> Check | None:
         checks = [self.check(option) for option in options]
         if any(check is None for check in checks):
             return None
         known = cast("list[Check]", checks)
 
         def check(value: Any) -> Mismatch | None:
-            deepest: Mismatch | None = None  # of the option that fits furthest in, so that the value was meant for it
+            # Report the option that mismatches at the greatest depth: the value was most likely meant for it.
+            deepest: Mismatch | None = None
             for one in known:
-                wrong = one(value)
-                if wrong is None:
+                mismatch = one(value)
+                if mismatch is None:
                     return None
-                if wrong.path and (deepest is None or len(wrong.path) > len(deepest.path)):
-                    deepest = wrong
-            return deepest or _wrong(value, hint)
+                if mismatch.path and (deepest is None or len(mismatch.path) > len(deepest.path)):
+                    deepest = mismatch
+            return deepest or _mismatch(value, hint)
 
         return check
 
     def _container(self, hint: Any, kind: Any, arguments: Sequence[Any]) -> Check:
         item = self.check(arguments[0])
         if item is None:
-            return _of_class(kind)
+            return _class_check(kind)
         fit = all_fit(arguments[0])
 
         def check(value: Any) -> Mismatch | None:
             if not isinstance(value, kind):
-                return _wrong(value, hint)
+                return _mismatch(value, hint)
             items = _plain_items(value)
             if fit is not None and fit(items):
                 return None
             for index, each in enumerate(items):
-                wrong = item(each)
-                if wrong is not None:
-                    return wrong.inside(index)
+                mismatch = item(each)
+                if mismatch is not None:
+                    return mismatch.prefixed(index)
             return None
 
         return check
@@ -152,19 +153,19 @@ class _Compiler:
         if len(arguments) == 2 and arguments[1] is Ellipsis:
             return self._container(hint, tuple, arguments)
         if any(str(each).startswith("*") for each in arguments):
-            return _of_class(tuple)  # an unpacked tuple, of any length
+            return _class_check(tuple)  # an unpacked tuple, of any length
         checks = [self.check(each) for each in arguments]
         count = 0 if arguments == ((),) else len(checks)
 
         def check(value: Any) -> Mismatch | None:
             if not isinstance(value, tuple):
-                return _wrong(value, hint)
+                return _mismatch(value, hint)
             items = _plain_items(value)
             if len(items) != count:
                 return Mismatch((), f"has {len(items)} items, and {named(hint)} has {count}")
             for index, (one, each) in enumerate(zip(checks, items, strict=False)):
-                if one is not None and (wrong := one(each)) is not None:
-                    return wrong.inside(index)
+                if one is not None and (mismatch := one(each)) is not None:
+                    return mismatch.prefixed(index)
             return None
 
         return check
@@ -174,14 +175,14 @@ class _Compiler:
 
         def check(value: Any) -> Mismatch | None:
             if not isinstance(value, kind):
-                return _wrong(value, hint)
+                return _mismatch(value, hint)
             if not isinstance(value, dict) or (fit is not None and fit((value,))):
                 return None
             for name, each in dict[Any, Any].items(value):
-                if key is not None and (wrong := key(name)) is not None:
-                    return Mismatch((name,), f"is a key that {wrong.reason}")
-                if item is not None and (wrong := item(each)) is not None:
-                    return wrong.inside(name)
+                if key is not None and (mismatch := key(name)) is not None:
+                    return Mismatch((name,), f"is a key that {mismatch.reason}")
+                if item is not None and (mismatch := item(each)) is not None:
+                    return mismatch.prefixed(name)
             return None
 
         return check
@@ -203,10 +204,10 @@ class _Compiler:
             if isinstance(value, cls):
                 return None
             if not isinstance(value, dict):
-                return _wrong(value, hint)
+                return _mismatch(value, hint)
             try:
                 cls.model_validate(value)
-            except ValueError as error:  # pydantic's ValidationError, of what is to be one
+            except ValueError as error:  # pydantic's ValidationError is one, and validators may raise others
                 return mismatch_of(error)
             return None
 
@@ -216,8 +217,8 @@ class _Compiler:
         cls = class_of(hint)
         try:
             hints = fields_of(hint)
-        except Exception:  # an annotation that does not resolve; whatever its module's expressions raise
-            return _of_class(dict if is_typed_dict(cls) else cls)
+        except Exception:  # resolving evaluates expressions of the user's module, which may raise anything
+            return _class_check(dict if is_typed_dict(cls) else cls)
         checks = {name: one for name, each in hints.items() if (one := self.check(each)) is not None}
         required = frozenset(required_fields(hint, hints))
         is_dict = is_typed_dict(cls)
@@ -229,25 +230,25 @@ class _Compiler:
                         return Mismatch((name,), f"is missing, and {cls.__qualname__} requires it")
                 for name, each in dict[Any, Any].items(value):
                     one = checks.get(name)
-                    if one is not None and (wrong := one(each)) is not None:
-                        return wrong.inside(name)
+                    if one is not None and (mismatch := one(each)) is not None:
+                        return mismatch.prefixed(name)
                 return None
             if is_dict or not isinstance(value, cls):
-                return _wrong(value, hint)
+                return _mismatch(value, hint)
             for name, one in checks.items():
-                each = getattr(value, name, _UNSET)  # a field may rightly be unset
-                if each is not _UNSET and (wrong := one(each)) is not None:
-                    return wrong.inside(name)
+                each = getattr(value, name, _UNSET)  # an unset field is no mismatch
+                if each is not _UNSET and (mismatch := one(each)) is not None:
+                    return mismatch.prefixed(name)
             return None
 
         return check
 
 
 class _LaterCheck:
-    """A check that others may hold before it is made: of a class with fields, or of an alias.
+    """A check that other checks refer to before it is compiled: of a class with fields, or of an alias.
 
     Attributes:
-        check: of one value. Set once those of the parts are made.
+        check: the check. Set once the checks of the parts are compiled.
     """
 
     __slots__ = ("check",)
@@ -259,10 +260,11 @@ class _LaterCheck:
 
 
 def mismatch_of(error: Any, *, leaving_out: Callable[[Mapping[str, Any]], bool] | None = None) -> Mismatch | None:
-    """The first problem of a pydantic `ValidationError`, or of what else a model's own code has raised.
+    """Return the first problem of an exception that a model's validation has raised; None if every problem is ignored.
 
     Args:
-        leaving_out: problems that do not count, as pydantic describes them.
+        error: a pydantic `ValidationError`, or another exception of the model's code.
+        leaving_out: returns True for a problem, as pydantic describes it, that is to be ignored; None ignores none.
     """
     if not hasattr(error, "errors"):
         return Mismatch((), str(error))
@@ -272,32 +274,35 @@ def mismatch_of(error: Any, *, leaving_out: Callable[[Mapping[str, Any]], bool] 
     return None
 
 
-def refused_input(wrong: Mismatch) -> InvalidInputError:
-    path = path_of(wrong.path)
-    return InvalidInputError(f"input {path!r} {wrong.reason}" if path else f"the input {wrong.reason}", path=path)
+def refused_input(mismatch: Mismatch) -> InvalidInputError:
+    """Return the error for an input that does not fit."""
+    path = path_of(mismatch.path)
+    return InvalidInputError(f"input {path!r} {mismatch.reason}" if path else f"the input {mismatch.reason}", path=path)
 
 
-def refused_update(wrong: Mismatch) -> InvalidUpdateError:
-    path = path_of(wrong.path)
-    channel = str(wrong.path[0]) if wrong.path else None
+def refused_update(mismatch: Mismatch) -> InvalidUpdateError:
+    """Return the error for an update that does not fit."""
+    path = path_of(mismatch.path)
+    channel = str(mismatch.path[0]) if mismatch.path else None
     what = f"the update of {path!r}" if path else "the update"
-    return InvalidUpdateError(f"{what} {wrong.reason}. Nothing was stored.", channel=channel, path=path)
+    return InvalidUpdateError(f"{what} {mismatch.reason}. Nothing was stored.", channel=channel, path=path)
 
 
-def _of_class(kind: Any) -> Check:
-    """Return the check of a class without a look inside."""
+def _class_check(kind: Any) -> Check:
+    """Return the check of a value's class, without its content."""
 
     def check(value: Any) -> Mismatch | None:
-        # `fits` takes None for everything, as a key's "not yet"; inside of a value it is a value like others.
+        # `fits` accepts None for every annotation, because a state key may be unset. Inside a value, None is a value
+        # like any other.
         if type(value) is kind or (value is not None and fits(kind, value)):
             return None
-        return _wrong(value, kind)
+        return _mismatch(value, kind)
 
     return check
 
 
-def _one_of(literal: Any) -> Check:
-    """Return the check of a Literal. Its mismatch shows the value: the type is often right."""
+def _literal_check(literal: Any) -> Check:
+    """Return the check of a Literal. The mismatch shows the value, as its type is often right."""
     options = get_args(literal)
 
     def check(value: Any) -> Mismatch | None:
@@ -308,21 +313,22 @@ def _one_of(literal: Any) -> Check:
     return check
 
 
-def _wrong(value: Any, hint: Any) -> Mismatch:
+def _mismatch(value: Any, hint: Any) -> Mismatch:
     kind = type(value)
-    if kind.__module__.startswith("pregel_async._core"):  # what a node is given in the place of a list or dict
+    if kind.__module__.startswith("pregel_async._core"):  # an isolating list or dict: show the class that users know
         kind = kind.__base__ or kind
     found = "None" if value is None else f"of type {kind.__name__}"
     return Mismatch((), f"is {found}, and its annotation says {named(hint)}")
 
 
 def _plain_items(value: Any) -> Sequence[Any]:
-    """What a container holds. Of one that a node was given, past its own methods, which would copy each item."""
+    """Return the items of a container; nothing for text, ranges and users' own containers."""
+    # The list that a node gets isolates items by copying them in `__iter__`. Checks change nothing, so bypass that.
     if isinstance(value, list):
         return list(list[Any].__iter__(value))
     if isinstance(value, (tuple, set, frozenset, deque)):
         return list(cast("Iterable[Any]", value))
-    return ()  # text, a range, a user's own class: what it holds is its own business
+    return ()
 
 
 def _is_anything(value: Any) -> Mismatch | None:
@@ -330,12 +336,11 @@ def _is_anything(value: Any) -> Mismatch | None:
 
 
 def _is_none(value: Any) -> Mismatch | None:
-    return None if value is None else _wrong(value, None)
+    return None if value is None else _mismatch(value, None)
 
 
 def plain_type(hint: Any) -> type | None:
-    """The one type whose values certainly fit an annotation, to be compared before anything is called; None if there is
-    no such type."""
+    """Return the type whose values certainly fit an annotation, for a comparison before any call; None if none is."""
     return hint if isinstance(hint, type) and hint in _PLAIN else None
 
 

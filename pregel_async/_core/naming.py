@@ -10,7 +10,7 @@ from typing import Any
 
 from .._message_ids import FOLD, derive_message_id, fingerprint
 from ..channels import BaseChannel
-from ..messages import without_id
+from ..messages import messages_without_id
 from .ids import outside_id
 from .program import Write
 from .task import Task
@@ -77,7 +77,7 @@ class FoldNames:
             for channel, value in writes:
                 if channel != self._channel:
                     continue
-                for place, item, message in without_id(value):
+                for place, item, message in messages_without_id(value):
                     content = fingerprint(message)
                     if message is item:  # else it was made just now, and its address is free again
                         self._contents[id(item)] = content

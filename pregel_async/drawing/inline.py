@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import msgspec
 
-from .._api.drawing import Edge, Outline, arranged
+from .._api.drawing import Edge, Outline, sort_edges
 from ..types import END, START
 from .model import is_end
 
@@ -60,7 +60,7 @@ def _replace_node(outline: OutlineT, name: str, inner: Outline) -> OutlineT:
     return msgspec.structs.replace(
         outline,
         nodes=nodes,
-        edges=arranged(nodes, _join_edges(outline, name, inner, renamed)),
+        edges=sort_edges(nodes, _join_edges(outline, name, inner, renamed)),
         deferred=marked(outline.deferred, inner.deferred),
         interrupt_before=marked(outline.interrupt_before, inner.interrupt_before),
         interrupt_after=marked(outline.interrupt_after, inner.interrupt_after),

@@ -20,7 +20,15 @@ from .._api.definition import Definition, define
 from .._api.drawing import Drawing, Edge, drawing
 from .._checks.context_schema import context_reader
 from .._checks.node_policies import abandons, check_on_timeout
-from .._checks.options import EntrypointOptions, StepOptions, given_policies, given_to, name_of, takes, validates_input
+from .._checks.options import (
+    EntrypointOptions,
+    StepOptions,
+    checked_options,
+    given_policies,
+    name_of,
+    takes,
+    validates_input,
+)
 from .._checks.values import compile_check, path_of
 from .._core.program import Node, Write, build_program
 from .._runtime.tasks.context import PREVIOUS
@@ -109,7 +117,7 @@ class entrypoint:  # noqa: N801  # a decorator, which reads as the word does
         if callable(checkpointer) and not isinstance(checkpointer, BaseCheckpointSaver):
             raise GraphValidationError("entrypoint is called: @entrypoint(), or @entrypoint(checkpointer=saver)")
         self._checkpointer = checkpointer
-        self._options = given_to("entrypoint", EntrypointOptions, options)
+        self._options = checked_options("entrypoint", EntrypointOptions, options)
         context_schema = options.get("context_schema")
         self._read_context = None if context_schema is None else context_reader(context_schema)
         self._policies = given_policies("the entrypoint", options)

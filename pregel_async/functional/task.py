@@ -7,11 +7,11 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, get_args, overload
 
-from .._api.sync_verbs import wait_for_twin
+from .._api.sync_verbs import run_blocking
 from .._checks.node_policies import (
+    AttemptTimeout,
     NodePolicies,
     RetryPolicies,
-    Timeout,
     abandons,
     check_abandonable,
     check_on_timeout,
@@ -161,7 +161,7 @@ class TaskFunction(Generic[P, T_co]):
             StorageError: the cache has failed.
             SyncCallError: called in a thread whose event loop must not be blocked.
         """
-        wait_for_twin(f"task {self.name!r}", SystemEnvironment(), self.aclear_cache, cache)
+        run_blocking(f"task {self.name!r}", SystemEnvironment(), self.aclear_cache, cache)
 
     def __repr__(self) -> str:
         return f"<task {self.name!r}>"
@@ -198,7 +198,7 @@ def task(
     name: str | None = None,
     abandon_on_cancel: bool = False,
     retry_policy: RetryPolicies | None = None,
-    timeout: Timeout | None = None,
+    timeout: AttemptTimeout | None = None,
     on_timeout: OnTimeout | None = None,
     cache_policy: CachePolicy | None = None,
     on_change: OnChange = "error",
@@ -210,7 +210,7 @@ def task(
     name: str | None = None,
     abandon_on_cancel: bool = False,
     retry_policy: RetryPolicies | None = None,
-    timeout: Timeout | None = None,
+    timeout: AttemptTimeout | None = None,
     on_timeout: OnTimeout | None = None,
     cache_policy: CachePolicy | None = None,
     on_change: OnChange = "error",

@@ -25,9 +25,9 @@ from checkpoint_savers.abc import BaseCheckpointSaver
 from .._api.compiled import Graph
 from .._api.definition import Definition
 from .._api.drawing import Drawing
-from .._checks.annotations import aliased, class_of
-from .._checks.node_policies import RetryPolicies, Timeout, check_abandonable, check_on_timeout, node_policies
-from .._checks.options import CompileOptions, PolicyOptions, given_to, takes
+from .._checks.annotations import class_of, resolve_alias
+from .._checks.node_policies import AttemptTimeout, RetryPolicies, check_abandonable, check_on_timeout, node_policies
+from .._checks.options import CompileOptions, PolicyOptions, checked_options, takes
 from .._runtime.tasks.injection import check_signature, hints_of, injections_of, is_generator
 from ..errors import GraphValidationError
 from ..policies import CachePolicy, OnTimeout
@@ -181,7 +181,7 @@ class StateGraph(GraphSpec, Generic[StateT, InputT, OutputT]):
         destinations: Destinations | None = None,
         abandon_on_cancel: bool = False,
         retry_policy: RetryPolicies | None = None,
-        timeout: Timeout | None = None,
+        timeout: AttemptTimeout | None = None,
         on_timeout: OnTimeout | None = None,
         error_handler: Callable[..., object] | None = None,
         cache_policy: CachePolicy | None = None,
@@ -289,7 +289,7 @@ class StateGraph(GraphSpec, Generic[StateT, InputT, OutputT]):
         self,
         *,
         retry_policy: RetryPolicies | None = None,
-        timeout: Timeout | None = None,
+        timeout: AttemptTimeout | None = None,
         on_timeout: OnTimeout | None = None,
         error_handler: Callable[..., object] | None = None,
         cache_policy: CachePolicy | None = None,
@@ -526,7 +526,9 @@ class StateGraph(GraphSpec, Generic[StateT, InputT, OutputT]):
                 does not fit a node.
             TypeError: an option is unknown.
         """
-        return CompiledStateGraph(self, compile_graph(self, checkpointer, given_to("compile", CompileOptions, options)))
+        return CompiledStateGraph(
+            self, compile_graph(self, checkpointer, checked_options("compile", CompileOptions, options))
+        )
 
     @overload
     def _annotated_schema(self, call: Callable[..., Any], role: str, default: Schema) -> Schema: ...
@@ -544,7 +546,7 @@ class StateGraph(GraphSpec, Generic[StateT, InputT, OutputT]):
         if kind is None or not is_schema(kind):
             return default
         for known in (self.state_schema, self.input_schema, self.output_schema):
-            if class_of(aliased(kind)) is known.type:
+            if class_of(resolve_alias(kind)) is known.type:
                 return known
         return read_schema(kind, role)
 

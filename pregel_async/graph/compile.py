@@ -91,7 +91,7 @@ def compile_graph(
     ]
     for target, spec in builder.nodes.items():
         what = f"node {target!r}"
-        policies = spec.policies.over(builder.defaults)
+        policies = spec.policies.with_defaults(builder.defaults)
         flavour: Flavour = "async"
         if spec.graph is None:
             flavour = policies.flavour(spec.call, blocking=blocking or spec.abandons)
@@ -217,7 +217,7 @@ def _handler(
     schema = handler.input or spec.input
     policies = NodePolicies(retry=builder.defaults.retry, timeout=builder.defaults.timeout)
     if flavour_of(handler.call, blocking=True) == "sync":
-        policies = policies.over(builder.defaults)
+        policies = policies.with_defaults(builder.defaults)
     policies = structs.replace(policies, cache=None)
     flavour = policies.flavour(handler.call, blocking=blocking)
     policies.check(handler.call, flavour, handler.name, injects=handler.injects, abandons=False, by_default=True)
@@ -290,7 +290,7 @@ class _GraphIndex:
             for name, spec in builder.nodes.items()
             if spec.graph is not None
             or spec.abandons
-            or spec.policies.over(builder.defaults).on_timeout is not None
+            or spec.policies.with_defaults(builder.defaults).on_timeout is not None
             or flavour_of(spec.call, blocking=True) == "async"
         )
         self._branches: dict[str, set[Write]] = {}

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, get_args, ge
 import msgspec
 
 from .._checks.annotations import (
-    aliased,
     class_of,
     fields_of,
     has_fields,
@@ -18,7 +17,8 @@ from .._checks.annotations import (
     is_type,
     looks_undecorated,
     named,
-    value_of,
+    resolve_alias,
+    without_qualifiers,
 )
 from .._checks.values import Check, Mismatch, compile_check, path_of, plain_type, refused_input, refused_update
 from .._core.fits import is_typed_dict
@@ -89,7 +89,7 @@ def is_schema(kind: Any) -> bool:
     Returns:
         False for any other type, which is a root schema.
     """
-    return has_fields(aliased(kind))
+    return has_fields(resolve_alias(kind))
 
 
 def read_schema(kind: Any, role: str, *, managed: bool = True) -> Schema:
@@ -107,11 +107,11 @@ def read_schema(kind: Any, role: str, *, managed: bool = True) -> Schema:
         GraphValidationError: `kind` is not a type, an annotation cannot be resolved, or a reducer does not take two
             arguments.
     """
-    kind = aliased(kind)
+    kind = resolve_alias(kind)
     if not has_fields(kind):
         return _read_root(kind, role)
     cls = class_of(kind)
-    hints = {name: value_of(hint) for name, hint in fields_of(kind).items()}
+    hints = {name: without_qualifiers(hint) for name, hint in fields_of(kind).items()}
     if ROOT in hints:
         raise GraphValidationError(
             f"a state key cannot be called {ROOT!r}: the name is reserved for a state of one value"
@@ -384,7 +384,7 @@ def values_reader(schema: Schema) -> Callable[[dict[str, Any]], dict[str, Any] |
                 continue
             kind, check = known
             if type(value) is not kind and (wrong := check(value)) is not None:
-                return wrong.inside(key)
+                return wrong.prefixed(key)
         return values
 
     return read
@@ -428,7 +428,7 @@ def update_checker(schemas: Sequence[Schema], channels: Mapping[str, Channel]) -
         for name, value in writes:
             check = checks.get(name)
             if check is not None and (wrong := check(value)) is not None:
-                raise refused_update(wrong.inside(name))
+                raise refused_update(wrong.prefixed(name))
         return writes if model is None or not model.by_field else model.validate_update(writes, {})
 
     return check_update
@@ -497,7 +497,7 @@ def _channel(where: str, hint: Any) -> Channel:
     if get_origin(hint) is not Annotated:
         return LastValue(hint)
     base, *marks = get_args(hint)
-    base = value_of(base)
+    base = without_qualifiers(base)
     for mark in marks:
         if isinstance(mark, DeltaChannel):
             if not _takes_two_arguments(mark.reducer):

@@ -205,7 +205,7 @@ class _Scenario:
             stores = isinstance(graph.checkpointer, BaseCheckpointSaver)
             self._last = graph, graph if stores else graph.with_checkpointer(saver)
             # Computed lazily from the nodes' code, which costs more than a short run: copies inherit the result.
-            _ = graph._definition.inside.by_node
+            _ = graph._definition.subgraph_index.by_node
         bound = copy.copy(self._last[1])
         bound._definition = structs.replace(bound._definition.with_checkpointer(saver), environment=environment)
         return bound

@@ -174,7 +174,7 @@ class Strict:
 
 def test_a_class_that_refuses() -> None:
     """What its own code raised is the cause."""
-    with pytest.raises(InvalidContextError, match="makes no Strict: below zero") as caught:
+    with pytest.raises(InvalidContextError, match="cannot be converted to Strict: below zero") as caught:
         context_reader(Strict)({"n": -1})
     assert isinstance(caught.value.__cause__, LookupError)
     with pytest.raises(InvalidContextError, match="'made'"):

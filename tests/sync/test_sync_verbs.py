@@ -32,7 +32,7 @@ from checkpoint_savers import InMemorySaver, SqliteSaver
 from checkpoint_savers.abc import BaseCheckpointSaver
 from pregel_async import START, PregelProtocol, StateGraph
 from pregel_async._api.compiled import Graph
-from pregel_async._api.sync_verbs import SyncFace, SyncStream, open_sync
+from pregel_async._api.sync_verbs import SyncStream, SyncVerbs, open_sync
 from pregel_async._runtime.platform.environment import SystemEnvironment
 from pregel_async._runtime.streaming.buffer import CAPACITY
 from pregel_async._runtime.sync import background_portal as portal
@@ -118,7 +118,7 @@ def test_the_signatures_are_the_twins(verb: str) -> None:
     assert list(ours.parameters.values()) == list(theirs.parameters.values())
 
 
-class Recorder(SyncFace[Any, Any]):
+class Recorder(SyncVerbs[Any, Any]):
     """Twins that say what reached them."""
 
     environment = SystemEnvironment()

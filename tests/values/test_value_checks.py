@@ -430,7 +430,7 @@ async def test_many_messages_are_checked_without_looking_at_each(monkeypatch: py
     """1000 messages cost at most 0.1 ms: a reducer without an annotation is not asked, and of objects with
     plain fields only the types of each column are compared, in C."""
     looked: list[Any] = []
-    monkeypatch.setattr("pregel_async._checks.values._of_class", lambda kind: looked.append)
+    monkeypatch.setattr("pregel_async._checks.values._class_check", lambda kind: looked.append)
     messages = [{"role": "user", "content": "x"}] * 1000
     lines = [{"amount": 1, "note": None}] * 1000
     await graph(MessagesState).ainvoke({"messages": messages})
