@@ -44,7 +44,10 @@ OutputT = TypeVar("OutputT", covariant=True)
 
 @runtime_checkable
 class PregelProtocol(Protocol[InputT, OutputT]):
-    """The methods that every compiled graph has, whether built by `StateGraph`, `Pregel` or `@entrypoint`."""
+    """The methods that every compiled graph has, whether built by `StateGraph`, `Pregel` or `@entrypoint`.
+
+    `Graph` documents each of them.
+    """
 
     def invoke(self, input: InputT | Command | None, config: Config | None = None) -> OutputT: ...
 
