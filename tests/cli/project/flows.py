@@ -36,7 +36,7 @@ class Hello(TypedDict, total=False):
 async def hello(state: Hello) -> dict[str, Any]:
     ran("hello")
     print("a node prints this")
-    name = state.get("name", "environment")
+    name = state.get("name", "world")
     return {"answer": Answer(f"hello, {name}", list(name)), "times": 1}
 
 
