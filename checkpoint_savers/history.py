@@ -11,7 +11,7 @@ from .codec import Codec
 from .deltas import SENDS, read_record
 from .errors import CorruptCheckpointError
 from .listing import GapFinder, check_gaps, is_listed
-from .metadata import metadata_matches
+from .metadata import id_text, metadata_matches
 from .records import (
     Checkpoint,
     CheckpointId,
@@ -174,10 +174,10 @@ def named(config: Mapping[str, Any] | str) -> tuple[str, str, CheckpointId | Non
 def address(config: Mapping[str, Any] | str) -> tuple[str | None, str | None, CheckpointId | None]:
     """Thread, namespace and checkpoint that a config names; None for each that it does not."""
     if isinstance(config, str):
-        return config, None, None
+        return id_text(config), None, None
     known = config.get("configurable") or {}
     thread_id, ns, checkpoint_id = known.get("thread_id"), known.get("checkpoint_ns"), known.get("checkpoint_id")
-    return None if thread_id is None else str(thread_id), ns, checkpoint_id
+    return None if thread_id is None else id_text(thread_id), ns, checkpoint_id
 
 
 def tuple_of(reader: ChainReader, row: CheckpointRow, records: Sequence[TaskRecord], codec: Codec) -> CheckpointTuple:

@@ -80,6 +80,15 @@ def plain_scalar(value: Any) -> Any:
     return None
 
 
+def id_text(given: object) -> str:
+    """Return an id as text: of a member of an `Enum` of texts or numbers its value, as a plain id would be.
+
+    Args:
+        given: a text, a whole number, or an object whose `str()` is the id (a UUID).
+    """
+    return str(given if (plain := plain_scalar(given)) is None else plain)
+
+
 def with_defaults(metadata: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """Return a thread's metadata with the given keys that it lacks. Those that it has stay as they are."""
     return {**metadata, **{key: value for key, value in given.items() if key not in metadata}}

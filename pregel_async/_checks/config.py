@@ -9,7 +9,7 @@ from uuid import UUID
 
 from msgspec import structs
 
-from checkpoint_savers.metadata import plain_scalar
+from checkpoint_savers.metadata import id_text, plain_scalar
 from checkpoint_savers.records import RUN, CheckpointId
 
 from .._runtime.engine.settings import Settings
@@ -102,7 +102,7 @@ def check_thread_id(given: object) -> str:
     # and "False", which all callers would share.
     if isinstance(given, bool) or not isinstance(given, (str, int, UUID)):
         raise ConfigError(f"thread_id is text, a whole number or a UUID, and not a {type(given).__name__}")
-    thread_id = str(given)
+    thread_id = id_text(given)
     if not thread_id:
         raise ConfigError("thread_id is empty")
     _check_text(thread_id, "thread_id")

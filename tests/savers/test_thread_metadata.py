@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import operator
 from collections.abc import AsyncIterator
 from enum import IntEnum, StrEnum
@@ -227,3 +228,24 @@ async def test_a_thread_that_is_busy_is_no_hindrance(saver: BaseCheckpointSaver)
         await graph.ainvoke(None, of(user="ann"))
     await saver.aupdate_thread("t", {"user": "eve"})
     assert await metadata_of(saver) == {"user": "eve"}
+
+
+class Tenant(str, enum.Enum):  # noqa: UP042  # whose `str()` is not the value
+    ANN = "ann"
+
+
+class Shelf(int, enum.Enum):
+    FIRST = 1
+
+
+@pytest.mark.parametrize(("member", "thread_id"), [(Tenant.ANN, "ann"), (Shelf.FIRST, "1")])
+async def test_an_enum_member_names_the_thread_of_its_value(member: Any, thread_id: str) -> None:
+    """`str()` of such a member is "Tenant.ANN": a thread that a caller with the plain value does not find."""
+    saver = InMemorySaver()
+    graph = StateGraph(State).add_node("a", lambda state: {"log": ["a"]}).add_edge(START, "a").compile(saver)
+    config = {"configurable": {"thread_id": member}}
+    await graph.ainvoke({"log": []}, config)
+    assert [header.thread_id async for header in saver.alist_threads()] == [thread_id]
+    assert (await graph.aget_state(thread_id)).values == {"log": ["a"]}
+    found = await saver.aget_tuple(config)
+    assert found is not None and found.config["configurable"]["thread_id"] == thread_id
