@@ -13,7 +13,9 @@ from .program import Write
 from .task import Task
 
 
-def place(error: Exception, channel: str, tasks: Sequence[Task], writes: Sequence[Sequence[Write]], step: int) -> None:
+def annotate_fold_error(
+    error: Exception, channel: str, tasks: Sequence[Task], writes: Sequence[Sequence[Write]], step: int
+) -> None:
     """Add to an error where the fold failed: a note; and to one of several writes, the names of the writers."""
     by = _writers(channel, tasks, writes)
     if isinstance(error, ConcurrentUpdateError):

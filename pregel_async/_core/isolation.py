@@ -185,7 +185,7 @@ class IsolatedList(list[_T]):
         if type(value) in ATOMS:
             return value
         if isinstance(index, slice):
-            return [self[place] for place in range(*index.indices(len(self)))]
+            return [self[position] for position in range(*index.indices(len(self)))]
         mine = self._take(index, value)
         if mine is not value:
             list.__setitem__(self, index, mine)

@@ -77,11 +77,11 @@ class FoldNames:
             for channel, value in writes:
                 if channel != self._channel:
                     continue
-                for place, item, message in without_id(value):
+                for position, item, message in without_id(value):
                     content = fingerprint(message)
                     if message is item:  # else it was made just now, and its address is free again
                         self._contents[id(item)] = content
-                    made = derive_message_id(base(), channel, nth, place, content)
+                    made = derive_message_id(base(), channel, nth, position, content)
                     names.setdefault(content, deque()).append(made)
                 nth += 1
         return names

@@ -34,7 +34,7 @@ from ..channels import MISSING, Topic
 from ..errors import GraphRecursionError, InvalidUpdateError, NodeCancelledError, ParentCommand
 from ..types import Command, Send
 from .board import Board, Channel
-from .fold_errors import place
+from .fold_errors import annotate_fold_error
 from .isolation import own
 from .naming import fold_names
 from .program import PARENT, SENDS, Program, Write
@@ -67,7 +67,7 @@ class Port(Protocol):
         """Record what finished and what was asked in a superstep that stays open: the run ends here."""
         ...
 
-    async def give_up(self, tasks: Sequence[Task], outcomes: Sequence[Outcome], error: BaseException) -> None:
+    async def fail(self, tasks: Sequence[Task], outcomes: Sequence[Outcome], error: BaseException) -> None:
         """Record a superstep that failed. Its board was not changed, or is dropped."""
         ...
 
@@ -143,7 +143,7 @@ async def run(
         try:
             update(program, board, tasks, collect(tasks, outcomes), scope=scope)
         except BaseException as error:
-            await port.give_up(tasks, outcomes, error)
+            await port.fail(tasks, outcomes, error)
             raise
         upcoming = plan(program, board, scope)
         await port.checkpoint(board, tasks, outcomes, upcoming)
@@ -318,7 +318,7 @@ def update(
             if channel.update(given) if names is None else names.fold(channel, given):
                 touched.add(name)
         except Exception as error:
-            place(error, name, tasks, writes, step)
+            annotate_fold_error(error, name, tasks, writes, step)
             raise
 
     # 3. A superstep has passed: channels that nobody wrote may lose their value by that.

@@ -52,41 +52,41 @@ class CallInput(msgspec.Struct, frozen=True, gc=False, kw_only=True):
             )
 
 
-NOTHING_GIVEN = CallInput()
+NO_INPUT = CallInput()
 """The call continues from the stored state."""
 
 
-def read_given(program: Program, given: Any, registered: frozenset[type] = NO_CLASSES) -> CallInput:
+def read_call_input(program: Program, value: Any, registered: frozenset[type] = NO_CLASSES) -> CallInput:
     """Read what a call brings, and copy it.
 
     Args:
         registered: subclasses of plain scalars that stay as they are.
     """
     if not registered:
-        return _read_given(program, given)
+        return _read_call_input(program, value)
     token = REGISTERED.set(registered)
     try:
-        return _read_given(program, given)
+        return _read_call_input(program, value)
     finally:
         REGISTERED.reset(token)
 
 
-def _read_given(program: Program, given: Any) -> CallInput:
-    if given is None:
-        return NOTHING_GIVEN
-    if not isinstance(given, Command):
-        writes = [(name, own(value)) for name, value in program.read_input(given)]
+def _read_call_input(program: Program, value: Any) -> CallInput:
+    if value is None:
+        return NO_INPUT
+    if not isinstance(value, Command):
+        writes = [(name, own(item)) for name, item in program.read_input(value)]
         return CallInput(is_input=True, writes=writes)
-    if given.graph is not None:
+    if value.graph is not None:
         raise InvalidInputError(
-            f"a command for graph {given.graph!r} was given as input: leave out graph=, it is for the graph called"
+            f"a command for graph {value.graph!r} was given as input: leave out graph=, it is for the graph called"
         )
-    edits = [(name, own(value)) for name, value in program.check_update(program.read_command(given))]
-    if given.resume is None and not edits:
+    edits = [(name, own(item)) for name, item in program.check_update(program.read_command(value))]
+    if value.resume is None and not edits:
         raise EmptyInputError(
             f"the command given to graph {program.name!r} is empty: it resumes, updates or goes nowhere"
         )
-    return CallInput(is_command=True, edits=edits, answers=given.resume is not None, resume=given.resume)
+    return CallInput(is_command=True, edits=edits, answers=value.resume is not None, resume=value.resume)
 
 
 _DIGITS = frozenset("0123456789abcdefABCDEF")

@@ -72,14 +72,14 @@ class GraphRun:
         self._board = graph.persistence.start
         self._begun = False  # the board is the one to run from
 
-    async def go(self, call: CallInput) -> Ended:
+    async def run(self, call_input: CallInput) -> Ended:
         """Run the graph."""
-        run_context, resumed = self._graph.run, not (call.is_input or self._persistence.is_new)
+        run_context, resumed = self._graph.run, not (call_input.is_input or self._persistence.is_new)
         # A graph inside another of which nothing is stored gives its result to that one: what that one stores, stays.
         scalars = self._persistence.kept_scalars or REGISTERED.get()
         token = REGISTERED.set(scalars)
         try:
-            tasks = await (self._resume(call) if resumed else self._enter(call))
+            tasks = await (self._resume(call_input) if resumed else self._apply_input(call_input))
             self._begun = True
             done = await superstep.run(
                 self._program,
@@ -89,7 +89,7 @@ class GraphRun:
                 limit=self._limit,
                 tasks=tasks,
                 breakpoints=self._breakpoints,
-                resumed=resumed and not call.is_input,
+                resumed=resumed and not call_input.is_input,
                 barrier=self._barrier if self._graph.control is not None or run_context.spending.is_limited else None,
             )
             self._events.begin()  # if it has not
@@ -97,9 +97,9 @@ class GraphRun:
                 self._events.done("done")
             elif not self._paused:  # between two supersteps: at a breakpoint, or because it was asked to
                 deliveries = self._events.stopping(self._board, run_context.stop)
-                await self._persistence.rest()
+                await self._persistence.flush()
                 await self._events.send(deliveries)
-            await self._persistence.finish()
+            await self._persistence.close()
         except Exception as error:
             await self._failed(error)
             raise
@@ -109,7 +109,7 @@ class GraphRun:
         except GeneratorExit:
             raise
         except BaseException as error:  # what ends a process, or the graph around
-            await self._finish_beside(error)
+            await self._flush_after(error)
             raise
         finally:
             REGISTERED.reset(token)
@@ -129,33 +129,34 @@ class GraphRun:
         """The superstep that is open; 0 before the run has begun."""
         return self._board.step + 1 if self._begun else 0
 
-    async def _resume(self, call: CallInput) -> Sequence[Task] | None:
+    async def _resume(self, call_input: CallInput) -> Sequence[Task] | None:
         """Continue from the stored board. Return the open superstep's tasks, if they were planned in another thread."""
-        thread, board, run_context = self._persistence, self._board, self._graph.run
-        assert isinstance(thread, NamespaceWriter), "what holds something is stored"
-        if call.is_command:
-            answers = answers_to(call.resume, thread.questions(), thread.thread_id) if call.answers else {}
-            await thread.resume(board, answers, self._program.validated(board.values, call.edits))
+        namespace, board, run_context = self._persistence, self._board, self._graph.run
+        assert isinstance(namespace, NamespaceWriter), "what holds something is stored"
+        thread_id = namespace.thread_id
+        if call_input.is_command:
+            answers = answers_to(call_input.resume, namespace.questions(), thread_id) if call_input.answers else {}
+            await namespace.resume(board, answers, self._program.validated(board.values, call_input.edits))
             run_context.given = answers
-        loaded = thread.tip
-        if thread.ns == "":
-            await thread.find_kept()
-        thread.branch_off(board)
-        if thread.ns == "":
-            run_context.answers = thread.answers()
-            run_context.asked = AnsweredQuestions(thread.answered_questions(), thread.is_same)
-        await self._events.resumed(thread, board, self._open_units, branched=thread.tip != loaded)
-        return superstep.plan(self._program, board, self._open_scope) if thread.scope != thread.thread_id else None
+        loaded = namespace.tip
+        if namespace.ns == "":
+            await namespace.find_kept()
+        namespace.branch_off(board)
+        if namespace.ns == "":
+            run_context.answers = namespace.answers()
+            run_context.asked = AnsweredQuestions(namespace.answered_questions(), namespace.is_same)
+        await self._events.resumed(namespace, board, self._open_units, branched=namespace.tip != loaded)
+        return superstep.plan(self._program, board, self._open_scope) if namespace.scope != thread_id else None
 
-    async def _enter(self, call: CallInput) -> Sequence[Task]:
+    async def _apply_input(self, call_input: CallInput) -> Sequence[Task]:
         """Write the input on the board. What was pending is discarded: those tasks count as run, and wrote nothing."""
         board, program = self._board, self._program
-        writes = program.validated(board.values, call.writes or call.edits)
+        writes = program.validated(board.values, call_input.writes or call_input.edits)
         discarded = superstep.plan(program, board, self._open_scope) if board.updated else []
         superstep.update(program, board, discarded, [*[[] for _ in discarded], writes], scope=self._scope)
         board.ran = ()
         upcoming = superstep.plan(program, board, self._scope)
-        if not call.is_input and not upcoming:
+        if not call_input.is_input and not upcoming:
             raise InvalidInputError(
                 f"the command given to graph {program.name!r} only updates, and nothing is stored to go on "
                 "with: pass an input, or say goto="
@@ -228,20 +229,20 @@ class GraphRun:
         await self._events.send(deliveries)
         self._observation.superstep_ended("interrupted", outcomes)
 
-    async def give_up(self, tasks: Sequence[Task], outcomes: Sequence[Outcome], error: BaseException) -> None:
+    async def fail(self, tasks: Sequence[Task], outcomes: Sequence[Outcome], error: BaseException) -> None:
         if tasks[0].node.hidden and not tasks[0].node.routers:
-            self._persistence.forget()  # the state refuses the input: nothing has run, and nothing is stored
+            self._persistence.discard()  # the state refuses the input: nothing has run, and nothing is stored
         else:
             events, persistence = self._events, self._persistence
             unrecorded, recorded = await events.giving_up(persistence, tasks, outcomes, error, self._step)
-            is_recorded = await persistence.give_up(tasks, outcomes, error)
+            is_recorded = await persistence.fail(tasks, outcomes, error)
             await events.send(recorded if is_recorded else unrecorded)
         self._observation.superstep_ended("failed", outcomes)
 
     async def _failed(self, error: Exception) -> None:
         """Show a failure that is no superstep's: a limit, a value that cannot be stored, failing storage."""
         deliveries = self._events.failing(error, self._step, begun=self._begun)
-        await self._finish_beside(error)
+        await self._flush_after(error)
         self._events.done("failed")  # it may have come to rest before, and that could not be stored
         await self._events.send(deliveries)
 
@@ -249,13 +250,13 @@ class GraphRun:
         """Store that the run was cancelled for good, if it was: then it is not to be picked up."""
         if self._events.cancelling(self._step):
             with anyio.CancelScope(shield=True), contextlib.suppress(CheckpointError):
-                await self._persistence.rest()
-        await self._persistence.finish()
+                await self._persistence.flush()
+        await self._persistence.close()
 
-    async def _finish_beside(self, error: BaseException) -> None:
+    async def _flush_after(self, error: BaseException) -> None:
         """Store what waits, as an error ends the run. What fails in that becomes the error's note."""
         try:
-            await self._persistence.rest()
+            await self._persistence.flush()
         except CheckpointError as second:
             if second is error or self._graph.run.lease.durability == "sync":
                 return  # it is what `error` is about, or as hopeless

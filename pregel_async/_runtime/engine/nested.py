@@ -28,7 +28,7 @@ from ..persistence.unstored import Persistence, Unstored
 from ..streaming.publisher import publisher_inside
 from ..tasks.context import ROUTER_BASE, AttemptContext
 from .assembly import run_of
-from .call_input import NOTHING_GIVEN, read_given
+from .call_input import NO_INPUT, read_call_input
 from .graph_run import Ended
 from .settings import Audience, Settings
 
@@ -63,7 +63,7 @@ class NestedCall(msgspec.Struct, frozen=True):
         return self.outer.task.id if self.keeps else ""
 
 
-async def run_nested(program: Program, given: Any, settings: Settings, nested: NestedCall, audience: Audience) -> Ended:
+async def run_nested(program: Program, value: Any, settings: Settings, nested: NestedCall, audience: Audience) -> Ended:
     """Run a graph as part of a node.
 
     Raises:
@@ -72,7 +72,7 @@ async def run_nested(program: Program, given: Any, settings: Settings, nested: N
         ParentCommand: it has ended with commands for a graph around it.
     """
     nested.outer.check_refusal()
-    call = read_given(program, given)
+    call_input = read_call_input(program, value)
     outer, ns = nested.outer, nested.ns
     run_context, lease = outer.graph.run, outer.graph.run.lease
     place = outer.next_position(nested.number)
@@ -80,9 +80,9 @@ async def run_nested(program: Program, given: Any, settings: Settings, nested: N
     with _only_one(lease, ns, outer) if nested.keeps and isinstance(lease, ThreadLease) else nullcontext():
         persistence = await _persistence(program, nested, ns)
         if persistence.continues:
-            call = NOTHING_GIVEN
+            call_input = NO_INPUT
         if persistence.is_new:
-            call.require_input(program, lease.thread_id)
+            call_input.require_input(program, lease.thread_id)
         publisher = publisher_inside(
             program,
             audience.shown,
@@ -96,7 +96,7 @@ async def run_nested(program: Program, given: Any, settings: Settings, nested: N
             now=run_context.environment.now,
         )
         observation = _observation(program, settings, nested, ns) if settings.observers else NOT_OBSERVED
-        this = run_of(
+        graph_run = run_of(
             program,
             settings,
             audience,
@@ -109,7 +109,7 @@ async def run_nested(program: Program, given: Any, settings: Settings, nested: N
             caller=nested.caller,
         )
         try:
-            ended = await observation.over(lambda: this.go(call))
+            ended = await observation.over(lambda: graph_run.run(call_input))
         finally:
             persistence.hand_over_spent()
     if not ended.done:
@@ -120,45 +120,45 @@ async def run_nested(program: Program, given: Any, settings: Settings, nested: N
 
 async def _persistence(program: Program, nested: NestedCall, ns: str) -> Persistence:
     """Load the graph's namespace, if it has one."""
-    outer, outside, run_context = nested.outer, nested.outer.graph.persistence, nested.outer.graph.run
-    if not (nested.stores and isinstance(outside, NamespaceWriter)):
-        return Unstored(program, run_context.scope, [(outside, outer.task.id)])
+    outer, outer_namespace, run_context = nested.outer, nested.outer.graph.persistence, nested.outer.graph.run
+    if not (nested.stores and isinstance(outer_namespace, NamespaceWriter)):
+        return Unstored(program, run_context.scope, [(outer_namespace, outer.task.id)])
     try:
-        thread = await NamespaceWriter.nested(
-            outside,
-            nested.codec(outside.codec),
+        namespace = await NamespaceWriter.nested(
+            outer_namespace,
+            nested.codec(outer_namespace.codec),
             program,
             ns=ns,
             task=outer.task.id,
             caller=outer.task.id if nested.keeps else None,
-            given=(program.name, nested.digest.hex()) if nested.digest else None,
+            identity=(program.name, nested.digest.hex()) if nested.digest else None,
             at=run_context.travels.pop(ns, None),
         )
     except StorageError as error:
-        outside.lease.fail(error)  # it is the run's, and not the node's
+        outer_namespace.lease.fail(error)  # it is the run's, and not the node's
         raise
-    if thread.ran_instead is not None:
+    if namespace.ran_instead is not None:
         where, which = outer.task, nested.number % ROUTER_BASE + 1
         raise outer.refuse(
-            CallsChangedError(where.node.name, where.step, which, thread.ran_instead, program.name, "graph")
+            CallsChangedError(where.node.name, where.step, which, namespace.ran_instead, program.name, "graph")
         )
-    if thread.continues:
-        run_context.spending.know(thread.counter.go_on())
-    return thread
+    if namespace.continues:
+        run_context.spending.add_earlier(namespace.counter.publish_earlier())
+    return namespace
 
 
 def _observation(program: Program, settings: Settings, nested: NestedCall, ns: str) -> Observation:
     outer = nested.outer
-    outside, run_context = outer.graph.observation, outer.graph.run
+    outer_observation, run_context = outer.graph.observation, outer.graph.run
     started = RunStarted(
         run_id=run_context.run_id,
         thread_id=run_context.lease.thread_id,
         namespace=ns,
         graph=program.name,
         within=outer.observed.started,
-        around=next(iter(outside.runs), None),
+        around=next(iter(outer_observation.runs), None),
     )
-    return Observed(outside.with_observers(settings.observers, run_context.environment), started)
+    return Observed(outer_observation.with_observers(settings.observers, run_context.environment), started)
 
 
 @contextlib.contextmanager
@@ -173,7 +173,7 @@ def _only_one(lease: ThreadLease, ns: str, outer: AttemptContext) -> Generator[N
     """
     *_, outer = outer.chain_in_graph()  # a task that a node calls is the node's
     at = outer.graph.persistence.tip
-    who, running = lease.kept.get(ns, (("", ""), False))
+    who, running = lease.kept_graphs.get(ns, (("", ""), False))
     another = who[0] == at and who[1] != outer.task.id
     if running or another:
         raise InvalidUpdateError(
@@ -183,8 +183,8 @@ def _only_one(lease: ThreadLease, ns: str, outer: AttemptContext) -> Generator[N
             "node; or compile it without checkpointer=True",
             node=outer.task.node.name,
         )
-    lease.kept[ns] = (at, outer.task.id), True
+    lease.kept_graphs[ns] = (at, outer.task.id), True
     try:
         yield
     finally:
-        lease.kept[ns] = (at, outer.task.id), False
+        lease.kept_graphs[ns] = (at, outer.task.id), False

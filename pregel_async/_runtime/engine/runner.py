@@ -65,7 +65,7 @@ class Runner:
             await self._turns.turn()
         timeout = graph.program.step_timeout
         if timeout is not None:
-            return await self._within(timeout, board, tasks)
+            return await self._execute_within(timeout, board, tasks)
         if len(tasks) > 1:
             return await _Group(graph, board, tasks, self._max_concurrency).execute()
         (task,) = tasks
@@ -88,7 +88,7 @@ class Runner:
         else:
             self._graph.events.finished_unstored(task, outcome)
 
-    async def _within(self, timeout: float, board: Board, tasks: Sequence[Task]) -> Sequence[Outcome]:
+    async def _execute_within(self, timeout: float, board: Board, tasks: Sequence[Task]) -> Sequence[Outcome]:
         """All tasks in a group, however many, which is stopped when the superstep's time is up."""
         group = _Group(self._graph, board, tasks, self._max_concurrency)
         watch = Timeout(self._graph.run.environment, run=timeout, expire=group.expire)
@@ -106,7 +106,7 @@ async def _run_planned(
         natively_cancelled, contained: as in `run_attempt`.
     """
     records = graph.persistence.task_records
-    recorded = records.recorded(task, graph.run) if records.entries else NEW
+    recorded = records.recorded(task, graph.run) if records.results else NEW
     if not isinstance(recorded, Unfinished):
         return recorded
     if recorded.has_run:
@@ -140,7 +140,7 @@ class _Group:
     """The tasks of one superstep, when there are several.
 
     They begin in plan order, in one task of the group, which they share as long as none waits for anything: of ten
-    thousand that compute, none needs a place in the event loop. As soon as one waits, each of the rest gets a task.
+    thousand that compute, none needs a task of the event loop. As soon as one waits, each of the rest gets a task.
     """
 
     def __init__(self, graph: GraphContext, board: Board, tasks: Sequence[Task], max_concurrency: int | None) -> None:
@@ -149,64 +149,64 @@ class _Group:
         self._tasks = tasks
         self._width = min(max_concurrency or len(tasks), len(tasks))
         self._outcomes: list[Outcome] = [_OPEN] * len(tasks)
-        self._places = iter(range(len(tasks)))
+        self._positions = iter(range(len(tasks)))
         self._open = len(tasks)
-        self._broken: list[BaseException] = []  # what storing a result has failed with
+        self._storage_errors: list[BaseException] = []  # what storing a result has failed with
         self._fails_fast = graph.options.on_failure == "fail_fast"
         self._group = anyio.create_task_group()
-        self._is_late = False  # the superstep's time is up
-        self._late: list[Exception] = []  # what failed after that
+        self._is_expired = False  # the superstep's time is up
+        self._late_errors: list[Exception] = []  # what failed after that
 
     async def execute(self) -> Sequence[Outcome]:
         try:
             async with self._group as group:
                 if self._width == len(self._tasks):
-                    start_soon(group, partial(self._in_turn, copy_context()))
+                    start_soon(group, partial(self._run_in_turn, copy_context()))
                 else:
                     for _ in range(self._width):
-                        start_soon(group, self._several)
+                        start_soon(group, self._run_tasks)
         except BaseExceptionGroup as several:
             raise alone(several) from None
         except anyio.get_cancelled_exc_class():
             failed = [outcome.error for outcome in self._outcomes if isinstance(outcome, Failed)]
             if all(isinstance(error, NodeCancelledError) for error in failed):
                 raise  # else a node failed while it was being cancelled, and that is raised
-        for error in self._broken:
+        for error in self._storage_errors:
             raise error
         return self._outcomes
 
-    async def _several(self) -> None:
-        for place in self._places:
+    async def _run_tasks(self) -> None:
+        for position in self._positions:
             if self._group.cancel_scope.cancel_called:
                 return  # a sibling has failed; a node that never awaits would not notice
-            await self._one(place)
+            await self._run_task(position)
 
-    async def _in_turn(self, context: Context) -> None:
+    async def _run_in_turn(self, context: Context) -> None:
         """Run the tasks one after the other, until one of them waits for something.
 
         Args:
             context: without the node that runs when another task of the group is started.
         """
-        part = partial(self._part, context)
+        start_remaining = partial(self._start_remaining, context)
         cancelled = native_cancellations(self._graph.run.loop)
-        for place in self._places:
-            await noticed(self._one(place), part)
+        for position in self._positions:
+            await noticed(self._run_task(position), start_remaining)
             if cancelled():  # by the node, which has a task of its own as far as it knows
-                part()
+                start_remaining()
 
-    def _part(self, context: Context) -> None:
+    def _start_remaining(self, context: Context) -> None:
         """Give each task that has not begun a task of the group to itself."""
-        for place in self._places:
-            context.run(start_soon, self._group, partial(self._one, place, contained=True))
+        for position in self._positions:
+            context.run(start_soon, self._group, partial(self._run_task, position, contained=True))
 
-    async def _one(self, place: int, *, contained: bool = False) -> None:
+    async def _run_task(self, position: int, *, contained: bool = False) -> None:
         """Run one task, and keep what became of it. Nothing but a cancellation leaves here."""
-        graph, task = self._graph, self._tasks[place]
+        graph, task = self._graph, self._tasks[position]
         try:
             outcome = await _run_planned(graph, self._board, task, NEVER_CANCELLED, contained=contained)
-            if self._is_late and self._comes_late(outcome):
+            if self._is_expired and self._is_ignored(outcome):
                 return
-            self._outcomes[place] = outcome
+            self._outcomes[position] = outcome
             if isinstance(outcome, Failed):
                 if self._fails_fast or not isinstance(outcome.error, Exception):  # what ends a process ends all
                     self._stop()
@@ -218,17 +218,17 @@ class _Group:
             if not graph.persistence.is_stored or outcome.replayed:
                 await graph.events.finished(task, outcome)
             elif self._open:
-                await self._record(place, task, outcome)
+                await self._record(position, task, outcome)
             else:  # the last to finish needs no record: the superstep's commit holds its writes
                 graph.events.finished_unstored(task, outcome)
         except anyio.get_cancelled_exc_class():
             raise
         except Exception as error:
             # Storage failed: the superstep ends with that error, and with it alone.
-            self._broken.append(error)
+            self._storage_errors.append(error)
             self._stop()
 
-    async def _record(self, place: int, task: Task, outcome: Finished) -> None:
+    async def _record(self, position: int, task: Task, outcome: Finished) -> None:
         """Store the result of a task whose siblings are attempt, and show it then."""
         events = self._graph.events
         closing = events.closing(task, outcome)
@@ -236,7 +236,7 @@ class _Group:
             await events.publisher.units.settle()
             await self._graph.persistence.record(outcome.by or task, outcome.writes, routed=True, events=closing)
         except UnstorableValueError as error:
-            self._outcomes[place] = Failed(error, None if outcome.by else outcome.writes[: outcome.own])
+            self._outcomes[position] = Failed(error, None if outcome.by else outcome.writes[: outcome.own])
             if self._fails_fast:
                 self._stop()
         except anyio.get_cancelled_exc_class():  # a sibling has failed: this is stored with the failure
@@ -255,16 +255,16 @@ class _Group:
     def expire(self) -> None:
         """The superstep's time is up: whatever becomes of the tasks that go on does not count any more, and whatever
         they do reaches nothing."""
-        self._is_late = True
+        self._is_expired = True
         for attempt in list(self._graph.open_attempts):
             attempt.stop()
 
-    def _comes_late(self, outcome: Outcome) -> bool:
+    def _is_ignored(self, outcome: Outcome) -> bool:
         """Whether an outcome comes after the time, and does not end the process. The timeout notes a failure."""
         if not isinstance(outcome, Failed):
             return True
         if isinstance(outcome.error, Exception):
-            self._late.append(outcome.error)
+            self._late_errors.append(outcome.error)
             return True
         return False
 
@@ -273,7 +273,7 @@ class _Group:
         pairs = zip(self._tasks, self._outcomes, strict=True)
         unfinished = tuple([task.node.name for task, outcome in pairs if outcome is _OPEN])
         error = StepTimeoutError(self._tasks[0].step, timeout, unfinished)
-        for late in self._late:
+        for late in self._late_errors:
             error.__context__ = error.__context__ or late
             where = next((note for note in getattr(late, "__notes__", ()) if note.startswith("in node ")), "")
             error.add_note(f"and while it was stopped: {': '.join(described(late))} ({where})")

@@ -15,7 +15,7 @@ from checkpoint_savers.records import CheckpointId, CheckpointRow, Commit, Event
 
 from .commit_writers import CommitWriter
 from .lease import ThreadLease
-from .start import Start
+from .start_point import StartPoint
 
 
 class InnerGraph(Protocol):
@@ -32,7 +32,7 @@ class InnerGraph(Protocol):
         ...
 
     @property
-    def around(self) -> Sequence[object]:
+    def outer(self) -> Sequence[object]:
         """The call of the graph around it."""
         ...
 
@@ -41,7 +41,7 @@ class InnerGraph(Protocol):
         """Whether a resume would come here."""
         ...
 
-    def so_far(self) -> Start:
+    def start_point(self) -> StartPoint:
         """Where it has got to."""
         ...
 
@@ -52,36 +52,36 @@ class InnerGraphs:
     def __init__(self) -> None:
         self._calls: dict[str, tuple[InnerGraph, AtExitWriter]] = {}
 
-    def add(self, ns: str, call: InnerGraph, out: AtExitWriter) -> None:
+    def add(self, ns: str, call: InnerGraph, writer: AtExitWriter) -> None:
         """Note a call, in the place of an earlier one in this namespace."""
-        self._calls[ns] = call, out
+        self._calls[ns] = call, writer
 
-    def earlier(self, ns: str) -> Sequence[Start]:
+    def earlier(self, ns: str) -> Sequence[StartPoint]:
         """Where an earlier call in a namespace has got to; empty if none has made a checkpoint."""
-        return [call.so_far() for call, out in self._calls.values() if out.ns == ns and out.chain.tip]
+        return [call.start_point() for call, writer in self._calls.values() if writer.ns == ns and writer.chain.tip]
 
     def drop_closed(self, outer: object) -> None:
         """A superstep of a graph is over: so are the graphs that its nodes ran, but for those that keep their state."""
-        over = [outer]
-        for call, out in self._ordered():
-            if not call.caller and any(each in over for each in call.around):
-                over.append(call)
-                del self._calls[out.ns]
+        ended = [outer]
+        for call, writer in self._ordered():
+            if not call.caller and any(each in ended for each in call.outer):
+                ended.append(call)
+                del self._calls[writer.ns]
 
     async def store(self, root: AtExitWriter, *, releases: bool) -> None:
         """Store all that the run has made and is of use, in the order in which one refers to another."""
         calls = self._ordered()
-        for call, out in calls:
+        for call, writer in calls:
             if call.caller and releases:
-                await out.store()
+                await writer.store()
             elif call.caller:
-                await out.store_closed(root.tip)
-        left = [out for call, out in calls if call.is_needed and not releases]
-        for out in reversed(left):
-            out.call_up()
+                await writer.store_closed(root.tip)
+        left = [writer for call, writer in calls if call.is_needed and not releases]
+        for writer in reversed(left):
+            writer.mark_outer_due()
         await root.store(releases=releases)
-        for out in left:
-            await out.store()
+        for writer in left:
+            await writer.store()
 
     def _ordered(self) -> list[tuple[InnerGraph, AtExitWriter]]:
         """From the outside to the inside."""
@@ -103,24 +103,24 @@ class AtExitWriter(CommitWriter):
         self,
         lease: ThreadLease,
         ns: str,
-        around: tuple[AtExitWriter, ...] = (),
+        outer: tuple[AtExitWriter, ...] = (),
         *,
         keeps: bool = False,
     ) -> None:
-        super().__init__(lease, ns, around)
+        super().__init__(lease, ns, outer)
         self.due = False
         self.graphs = InnerGraphs()
         self._keeps = keeps  # the lease learns of each superstep before that is stored
-        self._around = around
-        for outer in around:
-            self.graphs = outer.graphs
+        self._outer = outer
+        for each in outer:
+            self.graphs = each.graphs
 
-    def add(self, entry: Delta, step: int, metadata: dict[str, Any]) -> CheckpointRow:
+    def add(self, delta: Delta, step: int, metadata: dict[str, Any]) -> CheckpointRow:
         if metadata["source"] == "fork":
-            return super().add(entry, step, metadata)
-        made = self.lease.ids.next(entry.ts)
-        self.chain.put_off(entry, checkpoint_id=made, step=step, metadata=metadata)
-        self._drop_void()
+            return super().add(delta, step, metadata)
+        made = self.lease.ids.next(delta.ts)
+        self.chain.put_off(delta, checkpoint_id=made, step=step, metadata=metadata)
+        self._drop_unreachable()
         # As it would be stored if the run ended here, but for what it holds: that is made when it is. Those that were
         # put off before it are merged with it and never exist, so that none of them is its parent.
         parent = self.chain.parent_of_put_off
@@ -128,14 +128,14 @@ class AtExitWriter(CommitWriter):
             ns=self.ns, checkpoint_id=made, parent_id=parent, base_id=made, step=step, metadata=metadata, frame=b""
         )
 
-    def _drop_void(self) -> None:
+    def _drop_unreachable(self) -> None:
         """Drop what is recorded on checkpoints that are never stored."""
         stands = {*self.chain.stands, *[row.parent_id for row in self._rows]}
         self._staged = {key: record for key, record in self._staged.items() if key[1] in stands}
         self._clears = [key for key in self._clears if key[1] in stands]
 
     @property
-    def waits(self) -> bool:
+    def has_queued(self) -> bool:
         return self.due or bool(self._staged or self.events)
 
     async def commit(self, *, ends: bool) -> None:
@@ -145,48 +145,48 @@ class AtExitWriter(CommitWriter):
         if ends:
             await self._end(releases=True)
 
-    async def record(self, record: TaskRecord, noted: Callable[[], None], events: Sequence[EventRow] = ()) -> None:
+    async def record(self, record: TaskRecord, on_stored: Callable[[], None], events: Sequence[EventRow] = ()) -> None:
         assert not events  # rows of events are made at the end
         self.stage(record)
-        noted()
+        on_stored()
 
-    async def put(self, records: Sequence[TaskRecord]) -> None:
-        await self.answer(records)
+    async def record_outcomes(self, records: Sequence[TaskRecord]) -> None:
+        await self.record_answers(records)
         await self._end(releases=False)
 
-    async def answer(self, records: Sequence[TaskRecord]) -> None:
+    async def record_answers(self, records: Sequence[TaskRecord]) -> None:
         for record in records:
             self.stage(record)
 
-    async def flush(self) -> None:
+    async def flush_checkpoints(self) -> None:
         """Nothing is stored before the run ends, and then in order."""
 
-    async def spill(self) -> None:
+    async def flush_events(self) -> None:
         """Events that are too many to be held are stored by themselves, where they are void until the run ends."""
-        await self.lease.start(self._spill).wait_out()
+        await self.lease.start(self._flush_events).wait_out()
 
-    async def _spill(self) -> None:
+    async def _flush_events(self) -> None:
         commit = Commit(rows=(), expected_head=None, expires_at=self.lease.expiry(), events=tuple(self.events))
-        await self.lease.commit(commit, self._note_events)
+        await self.lease.commit(commit, self._mark_events_stored)
 
-    async def rest(self) -> None:
+    async def flush(self) -> None:
         await self._end(releases=False)
 
-    async def finish(self) -> None:
+    async def close(self) -> None:
         await self._end(releases=False)
 
     async def _end(self, *, releases: bool) -> None:
         """Store what the whole run has to store, if this is the outermost graph's."""
-        if self._around or self.forgotten or self.lease.released:
+        if self._outer or self.discarded or self.lease.released:
             return
         self.lease.require_storage()
         await self.lease.start(partial(self.graphs.store, self, releases=releases)).wait_out()
 
-    def call_up(self) -> None:
+    def mark_outer_due(self) -> None:
         """If something is to be stored here, the graph around is to be stored first, be it no more than the fork that
         this was made on."""
-        if self.waits:
-            for outer in self._around:
+        if self.has_queued:
+            for outer in self._outer:
                 outer.due = True
 
     async def store_closed(self, root: CheckpointId) -> None:
@@ -196,25 +196,25 @@ class AtExitWriter(CommitWriter):
         Args:
             root: its current checkpoint.
         """
-        put = self.chain.put
-        if put and put[0].root != root:
-            stays_open = put[-1].root == root
+        deferred = self.chain.put
+        if deferred and deferred[0].root != root:
+            stays_open = deferred[-1].root == root
             self._rows += self.chain.take_put_off(all_closed=not stays_open)
             if stays_open:
                 closed = tuple(self._rows[:-1])
                 commit = Commit(rows=closed, expected_head=self.head, expires_at=self.lease.expiry())
-                await self._send(commit, self._note)
+                await self._send(commit, self._mark_stored)
             else:
                 await self.store()
 
     async def store(self, *, releases: bool = False) -> None:
         """Store all that waits, in one transaction."""
-        if self.waits:
+        if self.has_queued:
             self._rows += self.chain.take_put_off()
-            await self._send(self._gathered(releases=releases), self._note_all)
+            await self._send(self._build_commit(releases=releases), self._mark_all_stored)
 
-    def _note_all(self, commit: Commit) -> None:
-        self._note(commit)
+    def _mark_all_stored(self, commit: Commit) -> None:
+        self._mark_stored(commit)
         self.due = False
 
     async def _send(self, commit: Commit, stored: Callable[[Commit], None]) -> None:

@@ -65,7 +65,7 @@ class CallSite(msgspec.Struct, frozen=True, gc=False):
         caller = TaskId(row.metadata.get(CALLER, NO_TASK))
         return cls(parents=parents_of(row), caller=caller, identity=CallIdentity(*row.metadata.get(GIVEN, ("", ""))))
 
-    def made(self, metadata: dict[str, Any]) -> bool:
+    def made_checkpoint(self, metadata: dict[str, Any]) -> bool:
         """Return True if a checkpoint with this metadata was made by this call, or an earlier attempt at it."""
         return bool(metadata["parents"] == self.parents and metadata.get(CALLER, NO_TASK) == self.caller)
 

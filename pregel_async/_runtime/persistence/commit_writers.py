@@ -48,26 +48,26 @@ class CommitWriter:
     """
 
     def __init__(
-        self, lease: ThreadLease, ns: str, around: tuple[CommitWriter, ...] = (), *, keeps: bool = False
+        self, lease: ThreadLease, ns: str, outer: tuple[CommitWriter, ...] = (), *, keeps: bool = False
     ) -> None:
         self.lease = lease
         self.ns = ns
-        self.around = around
+        self.outer = outer
         self.keeps = keeps
         self.chain = ChainWriter.start(ns)
         self.head: CheckpointId | None = None
-        self.moves = False
+        self.moves_head = False
         self.events: list[EventRow] = []
         self.listeners: tuple[Callable[[int], None], ...] = ()
         self.stored: CheckpointId | None = None
-        self.standing = NOTHING_STORED
-        self.forgotten = False
+        self.stored_step = NOTHING_STORED
+        self.discarded = False
         self._rows: list[CheckpointRow] = []
         self._staged: dict[Key, TaskRecord] = {}
         self._clears: list[Key] = []
         self._next: tuple[_Batch, ...] = ()  # what gathers while a batch is being stored; at most one
 
-    def inside(self, ns: str, *, keeps: bool) -> Self:
+    def nested(self, ns: str, *, keeps: bool) -> Self:
         """That of a graph that a node runs."""
         return type(self)(self.lease, ns, (self,), keeps=keeps)
 
@@ -78,9 +78,9 @@ class CommitWriter:
         assert tip is not None
         return tip
 
-    def add(self, entry: Delta, step: int, metadata: dict[str, Any]) -> CheckpointRow:
+    def add(self, delta: Delta, step: int, metadata: dict[str, Any]) -> CheckpointRow:
         """Add the next checkpoint, and return its row."""
-        row = self.chain.append(entry, checkpoint_id=self.lease.ids.next(entry.ts), step=step, metadata=metadata)
+        row = self.chain.append(delta, checkpoint_id=self.lease.ids.next(delta.ts), step=step, metadata=metadata)
         self._rows.append(row)
         return row
 
@@ -94,19 +94,19 @@ class CommitWriter:
             self._staged.pop(key, None)
             self._clears.append(key)
 
-    def forget(self) -> None:
+    def discard(self) -> None:
         """Drop what waits, and whatever else is to be stored."""
-        self.forgotten = True
+        self.discarded = True
         self._rows.clear()
         self._staged.clear()
         self._clears.clear()
         self.events.clear()
-        self.moves = False
+        self.moves_head = False
 
     @property
-    def waits(self) -> bool:
+    def has_queued(self) -> bool:
         """Whether there is something to store."""
-        return bool(self._rows or self._staged or self.moves)
+        return bool(self._rows or self._staged or self.moves_head)
 
     def commit(self, *, ends: bool) -> Awaitable[None]:
         """A superstep is finished. Await it at once.
@@ -117,61 +117,63 @@ class CommitWriter:
         Raises:
             CheckpointError: of this transaction, or of an earlier one.
         """
-        return self.transact(releases=ends and not self.around)
+        return self.store_queued(releases=ends and not self.outer)
 
-    async def record(self, record: TaskRecord, noted: Callable[[], None], events: Sequence[EventRow] = ()) -> None:
+    async def record(self, record: TaskRecord, on_stored: Callable[[], None], events: Sequence[EventRow] = ()) -> None:
         """Store the result of a task whose siblings are running. Results that come during a transaction share the next.
 
         Args:
             noted: called when it is stored.
             events: the task's, which are stored in the same transaction.
         """
-        await self._share([record], [noted], events)
+        await self._write_batched([record], [on_stored], events)
 
-    async def put(self, records: Sequence[TaskRecord]) -> None:
+    async def record_outcomes(self, records: Sequence[TaskRecord]) -> None:
         """The open superstep comes to rest: store these records."""
         await self._write(records)
 
-    async def answer(self, records: Sequence[TaskRecord]) -> None:
+    async def record_answers(self, records: Sequence[TaskRecord]) -> None:
         """The open superstep was told something, before anything runs."""
-        await self.put(records)
+        await self.record_outcomes(records)
 
-    async def flush(self) -> None:
+    async def flush_checkpoints(self) -> None:
         """Store the checkpoints that wait: something is to be stored that was made on them."""
         if self._rows:
-            await self._share()
+            await self._write_batched()
 
-    async def spill(self) -> None:
+    async def flush_events(self) -> None:
         """Store the events that wait, and whatever else does."""
-        await self._share()
+        await self._write_batched()
 
-    async def rest(self) -> None:
+    async def flush(self) -> None:
         """The run ends, or is cut off: store what is to be kept of it."""
-        if self.events and not self.forgotten:
-            await self.spill()
+        if self.events and not self.discarded:
+            await self.flush_events()
 
-    async def finish(self) -> None:
+    async def close(self) -> None:
         """The run of this graph is over, well or not: what earlier verbs took over is stored when this returns."""
 
-    async def settle(self) -> None:
+    async def commit_edit(self) -> None:
         """Store all that waits, in one transaction, and release the root's lease: for an edit."""
-        if self.waits:
-            await self.transact(releases=self.ns == "")
+        if self.has_queued:
+            await self.store_queued(releases=self.ns == "")
 
-    async def transact(
+    async def store_queued(
         self, records: Sequence[TaskRecord] = (), events: Sequence[EventRow] = (), *, releases: bool = False
     ) -> None:
         """Store these, and all that waits, in one transaction. It waits still if that fails."""
-        if self.around:
-            await self._flush_around()
-        commit = self._gathered(records, events, releases=releases)
+        if self.outer:
+            await self._flush_outer_checkpoints()
+        commit = self._build_commit(records, events, releases=releases)
         try:
-            await self.lease.commit(commit, partial(self._note, more_events=len(events)) if events else self._note)
+            await self.lease.commit(
+                commit, partial(self._mark_stored, more_events=len(events)) if events else self._mark_stored
+            )
         except CheckpointError as error:
             self._explain(error, commit)
             raise
 
-    def _gathered(
+    def _build_commit(
         self, records: Sequence[TaskRecord] = (), events: Sequence[EventRow] = (), *, releases: bool = False
     ) -> Commit:
         """The transaction of all that waits."""
@@ -181,13 +183,13 @@ class CommitWriter:
             expected_head=self.head,
             records=(*self._staged.values(), *records),
             clears=tuple(self._clears),
-            expires_at=lease.environment.now() + lease.lasts,
-            releases=releases and not lease.lingers,
+            expires_at=lease.environment.now() + lease.duration,
+            releases=releases and not lease.outlives_commit,
             head=None if rows or not self.chain.tip else (self.ns, self.chain.tip),
             events=(*self.events, *events),
         )
 
-    def _note(self, commit: Commit, more_events: int = 0) -> None:
+    def _mark_stored(self, commit: Commit, more_events: int = 0) -> None:
         """Note that a transaction is stored. More may have come meanwhile, and waits for the next.
 
         Args:
@@ -195,7 +197,7 @@ class CommitWriter:
         """
         lease, rows = self.lease, commit.rows
         if commit.events:
-            self._note_events(commit, more_events)
+            self._mark_events_stored(commit, more_events)
         if commit.clears:
             del self._clears[: len(commit.clears)]
         if self._staged:
@@ -203,14 +205,14 @@ class CommitWriter:
                 key = record.ns, record.checkpoint_id, record.task_id
                 if self._staged.get(key) is record:
                     del self._staged[key]
-        self.moves = False
+        self.moves_head = False
         lease.visited.add(self.ns)
         if rows:
             del self._rows[: len(rows)]
             self.head = self.stored = tip = rows[-1].checkpoint_id
-            self.standing = rows[-1].step
+            self.stored_step = rows[-1].step
             for acknowledged in self.listeners:
-                acknowledged(self.standing)
+                acknowledged(self.stored_step)
             if self.keeps:
                 lease.move_tip(self.ns, tip)
         elif commit.head:
@@ -220,7 +222,7 @@ class CommitWriter:
         if commit.releases:
             lease.released = True
 
-    def _note_events(self, commit: Commit, more_events: int = 0) -> None:
+    def _mark_events_stored(self, commit: Commit, more_events: int = 0) -> None:
         del self.events[: len(commit.events) - more_events]
         for stored in self.lease.event_listeners:
             stored(commit.events)
@@ -234,37 +236,39 @@ class CommitWriter:
         text = f"superstep {step}{of} finished and is not stored" if step > 0 else f"the input{of} is not stored"
         if not (isinstance(error, ThreadBusyError) and error.lost):  # else another run says where the thread stands
             there = "the thread" if not self.ns else "it"
-            stands = f"{there} stands at superstep {self.standing}" if self.standing > NOTHING_STORED else "nothing is"
+            stands = (
+                f"{there} stands at superstep {self.stored_step}" if self.stored_step > NOTHING_STORED else "nothing is"
+            )
             text += f"; {stands}"
         annotate(error, text)
 
-    async def _flush_around(self) -> None:
+    async def _flush_outer_checkpoints(self) -> None:
         """A graph's state is stored after the checkpoint of the graph around it that it was made on."""
         with anyio.CancelScope(shield=True):
-            for outer in self.around:
-                await outer.flush()
+            for outer in self.outer:
+                await outer.flush_checkpoints()
 
     async def _write(self, records: Sequence[TaskRecord], events: Sequence[EventRow] = ()) -> None:
-        if self.waits or self.events or events:
-            await self.transact(records, events)
+        if self.has_queued or self.events or events:
+            await self.store_queued(records, events)
         elif records:
-            if self.around:
-                await self._flush_around()
+            if self.outer:
+                await self._flush_outer_checkpoints()
             await self.lease.record(records)
 
-    async def _share(
+    async def _write_batched(
         self,
         records: Sequence[TaskRecord] = (),
-        noted: Sequence[Callable[[], None]] = (),
+        on_stored: Sequence[Callable[[], None]] = (),
         events: Sequence[EventRow] = (),
     ) -> None:
         """Store records, or only what waits, with whatever else is being recorded at the time."""
         for batch in self._next:
-            batch.add(records, noted, events)
+            batch.add(records, on_stored, events)
             await batch.wait()
             return
         batch = _Batch()
-        batch.add(records, noted, events)
+        batch.add(records, on_stored, events)
         with anyio.CancelScope(shield=True):
             while batch.used:
                 # Those that come while this one is being stored gather in the next; this task stores it for them.
@@ -289,23 +293,23 @@ class _Batch:
         self.records: list[TaskRecord] = []
         self.events: list[EventRow] = []
         self.used = False
-        self._noted: list[Callable[[], None]] = []
+        self._on_stored: list[Callable[[], None]] = []
         self._waiting: list[anyio.Event] = []
         self._failures: Sequence[BaseException] = ()
 
     def add(
-        self, records: Sequence[TaskRecord], noted: Sequence[Callable[[], None]], events: Sequence[EventRow]
+        self, records: Sequence[TaskRecord], on_stored: Sequence[Callable[[], None]], events: Sequence[EventRow]
     ) -> None:
         self.used = True
         self.records += records
         self.events += events
-        self._noted += noted
+        self._on_stored += on_stored
 
     async def wait(self) -> None:
         """Wait until it is durable. Raises what storing it raised."""
-        over = anyio.Event()
-        self._waiting.append(over)
-        await over.wait()
+        ended = anyio.Event()
+        self._waiting.append(ended)
+        await ended.wait()
         for error in self._failures:
             raise error
 
@@ -317,7 +321,7 @@ class _Batch:
         """
         self._failures = failures
         if not failures:
-            for noted in self._noted:
-                noted()
-        for over in self._waiting:
-            over.set()
+            for on_stored in self._on_stored:
+                on_stored()
+        for ended in self._waiting:
+            ended.set()

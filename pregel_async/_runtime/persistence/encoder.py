@@ -92,7 +92,7 @@ class Encoder:
         """Questions by id. Raises `UnstorableValueError`."""
         return tuple([(each.id, self.codec.encode(each.value, channel="interrupt()")) for each in asked])
 
-    def loaded(self, board: Board, state: EncodedState) -> None:
+    def remember(self, board: Board, state: EncodedState) -> None:
         """A board was made of this state."""
         self._last = {
             name: (held, value)
@@ -102,7 +102,7 @@ class Encoder:
             and type(held := channel.checkpoint()) is list
         }
 
-    def entry(
+    def delta(
         self,
         board: Board,
         before: EncodedState,

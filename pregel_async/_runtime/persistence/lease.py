@@ -34,7 +34,7 @@ T = TypeVar("T")
 _NO_SHIELD = contextlib.nullcontext()
 
 
-def _note_nothing(commit: Commit) -> None:
+def _ignore(commit: Commit) -> None:
     """Where nothing depends on what a transaction stored."""
 
 
@@ -73,18 +73,18 @@ class ThreadLease:
         self.token = lease
         self.durability: Durability = durability
         self.metadata: dict[str, Any] = {}
-        self.lasts = LEASE_SECONDS
+        self.duration = LEASE_SECONDS
         self.failures: tuple[BaseException, ...] = ()
         self.ids = CheckpointIds(environment, lease.newest)
         self.fresh = not self.ids.begun
         self.released = False
-        self.lingers = False
+        self.outlives_commit = False
         self.tips: dict[str, CheckpointId] = {}
-        self.moved: dict[str, CheckpointId] = {}
+        self.moved_tips: dict[str, CheckpointId] = {}
         self.visited: set[str] = set()
         self.spent_inside: dict[SpentBy, Amounts] = {}
         self.askers: dict[str, tuple[str, ...]] = {}
-        self.kept: dict[str, tuple[tuple[str | None, str], bool]] = {}
+        self.kept_graphs: dict[str, tuple[tuple[str | None, str], bool]] = {}
         self.event_listeners: tuple[Callable[[Sequence[EventRow]], None], ...] = ()
         self._loop = loop()
         self._begun: list[ShieldedTask] = []
@@ -123,7 +123,7 @@ class ThreadLease:
 
     def move_tip(self, ns: str, tip: CheckpointId) -> None:
         """Note the newest checkpoint of a subgraph that keeps its state from call to call."""
-        self.tips[ns] = self.moved[ns] = tip
+        self.tips[ns] = self.moved_tips[ns] = tip
 
     async def __aenter__(self) -> Self:
         return self
@@ -133,7 +133,7 @@ class ThreadLease:
     ) -> None:
         """See what was begun to its end, and give the thread up."""
         try:
-            while begun := [task.over for task in self._begun if not task.over.is_set()]:
+            while begun := [task.ended for task in self._begun if not task.ended.is_set()]:
                 await wait_out(*begun)
         finally:
             await self._give_up(error)
@@ -193,11 +193,11 @@ class ThreadLease:
     def start(self, work: Callable[[], Awaitable[None]]) -> ShieldedTask:
         """Begin work that ends before the run does, whatever becomes of the run."""
         task = ShieldedTask(self._loop, work)
-        self._begun = [one for one in self._begun if not one.over.is_set()]
+        self._begun = [one for one in self._begun if not one.ended.is_set()]
         self._begun.append(task)
         return task
 
-    async def commit(self, commit: Commit, stored: Callable[[Commit], None] = _note_nothing) -> None:
+    async def commit(self, commit: Commit, stored: Callable[[Commit], None] = _ignore) -> None:
         """Store a transaction, unless one of the run's has failed: then raise what that raised. What is begun is
         finished, whatever the saver makes of a cancellation.
 
@@ -237,7 +237,7 @@ class ThreadLease:
 
     def expiry(self) -> float:
         """When a lease that is renewed now lapses, in unix seconds."""
-        return self.environment.now() + self.lasts
+        return self.environment.now() + self.duration
 
 
 _COUNTED = (1 << 60) - 1  # 48 bits of milliseconds and 12 of their fraction

@@ -16,8 +16,8 @@ from .digests import Digests, fleeting_keys
 from .lease import ThreadLease
 from .loading import find_moved
 from .spending import Amounts
-from .spending_counter import Counter
-from .start import Start
+from .spending_counter import SpendingCounter
+from .start_point import StartPoint
 from .task_records import Answered
 
 
@@ -45,14 +45,14 @@ class LoadedNamespace:
         lease: ThreadLease,
         codec: Codec,
         program: Program,
-        start: Start,
+        start: StartPoint,
         metadata: dict[str, Any],
-        around: tuple[LoadedNamespace, ...] = (),
+        outer: tuple[LoadedNamespace, ...] = (),
     ) -> None:
         site = start.site
         self.lease = lease
         self.program = program
-        self.ns = start.out.ns
+        self.ns = start.writer.ns
         self.metadata = metadata
         self.parents = site.parents
         self.caller = site.caller
@@ -60,11 +60,13 @@ class LoadedNamespace:
         self.continues = start.continues
         self.ran_instead = start.ran_instead or None
         self.loaded_at = start.at
-        self.around = around
-        self.out = start.out
+        self.outer = outer
+        self.writer = start.writer
         self.task_records = start.records
-        outer = tuple([each.counter for each in around])
-        self.counter: Counter = Counter(self.task_records, self.ns, lease.spent_inside, outer, site.task)
+        outer_counters = tuple([each.counter for each in outer])
+        self.counter: SpendingCounter = SpendingCounter(
+            self.task_records, self.ns, lease.spent_inside, outer_counters, site.task
+        )
         self._first_codec = codec
         self._encoder = start.encoder
         self._site = site
@@ -116,23 +118,23 @@ class LoadedNamespace:
     @property
     def events(self) -> list[EventRow]:
         """Rows of events that are to go with the next transaction, or do with the one that is under way."""
-        return self.out.events
+        return self.writer.events
 
     @property
     def tip(self) -> CheckpointId | None:
         """The checkpoint on which the open superstep was planned; None before the first."""
-        return self.out.chain.tip
+        return self.writer.chain.tip
 
     @property
     def stored(self) -> CheckpointId | None:
         """The last checkpoint on the way to the tip that is stored; None when none is."""
-        return self.out.stored
+        return self.writer.stored
 
-    def so_far(self) -> Start:
+    def start_point(self) -> StartPoint:
         """Where it has got to: for a later call in its place, when nothing of this one is stored."""
-        return Start(
+        return StartPoint(
             site=self._site,
-            out=self.out,
+            writer=self.writer,
             encoder=self._encoder,
             records=self.task_records,
             scope=self._scope,
@@ -151,7 +153,7 @@ class LoadedNamespace:
             not outer.task_records.has_result(self._site.task)
             and outer.tip == self.parents[outer.ns]
             and outer.is_needed
-            for outer in self.around
+            for outer in self.outer
         )
 
     async def find_kept(self) -> None:
@@ -160,7 +162,7 @@ class LoadedNamespace:
         if at and not self._branches and at == self.tip and self.lease.token.newest != at:
             await find_moved(self.lease, at)
 
-    def know(self, *hints: Any) -> None:
+    def add_types(self, *hints: Any) -> None:
         """Make the codec take the types that these annotations name."""
         self._encoder.codec = self.codec.with_annotations(*hints)
 
@@ -190,7 +192,7 @@ class LoadedNamespace:
     @property
     def has_records(self) -> bool:
         """Whether something is recorded of the open superstep."""
-        return bool(self.task_records.entries)
+        return bool(self.task_records.results)
 
     def questions(self) -> list[Interrupt]:
         """The open questions of the open superstep's tasks, in plan order."""

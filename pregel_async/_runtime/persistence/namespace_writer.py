@@ -28,7 +28,7 @@ from .at_exit import AtExitWriter
 from .call_site import CallIdentity, CallSite
 from .lease import ThreadLease
 from .loaded_namespace import LoadedNamespace
-from .loading import Loader, commit_writer
+from .loading import NamespaceLoader, commit_writer
 from .namespaces import NO_TASK, ids_in
 from .outcome_records import OutcomeRecords
 from .records import AMENDED, BETWEEN, NOT_RECORDED
@@ -63,8 +63,8 @@ class NamespaceWriter(LoadedNamespace):
         Raises:
             CheckpointNotFoundError, GraphChangedError, CorruptCheckpointError, StorageError: nothing was changed.
         """
-        loader = Loader(commit_writer(lease, ns), codec, program)
-        start = loader.nothing(CallSite())
+        loader = NamespaceLoader(commit_writer(lease, ns), codec, program)
+        start = loader.begin_empty(CallSite())
         if lease.fresh:
             await anyio.lowlevel.checkpoint_if_cancelled()  # as reading would notice
         else:
@@ -72,11 +72,11 @@ class NamespaceWriter(LoadedNamespace):
                 start = await loader.load(chain, CallSite.of(chain.rows[-1]), fork=fork)
         if at and not start.at:
             raise CheckpointNotFoundError(lease.thread_id, at)
-        thread = cls(lease, codec, program, start, metadata)
-        thread.counter.loaded()
+        namespace = cls(lease, codec, program, start, metadata)
+        namespace.counter.load()
         if not ns:
-            lease.tips = {name: CheckpointId(tip) for name, tip in thread.out.chain.state.tips.items()}
-        return thread
+            lease.tips = {name: CheckpointId(tip) for name, tip in namespace.writer.chain.state.tips.items()}
+        return namespace
 
     @classmethod
     async def nested(
@@ -89,7 +89,7 @@ class NamespaceWriter(LoadedNamespace):
         task: TaskId,
         caller: TaskId | None,
         at: CheckpointId | None = None,
-        given: tuple[str, str] | None = None,
+        identity: tuple[str, str] | None = None,
     ) -> NamespaceWriter:
         """Load the namespace of a graph that a node of another graph runs.
 
@@ -103,16 +103,16 @@ class NamespaceWriter(LoadedNamespace):
         """
         lease = outer.lease
         site = CallSite(
-            parents={**outer.parents, outer.ns: outer.out.tip},
+            parents={**outer.parents, outer.ns: outer.writer.tip},
             task=task,
             caller=caller or NO_TASK,
-            identity=CallIdentity(*given or ("", "")),
+            identity=CallIdentity(*identity or ("", "")),
         )
-        out = outer.out.inside(ns, keeps=site.caller != NO_TASK)
-        loader = Loader(out, codec, program)
-        earlier = out.graphs.earlier(ns) if isinstance(out, AtExitWriter) and not at else ()
+        writer = outer.writer.nested(ns, keeps=site.caller != NO_TASK)
+        loader = NamespaceLoader(writer, codec, program)
+        earlier = writer.graphs.earlier(ns) if isinstance(writer, AtExitWriter) and not at else ()
         if at:
-            start = loader.nothing(site)
+            start = loader.begin_empty(site)
             for chain in await loader.read(at):
                 start = await loader.load(chain, site, fork=outer.tip != outer.loaded_at)
             if not start.at:
@@ -121,15 +121,15 @@ class NamespaceWriter(LoadedNamespace):
                 lease.move_tip(ns, at)
             start.continues = True
         elif earlier:
-            start = Loader(earlier[0].out, codec, program).again(earlier[0], site)
+            start = NamespaceLoader(earlier[0].writer, codec, program).load_unstored(earlier[0], site)
         else:
-            start = await loader.find(site, outer.out, outer.loaded_at)
-        thread = cls(lease, codec, program, start, outer.metadata, (outer,))
+            start = await loader.find(site, outer.writer, outer.loaded_at)
+        namespace = cls(lease, codec, program, start, outer.metadata, (outer,))
         if not earlier:
-            thread.counter.loaded()
-        if isinstance(thread.out, AtExitWriter):
-            thread.out.graphs.add(ns, thread, thread.out)
-        return thread
+            namespace.counter.load()
+        if isinstance(namespace.writer, AtExitWriter):
+            namespace.writer.graphs.add(ns, namespace, namespace.writer)
+        return namespace
 
     @cached_property
     def _outcomes(self) -> OutcomeRecords:
@@ -143,7 +143,7 @@ class NamespaceWriter(LoadedNamespace):
         """
         if self._branches:
             self._branches = False
-            entry = Delta(
+            delta = Delta(
                 full=False,
                 ts=self.lease.environment.now(),
                 clock=board.clock,
@@ -152,16 +152,16 @@ class NamespaceWriter(LoadedNamespace):
                 kinds={},
                 versions={},
                 seen={},
-                ran=self.out.chain.state.ran,
+                ran=self.writer.chain.state.ran,
                 results={},
             )
             metadata = {**self.metadata, "source": "fork", "step": board.step, **self._origin}
             if self._scope != self.thread_id:  # its tasks are those that were planned on what it is a copy of
                 metadata[MADE_IN] = self._scope
             self._step = board.step
-            self.out.add(entry, board.step, metadata)
-            if AMENDED in self.task_records.entries:
-                self._stage(AMENDED, -1, self.task_records.entries[AMENDED])
+            self.writer.add(delta, board.step, metadata)
+            if AMENDED in self.task_records.results:
+                self._stage(AMENDED, -1, self.task_records.results[AMENDED])
 
     async def resume(self, board: Board, answers: Mapping[str, Any], edits: list[Write]) -> None:
         """Record what a call brings to the open superstep, in one transaction and before anything runs: answers to open
@@ -172,21 +172,21 @@ class NamespaceWriter(LoadedNamespace):
             Exception: what a channel or a reducer makes of the update; nothing was stored.
         """
         records = self.task_records
-        entries = {task_id: (0, entry) for task_id, entry in records.answered(answers).items()}
+        results = {task_id: (0, result) for task_id, result in records.answered(answers).items()}
         if edits:
-            before = records.entries.get(AMENDED, NOT_RECORDED)
+            before = records.results.get(AMENDED, NOT_RECORDED)
             earlier = () if before is NOT_RECORDED else (*before.writes, (BETWEEN, b""))
             data = self._encoder.writes(edits)
             self.branch_off(board)
             number = sum(channel == BETWEEN for channel, _ in earlier)
             scope = self._scope, ids_in(self.ns, self.caller)  # what the ids of messages are made in
             amend(self.program, board, edits, scope=scope, number=number)
-            entries[AMENDED] = (-1, TaskResult(name="", writes=(*earlier, *data)))
-        if entries:
-            rows = [records.row(task_id, index, entry) for task_id, (index, entry) in entries.items()]
+            results[AMENDED] = (-1, TaskResult(name="", writes=(*earlier, *data)))
+        if results:
+            rows = [records.row(task_id, index, result) for task_id, (index, result) in results.items()]
             with anyio.CancelScope(shield=True):
-                await self.out.answer(rows)
-            records.entries.update({task_id: entry for task_id, (_, entry) in entries.items()})
+                await self.writer.record_answers(rows)
+            records.results.update({task_id: result for task_id, (_, result) in results.items()})
 
     async def commit(
         self,
@@ -219,36 +219,36 @@ class NamespaceWriter(LoadedNamespace):
             UnstorableValueError: with a note that names the tasks that wrote it; they are recorded as failed.
             StorageError: it was rolled back whole.
         """
-        records, out, lease, step = self.task_records, self.out, self.lease, board.step
-        state = out.chain.state
+        records, writer, lease, step = self.task_records, self.writer, self.lease, board.step
+        state = writer.chain.state
         try:
-            entry = self._encoder.entry(board, state, ran, outcomes, records.entries, lease.environment.now())
+            delta = self._encoder.delta(board, state, ran, outcomes, records.results, lease.environment.now())
         except UnstorableValueError as error:
             if source == "input":  # nothing is stored of it
                 self._encoder.locate(board)
             elif source == "loop":
-                await self.give_up(ran, self._outcomes.refused(ran, outcomes, error), error)
+                await self.fail(ran, self._outcomes.refused(ran, outcomes, error), error)
             raise
-        if lease.moved and not self.around:
-            entry.tips.update(lease.moved)
-            lease.moved = {}
-        if self.counter.now or state.spent or lease.spent_inside or records.entries:
-            entry.spent.update(self.counter.close(anew=source == "input" and bool(self.around)))
-        if records.entries:
+        if lease.moved_tips and not self.outer:
+            delta.tips.update(lease.moved_tips)
+            lease.moved_tips = {}
+        if self.counter.unrecorded or state.spent or lease.spent_inside or records.results:
+            delta.spent.update(self.counter.close_superstep(anew=source == "input" and bool(self.outer)))
+        if records.results:
             if self.program.warned:
-                records.keep_unknown(ran, outcomes, entry)
+                records.keep_unknown(ran, outcomes, delta)
             if source == "loop" or closes:
-                out.clear(records.failures(ran, outcomes))
-            records.entries = {}
-        if isinstance(out, AtExitWriter):
-            out.graphs.drop_closed(self)
+                writer.clear(records.failures(ran, outcomes))
+            records.results = {}
+        if isinstance(writer, AtExitWriter):
+            writer.graphs.drop_closed(self)
         self._branches, self._scope, self._step = False, lease.token.thread_id, step
-        row = out.add(entry, step, {**self.metadata, "source": source, "step": step, **self._origin})
+        row = writer.add(delta, step, {**self.metadata, "source": source, "step": step, **self._origin})
         if made is not None:
             made(row)
         if waits or (upcoming and upcoming[0].node.hidden):  # the hidden start runs alone
             return False
-        await out.commit(ends=not upcoming)
+        await writer.commit(ends=not upcoming)
         return True
 
     async def record(
@@ -265,19 +265,19 @@ class NamespaceWriter(LoadedNamespace):
         """Store that a task has failed, and that its error handler is to run; return when that is durable."""
         await self._record(task, self._outcomes.handled_failure(task, error), events)
 
-    async def _record(self, task: Task, entry: TaskResult, events: Callable[[], Sequence[EventRow]]) -> None:
+    async def _record(self, task: Task, result: TaskResult, events: Callable[[], Sequence[EventRow]]) -> None:
         records = self.task_records
         if task.digest:
-            entry = msgspec.structs.replace(entry, call=task.digest)
-            records.names |= {entry.name}
-        entry = self.counter.with_spent(task.id, entry)
-        noted = partial(records.entries.__setitem__, task.id, entry)
-        row = records.row(task.id, task.index, entry)
-        await self.out.record(row, noted, events())
+            result = msgspec.structs.replace(result, call=task.digest)
+            records.names |= {result.name}
+        result = self.counter.with_spent(task.id, result)
+        on_stored = partial(records.results.__setitem__, task.id, result)
+        row = records.row(task.id, task.index, result)
+        await self.writer.record(row, on_stored, events())
 
-    def _stage(self, task_id: TaskId, index: int, entry: TaskResult) -> None:
-        self.task_records.entries[task_id] = entry
-        self.out.stage(self.task_records.row(task_id, index, entry))
+    def _stage(self, task_id: TaskId, index: int, result: TaskResult) -> None:
+        self.task_records.results[task_id] = result
+        self.writer.stage(self.task_records.row(task_id, index, result))
 
     def check(self, task: Task, asked: Paused) -> None:
         """Refuse questions, and writes of a node whose router asks them, that cannot be stored.
@@ -294,44 +294,44 @@ class NamespaceWriter(LoadedNamespace):
             ThreadBusyError: with `lost=True`.
             StorageError
         """
-        await self.out.put(self._outcomes.at_rest(tasks, outcomes))
+        await self.writer.record_outcomes(self._outcomes.open_superstep(tasks, outcomes))
 
-    async def give_up(self, tasks: Sequence[Task], outcomes: Sequence[Outcome], error: BaseException) -> bool:
+    async def fail(self, tasks: Sequence[Task], outcomes: Sequence[Outcome], error: BaseException) -> bool:
         """Record a superstep that failed: what finished and is not recorded yet, and what failed, in one transaction.
 
         Returns:
             Whether it is stored. If storing fails too, the superstep's own error is still the one that is raised, and
             the other becomes its note.
         """
-        rows = self._outcomes.at_rest(tasks, outcomes)
+        rows = self._outcomes.open_superstep(tasks, outcomes)
         if not any(isinstance(outcome, Failed) for outcome in outcomes):
             rows.append(self._outcomes.superstep_failure(error))
         try:
-            await self.out.put(rows)
+            await self.writer.record_outcomes(rows)
         except CheckpointError as second:
             annotate(error, f"and the failure could not be recorded: {with_notes(second)}")
             return False
         return True
 
-    def forget(self) -> None:
+    def discard(self) -> None:
         """Drop what waits for the next transaction: the thread is as it was found, and this run writes nothing more."""
-        self.out.forget()
+        self.writer.discard()
 
-    async def spill(self) -> None:
+    async def flush_events(self) -> None:
         """Store the events that wait, as there are too many of them."""
-        await self.out.spill()
+        await self.writer.flush_events()
 
-    async def rest(self) -> None:
+    async def flush(self) -> None:
         """The run ends here, or is cut off: store what is to be kept of it."""
-        await self.out.rest()
+        await self.writer.flush()
 
-    async def finish(self) -> None:
+    async def close(self) -> None:
         """The run of this graph is over, however it ended: what was taken over is stored when this returns."""
-        await self.out.finish()
+        await self.writer.close()
 
-    def acknowledge(self, told: Callable[[int], None]) -> None:
+    def acknowledge(self, stored: Callable[[int], None]) -> None:
         """Tell, from now on, which superstep is stored with all before it."""
-        self.out.listeners = (told,)
+        self.writer.listeners = (stored,)
 
     def stage(self, task: Task, writes: list[Write]) -> None:
         """Make these the result of a task of the open superstep; stored with the next transaction.
@@ -339,20 +339,20 @@ class NamespaceWriter(LoadedNamespace):
         Raises:
             UnstorableValueError
         """
-        entry = TaskResult(name=task.node.name, writes=self._encoder.writes(writes))
-        self._stage(task.id, task.index, self.counter.with_spent(task.id, entry))
+        result = TaskResult(name=task.node.name, writes=self._encoder.writes(writes))
+        self._stage(task.id, task.index, self.counter.with_spent(task.id, result))
 
-    def copy_beside(self, board: Board) -> None:
+    def copy_as_sibling(self, board: Board) -> None:
         """Go on from a copy of the loaded checkpoint, with the same parent; what is recorded stays with the other.
 
         But an update that a call made to the state is part of the state: it is recorded of the copy too.
         """
-        records, out = self.task_records, self.out
-        out.chain = out.chain.beside()
-        records.entries = {task_id: entry for task_id, entry in records.entries.items() if task_id == AMENDED}
+        records, writer = self.task_records, self.writer
+        writer.chain = writer.chain.beside()
+        records.results = {task_id: result for task_id, result in records.results.items() if task_id == AMENDED}
         self._branches = True
         self.branch_off(board)
 
-    async def settle(self) -> None:
+    async def commit_edit(self) -> None:
         """Store all that waits, in one transaction, and give the thread up."""
-        await self.out.settle()
+        await self.writer.commit_edit()

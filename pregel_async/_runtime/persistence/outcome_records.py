@@ -16,16 +16,18 @@ from ..observing.error_text import described
 from ..platform.environment import Environment
 from .encoder import Encoder, Written
 from .records import NOT_RECORDED, SUPERSTEP, handler_of
-from .spending_counter import Counter
-from .task_records import Asked, TaskRecords
+from .spending_counter import SpendingCounter
+from .task_records import RecordedAnswers, TaskRecords
 
-_NOTHING_ASKED = Asked(answers={}, askers={}, asked=())
+_NOTHING_ASKED = RecordedAnswers(answers={}, askers={}, asked=())
 
 
 class OutcomeRecords:
     """Makes the records of one namespace's tasks."""
 
-    def __init__(self, records: TaskRecords, encoder: Encoder, counter: Counter, environment: Environment) -> None:
+    def __init__(
+        self, records: TaskRecords, encoder: Encoder, counter: SpendingCounter, environment: Environment
+    ) -> None:
         self._records = records
         self._encoder = encoder
         self._counter = counter
@@ -51,24 +53,26 @@ class OutcomeRecords:
         """The row that says that a superstep could not be closed with its tasks' results."""
         return self._records.row(SUPERSTEP, -1, self._failure("", error))
 
-    def at_rest(self, tasks: Sequence[Task], outcomes: Sequence[Outcome]) -> list[TaskRecord]:
+    def open_superstep(self, tasks: Sequence[Task], outcomes: Sequence[Outcome]) -> list[TaskRecord]:
         """Record what became of the tasks of a superstep that stays open, as far as that is not recorded yet.
 
         Returns:
             The rows, to be stored.
         """
-        entries: list[tuple[Task, TaskResult]] = []
+        results: list[tuple[Task, TaskResult]] = []
         for task, outcome in zip(tasks, outcomes, strict=True):
             if isinstance(outcome, Failed):
-                entries.append(self._failed(task, outcome))
+                results.append(self._failed(task, outcome))
             elif isinstance(outcome, Paused):
-                entries.append(self._paused(outcome.by or task, outcome))
+                results.append(self._paused(outcome.by or task, outcome))
             elif isinstance(outcome, Finished):
-                entries += self._finished(outcome.by or task, outcome)
-        self._counter.with_rest(entries)
-        rows = [self._records.row(task.id, task.index, entry) for task, entry in entries]
-        self._records.entries.update({task.id: entry for task, entry in entries})  # before it is asked who has a result
-        self._counter.tell()
+                results += self._finished(outcome.by or task, outcome)
+        self._counter.with_unrecorded(results)
+        rows = [self._records.row(task.id, task.index, result) for task, result in results]
+        self._records.results.update(
+            {task.id: result for task, result in results}
+        )  # before it is asked who has a result
+        self._counter.publish()
         return rows
 
     def _finished(self, task: Task, outcome: Finished) -> list[tuple[Task, TaskResult]]:
@@ -83,20 +87,20 @@ class OutcomeRecords:
 
     def _paused(self, task: Task, outcome: Paused) -> tuple[Task, TaskResult]:
         writes, _ = self._own_writes(outcome)
-        entry = TaskResult(
+        result = TaskResult(
             name=task.node.name,
             writes=writes,
             routed=not outcome.has_run,
             interrupts=self._encoder.questions(outcome.interrupts),
             **self._records.asked_of(task.id, outcome.interrupts),
         )
-        return task, self._counter.with_spent(task.id, entry)
+        return task, self._counter.with_spent(task.id, result)
 
     def _failed(self, task: Task, outcome: Failed) -> tuple[Task, TaskResult]:
         """The record of a failure. Once the error handler has begun, what fails is the handler. The node's own failure
         stays recorded, so that a resume starts at the handler and does not run the node again."""
         records = self._records
-        acting = handler_of(task, records.entries.get(task.id, NOT_RECORDED)) or task
+        acting = handler_of(task, records.results.get(task.id, NOT_RECORDED)) or task
         writes, runs_again = self._own_writes(outcome)
         if outcome.has_run:
             writes = (*writes, *records.unknown_writes(acting.id))

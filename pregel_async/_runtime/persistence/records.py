@@ -33,29 +33,29 @@ NOT_RECORDED: Final = TaskResult(name="", routed=False)
 """In the place of the record of a task that has none."""
 
 
-def is_result(entry: TaskResult) -> bool:
+def is_result(result: TaskResult) -> bool:
     """Whether a record is what history shows of a task of the plan."""
-    return entry.finished and not (entry.writes and entry.writes[0][0] == RETURN)
+    return result.finished and not (result.writes and result.writes[0][0] == RETURN)
 
 
-def handler_of(task: Task, entry: TaskResult) -> Task | None:
+def handler_of(task: Task, result: TaskResult) -> Task | None:
     """The task of the error handler that runs in a task's place, by the task's record; None when none does."""
     handler = task.node.handler
-    return task.handling(handler) if entry.handled and handler is not None else None
+    return task.handling(handler) if result.handled and handler is not None else None
 
 
-def open_questions(entry: TaskResult, codec: Codec) -> Iterator[Interrupt]:
+def open_questions(result: TaskResult, codec: Codec) -> Iterator[Interrupt]:
     """What a task has asked and nobody has answered."""
-    for key, data in entry.interrupts or ():
-        if key not in entry.answers:
+    for key, data in result.interrupts or ():
+        if key not in result.answers:
             yield Interrupt(codec.decode(data, channel="interrupt()"), key)
 
 
-def amend_again(program: Program, board: Board, entry: TaskResult, codec: Codec, scope: tuple[str, str]) -> None:
+def amend_again(program: Program, board: Board, result: TaskResult, codec: Codec, scope: tuple[str, str]) -> None:
     """Make the updates that calls made to the state of an open superstep, each by itself, as they made them."""
     writes: list[Write] = []
     number = 0
-    for channel, data in (*entry.writes, (BETWEEN, b"")):
+    for channel, data in (*result.writes, (BETWEEN, b"")):
         if channel in program.channels:
             writes.append((channel, codec.decode(data, channel=channel)))
         elif channel == BETWEEN and writes:

@@ -17,7 +17,7 @@ from .lease import ThreadLease
 T = TypeVar("T")
 
 
-class Retaining:
+class RunPruner:
     """Prunes a thread after a run.
 
     Args:
@@ -26,12 +26,12 @@ class Retaining:
     """
 
     def __init__(self, lease: ThreadLease, retention: Retention, *, keeps_events: bool) -> None:
-        lease.lingers = True
+        lease.outlives_commit = True
         self._lease = lease
         self._retention = retention
         self._keeps_events = keeps_events
 
-    async def after(self, run: Callable[[], Awaitable[T]]) -> T:
+    async def prune_after(self, run: Callable[[], Awaitable[T]]) -> T:
         """Run, and prune the thread when the run has come to rest: is done, has stopped, asked or failed. Not when it
         was cancelled, or when storage has failed.
 

@@ -15,7 +15,7 @@ class ShieldedTask:
     """
 
     def __init__(self, loop: Loop, work: Callable[[], Awaitable[None]]) -> None:
-        self.over = loop.event()
+        self.ended = loop.event()
         self._loop = loop
         self._work = [work]  # until it begins: then what it holds is freed with its end
         self._failures: list[BaseException] = []  # at most one
@@ -35,17 +35,17 @@ class ShieldedTask:
         except BaseException as error:
             self._failures.append(error)
         finally:
-            self.over.set()
+            self.ended.set()
 
     async def wait(self) -> None:
         """Wait until the work has ended. Raises what the work raised."""
-        await self.over.wait()
+        await self.ended.wait()
         self.raise_failure()
 
     async def wait_out(self) -> None:
         """Do as `wait`, however often the waiter is cancelled."""
         try:
-            await wait_out(self.over)
+            await wait_out(self.ended)
         finally:
             self.raise_failure()
 

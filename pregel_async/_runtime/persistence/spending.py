@@ -62,7 +62,7 @@ def of_text(stored: Mapping[str, str]) -> Amounts:
         raise CorruptCheckpointError("what was spent", f"it is no amount ({error})") from error
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
+class SpendingLimits(msgspec.Struct, frozen=True, kw_only=True):
     """What one call may spend.
 
     Attributes:
@@ -74,7 +74,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     time_limit: float | None = None
 
 
-NO_LIMITS = Limits()
+NO_LIMITS = SpendingLimits()
 
 
 class Spending:
@@ -90,7 +90,7 @@ class Spending:
 
     _lock = threading.Lock()  # of all runs: it is held for an addition, and a lock of its own would cost each run more
 
-    def __init__(self, environment: Environment, limits: Limits) -> None:
+    def __init__(self, environment: Environment, limits: SpendingLimits) -> None:
         self.run: Amounts = {}
         self.before: Amounts = {}
         self._environment = environment
@@ -115,7 +115,7 @@ class Spending:
             for amounts in (self.run, into):
                 amounts[name] = plus(amounts[name], amount) if name in amounts else amount
 
-    def know(self, amounts: Mapping[str, Amount]) -> None:
+    def add_earlier(self, amounts: Mapping[str, Amount]) -> None:
         """The thread has spent this before."""
         self.before = total_of([self.before, amounts])
 

@@ -45,7 +45,7 @@ class _NothingAnswered:
 NOTHING_ANSWERED = _NothingAnswered()
 
 
-class Asked(TypedDict):
+class RecordedAnswers(TypedDict):
     """Fields of a `TaskResult`: the answers to a task, and the tasks that depend on them."""
 
     answers: dict[str, bytes]
@@ -64,17 +64,17 @@ class TaskRecords:
         names: of the tasks that something is or was recorded of.
     """
 
-    def __init__(self, program: Program, encoder: Encoder, out: CommitWriter) -> None:
-        self.entries: dict[TaskId, TaskResult] = {}
+    def __init__(self, program: Program, encoder: Encoder, writer: CommitWriter) -> None:
+        self.results: dict[TaskId, TaskResult] = {}
         self.names = _NO_NAMES
         self._program = program
         self._encoder = encoder
-        self._out = out
+        self._writer = writer
 
     @property
     def totals(self) -> Mapping[str, str]:
         """What was spent until the last superstep, as it is stored."""
-        return self._out.chain.state.spent
+        return self._writer.chain.state.spent
 
     def load(self, records: Sequence[TaskRecord]) -> None:
         """Take what is stored, checked against the graph's code as it is now.
@@ -82,56 +82,56 @@ class TaskRecords:
         Raises:
             GraphChangedError: a record leads to a node that does not exist.
         """
-        self.entries = {record.task_id: self._fitting(record) for record in records}
-        self.names = frozenset([entry.name for entry in self.entries.values()])
-        for entry in self.entries.values():
-            self._out.lease.askers.update(entry.askers)
+        self.results = {record.task_id: self._fitting(record) for record in records}
+        self.names = frozenset([result.name for result in self.results.values()])
+        for result in self.results.values():
+            self._writer.lease.askers.update(result.askers)
 
     def _fitting(self, record: TaskRecord) -> TaskResult:
         """What it wrote to a key that the graph does not have stays in it; see `keep_unknown`."""
-        thread_id = self._out.lease.thread_id
-        entry = read_record(record, thread_id)
-        for channel, _ in entry.writes:
+        thread_id = self._writer.lease.thread_id
+        result = read_record(record, thread_id)
+        for channel, _ in result.writes:
             if channel.startswith(BRANCH) and channel not in self._program.channels:
                 node = channel.removeprefix(BRANCH)
-                reason = f"node {entry.name!r} has finished and leads to node {node!r}, and there is no such node"
+                reason = f"node {result.name!r} has finished and leads to node {node!r}, and there is no such node"
                 raise GraphChangedError(thread_id, node, reason)
             warn_of_unknown(self._program, channel, thread_id)
-        return entry
+        return result
 
     def has_result(self, task_id: TaskId) -> bool:
         """Return True if the task has finished, so that it need not run."""
-        return self.entries.get(task_id, NOT_RECORDED).finished
+        return self.results.get(task_id, NOT_RECORDED).finished
 
     @property
     def fold_failed(self) -> bool:
         """Whether the superstep could not be closed with the results that its tasks have."""
-        return SUPERSTEP in self.entries
+        return SUPERSTEP in self.results
 
     def recorded(self, task: Task, run: Answered) -> Recorded:
         """Return what is recorded of a task: its result or its error handler's, questions that this call leaves
         unanswered, or the point from which it has to run."""
-        entry = self.entries.get(task.id, NOT_RECORDED) if self.entries else NOT_RECORDED
-        if entry is NOT_RECORDED:
+        result = self.results.get(task.id, NOT_RECORDED) if self.results else NOT_RECORDED
+        if result is NOT_RECORDED:
             return NEW
-        by = handler_of(task, entry)
+        by = handler_of(task, result)
         if by is None:
-            return self._reached(entry, run, by) or (NEW if entry.routed else Unfinished(self._decoded(entry)))
-        kind, message, _ = entry.error or ("", "", 0.0)
+            return self._reached(result, run, by) or (NEW if result.routed else Unfinished(self._decoded(result)))
+        kind, message, _ = result.error or ("", "", 0.0)
         left = Unfinished(failures=(RecordedFailureError(kind, message),))
-        return self._reached(self.entries.get(by.id, NOT_RECORDED), run, by) or left
+        return self._reached(self.results.get(by.id, NOT_RECORDED), run, by) or left
 
-    def _reached(self, entry: TaskResult, run: Answered, by: Task | None) -> Finished | Paused | None:
+    def _reached(self, result: TaskResult, run: Answered, by: Task | None) -> Finished | Paused | None:
         """The result or the open questions that a record holds; None when the task has to run."""
-        if entry.finished:
-            writes = self._decoded(entry)
+        if result.finished:
+            writes = self._decoded(result)
             leaves = any(name == PARENT for name, _ in writes)
             return Finished(writes, replayed=True, own=len(writes), leaves=leaves, by=by)
-        if run.given and entry.interrupts and not any(key in run.given for key, _ in entry.interrupts):
+        if run.given and result.interrupts and not any(key in run.given for key, _ in result.interrupts):
             codec = self._encoder.codec
-            asked = tuple([each for each in open_questions(entry, codec) if each.id not in run.answers])
+            asked = tuple([each for each in open_questions(result, codec) if each.id not in run.answers])
             if asked:
-                return Paused(asked, None if entry.routed else self._decoded(entry), by)
+                return Paused(asked, None if result.routed else self._decoded(result), by)
         return None
 
     def recorded_instead(self, task: Task) -> str | None:
@@ -140,27 +140,27 @@ class TaskRecords:
         Args:
             task: the call's, with its digest.
         """
-        if not self.entries:
+        if not self.results:
             return None
-        if task.id in self.entries:
-            entry = self.entries[task.id]
-            return entry.name if is_changed(entry.call, task.digest) else None
+        if task.id in self.results:
+            result = self.results[task.id]
+            return result.name if is_changed(result.call, task.digest) else None
         # An id is made of the task's name, too: another task's record has the id that its name gives in this place.
         names = sorted(self.names)
-        return next((name for name in names if name != task.node.name and task.id_as(name) in self.entries), None)
+        return next((name for name in names if name != task.node.name and task.id_as(name) in self.results), None)
 
-    def _decoded(self, entry: TaskResult) -> list[Write]:
-        channels, codec, out = self._program.channels, self._encoder.codec, self._out
-        known = [write for write in entry.writes if write[0] in channels or write[0] in (PARENT, RETURN)]
+    def _decoded(self, result: TaskResult) -> list[Write]:
+        channels, codec, writer = self._program.channels, self._encoder.codec, self._writer
+        known = [write for write in result.writes if write[0] in channels or write[0] in (PARENT, RETURN)]
         writes = [(channel, codec.decode(data, channel=channel)) for channel, data in known]
         if not any(channel == SENDS for channel, _ in writes):
             return writes
-        values = out.chain.state.values  # the superstep was planned on it, and a recorded send may refer to it
+        values = writer.chain.state.values  # the superstep was planned on it, and a recorded send may refer to it
 
         def value_of(channel: str) -> Any:
             return decode(values[channel], codec, channel=channel)
 
-        where = f"thread {out.lease.thread_id!r}, task {entry.name!r}"
+        where = f"thread {writer.lease.thread_id!r}, task {result.name!r}"
         return [
             (channel, filled_sends([value], value_of, where)[0] if channel == SENDS else value)
             for channel, value in writes
@@ -169,15 +169,15 @@ class TaskRecords:
     def questions(self) -> list[Interrupt]:
         """The open questions of the tasks, in plan order."""
         codec = self._encoder.codec
-        return [question for entry in self.entries.values() for question in open_questions(entry, codec)]
+        return [question for result in self.results.values() for question in open_questions(result, codec)]
 
     def answers(self) -> dict[str, Any]:
         """All answers that were given, by question id."""
         codec = self._encoder.codec
         return {
             key: codec.decode(data, channel="an answer")
-            for entry in self.entries.values()
-            for key, data in entry.answers.items()
+            for result in self.results.values()
+            for key, data in result.answers.items()
         }
 
     def answered_questions(self) -> dict[str, Any]:
@@ -185,8 +185,8 @@ class TaskRecords:
         codec = self._encoder.codec
         return {
             key: codec.decode(data, channel="interrupt()")
-            for entry in self.entries.values()
-            for key, data in entry.asked
+            for result in self.results.values()
+            for key, data in result.asked
         }
 
     def is_same(self, one: Any, other: Any) -> bool:
@@ -200,62 +200,62 @@ class TaskRecords:
     def answered(self, answers: Mapping[str, Any]) -> dict[TaskId, TaskResult]:
         """The records of the tasks that asked what is answered now, with the answers. Raises `UnstorableValueError`."""
         changed: dict[TaskId, TaskResult] = {}
-        for task_id, entry in self.entries.items():
-            asked = {key for key, _ in entry.interrupts or ()}
+        for task_id, result in self.results.items():
+            asked = {key for key, _ in result.interrupts or ()}
             given = {
                 key: self._encoder.codec.encode(value, channel=f"the answer to {key}")
                 for key, value in answers.items()
                 if key in asked
             }
             if given:
-                questions = tuple([(key, data) for key, data in entry.interrupts or () if key in given])
+                questions = tuple([(key, data) for key, data in result.interrupts or () if key in given])
                 changed[task_id] = msgspec.structs.replace(
-                    entry, answers={**entry.answers, **given}, asked=(*entry.asked, *questions)
+                    result, answers={**result.answers, **given}, asked=(*result.asked, *questions)
                 )
         return changed
 
-    def asked_of(self, task_id: TaskId, questions: Sequence[Interrupt] = ()) -> Asked:
+    def asked_of(self, task_id: TaskId, questions: Sequence[Interrupt] = ()) -> RecordedAnswers:
         """Return the answers that a task's next record keeps, and the tasks that depend on them.
 
         Args:
             questions: that it asks now.
         """
-        before, askers = self.entries.get(task_id, NOT_RECORDED), self._out.lease.askers
+        before, askers = self.results.get(task_id, NOT_RECORDED), self._writer.lease.askers
         keys = [*before.answers, *(each.id for each in questions)]
-        return Asked(
+        return RecordedAnswers(
             answers=before.answers, askers={key: askers[key] for key in keys if key in askers}, asked=before.asked
         )
 
     def unknown_writes(self, task_id: TaskId) -> Written:
         """What is recorded of a task for keys that the graph does not have."""
-        entry = self.entries.get(task_id, NOT_RECORDED)
-        return tuple([each for each in entry.writes if is_unknown(self._program, each[0])])
+        result = self.results.get(task_id, NOT_RECORDED)
+        return tuple([each for each in result.writes if is_unknown(self._program, each[0])])
 
-    def keep_unknown(self, ran: Sequence[Task], outcomes: Sequence[Outcome], entry: Delta) -> None:
-        """Add to a superstep's entry what finished tasks have recorded for keys that the graph does not have.
+    def keep_unknown(self, ran: Sequence[Task], outcomes: Sequence[Outcome], delta: Delta) -> None:
+        """Add to a superstep's delta what finished tasks have recorded for keys that the graph does not have.
 
         A write takes the place of the stored value where the channel held the last value that was written. Of other
         kinds the fold is not known without the code: their updates stay in the records of the superstep.
         """
         by = [(each.by or task).id for task, each in zip(ran, outcomes, strict=True) if isinstance(each, Finished)]
-        kinds = self._out.chain.state.kinds
+        kinds = self._writer.chain.state.kinds
         for task_id in (AMENDED, *by):
             for name, data in self.unknown_writes(task_id):
                 if name not in kinds:
-                    entry.kinds[name] = LastValue.kind
+                    delta.kinds[name] = LastValue.kind
                 if kinds.get(name, LastValue.kind).removesuffix(UNFIT) == LastValue.kind:
-                    entry.values[name] = data if len(data) < WORTH else in_parts(data)
+                    delta.values[name] = data if len(data) < WORTH else in_parts(data)
 
-    def row(self, task_id: TaskId, index: int, entry: TaskResult) -> TaskRecord:
+    def row(self, task_id: TaskId, index: int, result: TaskResult) -> TaskRecord:
         """The row of a record."""
-        result = entry.finished or not entry.routed
+        counts = result.finished or not result.routed
         return TaskRecord(
-            ns=self._out.ns,
-            checkpoint_id=self._out.tip,
+            ns=self._writer.ns,
+            checkpoint_id=self._writer.tip,
             task_id=task_id,
             index=index,
-            kind="result" if result else "error" if entry.error else "interrupt",
-            frame=write_record(entry),
+            kind="result" if counts else "error" if result.error else "interrupt",
+            frame=write_record(result),
         )
 
     def failures(self, ran: Sequence[Task], outcomes: Sequence[Outcome]) -> list[Key]:
@@ -266,9 +266,9 @@ class TaskRecords:
             for task, outcome in zip(ran, outcomes, strict=True)
             if isinstance(outcome, Finished) and outcome.by is not None
         }
-        ns, tip = self._out.ns, self._out.tip
+        ns, tip = self._writer.ns, self._writer.tip
         return [
             (ns, tip, task_id)
-            for task_id, entry in self.entries.items()
-            if not is_result(entry) and task_id not in handled
+            for task_id, result in self.results.items()
+            if not is_result(result) and task_id not in handled
         ]

@@ -40,7 +40,7 @@ NO_LEASE = NoLease()
 class NoRecords:
     """In place of what is recorded of the open superstep's tasks: nothing."""
 
-    entries: MappingProxyType[TaskId, TaskResult] = MappingProxyType({})
+    results: MappingProxyType[TaskId, TaskResult] = MappingProxyType({})
 
     def recorded(self, task: Task, run: Answered) -> Recorded:
         return NEW
@@ -68,12 +68,12 @@ class Unstored:
     tip: None = None
     kept_scalars = NO_CLASSES
 
-    def __init__(self, program: Program, scope: str, around: Sequence[tuple[Persistence, TaskId]] = ()) -> None:
+    def __init__(self, program: Program, scope: str, outer: Sequence[tuple[Persistence, TaskId]] = ()) -> None:
         self.start = Board(program)
         self.scope = scope
         self.events: list[EventRow] = []
         self._program = program
-        self._around = around
+        self._outer = outer
 
     @property
     def digests(self) -> Digests:
@@ -82,7 +82,7 @@ class Unstored:
 
     def spent_by(self, task: TaskId) -> Amounts:
         """What a task spends, to be added to."""
-        for persistence, outer_task in self._around:
+        for persistence, outer_task in self._outer:
             return persistence.spent_by(outer_task)
         return {}
 
@@ -95,7 +95,7 @@ class Unstored:
     def recorded_instead(self, task: Task) -> str | None:
         return None
 
-    def know(self, *hints: object) -> None:
+    def add_types(self, *hints: object) -> None:
         """Values are not encoded, whatever their types."""
 
     def check(self, task: Task, asked: Paused) -> None:
@@ -124,16 +124,16 @@ class Unstored:
 
     async def pause(self, tasks: Sequence[Task], outcomes: Sequence[Outcome]) -> None: ...
 
-    async def give_up(self, tasks: Sequence[Task], outcomes: Sequence[Outcome], error: BaseException) -> bool:
+    async def fail(self, tasks: Sequence[Task], outcomes: Sequence[Outcome], error: BaseException) -> bool:
         return False
 
-    def forget(self) -> None: ...
+    def discard(self) -> None: ...
 
-    async def spill(self) -> None: ...
+    async def flush_events(self) -> None: ...
 
-    async def rest(self) -> None: ...
+    async def flush(self) -> None: ...
 
-    async def finish(self) -> None: ...
+    async def close(self) -> None: ...
 
 
 Persistence: TypeAlias = NamespaceWriter | Unstored

@@ -18,7 +18,7 @@ NO_CHECKPOINT: Final = CheckpointId("")
 """Where no checkpoint was loaded."""
 
 
-class Start(msgspec.Struct, kw_only=True):
+class StartPoint(msgspec.Struct, kw_only=True):
     """Where the writing of a namespace begins.
 
     Attributes:
@@ -37,7 +37,7 @@ class Start(msgspec.Struct, kw_only=True):
     """
 
     site: CallSite
-    out: CommitWriter
+    writer: CommitWriter
     encoder: Encoder
     records: TaskRecords
     scope: str
