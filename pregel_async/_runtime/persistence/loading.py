@@ -1,10 +1,9 @@
-"""Where the writing of a namespace begins: what is stored of it at the right checkpoint, and which checkpoint that is.
+"""Find the checkpoint from which a graph's run continues, and load it.
 
-Which checkpoint a subgraph continues from
-    Its checkpoints say in their metadata (`parents`) on which checkpoints of the graphs around it they were made. So a
-    subgraph that was interrupted in the open superstep of its parent is found again by that superstep's checkpoint,
-    and a fork of the parent, which has another, does not find it: what is stored belongs to its branch. A subgraph
-    that keeps its state from call to call is found by its tip besides, which the root's checkpoints carry.
+A subgraph's checkpoints have in their metadata (`parents`) the checkpoints of the outer graphs on which they were made.
+So a subgraph that was interrupted in its parent's open superstep is found by that superstep's checkpoint. A fork of the
+parent has another checkpoint and does not find it: a stored state belongs to its branch. A subgraph that keeps its
+state from call to call is also found by its tip, which the root's checkpoints carry.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from .task_records import TaskRecords
 
 
 class NamespaceLoader:
-    """Loads a namespace for one graph."""
+    """Loads one namespace for one graph."""
 
     def __init__(self, writer: CommitWriter, codec: Codec, program: Program) -> None:
         self._writer = writer
@@ -41,21 +40,23 @@ class NamespaceLoader:
         self._program = program
 
     async def read(self, at: CheckpointId | None = None) -> Sequence[Chain]:
-        """What is stored of the namespace at a checkpoint, or at its head; empty when nothing is."""
+        """Return the rows up to a checkpoint, or up to the head, as a sequence of one; empty if nothing is stored."""
         chain = await self._lease.saver.read(self._lease.thread_id, self._writer.ns, at)
         return () if chain is None else (chain,)
 
     def begin_empty(self, site: CallSite) -> StartPoint:
-        """Begin with nothing."""
+        """Return the start point of an empty namespace."""
         encoder = Encoder(self._program, self._codec)
         records = TaskRecords(self._program, encoder, self._writer)
         return StartPoint(site=site, writer=self._writer, encoder=encoder, records=records, scope=self._lease.thread_id)
 
     async def load(self, chain: Chain, site: CallSite, *, fork: bool = False) -> StartPoint:
-        """Begin at a stored checkpoint.
+        """Return the start point at a stored checkpoint, the last one of `chain`.
 
         Args:
-            fork: continue from there on a branch of its own, even if it is a tip.
+            chain: the checkpoint's rows and task records.
+            site: where the graph is called from.
+            fork: continue on a new branch, even if the checkpoint is a tip.
         """
         writer, lease, program, row = self._writer, self._lease, self._program, chain.rows[-1]
         at, thread_id, start = row.checkpoint_id, lease.thread_id, self.begin_empty(site)
@@ -65,11 +66,13 @@ class NamespaceLoader:
         board = restore(program, state, row.step, self._codec, thread_id=thread_id)
         start.encoder.remember(board, state)
         writer.chain, writer.stored, writer.stored_step = ChainWriter.resume(reader, at), at, row.step
+        # A checkpoint that has a child is run again, which needs a new branch. The tip of another branch is continued,
+        # and becomes the head.
         if at != chain.head and not fork:
             fork = await has_child(lease.saver, thread_id, writer.ns, at)
             writer.moves_head = not fork
-        # An older checkpoint is deliberately run again from there: what was recorded after it stays with its branch.
-        # But an update that a call made to the state is part of the state.
+        # On a new branch the superstep runs anew, so its task records are left with the old branch. Updates that calls
+        # made to the open superstep (`AMENDED`) are part of the state.
         start.records.load([record for record in chain.records if not fork or record.task_id == AMENDED])
         start.at, start.step, start.board, start.branches = at, row.step, board, fork
         start.scope = row.metadata.get(MADE_IN, thread_id)
@@ -77,7 +80,7 @@ class NamespaceLoader:
         return start
 
     def load_unstored(self, before: StartPoint, site: CallSite) -> StartPoint:
-        """Begin where an earlier call of this run has got to, of which nothing is stored."""
+        """Return the start point of an earlier call of this run, which is not stored yet (durability "exit")."""
         start = self.begin_empty(site)
         start.at, start.step, start.branches, start.scope = before.at, before.step, before.branches, before.scope
         start.records.results, start.records.names = before.records.results, before.records.names
@@ -97,16 +100,17 @@ class NamespaceLoader:
             amend_again(self._program, board, start.records.results[AMENDED], self._codec, scope)
 
     async def find(self, site: CallSite, outer: CommitWriter, outer_at: CheckpointId) -> StartPoint:
-        """Begin at the last checkpoint of an earlier attempt at this call, or at the tip of the state that is kept from
-        call to call.
+        """Return the start point of an earlier attempt at this call, or the tip of a kept state, or an empty one.
 
         Args:
-            outer: of the graph around.
-            outer_at: the checkpoint at which that was loaded.
+            site: where the graph is called from.
+            outer: the outer graph's writer.
+            outer_at: the checkpoint at which the outer graph was loaded.
         """
         lease = self._lease
         if lease.fresh and self._writer.ns not in lease.visited:
-            return self.begin_empty(site)  # nothing of this thread is older than this run, which has not been here
+            # The thread was empty when this run acquired it, and the run has not written this namespace: save the read.
+            return self.begin_empty(site)
         for chain in await self.read():
             self._writer.head = chain.head
             for found in await self._made_here(chain, site, outer, outer_at):
@@ -121,39 +125,40 @@ class NamespaceLoader:
     async def _made_here(
         self, chain: Chain, site: CallSite, outer: CommitWriter, outer_at: CheckpointId
     ) -> Sequence[Chain]:
-        """The newest state that was made by an earlier attempt at this very call, if there is one."""
+        """Return the newest state of an earlier attempt at this call, as a sequence of one; empty if there is none."""
         lease, tip = self._lease, outer.tip
         if was_made_on(chain.rows[-1], outer.ns, tip, site.caller):
             return (chain,)
         if tip != outer_at:
-            return ()  # this run made that checkpoint, and on it nothing but what the head would show
+            return ()  # this run made the outer checkpoint, so any state made on it is the head, checked above
         found = await made_on(lease.saver, lease.thread_id, self._writer.ns, outer.ns, tip, caller=site.caller)
         return () if found is None else await self.read(found[0])
 
     def _tips(self, chain: Chain, site: CallSite) -> Sequence[CheckpointId]:
-        """Return the tip, on this branch of the root, of a state that is kept from call to call."""
+        """Return the tip of a kept state on this branch of the root graph, as a sequence of one."""
         if not site.caller:
             return ()
         if parents_of(chain.rows[-1]).get("") == site.parents[""]:
-            return (chain.head,)
+            return (chain.head,)  # moved in the root's open superstep, so that no root checkpoint has it yet
         tips, ns = self._lease.tips, self._writer.ns
         return (tips[ns],) if ns in tips else ()
 
 
 def commit_writer(lease: ThreadLease, ns: str) -> CommitWriter:
-    """Return the writer of the outermost graph for the run's durability."""
+    """Return the root graph's writer for the run's durability."""
     kinds = {"sync": CommitWriter, "async": OverlappedWriter, "exit": AtExitWriter}
     return kinds[lease.durability](lease, ns)
 
 
 async def find_moved(lease: ThreadLease, at: CheckpointId) -> None:
-    """Find the newest checkpoints of kept states that earlier attempts at an open superstep have moved.
-
-    The task that moved one may have its result, and not run again, so that nothing else would say so.
+    """Note in the lease the tips of kept states that earlier attempts at an open superstep have moved.
 
     Args:
+        lease: the thread's lease.
         at: the root's checkpoint on which the superstep is open.
     """
+    # The task that moved a tip may be recorded and not run again. Then no other code would note the tip, and the next
+    # root checkpoint would carry the old one.
     before: CheckpointId | None = None
     while True:
         page = await lease.saver.scan(lease.thread_id, None, before=before, limit=PAGE)

@@ -1,7 +1,7 @@
-"""One namespace of a leased thread, as its run writes it: load it, commit each superstep, record what tasks leave.
+"""Load one namespace of a leased thread, commit its supersteps, and record the outcomes of its tasks.
 
-One superstep is one transaction. Every write compares the lease's epoch and the head in the database, so that a run
-whose thread was taken over changes nothing any more and says so.
+One superstep is one transaction. Every write compares the lease's epoch and the expected head with the database, so
+that a run whose lease was taken over changes nothing and raises `ThreadBusyError(lost=True)`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Source = Literal["input", "loop", "update", "fork"]
 
 
 class NamespaceWriter(LoadedNamespace):
-    """One namespace of a leased thread, as its run writes it."""
+    """Writes one namespace of a leased thread."""
 
     @classmethod
     async def open(
@@ -57,16 +57,25 @@ class NamespaceWriter(LoadedNamespace):
         """Load a namespace.
 
         Args:
-            at: the checkpoint to go on from; None for the head.
-            fork: go on from there on a branch of its own, even if it is a tip.
+            lease: the thread's lease.
+            codec: encodes the graph's values.
+            program: the graph.
+            ns: the namespace; empty for the root graph.
+            at: the checkpoint to continue from; None for the head.
+            fork: continue on a new branch, even if `at` is a tip.
+            metadata: added to the metadata of each checkpoint.
 
         Raises:
-            CheckpointNotFoundError, GraphChangedError, CorruptCheckpointError, StorageError: nothing was changed.
+            CheckpointNotFoundError: there is no checkpoint `at`.
+            GraphChangedError: the graph's code does not fit the stored state.
+            CorruptCheckpointError: a stored value cannot be decoded.
+            StorageError: reading failed.
         """
         loader = NamespaceLoader(commit_writer(lease, ns), codec, program)
         start = loader.begin_empty(CallSite())
         if lease.fresh:
-            await anyio.lowlevel.checkpoint_if_cancelled()  # as reading would notice
+            # A fresh thread has nothing to read. A pending cancellation is raised here as the read would raise it.
+            await anyio.lowlevel.checkpoint_if_cancelled()
         else:
             for chain in await loader.read(at):
                 start = await loader.load(chain, CallSite.of(chain.rows[-1]), fork=fork)
@@ -91,15 +100,17 @@ class NamespaceWriter(LoadedNamespace):
         at: CheckpointId | None = None,
         identity: tuple[str, str] | None = None,
     ) -> NamespaceWriter:
-        """Load the namespace of a graph that a node of another graph runs.
+        """Load the namespace of a subgraph. Raises as `open` does.
 
         Args:
-            task: that runs it.
-            caller: the task that runs the graph, when its state is kept from call to call; else None.
-            at: travel in time: go on from this checkpoint; on a branch of its own, when the graph around is on one.
-            given: the graph's name and the digest of its input; None if they are not compared.
-
-        Raises: as `open`.
+            outer: the outer graph's namespace.
+            codec: encodes the subgraph's values.
+            program: the subgraph.
+            ns: the subgraph's namespace.
+            task: the task that runs the subgraph.
+            caller: the same task if the subgraph keeps its state from call to call; else None.
+            at: continue from this checkpoint (time travel); on a new branch if the outer graph is on a new branch.
+            identity: the graph's name and the digest of its input; None if they are not compared.
         """
         lease = outer.lease
         site = CallSite(
@@ -110,6 +121,7 @@ class NamespaceWriter(LoadedNamespace):
         )
         writer = outer.writer.nested(ns, keeps=site.caller != NO_TASK)
         loader = NamespaceLoader(writer, codec, program)
+        # With "exit" an earlier call of this run is not stored yet, so that reading would not find its state.
         earlier = writer.graphs.earlier(ns) if isinstance(writer, AtExitWriter) and not at else ()
         if at:
             start = loader.begin_empty(site)
@@ -133,14 +145,17 @@ class NamespaceWriter(LoadedNamespace):
 
     @cached_property
     def _outcomes(self) -> OutcomeRecords:
-        """Made when it is needed: most supersteps are committed, and leave no record."""
+        """Makes the records of outcomes. Created on first use: most runs write no task record."""
         return OutcomeRecords(self.task_records, self._encoder, self.counter, self.lease.environment)
 
     def branch_off(self, board: Board) -> None:
-        """Go on from an older checkpoint on a branch of its own, which starts with a copy of that checkpoint.
+        """Start the new branch with a copy of the loaded checkpoint, if this run is on a new branch.
 
-        So what is recorded from here on stands under another checkpoint than what the other branch recorded.
+        Args:
+            board: the loaded board.
         """
+        # Task records are keyed by checkpoint and task, and both branches plan the same task ids. Without a checkpoint
+        # of its own, the new branch would overwrite the records of the old one.
         if self._branches:
             self._branches = False
             delta = Delta(
@@ -156,7 +171,7 @@ class NamespaceWriter(LoadedNamespace):
                 results={},
             )
             metadata = {**self.metadata, "source": "fork", "step": board.step, **self._origin}
-            if self._scope != self.thread_id:  # its tasks are those that were planned on what it is a copy of
+            if self._scope != self.thread_id:  # the copied superstep keeps the task ids of the original thread
                 metadata[MADE_IN] = self._scope
             self._step = board.step
             self.writer.add(delta, board.step, metadata)
@@ -164,12 +179,16 @@ class NamespaceWriter(LoadedNamespace):
                 self._stage(AMENDED, -1, self.task_records.results[AMENDED])
 
     async def resume(self, board: Board, answers: Mapping[str, Any], edits: list[Write]) -> None:
-        """Record what a call brings to the open superstep, in one transaction and before anything runs: answers to open
-        questions, and an update to the state, which is made on the board.
+        """Record answers and an update for the open superstep, in one transaction and before anything runs.
+
+        Args:
+            board: the loaded board; the update is folded into it.
+            answers: the answers by question id.
+            edits: the writes of the update; empty for none.
 
         Raises:
-            UnstorableValueError: nothing was stored.
-            Exception: what a channel or a reducer makes of the update; nothing was stored.
+            UnstorableValueError: an answer or a write cannot be encoded; nothing was stored.
+            Exception: a channel or a reducer refused the update; nothing was stored.
         """
         records = self.task_records
         results = {task_id: (0, result) for task_id, result in records.answered(answers).items()}
@@ -179,11 +198,12 @@ class NamespaceWriter(LoadedNamespace):
             data = self._encoder.writes(edits)
             self.branch_off(board)
             number = sum(channel == BETWEEN for channel, _ in earlier)
-            scope = self._scope, ids_in(self.ns, self.caller)  # what the ids of messages are made in
+            scope = self._scope, ids_in(self.ns, self.caller)  # the scope of the ids of messages in the update
             amend(self.program, board, edits, scope=scope, number=number)
             results[AMENDED] = (-1, TaskResult(name="", writes=(*earlier, *data)))
         if results:
             rows = [records.row(task_id, index, result) for task_id, (index, result) in results.items()]
+            # Shielded: if a cancellation came after the transaction, the records here would lack the answers.
             with anyio.CancelScope(shield=True):
                 await self.writer.record_answers(rows)
             records.results.update({task_id: result for task_id, (_, result) in results.items()})
@@ -200,31 +220,34 @@ class NamespaceWriter(LoadedNamespace):
         closes: bool = False,
         made: Callable[[CheckpointRow], None] | None = None,
     ) -> bool:
-        """Store a finished superstep: one transaction. The lease is given up in it when nothing is left to run.
-
-        With `source="input"` the tasks are those that the new input discards; the failures recorded of them stay in
-        history. A superstep that no code of the user's follows before the next commit (the input, before the hidden
-        start) waits and is stored with that commit.
+        """Store a finished superstep in one transaction. If nothing is left to run, it releases the lease, too.
 
         Args:
-            waits: store it with the next transaction, whatever follows.
-            closes: an update closes the superstep, with a result of each of its tasks: its failure is over.
-            made: called with the new checkpoint before it is stored.
+            board: the board after the superstep.
+            ran: the superstep's tasks. With `source="input"` these are the pending tasks that the input discards;
+                their recorded failures stay in history.
+            outcomes: the tasks' outcomes, in the same order.
+            upcoming: the tasks of the next superstep; empty if nothing is left to run.
+            source: the `source` in the checkpoint's metadata.
+            waits: only queue the superstep, for the next transaction.
+            closes: an update closes the superstep with a result for each task: remove its recorded failures.
+            made: called with the new checkpoint's row before the row is stored.
 
         Returns:
-            Whether it is stored; False while it waits.
+            True if the superstep is stored, False if it is queued.
 
         Raises:
-            ThreadBusyError: with `lost=True`.
-            UnstorableValueError: with a note that names the tasks that wrote it; they are recorded as failed.
-            StorageError: it was rolled back whole.
+            ThreadBusyError: the lease was lost (`lost=True`).
+            UnstorableValueError: a value cannot be encoded. A note names the tasks that wrote it, and they are
+                recorded as failed.
+            StorageError: the transaction was rolled back.
         """
         records, writer, lease, step = self.task_records, self.writer, self.lease, board.step
         state = writer.chain.state
         try:
             delta = self._encoder.delta(board, state, ran, outcomes, records.results, lease.environment.now())
         except UnstorableValueError as error:
-            if source == "input":  # nothing is stored of it
+            if source == "input":  # no task wrote it: raise for the input's key instead
                 self._encoder.locate(board)
             elif source == "loop":
                 await self.fail(ran, self._outcomes.refused(ran, outcomes, error), error)
@@ -246,7 +269,9 @@ class NamespaceWriter(LoadedNamespace):
         row = writer.add(delta, step, {**self.metadata, "source": source, "step": step, **self._origin})
         if made is not None:
             made(row)
-        if waits or (upcoming and upcoming[0].node.hidden):  # the hidden start runs alone
+        # The hidden start follows the input and runs no user code, so one transaction can store both. It is alone in
+        # its superstep.
+        if waits or (upcoming and upcoming[0].node.hidden):
             return False
         await writer.commit(ends=not upcoming)
         return True
@@ -254,15 +279,21 @@ class NamespaceWriter(LoadedNamespace):
     async def record(
         self, task: Task, writes: list[Write], *, routed: bool, events: Callable[[], Sequence[EventRow]]
     ) -> None:
-        """Store what a task wrote. Tasks that finish while a transaction is under way share the next one.
+        """Store a task's writes. Tasks that finish during a transaction share the next one.
 
         Args:
-            events: makes the rows of the task's events, once it is sure that the record can be stored.
+            task: the task.
+            writes: its writes.
+            routed: False if these are the node's own writes only, and its routers have still to run.
+            events: makes the rows of the task's events. Called after the writes were encoded without an error.
+
+        Raises:
+            UnstorableValueError: a write cannot be encoded.
         """
         await self._record(task, self._outcomes.result(task, writes, routed=routed), events)
 
     async def record_failure(self, task: Task, error: Exception, events: Callable[[], Sequence[EventRow]]) -> None:
-        """Store that a task has failed, and that its error handler is to run; return when that is durable."""
+        """Store that a task has failed and that its error handler runs next."""
         await self._record(task, self._outcomes.handled_failure(task, error), events)
 
     async def _record(self, task: Task, result: TaskResult, events: Callable[[], Sequence[EventRow]]) -> None:
@@ -280,31 +311,36 @@ class NamespaceWriter(LoadedNamespace):
         self.writer.stage(self.task_records.row(task_id, index, result))
 
     def check(self, task: Task, asked: Paused) -> None:
-        """Refuse questions, and writes of a node whose router asks them, that cannot be stored.
+        """Check that a task's questions can be stored, and the node's writes if a router asks.
 
         Raises:
-            UnstorableValueError: with a note that names the task.
+            UnstorableValueError: they cannot; a note names the task.
         """
         self._outcomes.check(task, asked)
 
     async def pause(self, tasks: Sequence[Task], outcomes: Sequence[Outcome]) -> None:
-        """Record a superstep that stays open: what finished and is not recorded yet, and what was asked.
+        """Record a superstep that stays open: results that are not recorded yet, and open questions.
 
         Raises:
-            ThreadBusyError: with `lost=True`.
-            StorageError
+            ThreadBusyError: the lease was lost (`lost=True`).
+            StorageError: the transaction was rolled back.
         """
         await self.writer.record_outcomes(self._outcomes.open_superstep(tasks, outcomes))
 
     async def fail(self, tasks: Sequence[Task], outcomes: Sequence[Outcome], error: BaseException) -> bool:
-        """Record a superstep that failed: what finished and is not recorded yet, and what failed, in one transaction.
+        """Record a failed superstep in one transaction: results that are not recorded yet, and failures.
+
+        Args:
+            tasks: the superstep's tasks.
+            outcomes: their outcomes, in the same order.
+            error: the superstep's error.
 
         Returns:
-            Whether it is stored. If storing fails too, the superstep's own error is still the one that is raised, and
-            the other becomes its note.
+            True if the records are stored. If storing fails, its error becomes a note of `error`.
         """
         rows = self._outcomes.open_superstep(tasks, outcomes)
         if not any(isinstance(outcome, Failed) for outcome in outcomes):
+            # All tasks finished, and a reducer or a channel refused their writes.
             rows.append(self._outcomes.superstep_failure(error))
         try:
             await self.writer.record_outcomes(rows)
@@ -314,38 +350,39 @@ class NamespaceWriter(LoadedNamespace):
         return True
 
     def discard(self) -> None:
-        """Drop what waits for the next transaction: the thread is as it was found, and this run writes nothing more."""
+        """Drop everything queued and write nothing more: the thread stays as the run found it."""
         self.writer.discard()
 
     async def flush_events(self) -> None:
-        """Store the events that wait, as there are too many of them."""
+        """Store queued events, because they have grown too many."""
         await self.writer.flush_events()
 
     async def flush(self) -> None:
-        """The run ends here, or is cut off: store what is to be kept of it."""
+        """Store what is still queued, because the run stops before its end."""
         await self.writer.flush()
 
     async def close(self) -> None:
-        """The run of this graph is over, however it ended: what was taken over is stored when this returns."""
+        """Return when everything that earlier calls handed over is stored, at the end of this graph's run."""
         await self.writer.close()
 
     def acknowledge(self, stored: Callable[[int], None]) -> None:
-        """Tell, from now on, which superstep is stored with all before it."""
+        """Call `stored` with each superstep's number once that superstep and all earlier ones are stored."""
         self.writer.listeners = (stored,)
 
     def stage(self, task: Task, writes: list[Write]) -> None:
-        """Make these the result of a task of the open superstep; stored with the next transaction.
+        """Queue writes as the result of a task of the open superstep.
 
         Raises:
-            UnstorableValueError
+            UnstorableValueError: a write cannot be encoded.
         """
         result = TaskResult(name=task.node.name, writes=self._encoder.writes(writes))
         self._stage(task.id, task.index, self.counter.with_spent(task.id, result))
 
     def copy_as_sibling(self, board: Board) -> None:
-        """Go on from a copy of the loaded checkpoint, with the same parent; what is recorded stays with the other.
+        """Continue from a copy of the loaded checkpoint, which gets the same parent.
 
-        But an update that a call made to the state is part of the state: it is recorded of the copy too.
+        The open superstep's records stay with the original. Only updates that calls made to the open superstep
+        (`AMENDED`) are copied, because they are part of the state.
         """
         records, writer = self.task_records, self.writer
         writer.chain = writer.chain.beside()
@@ -354,5 +391,5 @@ class NamespaceWriter(LoadedNamespace):
         self.branch_off(board)
 
     async def commit_edit(self) -> None:
-        """Store all that waits, in one transaction, and give the thread up."""
+        """Store everything queued in one transaction, which releases the root graph's lease."""
         await self.writer.commit_edit()

@@ -1,4 +1,4 @@
-"""With durability "async": a finished superstep is stored while the next one runs."""
+"""Write a namespace with durability "async": store a finished superstep while the next one runs."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from .shielded_task import ShieldedTask
 
 
 class OverlappedWriter(CommitWriter):
-    """What one namespace has to store: one superstep at a time.
+    """Write one namespace with durability "async": at most one transaction in progress.
 
-    A superstep is handed over when the one before it is stored, so that one at most is at risk. What becomes of tasks
-    goes with it. Questions, failures and the end are stored before control returns.
+    A superstep's transaction starts when the previous one is stored, so that at most one superstep is at risk. Task
+    records wait for the superstep's transaction. Questions, failures and the end of the run are stored before the verb
+    returns.
     """
 
     def __init__(
@@ -24,13 +25,14 @@ class OverlappedWriter(CommitWriter):
     ) -> None:
         super().__init__(lease, ns, outer, keeps=keeps)
         self._running: tuple[ShieldedTask, ...] = ()  # at most one
-        self._due = False  # not only checkpoints that wait for another
+        self._due = False  # False if the queue holds only deferred rows
 
     async def commit(self, *, ends: bool) -> None:
         self._due = True
         await self._wait_for_transaction()
         self._start_transaction(releases=ends and not self.outer)
-        # Where events are kept, a reader must not see what tasks show of which no stored row says that they may begin.
+        # A reader of stored events must not see events of a task before the row is stored that lets the task start: a
+        # crash in between would leave events of a task that never ran.
         if ends or (self.outer and self.lease.event_listeners):
             await self._wait_for_transaction()
 
@@ -73,24 +75,26 @@ class OverlappedWriter(CommitWriter):
             await self._wait_for_transaction()
 
     def _start_transaction(self, *, releases: bool = False) -> None:
-        """Begin a transaction with all that waits, in a task of the run's own."""
+        """Start a transaction of everything queued, in a task of its own."""
         assert not self._running
         self._due = False
         transaction = self.lease.start(partial(self._run_transaction, releases))
-        if not transaction.ended.is_set():  # as it may be, where asyncio's tasks begin eagerly
+        if not transaction.ended.is_set():  # with asyncio's eager task factory it may have ended inside `start`
             self._running = (transaction,)
 
     async def _run_transaction(self, releases: bool) -> None:
         try:
             await self.store_queued(releases=releases)
         except BaseException as error:
+            # Noted at once: no task waits for this transaction now, and no node may start after it has failed.
             self.lease.fail(error)
             raise
         finally:
             self._running = ()
 
     async def _wait_for_transaction(self) -> None:
-        """Wait until nothing is under way. Raises what a transaction of the run has raised."""
+        """Wait until no transaction is in progress. Raises the error of a failed transaction of the run."""
+        # A loop: another task that waited here may have started the next transaction first.
         while self._running:
             await self._running[0].wait()
         self.lease.require_storage()

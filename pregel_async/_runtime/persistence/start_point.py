@@ -1,4 +1,4 @@
-"""Where the writing of a namespace begins, as it was loaded."""
+"""Describe the point at which a run begins to write a namespace."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from .encoder import Encoder
 from .task_records import TaskRecords
 
 NO_CHECKPOINT: Final = CheckpointId("")
-"""Where no checkpoint was loaded."""
+"""The value of `StartPoint.at` if no checkpoint was loaded."""
 
 
 class StartPoint(msgspec.Struct, kw_only=True):
-    """Where the writing of a namespace begins.
+    """The point at which a run begins to write a namespace.
 
     Attributes:
-        site: of the call that runs the graph.
-        out: the namespace's writer; it knows the newest checkpoint.
-        encoder: what it is encoded with.
-        records: of the open superstep.
-        board: what was loaded; None when nothing is stored.
-        at: the checkpoint that was loaded; empty when nothing is stored.
-        scope: what the ids of the open superstep's tasks are made of: the thread's id, or that of the thread in which
-            the superstep was planned, when it was copied from there.
-        step: the superstep of that checkpoint.
-        branches: a branch of its own begins here.
-        continues: an earlier attempt at the same call has got this far.
-        ran_instead: the name of the graph that this earlier attempt ran, if that or its input differs; else empty.
+        site: where the graph is called from.
+        writer: the namespace's writer, positioned at the loaded checkpoint.
+        encoder: the namespace's encoder.
+        records: the task records of the open superstep.
+        board: the loaded board; None if nothing is stored.
+        at: the loaded checkpoint; empty if nothing is stored.
+        scope: the thread id that the ids of the open superstep's tasks contain: this thread's, or that of the thread
+            from which the superstep was copied.
+        step: the superstep of the loaded checkpoint; -1 if nothing is stored.
+        branches: the first write starts a new branch here.
+        continues: an earlier attempt at the same call made this state, so its input is applied already.
+        ran_instead: the name of the graph that the earlier attempt ran, if the graph or its input differs; else empty.
     """
 
     site: CallSite
@@ -49,10 +49,10 @@ class StartPoint(msgspec.Struct, kw_only=True):
     ran_instead: str = ""
 
     def continue_call(self, site: CallSite) -> None:
-        """Note that an earlier attempt at the same call has got this far.
+        """Note that an earlier attempt at the same call made this state.
 
         Args:
-            site: as it was then.
+            site: the call site of the earlier attempt.
         """
         self.continues = True
         if site.identity.is_other(self.site.identity):
