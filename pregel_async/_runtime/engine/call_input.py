@@ -1,4 +1,4 @@
-"""What a call brings to a run: an input, or a command that answers and edits; checked before anything runs."""
+"""Read the input of a call: a graph's input, or a command that answers and edits. Checked before anything runs."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from ...types import Command, Interrupt
 
 
 class CallInput(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """What a call brings to a run.
+    """The input of a call.
 
     Attributes:
-        is_input: it is an input, which discards what was pending.
-        writes: the input's.
+        is_input: it is a graph's input, which discards pending tasks.
+        writes: the writes of the graph's input.
         is_command: it is a command.
-        edits: the writes of the command's update and goto.
-        answers: the command brings an answer,
-        resume: which is this.
+        edits: the writes of the command's `update` and `goto`.
+        answers: the command has an answer.
+        resume: the answer: the command's `resume`.
     """
 
     is_input: bool = False
@@ -33,11 +33,15 @@ class CallInput(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     resume: Any = None
 
     def require_input(self, program: Program, thread_id: str | None) -> None:
-        """Refuse what could only go on with something stored, when nothing is.
+        """Check that a run can start although nothing is stored.
+
+        Args:
+            program: the graph.
+            thread_id: the thread; None for a run without a thread.
 
         Raises:
-            InvalidResumeError: it brings an answer.
-            EmptyInputError: it brings nothing.
+            InvalidResumeError: the call only has an answer.
+            EmptyInputError: the call has neither input nor edits.
         """
         where = "" if thread_id is None else f" of thread {thread_id!r}"
         if self.answers:
@@ -53,15 +57,22 @@ class CallInput(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 NO_INPUT = CallInput()
-"""The call continues from the stored state."""
+"""The input of a call that continues from the stored state."""
 
 
 def read_call_input(program: Program, value: Any, registered: frozenset[type] = NO_CLASSES) -> CallInput:
-    """Read what a call brings, and copy it.
+    """Read and copy the input of a call.
 
     Args:
+        program: the graph.
+        value: what the caller passed: an input, a `Command`, or None.
         registered: subclasses of plain scalars that stay as they are.
+
+    Raises:
+        InvalidInputError: the input does not fit the graph, or the command is for another graph.
+        EmptyInputError: the command is empty.
     """
+    # Setting the context variable costs each call, and few graphs have such classes.
     if not registered:
         return _read_call_input(program, value)
     token = REGISTERED.set(registered)
@@ -97,11 +108,20 @@ def _is_id(key: object) -> bool:
 
 
 def answers_to(resume: Any, questions: Sequence[Interrupt], thread_id: str) -> dict[str, Any]:
-    """The answers by question id.
+    """Match a command's answers with the open questions.
+
+    Args:
+        resume: one answer, or a mapping of question ids to answers.
+        questions: the open questions.
+        thread_id: the thread, for messages.
+
+    Returns:
+        The answers by question id.
 
     Raises:
-        InvalidResumeError: they fit no open question, or more than one.
+        InvalidResumeError: an answer fits no open question, or one answer could be for several.
     """
+    # A mapping is taken for answers by id only if all of its keys look like ids: a single answer may be a mapping, too.
     ids = tuple(question.id for question in questions)
     if isinstance(resume, Mapping) and resume and all(map(_is_id, resume)):
         for key in resume:

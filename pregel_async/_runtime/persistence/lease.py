@@ -105,7 +105,7 @@ class ThreadLease:
             saver: stores the thread.
             environment: the run's clock, ids and randomness.
             thread_id: the thread.
-            on_conflict: "reject" raises if another run owns the lease; any other value waits until it is released.
+            on_conflict: "reject" raises if another run owns the lease; "wait" waits for its release.
             durability: when supersteps are stored.
 
         Raises:

@@ -52,8 +52,8 @@ async def has_child(saver: BaseCheckpointSaver, thread_id: str, ns: str, at: Che
         async for header, _, _ in headers:
             if header.parent_id == at:
                 return True
-            # Ids increase, so that a child of `at` comes before `at` in this walk from the newest to the oldest. A child
-            # that was pruned has left `FOLLOWED` in the parent's metadata.
+            # Ids increase, so this walk from newest to oldest meets a child of `at` before `at` itself. A pruned
+            # child has left `FOLLOWED` in the metadata of its parent.
             if header.checkpoint_id <= at:
                 return header.checkpoint_id == at and FOLLOWED in header.metadata
     return False

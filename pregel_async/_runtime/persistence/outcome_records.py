@@ -1,4 +1,4 @@
-"""Makes the records of what becomes of tasks: results, failures and questions, encoded."""
+"""Make the encoded records of tasks' outcomes: results, failures and questions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,11 @@ class OutcomeRecords:
         self._environment = environment
 
     def result(self, task: Task, writes: Sequence[Write], *, routed: bool) -> TaskResult:
-        """The record of what a task wrote. Raises `UnstorableValueError`, with a note that names the task."""
+        """Return the record of a task's writes.
+
+        Raises:
+            UnstorableValueError: a write cannot be encoded; a note names the task.
+        """
         try:
             data = self._encoder.writes(writes)
         except UnstorableValueError as error:
@@ -50,14 +54,14 @@ class OutcomeRecords:
         return msgspec.structs.replace(failed, handled=True, **self._records.asked_of(task.id))
 
     def superstep_failure(self, error: BaseException) -> TaskRecord:
-        """The row that says that a superstep could not be closed with its tasks' results."""
+        """Return the row for a superstep that failed although all of its tasks have results."""
         return self._records.row(SUPERSTEP, -1, self._failure("", error))
 
     def open_superstep(self, tasks: Sequence[Task], outcomes: Sequence[Outcome]) -> list[TaskRecord]:
-        """Record what became of the tasks of a superstep that stays open, as far as that is not recorded yet.
+        """Record the outcomes of a superstep that stays open, as far as they are not recorded yet.
 
         Returns:
-            The rows, to be stored.
+            The rows, which the caller stores.
         """
         results: list[tuple[Task, TaskResult]] = []
         for task, outcome in zip(tasks, outcomes, strict=True):
@@ -69,14 +73,13 @@ class OutcomeRecords:
                 results += self._finished(outcome.by or task, outcome)
         self._counter.with_unrecorded(results)
         rows = [self._records.row(task.id, task.index, result) for task, result in results]
-        self._records.results.update(
-            {task.id: result for task, result in results}
-        )  # before it is asked who has a result
+        # Before `publish`, which sums up the records.
+        self._records.results.update({task.id: result for task, result in results})
         self._counter.publish()
         return rows
 
     def _finished(self, task: Task, outcome: Finished) -> list[tuple[Task, TaskResult]]:
-        """Nothing if the result is recorded, or cannot be: then the task runs again."""
+        """Return the record of a result; empty if it is recorded already, or cannot be encoded: it runs again then."""
         if self._records.has_result(task.id):
             return []
         try:
@@ -97,8 +100,9 @@ class OutcomeRecords:
         return task, self._counter.with_spent(task.id, result)
 
     def _failed(self, task: Task, outcome: Failed) -> tuple[Task, TaskResult]:
-        """The record of a failure. Once the error handler has begun, what fails is the handler. The node's own failure
-        stays recorded, so that a resume starts at the handler and does not run the node again."""
+        """Return the record of a failure."""
+        # Once the error handler has begun, the failure is the handler's. The node's own failure stays recorded, so that
+        # a resume starts at the handler and does not run the node again.
         records = self._records
         acting = handler_of(task, records.results.get(task.id, NOT_RECORDED)) or task
         writes, runs_again = self._own_writes(outcome)
@@ -109,20 +113,21 @@ class OutcomeRecords:
         return acting, self._counter.with_spent(acting.id, failed)
 
     def _own_writes(self, outcome: Failed | Paused) -> tuple[Written, bool]:
-        """What the node has written itself, if only its router failed or asks; and whether the node has to run again:
-        also if what it wrote cannot be stored."""
+        """Return the node's own writes if only a router failed or asks, and whether the node has to run again.
+
+        It has to run again, too, if its writes cannot be stored.
+        """
         try:
             return self._encoder.writes(outcome.writes or ()), not outcome.has_run
         except UnstorableValueError:
             return (), True
 
     def _failure(self, name: str, error: BaseException, writes: Written = (), *, runs_again: bool = True) -> TaskResult:
-        told = (*described(error), self._environment.now())
-        return TaskResult(name=name, writes=writes, routed=runs_again, error=told)
+        error_fields = (*described(error), self._environment.now())
+        return TaskResult(name=name, writes=writes, routed=runs_again, error=error_fields)
 
     def refused(self, tasks: Sequence[Task], outcomes: Sequence[Outcome], error: UnstorableValueError) -> list[Outcome]:
-        """The outcomes, where the tasks that wrote a value which cannot be stored have failed. The error's notes name
-        them."""
+        """Return the outcomes with each task failed that wrote an unstorable value. Notes of `error` name them."""
         refused: list[Outcome] = []
         for task, outcome in zip(tasks, outcomes, strict=True):
             if (
@@ -144,10 +149,10 @@ class OutcomeRecords:
         return True
 
     def check(self, task: Task, asked: Paused) -> None:
-        """Refuse questions, and writes of a node whose router asks them, that cannot be stored.
+        """Check that a task's questions can be stored, and the node's writes if a router asks.
 
         Raises:
-            UnstorableValueError: with a note that names the task.
+            UnstorableValueError: they cannot; a note names the task.
         """
         try:
             self._encoder.writes(asked.writes or ())

@@ -1,4 +1,4 @@
-"""What is recorded of the tasks of a superstep that is open: what runs read of it, and the rows that store it."""
+"""Read the task records of an open superstep, and make the rows that store them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .restore import UNFIT, is_unknown, warn_of_unknown
 
 
 class Answered(Protocol):
-    """Which answers there are; see `context.RunContext`."""
+    """The answers that a run has; see `context.RunContext`."""
 
     @property
     def answers(self) -> Mapping[str, Any]: ...
@@ -36,7 +36,7 @@ class Answered(Protocol):
 
 
 class _NothingAnswered:
-    """No answers: of a thread that is looked at, and not resumed."""
+    """No answers, for reading a thread without resuming it."""
 
     answers: Mapping[str, Any] = {}
     given: Mapping[str, Any] = {}
@@ -46,7 +46,7 @@ NOTHING_ANSWERED = _NothingAnswered()
 
 
 class RecordedAnswers(TypedDict):
-    """Fields of a `TaskResult`: the answers to a task, and the tasks that depend on them."""
+    """The fields of a `TaskResult` that outlive the task's attempts: answers, and the tasks that depend on them."""
 
     answers: dict[str, bytes]
     askers: dict[str, tuple[str, ...]]
@@ -57,11 +57,11 @@ _NO_NAMES: Final[frozenset[str]] = frozenset()
 
 
 class TaskRecords:
-    """The records of one namespace's open superstep.
+    """The task records of one namespace's open superstep.
 
     Attributes:
-        entries: by task, as they are or will be stored.
-        names: of the tasks that something is or was recorded of.
+        results: the records by task, as they are stored or queued.
+        names: the names of the tasks that have a record, or had one in this run.
     """
 
     def __init__(self, program: Program, encoder: Encoder, writer: CommitWriter) -> None:
@@ -73,14 +73,14 @@ class TaskRecords:
 
     @property
     def totals(self) -> Mapping[str, str]:
-        """What was spent until the last superstep, as it is stored."""
+        """The amounts spent up to the last superstep, as stored text."""
         return self._writer.chain.state.spent
 
     def load(self, records: Sequence[TaskRecord]) -> None:
-        """Take what is stored, checked against the graph's code as it is now.
+        """Load stored records and check them against the graph's current code.
 
         Raises:
-            GraphChangedError: a record leads to a node that does not exist.
+            GraphChangedError: a recorded task leads to a node that does not exist any more.
         """
         self.results = {record.task_id: self._fitting(record) for record in records}
         self.names = frozenset([result.name for result in self.results.values()])
@@ -88,7 +88,7 @@ class TaskRecords:
             self._writer.lease.askers.update(result.askers)
 
     def _fitting(self, record: TaskRecord) -> TaskResult:
-        """What it wrote to a key that the graph does not have stays in it; see `keep_unknown`."""
+        """Return a record after checking it. Writes to unknown keys stay in it; see `keep_unknown`."""
         thread_id = self._writer.lease.thread_id
         result = read_record(record, thread_id)
         for channel, _ in result.writes:
@@ -105,12 +105,16 @@ class TaskRecords:
 
     @property
     def fold_failed(self) -> bool:
-        """Whether the superstep could not be closed with the results that its tasks have."""
+        """Whether the superstep has failed although all of its tasks have results."""
         return SUPERSTEP in self.results
 
     def recorded(self, task: Task, run: Answered) -> Recorded:
-        """Return what is recorded of a task: its result or its error handler's, questions that this call leaves
-        unanswered, or the point from which it has to run."""
+        """Return a task's recorded result (or its error handler's), its unanswered questions, or where it starts.
+
+        Args:
+            task: the task.
+            run: the answers that the run has.
+        """
         result = self.results.get(task.id, NOT_RECORDED) if self.results else NOT_RECORDED
         if result is NOT_RECORDED:
             return NEW
@@ -122,11 +126,12 @@ class TaskRecords:
         return self._reached(self.results.get(by.id, NOT_RECORDED), run, by) or left
 
     def _reached(self, result: TaskResult, run: Answered, by: Task | None) -> Finished | Paused | None:
-        """The result or the open questions that a record holds; None when the task has to run."""
+        """Return the result or the open questions in a record; None if the task has to run."""
         if result.finished:
             writes = self._decoded(result)
             leaves = any(name == PARENT for name, _ in writes)
             return Finished(writes, replayed=True, own=len(writes), leaves=leaves, by=by)
+        # A call that answers other tasks' questions does not run this one: it would only ask again.
         if run.given and result.interrupts and not any(key in run.given for key, _ in result.interrupts):
             codec = self._encoder.codec
             asked = tuple([each for each in open_questions(result, codec) if each.id not in run.answers])
@@ -135,17 +140,17 @@ class TaskRecords:
         return None
 
     def recorded_instead(self, task: Task) -> str | None:
-        """Return the name of the task that is recorded in the place of a call if it was another call; else None.
+        """Return the name of the task that is recorded in a call's position if it is another call; else None.
 
         Args:
-            task: the call's, with its digest.
+            task: the called task, with its digest.
         """
         if not self.results:
             return None
         if task.id in self.results:
             result = self.results[task.id]
             return result.name if is_changed(result.call, task.digest) else None
-        # An id is made of the task's name, too: another task's record has the id that its name gives in this place.
+        # Task ids contain the task's name. So try the id that each recorded name would have in this position.
         names = sorted(self.names)
         return next((name for name in names if name != task.node.name and task.id_as(name) in self.results), None)
 
@@ -155,7 +160,9 @@ class TaskRecords:
         writes = [(channel, codec.decode(data, channel=channel)) for channel, data in known]
         if not any(channel == SENDS for channel, _ in writes):
             return writes
-        values = writer.chain.state.values  # the superstep was planned on it, and a recorded send may refer to it
+        values = (
+            writer.chain.state.values
+        )  # a recorded send may refer to values of this state instead of repeating them
 
         def value_of(channel: str) -> Any:
             return decode(values[channel], codec, channel=channel)
@@ -167,12 +174,12 @@ class TaskRecords:
         ]
 
     def questions(self) -> list[Interrupt]:
-        """The open questions of the tasks, in plan order."""
+        """Return the open questions of the tasks, in plan order."""
         codec = self._encoder.codec
         return [question for result in self.results.values() for question in open_questions(result, codec)]
 
     def answers(self) -> dict[str, Any]:
-        """All answers that were given, by question id."""
+        """Return all recorded answers, by question id."""
         codec = self._encoder.codec
         return {
             key: codec.decode(data, channel="an answer")
@@ -181,7 +188,7 @@ class TaskRecords:
         }
 
     def answered_questions(self) -> dict[str, Any]:
-        """The values of the questions that were answered, by id."""
+        """Return the values of the answered questions, by question id."""
         codec = self._encoder.codec
         return {
             key: codec.decode(data, channel="interrupt()")
@@ -198,7 +205,11 @@ class TaskRecords:
             return False
 
     def answered(self, answers: Mapping[str, Any]) -> dict[TaskId, TaskResult]:
-        """The records of the tasks that asked what is answered now, with the answers. Raises `UnstorableValueError`."""
+        """Return the changed records of the tasks whose questions are answered now.
+
+        Raises:
+            UnstorableValueError: an answer cannot be encoded.
+        """
         changed: dict[TaskId, TaskResult] = {}
         for task_id, result in self.results.items():
             asked = {key for key, _ in result.interrupts or ()}
@@ -215,11 +226,13 @@ class TaskRecords:
         return changed
 
     def asked_of(self, task_id: TaskId, questions: Sequence[Interrupt] = ()) -> RecordedAnswers:
-        """Return the answers that a task's next record keeps, and the tasks that depend on them.
+        """Return the answers that a task's next record has to repeat, and the tasks that depend on them.
 
         Args:
-            questions: that it asks now.
+            task_id: the task.
+            questions: the questions that it asks now.
         """
+        # A record replaces the task's earlier one. Answers must survive it: an attempt after a failure gets them again.
         before, askers = self.results.get(task_id, NOT_RECORDED), self._writer.lease.askers
         keys = [*before.answers, *(each.id for each in questions)]
         return RecordedAnswers(
@@ -227,16 +240,20 @@ class TaskRecords:
         )
 
     def unknown_writes(self, task_id: TaskId) -> Written:
-        """What is recorded of a task for keys that the graph does not have."""
+        """Return a task's recorded writes to keys that the graph does not have."""
         result = self.results.get(task_id, NOT_RECORDED)
         return tuple([each for each in result.writes if is_unknown(self._program, each[0])])
 
     def keep_unknown(self, ran: Sequence[Task], outcomes: Sequence[Outcome], delta: Delta) -> None:
-        """Add to a superstep's delta what finished tasks have recorded for keys that the graph does not have.
+        """Add to a superstep's delta what its tasks have recorded for keys that the graph does not have any more.
 
-        A write takes the place of the stored value where the channel held the last value that was written. Of other
-        kinds the fold is not known without the code: their updates stay in the records of the superstep.
+        Args:
+            ran: the superstep's tasks.
+            outcomes: their outcomes, in the same order.
+            delta: the superstep's delta.
         """
+        # A last-value channel is overwritten by the write. Other channels have a reducer, which went with the code:
+        # their updates stay in the superstep's records.
         by = [(each.by or task).id for task, each in zip(ran, outcomes, strict=True) if isinstance(each, Finished)]
         kinds = self._writer.chain.state.kinds
         for task_id in (AMENDED, *by):
@@ -247,7 +264,7 @@ class TaskRecords:
                     delta.values[name] = data if len(data) < WORTH else in_parts(data)
 
     def row(self, task_id: TaskId, index: int, result: TaskResult) -> TaskRecord:
-        """The row of a record."""
+        """Return the row that stores a record."""
         counts = result.finished or not result.routed
         return TaskRecord(
             ns=self._writer.ns,
@@ -259,8 +276,10 @@ class TaskRecords:
         )
 
     def failures(self, ran: Sequence[Task], outcomes: Sequence[Outcome]) -> list[Key]:
-        """The records that are void when the superstep closes: all but results, and failures that were handled. Those
-        are part of what happened."""
+        """Return the keys of the records to delete when the superstep closes.
+
+        Results and handled failures stay, because they are part of the history.
+        """
         handled = {
             task.id
             for task, outcome in zip(ran, outcomes, strict=True)
