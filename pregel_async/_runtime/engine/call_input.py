@@ -40,7 +40,7 @@ class CallInput(msgspec.Struct, frozen=True, gc=False, kw_only=True):
             thread_id: the thread; None for a run without a thread.
 
         Raises:
-            InvalidResumeError: the call only has an answer.
+            InvalidResumeError: the call has an answer.
             EmptyInputError: the call has neither input nor edits.
         """
         where = "" if thread_id is None else f" of thread {thread_id!r}"

@@ -1,7 +1,7 @@
-"""Running a graph as part of a node.
+"""Run a subgraph: a graph that a node calls.
 
-A graph that a node runs shares the `RunContext` of the run around it: its thread, answers and budgets. Its input and
-its result are those of any call.
+A subgraph shares the `RunContext` of the outer graph's run: thread, answers and budgets. Its input and its result are
+those of any call.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from .settings import Audience, Settings
 
 
 class NestedCall(msgspec.Struct, frozen=True):
-    """How a node runs a graph.
+    """A node's call of a subgraph.
 
     Attributes:
-        outer: the node.
-        number: which of the graphs that the node runs this is; see `AttemptContext.number`.
-        digest: of the input; see `AttemptContext.digest_of_input`.
-        codec: what to make of the outer graph's codec: it knows this graph's types besides.
-        stores: the graph's supersteps are stored, if those of the graph around are.
-        keeps: its state is kept from call to call.
+        outer: the attempt at the node.
+        number: the call's number among the node's subgraph calls; see `AttemptContext.number`.
+        digest: the digest of the input; see `AttemptContext.digest_of_input`.
+        codec: makes the subgraph's codec of the outer graph's: it adds the subgraph's types.
+        stores: the subgraph's supersteps are stored if the outer graph's are.
+        keeps: the subgraph keeps its state from call to call.
     """
 
     outer: AttemptContext
@@ -54,22 +54,29 @@ class NestedCall(msgspec.Struct, frozen=True):
 
     @property
     def ns(self) -> str:
-        """The namespace of the graph."""
+        """The subgraph's namespace."""
         return namespace_of(self.outer.graph.ns, self.outer.task, keeps=self.keeps, number=self.number)
 
     @property
     def caller(self) -> str:
-        """The task that runs the graph, if its state is kept from call to call; else empty."""
+        """The task that runs the subgraph if it keeps its state from call to call; else empty."""
         return self.outer.task.id if self.keeps else ""
 
 
 async def run_nested(program: Program, value: Any, settings: Settings, nested: NestedCall, audience: Audience) -> Ended:
-    """Run a graph as part of a node.
+    """Run a subgraph.
+
+    Args:
+        program: the subgraph.
+        value: the input that the node passed.
+        settings: the settings of the call.
+        nested: the call.
+        audience: the readers of the call.
 
     Raises:
-        GraphInterrupt: it has paused. So does the node.
-        CallsChangedError: an earlier attempt of the node has run another graph in this place, or with another input.
-        ParentCommand: it has ended with commands for a graph around it.
+        GraphInterrupt: the subgraph has paused, and so does the node.
+        CallsChangedError: an earlier attempt at the node ran another graph in this position, or with another input.
+        ParentCommand: the subgraph has ended with commands for an outer graph.
     """
     nested.outer.check_refusal()
     call_input = read_call_input(program, value)
@@ -79,6 +86,7 @@ async def run_nested(program: Program, value: Any, settings: Settings, nested: N
     outer.sign()
     with _only_one(lease, ns, outer) if nested.keeps and isinstance(lease, ThreadLease) else nullcontext():
         persistence = await _persistence(program, nested, ns)
+        # The loaded state of an earlier attempt contains the input already.
         if persistence.continues:
             call_input = NO_INPUT
         if persistence.is_new:
@@ -111,6 +119,7 @@ async def run_nested(program: Program, value: Any, settings: Settings, nested: N
         try:
             ended = await observation.over(lambda: graph_run.run(call_input))
         finally:
+            # Also after a failure or a cancellation: otherwise amounts that no record has would be lost.
             persistence.hand_over_spent()
     if not ended.done:
         outer.open[place] = ended.interrupts
@@ -119,7 +128,7 @@ async def run_nested(program: Program, value: Any, settings: Settings, nested: N
 
 
 async def _persistence(program: Program, nested: NestedCall, ns: str) -> Persistence:
-    """Load the graph's namespace, if it has one."""
+    """Load the subgraph's namespace, or return `Unstored` if the subgraph is not stored."""
     outer, outer_namespace, run_context = nested.outer, nested.outer.graph.persistence, nested.outer.graph.run
     if not (nested.stores and isinstance(outer_namespace, NamespaceWriter)):
         return Unstored(program, run_context.scope, [(outer_namespace, outer.task.id)])
@@ -135,7 +144,8 @@ async def _persistence(program: Program, nested: NestedCall, ns: str) -> Persist
             at=run_context.travels.pop(ns, None),
         )
     except StorageError as error:
-        outer_namespace.lease.fail(error)  # it is the run's, and not the node's
+        # Noted as the run's failure: as the node's it would be retried, or reach the node's error handler.
+        outer_namespace.lease.fail(error)
         raise
     if namespace.ran_instead is not None:
         where, which = outer.task, nested.number % ROUTER_BASE + 1
@@ -163,15 +173,16 @@ def _observation(program: Program, settings: Settings, nested: NestedCall, ns: s
 
 @contextlib.contextmanager
 def _only_one(lease: ThreadLease, ns: str, outer: AttemptContext) -> Generator[None]:
-    """Let one task of a superstep at a time run a graph that keeps its state.
+    """Refuse a second task of a superstep, and a concurrent call, that run a subgraph which keeps its state.
 
-    The state that two of them leave would depend on the schedule: so the second is refused, on every schedule alike.
-    Calls by one task continue from each other in turn; concurrent ones are refused.
+    Several calls by one task, one after the other, continue from each other's state.
 
     Raises:
-        InvalidUpdateError: another task of the superstep has run it, or it runs.
+        InvalidUpdateError: another task of the superstep has run the subgraph, or it is running.
     """
-    *_, outer = outer.chain_in_graph()  # a task that a node calls is the node's
+    # The state that two tasks leave would depend on the schedule. Refusing only tasks that overlap would depend on it,
+    # too: so the second task is refused, even if the first has finished.
+    *_, outer = outer.chain_in_graph()  # called tasks count as the node that calls them
     at = outer.graph.persistence.tip
     who, running = lease.kept_graphs.get(ns, (("", ""), False))
     another = who[0] == at and who[1] != outer.task.id

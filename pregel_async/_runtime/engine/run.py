@@ -1,4 +1,4 @@
-"""Running the graph that a call names: acquire its thread's lease and load it, and let the algorithm run on it."""
+"""Run the graph that is called: acquire its thread's lease, load the thread, and start the graph's run."""
 
 from __future__ import annotations
 
@@ -42,13 +42,19 @@ def run(
     codec: Codec | None,
     audience: Audience,
 ) -> Coroutine[Any, Any, Ended]:
-    """Run a graph to its end, or to where it pauses.
+    """Run a graph to its end, or until it pauses.
 
     Args:
-        value: the input; None goes on from what is stored; a `Command` answers or edits first.
+        program: the graph.
+        value: the input; None to continue from the stored state; a `Command` to answer or edit first.
+        settings: the settings of the call.
+        environment: the clock, ids and randomness.
+        saver: stores the thread; None stores nothing.
+        codec: encodes the graph's values; None stores nothing.
+        audience: the readers of the call.
 
     Raises:
-        GraphDrained: it was asked to stop, and has.
+        GraphDrained: the run was asked to stop, and has stopped.
     """
     run_id = settings.run_id or environment.new_id()
     spending = Spending(environment, settings.limits)
@@ -61,7 +67,7 @@ def run(
 
 
 class _RunRequest(msgspec.Struct, frozen=True, gc=False):
-    """A call of a graph, and what its run spends, shows and lets observers see."""
+    """A request to run a graph: the call, and the objects that count, show and observe its run."""
 
     program: Program
     value: Any
@@ -83,7 +89,7 @@ def _observation(
 
 
 def _calling_attempt() -> AttemptStarted | None:
-    """Return the attempt of the node that calls the graph with a thread of its own, if a node does."""
+    """Return the attempt at the node that calls the graph; None if the caller is no node."""
     outer = CURRENT.get()
     return None if outer is None else outer.observed.started
 
@@ -108,6 +114,7 @@ async def _run_unstored(request: _RunRequest, kept_scalars: frozenset[type]) -> 
 async def _run_stored(request: _RunRequest, saver: BaseCheckpointSaver, codec: Codec, thread_id: str) -> Ended:
     program, settings, audience = request.program, request.settings, request.audience
     call_input = read_call_input(program, request.value, codec.kept_scalars)
+    # Before the lease is acquired: a call that cannot succeed must not wait for another run's lease.
     if not call_input.is_input and await saver.read(thread_id, "", settings.at) is None:
         if settings.at is not None:
             raise CheckpointNotFoundError(thread_id, settings.at)
@@ -142,7 +149,7 @@ async def _run_stored(request: _RunRequest, saver: BaseCheckpointSaver, codec: C
         graph_run = run_of(program, settings, audience, run_context, namespace, request.observation, publisher)
         work = partial(graph_run.run, call_input)
         if settings.retention is not None:
-            from ..persistence.retention import RunPruner  # few programs prune as they go
+            from ..persistence.retention import RunPruner  # imported lazily: few graphs have a retention
 
             pruner = RunPruner(lease, settings.retention, keeps_events=keeps_events)
             work = partial(pruner.prune_after, work)
@@ -157,7 +164,7 @@ def _stopped(run_context: RunContext, ended: Ended) -> Ended:
 
 
 async def _is_where_it_stands(saver: BaseCheckpointSaver, thread_id: str, settings: Settings) -> bool:
-    """Whether a journey ends where the thread, or a branch of it, stands: that is resumed, and not run again."""
+    """Return True if the checkpoints of a call with `checkpoint_map` are all tips: it resumes, and makes no branch."""
     for ns, at in (("", settings.at), *settings.travels.items()):
         if at is not None and await has_child(saver, thread_id, ns, at):
             return False
