@@ -52,7 +52,7 @@ class CallInput(msgspec.Struct, frozen=True, gc=False, kw_only=True):
             )
         if not self.is_input and not self.edits:
             raise EmptyInputError(
-                f"no input for graph {program.name!r}, and nothing is stored{where} to go on with: pass an input"
+                f"no input for graph {program.name!r}, and nothing is stored{where} to continue from: pass an input"
             )
 
 
@@ -95,7 +95,7 @@ def _read_call_input(program: Program, value: Any) -> CallInput:
     edits = [(name, own(item)) for name, item in program.check_update(program.read_command(value))]
     if value.resume is None and not edits:
         raise EmptyInputError(
-            f"the command given to graph {program.name!r} is empty: it resumes, updates or goes nowhere"
+            f"the command given to graph {program.name!r} is empty: it has no resume=, update= or goto="
         )
     return CallInput(is_command=True, edits=edits, answers=value.resume is not None, resume=value.resume)
 
@@ -138,7 +138,7 @@ def answers_to(resume: Any, questions: Sequence[Interrupt], thread_id: str) -> d
     if not ids:
         raise InvalidResumeError(
             f"thread {thread_id!r} was given an answer, and no question is open: it was answered already, or the "
-            "thread never asked. Call with input None to go on",
+            "thread never asked. Call with input None to continue",
             thread_id=thread_id,
         )
     raise InvalidResumeError(

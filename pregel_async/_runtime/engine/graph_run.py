@@ -144,7 +144,7 @@ class GraphRun:
             None, so that the algorithm plans them.
         """
         namespace, board, run_context = self._persistence, self._board, self._graph.run
-        assert isinstance(namespace, NamespaceWriter), "what holds something is stored"
+        assert isinstance(namespace, NamespaceWriter), "only a stored namespace can be resumed"
         thread_id = namespace.thread_id
         if call_input.is_command:
             answers = answers_to(call_input.resume, namespace.questions(), thread_id) if call_input.answers else {}
@@ -173,8 +173,8 @@ class GraphRun:
         upcoming = superstep.plan(program, board, self._scope)
         if not call_input.is_input and not upcoming:
             raise InvalidInputError(
-                f"the command given to graph {program.name!r} only updates, and nothing is stored to go on "
-                "with: pass an input, or say goto="
+                f"the command given to graph {program.name!r} only updates the state, and nothing is stored to "
+                "continue from: pass an input, or a command with goto="
             )
         nothing = [Cancelled()] * len(discarded)
         step = Superstep(board=board, ran=discarded, outcomes=nothing, upcoming=upcoming, source="input")
@@ -277,4 +277,4 @@ class GraphRun:
         except CheckpointError as second:
             if second is error or self._graph.run.lease.durability == "sync":
                 return  # `error` reports the failed storage already
-            annotate(error, f"and what waited could not be stored: {with_notes(second)}")
+            annotate(error, f"and queued data could not be stored: {with_notes(second)}")

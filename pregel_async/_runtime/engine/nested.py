@@ -189,8 +189,8 @@ def _only_one(lease: ThreadLease, ns: str, outer: AttemptContext) -> Generator[N
     if running or another:
         raise InvalidUpdateError(
             f"the graph in namespace {ns!r} keeps its state (checkpointer=True), and "
-            f"{'two tasks of one superstep run it' if another else 'it is run twice at once'}: whose state it would go "
-            "on from is the event loop's choice. Run it in supersteps of their own, or one call after the other in one "
+            f"{'two tasks of one superstep run it' if another else 'it is run twice at once'}: the state that "
+            "remains would depend on the schedule. Run it in supersteps of their own, or with calls in turn in one "
             "node; or compile it without checkpointer=True",
             node=outer.task.node.name,
         )

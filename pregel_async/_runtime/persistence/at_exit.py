@@ -144,9 +144,9 @@ class AtExitWriter(CommitWriter):
 
     def _drop_unreachable(self) -> None:
         """Drop queued task records that refer to merged checkpoints, which are never stored."""
-        stands = {*self.chain.stands, *[row.parent_id for row in self._rows]}
-        self._staged = {key: record for key, record in self._staged.items() if key[1] in stands}
-        self._clears = [key for key in self._clears if key[1] in stands]
+        reachable = {*self.chain.stands, *[row.parent_id for row in self._rows]}
+        self._staged = {key: record for key, record in self._staged.items() if key[1] in reachable}
+        self._clears = [key for key in self._clears if key[1] in reachable]
 
     @property
     def has_queued(self) -> bool:

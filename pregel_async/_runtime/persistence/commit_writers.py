@@ -265,10 +265,10 @@ class CommitWriter:
             isinstance(error, ThreadBusyError) and error.lost
         ):  # after a lost lease another run has moved the thread, so that this run's last superstep would mislead
             there = "the thread" if not self.ns else "it"
-            stands = (
-                f"{there} stands at superstep {self.stored_step}" if self.stored_step > NOTHING_STORED else "nothing is"
+            position = (
+                f"{there} is at superstep {self.stored_step}" if self.stored_step > NOTHING_STORED else "nothing is"
             )
-            text += f"; {stands}"
+            text += f"; {position}"
         annotate(error, text)
 
     async def _flush_outer_checkpoints(self) -> None:

@@ -163,7 +163,7 @@ class ThreadLease:
         except CheckpointError as second:
             if error is None or isinstance(error, anyio.get_cancelled_exc_class()):
                 raise
-            annotate(error, f"and its thread could not be given up: {with_notes(second)}")
+            annotate(error, f"and its lease could not be released: {with_notes(second)}")
 
     async def _release(self, *, adds: bool) -> None:
         """Release the lease.

@@ -77,7 +77,7 @@ def restore(program: Program, state: EncodedState, step: int, codec: Codec, *, t
             if name.startswith(JOIN) and _is_complete(name, decode(data, codec, channel=name)):
                 node = name.rpartition(":")[2]
                 raise GraphChangedError(
-                    thread_id, node, f"a task of node {node!r} is pending, through edges that are no more"
+                    thread_id, node, f"a task of node {node!r} is pending, through edges that do not exist any more"
                 )
             warn_of_unknown(program, name, thread_id)
             continue
