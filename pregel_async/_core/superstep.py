@@ -1,4 +1,4 @@
-"""Run the algorithm: plan, execute, update, checkpoint.
+"""The algorithm: plan, execute, update, checkpoint.
 
 A graph runs in supersteps, after Pregel's bulk-synchronous model. Each superstep has four phases:
 
@@ -164,11 +164,6 @@ def plan(program: Program, board: Board, scope: Scope) -> list[Task]:
     """Return the tasks of the next superstep in *plan order*: triggered nodes by name, then sends by index.
 
     A channel triggers a node if it is available and its version is newer than the one at the node's last run.
-
-    Args:
-        program: the graph.
-        board: the board to plan on.
-        scope: the scope of task ids.
     """
     # Only channels that the last superstep changed are visited: planning costs in proportion to what was written, not
     # to the size of the graph.
@@ -201,10 +196,7 @@ def names_of(tasks: Iterable[Task]) -> tuple[str, ...]:
 
 
 def stays_open(outcomes: Sequence[Outcome]) -> bool:
-    """Return True if a superstep without a failure is incomplete.
-
-    That is if a task asks a question, has a command for an outer graph, or was not started.
-    """
+    """Return True if no task failed, and one asks, has a command for an outer graph, or was not started."""
     waits = False
     for outcome in outcomes:
         if isinstance(outcome, Finished):
