@@ -59,15 +59,15 @@ def run(
     run_id = settings.run_id or environment.new_id()
     spending = Spending(environment, settings.limits)
     observation = _observation(program, settings, environment, run_id, spending) if settings.observers else NOT_OBSERVED
-    request = _RunRequest(program, value, settings, environment, run_id, spending, audience, observation)
+    root_call = _RootCall(program, value, settings, environment, run_id, spending, audience, observation)
     if saver is None or codec is None or settings.thread_id is None:
-        return observation.over(partial(_run_unstored, request, NO_CLASSES if codec is None else codec.kept_scalars))
+        return observation.over(partial(_run_unstored, root_call, NO_CLASSES if codec is None else codec.kept_scalars))
     saver = observation.measured(saver, waits=settings.waits)
-    return observation.over(partial(_run_stored, request, saver, codec, settings.thread_id))
+    return observation.over(partial(_run_stored, root_call, saver, codec, settings.thread_id))
 
 
-class _RunRequest(msgspec.Struct, frozen=True, gc=False):
-    """A request to run a graph: the call, and the objects that count, show and observe its run."""
+class _RootCall(msgspec.Struct, frozen=True, gc=False):
+    """The call of a root graph, and the objects that count, show and observe its run."""
 
     program: Program
     value: Any
@@ -94,26 +94,26 @@ def _calling_attempt() -> AttemptStarted | None:
     return None if outer is None else outer.observed.started
 
 
-async def _run_unstored(request: _RunRequest, kept_scalars: frozenset[type]) -> Ended:
-    program, settings, audience = request.program, request.settings, request.audience
-    call_input = read_call_input(program, request.value, kept_scalars)
+async def _run_unstored(root_call: _RootCall, kept_scalars: frozenset[type]) -> Ended:
+    program, settings, audience = root_call.program, root_call.settings, root_call.audience
+    call_input = read_call_input(program, root_call.value, kept_scalars)
     call_input.require_input(program, settings.thread_id)
     run_context = RunContext(
-        request.environment, request.run_id, settings.thread_id or request.run_id, NO_LEASE, request.spending
+        root_call.environment, root_call.run_id, settings.thread_id or root_call.run_id, NO_LEASE, root_call.spending
     )
     for subscription in audience.subscriptions:
-        subscription.name_run(request.run_id)
+        subscription.name_run(root_call.run_id)
     publisher = publisher_of(
-        program, audience.shown, audience.subscriptions, thread_id=settings.thread_id, now=request.environment.now
+        program, audience.shown, audience.subscriptions, thread_id=settings.thread_id, now=root_call.environment.now
     )
     persistence = Unstored(program, run_context.scope)
-    graph_run = run_of(program, settings, audience, run_context, persistence, request.observation, publisher)
+    graph_run = run_of(program, settings, audience, run_context, persistence, root_call.observation, publisher)
     return _stopped(run_context, await graph_run.run(call_input))
 
 
-async def _run_stored(request: _RunRequest, saver: BaseCheckpointSaver, codec: Codec, thread_id: str) -> Ended:
-    program, settings, audience = request.program, request.settings, request.audience
-    call_input = read_call_input(program, request.value, codec.kept_scalars)
+async def _run_stored(root_call: _RootCall, saver: BaseCheckpointSaver, codec: Codec, thread_id: str) -> Ended:
+    program, settings, audience = root_call.program, root_call.settings, root_call.audience
+    call_input = read_call_input(program, root_call.value, codec.kept_scalars)
     # Before the lease is acquired: a call that cannot succeed must not wait for another run's lease.
     if not call_input.is_input and await saver.read(thread_id, "", settings.at) is None:
         if settings.at is not None:
@@ -123,13 +123,13 @@ async def _run_stored(request: _RunRequest, saver: BaseCheckpointSaver, codec: C
         if await saver.read(thread_id, ns, at) is None:
             raise CheckpointNotFoundError(thread_id, at)
     async with await ThreadLease.acquire(
-        saver, request.environment, thread_id, settings.on_conflict, settings.durability
+        saver, root_call.environment, thread_id, settings.on_conflict, settings.durability
     ) as lease:
         lease.metadata = settings.thread_metadata
-        metadata = {**settings.metadata, "run_id": request.run_id}
+        metadata = {**settings.metadata, "run_id": root_call.run_id}
         travels = bool(settings.travels) and not await _is_where_it_stands(saver, thread_id, settings)
         namespace = await NamespaceWriter.open(lease, codec, program, at=settings.at, fork=travels, metadata=metadata)
-        run_context = RunContext(request.environment, request.run_id, thread_id, lease, request.spending)
+        run_context = RunContext(root_call.environment, root_call.run_id, thread_id, lease, root_call.spending)
         if run_context.spending.is_limited:
             run_context.spending.add_earlier(namespace.counter.recorded())
         run_context.travels = dict(settings.travels)
@@ -138,15 +138,15 @@ async def _run_stored(request: _RunRequest, saver: BaseCheckpointSaver, codec: C
             if subscription.keeps:
                 keeps_events = True
                 subscription.record_with(EventRecorder(namespace, audience.codec()))
-            subscription.name_run(request.run_id)
+            subscription.name_run(root_call.run_id)
         for begin in audience.begun:
             if not await begin(namespace):
                 asks = namespace.questions()
                 return Ended(namespace.start, not asks, tuple(asks))
         publisher = publisher_of(
-            program, audience.shown, audience.subscriptions, thread_id=thread_id, now=request.environment.now
+            program, audience.shown, audience.subscriptions, thread_id=thread_id, now=root_call.environment.now
         )
-        graph_run = run_of(program, settings, audience, run_context, namespace, request.observation, publisher)
+        graph_run = run_of(program, settings, audience, run_context, namespace, root_call.observation, publisher)
         work = partial(graph_run.run, call_input)
         if settings.retention is not None:
             from ..persistence.retention import RunPruner  # imported lazily: few graphs have a retention
