@@ -112,7 +112,7 @@ class Editor:
             else:
                 await self._update(updates)
             self._fresh = False
-        await self._thread.settle()
+        await self._thread.commit_edit()
         if then is not None:
             await then()
 
@@ -275,7 +275,7 @@ class Editor:
         """Copy the checkpoint, and apply the listed updates to the copy."""
         if self._thread.board is None:
             raise InvalidUpdateError("there is no checkpoint to copy: nothing is stored of the thread")
-        self._thread.copy_beside(self._board)
+        self._thread.copy_as_sibling(self._board)
         values: Any = () if update.values is None else update.values
         if not isinstance(values, (list, tuple)):
             raise _invalid_copy_values(values)
@@ -405,7 +405,7 @@ async def edit_subgraph(
         if gone:
             await _withdraw_questions(thread, gone)
         if needs_root_checkpoint and root.board is not None and thread.tip is not None:
-            root.lease.moved[thread.ns] = thread.tip
+            root.lease.moved_tips[thread.ns] = thread.tip
             await edit(root, [[StateUpdate(None)]], run_id, config, options, limit=limit)
 
     await edit(thread, updates, run_id, config, options, limit=limit, then=update_enclosing_graphs)

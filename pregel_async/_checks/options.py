@@ -21,7 +21,7 @@ from checkpoint_savers.upkeep.retention import Retention
 
 from .._core.program import Program
 from .._runtime.observing.observer import Observer
-from .._runtime.persistence.spending import Limits
+from .._runtime.persistence.spending import SpendingLimits
 from .._runtime.platform.environment import Environment
 from .._runtime.streaming.modes import MODES
 from .._runtime.tasks.context import AttemptContext
@@ -243,7 +243,7 @@ def options_of_graph(program: Program, given: StepOptions) -> RunOptions:
         interrupt_after=node_names(program, given.get("interrupt_after"), "interrupt_after"),
         debug=check_debug(given.get("debug", False)),
         on_failure=check_on_failure(program, given.get("on_failure", "fail_fast"), error),
-        limits=Limits(
+        limits=SpendingLimits(
             budgets=check_budgets(given.get("budgets"), error=error),
             time_limit=seconds_of("time_limit", given.get("time_limit")),
         ),
@@ -314,7 +314,7 @@ def options_of_call(
         interrupt_after=graph.interrupt_after if after is None else node_names(program, after, "interrupt_after"),
         control=control,
         on_failure=graph.on_failure if on_failure is None else check_on_failure(program, on_failure),
-        limits=Limits(
+        limits=SpendingLimits(
             budgets=check_budgets(given.get("budgets"), graph.limits.budgets),
             time_limit=graph.limits.time_limit if limit is None else limit,
         ),

@@ -1,8 +1,8 @@
-"""The board: every channel's value and version at one superstep's boundary, and what the nodes have seen of them.
+"""The board: the channels' values and versions between two supersteps, and the versions that nodes have seen.
 
-A value to everybody but `superstep.update`, which makes the next one, of the same object. It is sparse: a channel that
-holds nothing has no version, and what was seen of it is forgotten. That loses nothing, as a channel that is written
-again gets a version above all others; and so a board, and a checkpoint, is as large as what it holds, not as the graph.
+All code but `superstep.update` only reads a board. A board is sparse: an empty channel has no version, and what nodes
+have seen of it is dropped. Nothing is lost by that, because a channel that is written again gets a version above all
+others. So the size of a board, and of a checkpoint, depends on the stored values, not on the size of the graph.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ class Board:
     """The state between two supersteps.
 
     Attributes:
-        step: the number of the superstep that made it: -1 after the first input, 0 after the hidden start.
-        clock: the version that everything changed by that superstep got.
-        channels: the channels that were ever written.
-        versions: of those that hold something.
-        seen: channel -> node -> the version at which the node ran last; only of channels that hold something.
-        values: what nodes may read: the value of each available state key. Owned (see `isolation`).
-        updated: available channels that changed since the nodes were last planned.
-        changed: all channels that the superstep changed, emptied ones too, sorted.
-        fleeting: channels that may change in a superstep in which nobody writes them.
-        ran: names of the nodes that the superstep ran, in plan order.
-        amended: channels that calls have changed since, while the superstep that follows is open.
-        remaining: how many supersteps the run may still take, the one that is to run next included.
+        step: the number of the superstep that made the board: -1 after the first input, 0 after the hidden start.
+        clock: the version of the channels that this superstep changed.
+        channels: all channels that were ever written.
+        versions: the versions of channels that hold a value.
+        seen: by channel and node, the version at the node's last run; only of channels that hold a value.
+        values: the value of each available state key, which nodes read. Owned (see `isolation`).
+        updated: available channels that changed since the last plan.
+        changed: all channels that the superstep changed, emptied ones included, sorted.
+        fleeting: channels that may change in a superstep without a write.
+        ran: the names of the nodes that the superstep ran, in plan order.
+        amended: channels that calls have changed while the next superstep is open.
+        remaining: the number of supersteps that the run may still take, the next one included.
     """
 
     __slots__ = (
@@ -81,11 +81,17 @@ class Board:
         seen: dict[str, dict[str, int]],
         ran: tuple[str, ...],
     ) -> Board:
-        """The board that was stored. `stored` holds the checkpoint value of each channel that the program has."""
+        """Return the board of a stored state.
+
+        Args:
+            program: the graph.
+            step, clock, versions, seen, ran: as the attributes.
+            stored: the checkpoint value of each stored channel that the program has.
+        """
         board = cls(program)
         board.step, board.clock, board.ran = step, clock, ran
         updated: list[str] = []
-        for name in stored:  # in the order in which they were written first: nodes see the keys in that order
+        for name in stored:  # in the order of the first writes, in which nodes see the keys
             channel = program.channels[name].from_checkpoint(stored[name])
             channel.key = name
             board.channels[name] = channel
@@ -101,7 +107,7 @@ class Board:
         return board
 
     def read(self, name: str) -> Any:
-        """A channel's value as it stands here, isolated. Raises `EmptyChannelError`."""
+        """Return a channel's value, isolated. Raises `EmptyChannelError` if it has none."""
         if name in self.values:
             return isolate(self.values[name])
         channel = self.channels.get(name)
@@ -110,8 +116,7 @@ class Board:
         return isolate(channel.get())
 
     def show(self, names: str | tuple[str, ...]) -> Any:
-        """What a run returns: one channel's value (None when it holds nothing), or a mapping of those that hold
-        something."""
+        """Return one channel's value (None if it is empty), or a mapping of the channels that hold a value."""
         if isinstance(names, str):
             try:
                 return self.read(names)
@@ -126,23 +131,27 @@ class Board:
         return found
 
     def output(self, program: Program, names: str | tuple[str, ...]) -> Any:
-        """What a call returns: as `show`, without what was written before the call's input where the program says so
-        (`Program.input_mark`)."""
+        """Return the result of a call: as `show`, but only values written since the input if `input_mark` is set.
+
+        Args:
+            program: the graph.
+            names: as in `show`.
+        """
         since = 0 if program.input_mark is None else self.versions.get(program.input_mark, 0)
         if isinstance(names, str):
             return self.show(names) if self.versions.get(names, 0) >= since else None
         return self.show(tuple([name for name in names if self.versions.get(name, 0) >= since]))
 
     def input_of(self, node: Node) -> Any:
-        """What a triggered node gets. Keys that were never written are absent.
+        """Return the input of a triggered node. Keys that were never written are absent.
 
         Raises:
-            EmptyChannelError: the one channel that it reads holds nothing.
+            EmptyChannelError: the node reads one bare channel, which is empty.
         """
         reads = node.reads
         if isinstance(reads, str):
             return self.read(reads)
-        # A copy, as `update` changes this one, and an input may be looked at (by a stream's reader) long after that.
+        # A copy of the dict: `update` changes this one, and a stream's reader may look at an input long after that.
         mapping = isolate(self.values.copy()) if node.whole else self._pick(reads)
         for name, made in node.managed:
             mapping[name] = made(self.step + 1, self.remaining)
@@ -158,10 +167,13 @@ class Board:
         return isolate(picked)
 
     def view_of(self, router: Router, program: Program, writes: Iterable[Write], names: FoldNames | None = None) -> Any:
-        """What a router gets: the state with the node's own writes folded in, and no others.
+        """Return the input of a router: the state with the writes of the router's own node folded in, and no others.
 
         Args:
-            names: what messages without an id are called, as in the superstep's fold; None if no reducer asks.
+            router: the router.
+            program: the graph.
+            writes: the node's own writes.
+            names: gives ids to messages without one, as in the superstep's fold; None if no reducer needs it.
         """
         own: dict[str, list[Any]] = {}
         for name, value in writes:
@@ -176,6 +188,7 @@ class Board:
             if not router.whole and name not in router.reads:
                 continue
             at = self.channels.get(name)
+            # On a copy: the superstep's own fold comes later, with the writes of all tasks.
             channel = program.channels[name].fresh() if at is None else at.copy()
             if names is None:
                 channel.update(own[name])
@@ -191,6 +204,6 @@ class Board:
         return mapping if router.shape is None else router.shape(mapping)
 
     def held(self, name: str) -> Any:
-        """What is stored of a channel; `MISSING` when there is nothing to store."""
+        """Return a channel's checkpoint value; `MISSING` if there is nothing to store."""
         channel = self.channels.get(name)
         return MISSING if channel is None else channel.checkpoint()

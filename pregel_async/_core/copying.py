@@ -1,7 +1,7 @@
-"""How data that is no plain dict or list is copied: one copier per type, looked up once.
+"""Copy data other than plain dicts and lists: one copier per type, looked up once.
 
-A copier takes the value and what to apply to each thing inside it. It returns the value itself when nothing inside
-changed and the value cannot be changed in place either.
+A copier takes a value and a function to apply to each element or field. It returns the value itself if no element has
+changed and the value cannot be changed in place.
 """
 
 from __future__ import annotations
@@ -31,19 +31,20 @@ ATOMS: frozenset[type] = frozenset(
         *(FunctionType, BuiltinFunctionType, MethodType, partial),
     }
 )
-"""Types whose values cannot be changed in place, or are code."""
+"""Types whose values cannot be changed in place, or are code. They are never copied."""
 
 
-_copiers: dict[type, Copier] = {}  # a cache: what is put in depends on the type alone
+# A global cache is safe: a copier depends on the type alone.
+_copiers: dict[type, Copier] = {}
 
 
 def is_opaque(kind: type) -> bool:
-    """Whether values of a type are shared, although they may be changed in place."""
+    """Return True if values of a type are shared although they may be changed in place."""
     return kind not in ATOMS and copier_of(kind) is _shared and not issubclass(kind, (Enum, type))
 
 
 def copier_of(kind: type) -> Copier:
-    """The copier of a type."""
+    """Return the copier of a type."""
     known = _copiers.get(kind)
     if known is not None:
         return known
@@ -76,7 +77,10 @@ def _shared(value: Any, each: Callable[[Any], Any]) -> Any:
 
 
 def bare_scalar(value: Any, each: Callable[[Any], Any]) -> Any:
-    """The copier of subclasses of plain scalars without data of their own; `own` makes the plain value of them."""
+    """Return the value: the copier of subclasses of plain scalars without data of their own.
+
+    `own` recognises this copier, and makes the plain value.
+    """
     return value
 
 
@@ -90,8 +94,8 @@ def _copy_frozenset(value: frozenset[Any], each: Callable[[Any], Any]) -> frozen
 
 
 def _members(value: Collection[Any], each: Callable[[Any], Any]) -> Collection[Any]:
-    """The copies of a set's members. An object may be one that compares by identity, or whose fields are frozen, and
-    carry a list."""
+    """Return copies of a set's members."""
+    # Members are hashable, yet may hold lists: an object that compares by identity, or one with frozen fields.
     return value if ATOMS.issuperset(map(type, value)) else [each(item) for item in value]
 
 
@@ -101,16 +105,18 @@ def _copy_tuple(value: tuple[Any, ...], each: Callable[[Any], Any]) -> tuple[Any
 
 
 class Attributes:
-    """The attributes that objects of a class may have besides their fields or elements.
+    """The attributes that objects of a class may have in addition to their fields or elements.
 
-    What a `__post_init__` sets, or an object of a subclass of list carries, is data as the fields are: it is copied
-    with the object, and stored with it (`checkpoint_savers.codec.shape.Rest`). Cached properties are neither copied nor
-    stored: they were computed of the object that is copied, and are computed again of the copy.
+    Attributes that a `__post_init__` sets, or that an object of a list subclass has, are data as the fields are: they
+    are copied and stored with the object (`checkpoint_savers.codec.shape.Rest`).
 
     Attributes:
-        can_be: objects of the class can have some.
-        cached: the class has cached properties, so that an object changes when it is only read.
+        can_be: objects of the class can have such attributes.
+        cached: the class has cached properties, so that reading an object can change it.
     """
+
+    # Cached properties are neither copied nor stored: they were computed from the original, whose fields may differ
+    # from the copy's by then. The copy computes its own.
 
     __slots__ = ("_cached", "_fields", "_known", "_loose", "_slots", "cached", "can_be")
 
@@ -135,7 +141,7 @@ class Attributes:
         self.can_be = self._loose or bool(self._slots)
 
     def of(self, value: Any) -> Iterator[tuple[str, Any]]:
-        """Yield the attributes of an object."""
+        """Yield the names and values of an object's attributes."""
         for name in self._slots:
             item = getattr(value, name, _UNSET)
             if item is not _UNSET:
@@ -147,23 +153,23 @@ class Attributes:
 
     def copied(self, value: Any, each: Callable[[Any], Any]) -> dict[str, Any]:
         """Return copies of an object's attributes."""
-        # Almost always there are none; a comparison of key views is done in C.
+        # Nearly all objects have none, and comparing key views runs in C.
         if not self._slots and (not self._loose or value.__dict__.keys() <= self._known):
             return {}
-        # Names of Python's own (`__orig_class__`, of generic classes) are no data, and are not stored either.
+        # Python's own names (`__orig_class__` of generic classes) are no data. They are not stored either.
         return {
             name: item if type(item) in ATOMS or name.startswith("__") else each(item) for name, item in self.of(value)
         }
 
     def changed(self, value: Any, carried: dict[str, Any]) -> bool:
-        """Whether any of the copies is not the object's own."""
+        """Return True if any of the copies differs from the object's own attribute."""
         return any(item is not carried[name] for name, item in self.of(value)) if carried else False
 
     def give(self, made: Any, attributes: dict[str, Any]) -> None:
-        """Give a copy its attributes, and no cached property."""
+        """Set a copy's attributes, and remove its cached properties."""
         for name in self._slots:
             if name in attributes:
-                object.__setattr__(made, name, attributes[name])
+                object.__setattr__(made, name, attributes[name])  # the class may be frozen
         if self._loose and (attributes or self.cached):
             loose: dict[str, Any] = made.__dict__
             for name in self._cached:
@@ -175,11 +181,9 @@ _UNSET = object()
 
 
 def _built_in_copier(kind: type) -> Copier:
-    """The copier of a subclass of a built-in type, or of one of those of `collections`.
-
-    The copy is made by the built-in type's own methods: an `__init__`, `__new__` or `append` of the subclass is not
-    run, which may want other arguments, or do its work a second time. A class that has a `__copy__` makes the copy.
-    """
+    """Return the copier of a subclass of a built-in container or of a container of `collections`."""
+    # The copy is made with the base type's own methods. `__init__`, `__new__` and `append` of the subclass are not
+    # called: they may need other arguments, or would do their work twice. A class with a `__copy__` makes the copy.
     base = next(base for base in _BUILT_IN if issubclass(kind, base))
     attributes = Attributes(kind)
     if "__copy__" in {name for each in kind.__mro__[: kind.__mro__.index(base)] for name in vars(each)}:
@@ -214,6 +218,7 @@ def _make_dict(kind: Any, base: Any, value: Any, each: Callable[[Any], Any]) -> 
     if base is defaultdict:
         defaultdict.__init__(made, value.default_factory)
     for key, item in base.items(value):
+        # Keys are shared, except subclasses of plain scalars, which `own` replaces by the plain value.
         if type(key) not in ATOMS and copier_of(type(key)) is bare_scalar:
             key = each(key)
         base.__setitem__(made, key, item if type(item) in ATOMS else each(item))
@@ -233,11 +238,13 @@ def _make_bytearray(kind: Any, base: Any, value: Any, each: Callable[[Any], Any]
 
 
 def _copy_as_it_says(attributes: Attributes, value: Any, each: Callable[[Any], Any]) -> Any:
-    """Copy an object whose class says itself how: by `__copy__`."""
+    """Copy an object by its class's `__copy__`, then copy the elements."""
     made = copy.copy(value)
     if isinstance(made, dict):
         for key, item in dict.items(made):
-            dict.__setitem__(made, key, each(item))  # the key exists: the size stays, iteration goes on
+            dict.__setitem__(
+                made, key, each(item)
+            )  # the key exists, so the size does not change and the iteration may continue
     elif isinstance(made, (list, deque)):
         for index, item in enumerate([*made]):
             made[index] = each(item)
@@ -247,7 +254,7 @@ def _copy_as_it_says(attributes: Attributes, value: Any, each: Callable[[Any], A
 
 
 _MAKERS: dict[type, Callable[[Any, Any, Any, Callable[[Any], Any]], Any]] = {
-    # The most derived first: a defaultdict is a dict.
+    # The most derived type first, because the first match is taken: a defaultdict is a dict.
     OrderedDict: _make_dict,
     defaultdict: _make_dict,
     dict: _make_dict,
@@ -270,6 +277,8 @@ def _struct_copier(kind: type[msgspec.Struct]) -> Copier:
 
     def copy_struct(value: Any, each: Callable[[Any], Any]) -> Any:
         carried = attributes.copied(value, each) if attributes.can_be else {}
+        # A frozen object may be shared, unless its fields or attributes have to be copied. An object with cached
+        # properties is always copied, because reading them changes it.
         shared = frozen and not attributes.cached and not attributes.changed(value, carried)
         made: Any = None if shared else copy.copy(value)
         for name in names:
@@ -309,7 +318,7 @@ def _dataclass_copier(kind: Any) -> Copier:
             return value
         made = copy.copy(value)
         for name, mine in changed:
-            object.__setattr__(made, name, mine)  # frozen ones too: no other code has the copy yet
+            object.__setattr__(made, name, mine)  # works on frozen classes, too; no other code has the copy yet
         if attributes.can_be:
             attributes.give(made, carried)
         return made

@@ -1,7 +1,7 @@
-"""Whether a value plainly is not what an annotation says.
+"""Check whether a value can be an instance of an annotation.
 
-Deliberately lax: it answers False only where nobody could call the value an instance. What is inside containers, and
-whatever needs a validator, is the business of the schema's own class.
+The check is deliberately lax: it fails only for values that are clearly no instance. It does not look into containers,
+and leaves validators to the schema's own class.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Annotated, Any, Literal, NotRequired, Required, TypeVar, Unio
 
 
 def fits(hint: Any, value: Any) -> bool:
-    """False when `value` cannot be meant by `hint`. None always fits: it is how many say "not yet"."""
-    if type(value) is hint:  # the ordinary case, asked once per key of each input
+    """Return False if `value` cannot be an instance of `hint`. None always fits: many states use it for "not yet"."""
+    if type(value) is hint:  # the usual case first: this is called for each key of each input
         return True
     if value is None or hint is None or hint is Any or isinstance(hint, (str, TypeVar)):
         return True
@@ -42,10 +42,11 @@ def fits(hint: Any, value: Any) -> bool:
         or hasattr(kind, "__struct_fields__")
         or hasattr(kind, "__dataclass_fields__")
     ):
-        return isinstance(value, (kind, dict))  # a mapping that the schema's class may make into one
+        return isinstance(value, (kind, dict))  # the schema's class may accept a mapping
     return isinstance(value, kind)
 
 
 def is_typed_dict(kind: Any) -> bool:
-    """Whether a class is a TypedDict, of `typing` or of `typing_extensions` (which has one of its own before 3.13)."""
+    """Return True if a class is a TypedDict, of `typing` or of `typing_extensions`."""
+    # Not `typing.is_typeddict`: before Python 3.13 `typing_extensions` has a TypedDict of its own.
     return isinstance(kind, type) and issubclass(kind, dict) and hasattr(kind, "__total__")

@@ -1,4 +1,4 @@
-"""What the error of a fold says of the superstep: in which channel it was, and which nodes wrote to it."""
+"""Add to the error of a fold the channel, the superstep, and the nodes that wrote."""
 
 from __future__ import annotations
 
@@ -13,8 +13,20 @@ from .program import Write
 from .task import Task
 
 
-def place(error: Exception, channel: str, tasks: Sequence[Task], writes: Sequence[Sequence[Write]], step: int) -> None:
-    """Add to an error where the fold failed: a note; and to one of several writes, the names of the writers."""
+def annotate_fold_error(
+    error: Exception, channel: str, tasks: Sequence[Task], writes: Sequence[Sequence[Write]], step: int
+) -> None:
+    """Add a note to a fold's error: the channel, the superstep and the writers.
+
+    A `ConcurrentUpdateError` also gets the writers' names, and an `InvalidUpdateError` the channel.
+
+    Args:
+        error: the error.
+        channel: the channel whose fold failed.
+        tasks: the superstep's tasks.
+        writes: their writes, followed by writes from outside.
+        step: the superstep's number.
+    """
     by = _writers(channel, tasks, writes)
     if isinstance(error, ConcurrentUpdateError):
         error.name_writers(by)
@@ -29,8 +41,8 @@ def place(error: Exception, channel: str, tasks: Sequence[Task], writes: Sequenc
 
 
 def _writers(channel: str, tasks: Sequence[Task], writes: Sequence[Sequence[Write]]) -> Counter[str]:
-    """How often each node wrote to a channel; in plan order."""
+    """Return how often each node wrote to a channel, in plan order."""
     found = Counter[str]()
     for by, written in zip(chain((repr(task.node.name) for task in tasks), repeat("the input")), writes, strict=False):
         found[by] += sum(name == channel for name, _ in written)
-    return +found
+    return +found  # without the nodes that did not write to it

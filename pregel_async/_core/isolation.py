@@ -1,20 +1,20 @@
-"""Who may change what: values inside a run are never changed in place; what leaves it can be, and nobody else notices.
+"""Isolate user code from the runtime's values: changes in place on one side never reach the other.
 
-    own(value)       on the way in (an update, an input): a plain copy that no user code holds; of subclasses of str,
-                     int, float and bytes without data of their own, the plain value
+    own(value)       on the way in (an update, an input): a plain copy that no user code holds. Subclasses of str, int,
+                     float and bytes without data of their own become the plain value.
     isolate(value)   on the way out (a node's input, a chunk, a result): a copy made lazily, element by element
 
-A channel's value is *owned*: made of plain containers, and by convention never changed in place. To hand it out without
-copying all of it, `isolate` gives a real list, dict or set (a subclass that holds all elements, so that `isinstance`,
-`len`, `==`, json, msgspec and `match` see the whole value) whose containers are isolated one by one when Python code
-takes them. What is taken stays in the copy, so that it is the same object the next time.
+A channel's value is *owned*: made of plain containers, and never changed in place. `isolate` does not copy all of it.
+It returns a real list, dict or set, of a subclass, that holds all elements: `isinstance`, `len`, `==`, json, msgspec
+and `match` see the whole value. Nested containers are isolated one by one when Python code takes them, and the isolated
+copy replaces the original, so that the next access returns the same object.
 
-What counts as data, and is isolated at any depth: list, dict, set, deque, tuple and their subclasses, dataclasses,
-msgspec.Structs, pydantic models. Everything else is opaque and shared: instances of other classes, what C code takes
-out of a container by itself (a `heapq` function's elements, say), and the keys of dicts.
+Data are isolated at any depth: list, dict, set, deque, tuple and their subclasses, dataclasses, msgspec.Structs and
+pydantic models. Everything else is opaque and shared: instances of other classes, the keys of dicts, and elements that
+C code takes directly out of a container (a `heapq` function, for example).
 
-`own` gives back the very objects that `isolate` had handed out where they were not changed: an unchanged element of a
-list keeps its identity through a node. Storage recognises by it what a list shares with its predecessor.
+For unchanged values, `own` returns the very objects of which `isolate` made copies. So an unchanged element of a list
+keeps its identity through a node, by which storage recognises the part that a list shares with its predecessor.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _V = TypeVar("_V")
 
 
 def isolate(value: _T) -> _T:
-    """A copy of an owned value; its containers are copied when they are taken out of it."""
+    """Return a copy of an owned value, whose containers are copied when they are taken out."""
     kind = type(value)
     if kind in ATOMS:
         return value
@@ -47,25 +47,26 @@ def isolate(value: _T) -> _T:
 
 
 class IsolatedDict(dict[_K, _V]):
-    """A dict whose values are isolated when they are taken out."""
+    """A dict that isolates each value when it is taken out."""
 
     __slots__ = ("_known", "_origin")
-    _origin: dict[_K, _V]  # what it was made of
+    _origin: dict[_K, _V]  # the owned dict of which this is a copy
     _known: set[int] | None  # ids of the origin's values, once they are needed
 
     @staticmethod
     def of(origin: dict[_K, _V]) -> IsolatedDict[_K, _V]:
-        """Every key and value of `origin`; the values are isolated later."""
+        """Return a dict of all keys and values of `origin`. The values are isolated later."""
         made: IsolatedDict[_K, _V] = IsolatedDict(origin)
         made._origin, made._known = origin, None
         return made
 
     def _take(self, key: Any, value: Any) -> Any:
-        """A value on its way out: a copy of the origin's, or what it is when it is the holder's already."""
+        """Return an isolated copy of a value of the origin. Values that user code has set are returned as is."""
         kind = type(value)
         if kind in ATOMS or kind is IsolatedDict or kind is IsolatedList:
             return value
         if self._origin.get(key) is not value:
+            # User code may have moved a value of the origin to another key, so compare with all of them.
             if self._known is None:
                 self._known = set(map(id, self._origin.values()))
             if id(value) not in self._known:
@@ -82,7 +83,7 @@ class IsolatedDict(dict[_K, _V]):
         return mine
 
     def __getattr__(self, name: str) -> Any:
-        # Called for what a dict does not have. Code that comes from libraries of messages takes `message.content`.
+        # Only called for missing attributes. Code written for message classes reads `message.content`: say what to do.
         if "content" in self and ("role" in self or "type" in self) and not name.startswith("_"):
             raise AttributeError(
                 f"this message is a dict, which has no attribute {name!r}: write message[{name!r}]. For "
@@ -93,19 +94,21 @@ class IsolatedDict(dict[_K, _V]):
         raise AttributeError(f"'dict' object has no attribute {name!r}", name=name, obj=self)
 
     def _take_all(self) -> None:
-        """Isolate every value now: somebody takes them all, through C code that asks no method of ours."""
+        """Isolate every value now, for C code that takes all values without calling a method of this class."""
         for key, value in dict.items(self):
             if type(value) not in ATOMS:
                 mine = self._take(key, value)
                 if mine is not value:
-                    dict.__setitem__(self, key, mine)  # the key exists: the size stays, iteration goes on
+                    dict.__setitem__(
+                        self, key, mine
+                    )  # the key exists, so the size does not change and the iteration may continue
 
     def get(self, key: Any, default: Any = None, /) -> Any:
         return self[key] if key in self else default
 
     def __iter__(self) -> Iterator[_K]:
-        # Not for its result: C code that merges dicts (`{**d}`, `dict(d)`, `f(**d)`) copies the values of a dict
-        # straight from memory unless `__iter__` is overridden, and asks `keys` and `__getitem__` then.
+        # Overridden only for a side effect: C code that merges dicts (`{**d}`, `dict(d)`, `f(**d)`) copies a dict's
+        # values straight from memory, unless `__iter__` is overridden. Then it calls `keys` and `__getitem__`.
         return dict.__iter__(self)
 
     def values(self) -> Any:
@@ -146,11 +149,12 @@ class IsolatedDict(dict[_K, _V]):
         return {deepcopy(key, memo): deepcopy(value, memo) for key, value in dict.items(self)}
 
     def __reduce_ex__(self, protocol: SupportsIndex, /) -> tuple[Any, ...]:
+        # Pickled as a plain dict, which another process can read without this package.
         return (dict, (list(dict.items(self)),))
 
 
 class IsolatedList(list[_T]):
-    """A list whose elements are isolated when they are taken out."""
+    """A list that isolates each element when it is taken out."""
 
     __slots__ = ("_known", "_origin")
     _origin: list[_T]
@@ -158,13 +162,13 @@ class IsolatedList(list[_T]):
 
     @staticmethod
     def of(origin: list[_T]) -> IsolatedList[_T]:
-        """Every element of `origin`; they are isolated later."""
+        """Return a list of all elements of `origin`. They are isolated later."""
         made: IsolatedList[_T] = IsolatedList(origin)
         made._origin, made._known = origin, None
         return made
 
     def _take(self, index: SupportsIndex, value: Any) -> Any:
-        """An element on its way out: a copy of the origin's, or what it is when it is the holder's already."""
+        """Return an isolated copy of an element of the origin. Other elements are returned as they are."""
         kind = type(value)
         if kind in ATOMS or kind is IsolatedDict or kind is IsolatedList:
             return value
@@ -185,13 +189,14 @@ class IsolatedList(list[_T]):
         if type(value) in ATOMS:
             return value
         if isinstance(index, slice):
-            return [self[place] for place in range(*index.indices(len(self)))]
+            return [self[position] for position in range(*index.indices(len(self)))]
         mine = self._take(index, value)
         if mine is not value:
             list.__setitem__(self, index, mine)
         return mine
 
     def __iter__(self) -> Iterator[_T]:
+        # By index, with the length read each time: a list may change while it is iterated, as a plain list may.
         index = 0
         while index < len(self):
             value = list.__getitem__(self, index)
@@ -245,10 +250,11 @@ class IsolatedList(list[_T]):
 
 
 def own(value: Any, channel: str = "") -> Any:
-    """A copy of what user code gave, of plain containers, which that code does not hold.
+    """Return a plain copy of a value from user code, which user code does not hold.
 
     Args:
-        channel: where it is written, for the message.
+        value: the value.
+        channel: the channel that it is written to, for the error message.
 
     Raises:
         InvalidUpdateError: the value contains itself, or is nested deeper than Python's recursion allows.
@@ -259,6 +265,7 @@ def own(value: Any, channel: str = "") -> Any:
     try:
         return _own(value)
     except RecursionError:
+        # Searched only now: looking for cycles on the way would cost each copy.
         path = _cycle(value, [])
         raise InvalidUpdateError(
             f"channel {channel!r}, at value{path}: the container there contains itself"
@@ -269,7 +276,7 @@ def own(value: Any, channel: str = "") -> Any:
 
 
 def _cycle(value: Any, above: list[Any]) -> str | None:
-    """Where in a value, as Python would write it, a list or dict stands that is one of those above it."""
+    """Return the path, as Python would write it, to a list or dict that contains itself; None if there is none."""
     if any(value is outer for outer in above):
         return ""
     if not isinstance(value, (dict, list)) or len(above) > 200:
@@ -302,25 +309,24 @@ def _own(value: Any) -> Any:
 
 
 def _own_key(key: Any) -> Any:
-    """Return the plain value for a dict's key of a subclass of a plain scalar, and other keys as they are.
-
-    A stored dict is read with the plain keys. So a question that is asked again would differ from the recorded one.
-    """
+    """Return the plain value for a dict's key of a subclass of a plain scalar, and other keys as they are."""
+    # A stored dict is read with plain keys. With other keys here, a question asked again would differ from the
+    # recorded one.
     return _own(key) if copier_of(type(key)) is bare_scalar else key
 
 
 NO_CLASSES: Final = frozenset[type]()
 
 REGISTERED: Final[ContextVar[frozenset[type] | None]] = ContextVar("pregel_async.registered", default=NO_CLASSES)
-"""Subclasses of plain scalars that the run's codec stores as they are; None for all. Set only where it has some, as few
-do: setting a context variable costs each run."""
+"""Subclasses of plain scalars that the run's codec stores as they are; None for all subclasses.
+
+Set only if the codec has such classes, as few do: setting a context variable costs each run.
+"""
 
 
 def _plain(value: Any) -> Any:
-    """The plain value of an object of a subclass of str, int, float or bytes that has no data of its own.
-
-    Also where nothing is stored: else a graph would work without a saver and fail, or go another way, with one.
-    """
+    """Return the plain value of an object of a subclass of str, int, float or bytes without data of its own."""
+    # Also in runs that store nothing: otherwise a graph could behave differently with a saver than without one.
     registered = REGISTERED.get()
     if registered is None or type(value) in registered:
         return value
@@ -329,7 +335,7 @@ def _plain(value: Any) -> Any:
 
 
 def own_as_it_is(value: Any) -> Any:
-    """`own` for what is handed on and never stored, such as the arguments of a call: subclasses of scalars stay."""
+    """Return a copy as `own` does, but keep subclasses of scalars: for values that are never stored."""
     token = REGISTERED.set(None)
     try:
         return own(value)
@@ -361,7 +367,13 @@ def _own_isolated_list(value: IsolatedList[Any]) -> list[Any]:
 
 
 def own_fold(value: Any, *parts: Any) -> Any:
-    """`own` for what a reducer made of owned `parts`: their elements are kept as they are."""
+    """Return a plain copy of a reducer's result. Elements of the owned `parts` are kept as they are.
+
+    Args:
+        value: the reducer's result.
+        parts: the owned values that the reducer got.
+    """
+    # Without this exception, a fold that appends to a list of n elements would copy all n of them each time.
     kind = type(value)
     if kind in ATOMS:
         return value

@@ -1,4 +1,4 @@
-"""What messages without an id are called in a fold: after the task that wrote them. See `_message_ids`."""
+"""Give ids to messages without one in a fold, derived from the task that wrote them. See `_message_ids`."""
 
 from __future__ import annotations
 
@@ -16,17 +16,19 @@ from .program import Write
 from .task import Task
 
 Written = tuple[Callable[[], str], Sequence[Write]]
-"""Writes, and what the ids of messages in them are made of. A function: most folds meet no message without an id."""
+"""Writes, and a function that returns the base of the ids of messages in them.
+
+A function, because most folds meet no message without an id, and the base is a hash.
+"""
 
 
 class FoldNames:
-    """Gives ids to the messages that one fold, of one channel after the other, meets without.
+    """Gives ids to messages without one in a superstep's fold, which folds one channel after the other."""
 
-    A reducer is handed two values, and may be any function that calls `add_messages`: one that trims the list, or takes
-    a superstep's writes all at once. So messages are found by their content: the first one that was written with it, in
-    plan order, is the first that is folded. What no task has written (the reducer made it, or the list had it already)
-    is named after the superstep.
-    """
+    # A reducer gets two values and may be any function that calls `add_messages`, for example one that trims the list,
+    # or that gets all writes of a superstep at once. So `add_messages` cannot know the writer of a message. Messages
+    # are found by their content instead: of equal ones, the first written in plan order is the first folded. The id of
+    # a message that no task has written (the reducer made it, or the list had it) is derived from the superstep.
 
     __slots__ = ("_channel", "_contents", "_extra", "_otherwise", "_waiting", "_written")
 
@@ -34,19 +36,19 @@ class FoldNames:
         """Begin a fold.
 
         Args:
-            written: what was written, in plan order.
-            otherwise: what ids are made of where no task has written the message.
+            written: the writes, in plan order.
+            otherwise: returns the base of the ids of messages that no task has written.
         """
         self._written = written
         self._otherwise = otherwise
         # Of the channel that is being folded:
         self._channel = ""
-        self._waiting: dict[str, deque[str]] | None = None  # by content, the ids of written messages not yet met
+        self._waiting: dict[str, deque[str]] | None = None  # by content, the ids of written messages not folded yet
         self._contents: dict[int, str] = {}  # by the `id()` of a written message, its content: computed once
-        self._extra = Counter[str]()  # by content, how many messages were met that no task has written
+        self._extra = Counter[str]()  # by content, the number of messages that no task has written
 
     def fold(self, channel: BaseChannel[Any, Any, Any], values: Sequence[Any]) -> bool:
-        """Fold what was written to a channel into it. Return True if that changed it."""
+        """Fold values into a channel. Return True if the channel has changed."""
         self._channel = channel.key
         self._waiting = None
         self._contents = {}
@@ -70,18 +72,20 @@ class FoldNames:
         return derive_message_id(self._otherwise(), self._channel, -self._extra[content], 0, content)
 
     def _names(self) -> dict[str, deque[str]]:
-        """The ids of all messages that were written to the channel without, by content."""
+        """Return the ids for all messages that were written to the channel without one, by content."""
         names: dict[str, deque[str]] = {}
         for base, writes in self._written:
             nth = 0
             for channel, value in writes:
                 if channel != self._channel:
                     continue
-                for place, item, message in messages_without_id(value):
+                for position, item, message in messages_without_id(value):
                     content = fingerprint(message)
-                    if message is item:  # else it was made just now, and its address is free again
+                    if (
+                        message is item
+                    ):  # otherwise `messages_without_id` made it just now, and its address may be reused
                         self._contents[id(item)] = content
-                    made = derive_message_id(base(), channel, nth, place, content)
+                    made = derive_message_id(base(), channel, nth, position, content)
                     names.setdefault(content, deque()).append(made)
                 nth += 1
         return names
@@ -90,7 +94,7 @@ class FoldNames:
 def fold_names(
     tasks: Sequence[Task], writes: Sequence[Sequence[Write]], scope: tuple[str, str], step: int, edit: int = 0
 ) -> FoldNames:
-    """Return the names for the fold of a superstep.
+    """Return the ids for the messages in a superstep's fold.
 
     Args:
         tasks, writes: as in `superstep.update`.

@@ -1,4 +1,4 @@
-"""A compiled graph as data: nodes, channels, and the tables that planning needs. Nothing here runs."""
+"""Describe a compiled graph as data: nodes, channels, and the tables that planning needs."""
 
 from __future__ import annotations
 
@@ -34,45 +34,48 @@ __all__ = [
 ]
 
 Write: TypeAlias = tuple[str, Any]
-"""A channel's name, and a value for it."""
+"""A write: a channel's name, and a value for the channel."""
 
 
 def no_writes(result: Any) -> list[Write]:
-    """The `Node.writes` of a node that can write nothing, whatever it returns."""
+    """Return no writes: the `Node.writes` of a node whose result is ignored."""
     return []
 
 
 BRANCH = "branch:to:"
-"""How the channel begins that triggers one node of a `StateGraph`."""
+"""The prefix of a channel that triggers one node of a `StateGraph`."""
 
 JOIN = "join:"
-"""How the channel begins that waits for several nodes."""
+"""The prefix of a channel that waits for several nodes."""
 
 PARENT = "__parent__"
-"""Where a command for a graph around this one is written. It is no channel: the graph ends with it."""
+"""The target of a command for an outer graph. It is no channel: the graph ends with such a write."""
 
 RETURN = "__return__"
-"""Where the result of a call is written. It is no channel: the caller has it."""
+"""The target of a called task's result. It is no channel: the caller gets the value."""
 
 INPUT_MARK = "__pregel_input"
-"""The channel of a `Pregel` graph that each input writes. It triggers nothing and is shown nowhere: only its version
-counts (`Program.input_mark`). The input channels cannot serve: a node may use them up, or write them itself."""
+"""The channel of a `Pregel` graph that each input writes, so that its version marks the last input.
+
+It triggers no node and is never shown (`Program.input_mark`). The input channels cannot mark the input, because a node
+may consume them or write them itself.
+"""
 
 Flavour: TypeAlias = Literal["async", "sync", "inline", "process"]
-"""How a callable is run: awaited, in a worker thread, called in place because it never blocks, or in a worker process,
-which can be killed."""
+"""How a callable is run: awaited ("async"), in a worker thread ("sync"), in place because it never blocks ("inline"),
+or in a worker process, which can be killed ("process")."""
 
 
 class Router(msgspec.Struct, frozen=True, kw_only=True):
-    """A conditional edge: looks at the state after its node and says where to go.
+    """A conditional edge: a function that chooses the next nodes by the state after its node.
 
     Attributes:
         name: the function's name; unique per node.
-        call: the function, given the state; sync ones run in place.
-        reads: the state keys that it sees.
+        call: the function of the state. A function without `async` is called in place.
+        reads: the state keys that the function gets.
         whole: as in `Node`.
-        shape: makes the schema's object of what was read; None leaves the mapping.
-        route: turns what it returned into writes. Raises `InvalidUpdateError` for an unknown destination.
+        shape: turns the mapping of keys into the schema's object; None passes the mapping.
+        route: turns the function's result into writes. Raises `InvalidUpdateError` for an unknown destination.
         injects, managed: as in `Node`.
     """
 
@@ -87,33 +90,33 @@ class Router(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True):
-    """A node, compiled.
+    """A compiled node.
 
     Attributes:
-        name: unique in the graph.
-        triggers: channels whose new versions make it run, sorted.
-        reads: the channel whose bare value it gets, or the channels of which it gets a mapping.
-        whole: True when `reads` covers all state keys, so that its input is a copy of the board's values.
-        shape: makes the schema's object of the mapping; None leaves the mapping.
+        name: the name; unique in the graph.
+        triggers: the channels whose new versions make the node run, sorted.
+        reads: the channel whose bare value is the input, or the channels of which the input is a mapping.
+        whole: True if `reads` covers all state keys, so that the input is a copy of the board's values.
+        shape: turns the mapping into the schema's object; None passes the mapping.
         call: the user's function.
-        flavour: how it is run.
-        writes: turns its result into writes. Raises `InvalidUpdateError` for a result that is no update.
-        edges: written after each finished run.
-        routers: asked after each finished run, in order.
-        hidden: not shown in streams, and not counted as a superstep.
-        injects: what else it gets, by keyword: (parameter, what).
-        managed: keys of its input that the runtime itself makes (`RemainingSteps`), and how: of the superstep's number,
-            and of how many the run may still take, this one included.
-        commands: `writes` takes commands for the node's own graph.
-        tags, metadata: the user's own; shown in streams.
-        abandons: a cancellation does not wait for its function, and leaves the worker thread behind. Of flavour "sync".
-        retry: when and how often it is tried again; the first policy that is for a failure counts.
-        timeout: how long one attempt may take; None for as long as it likes.
-        cache: keep its result for equal inputs; None does not.
-        handler: runs in its place when it has failed, on the same input.
-        spread: its input is (arguments, keyword arguments): it is a task that a node calls.
-        plain: it is attempted once, and nothing of it is kept or handled. Computed.
-        known_by: distinguishes its function from others of the same name; empty until its results are looked up.
+        flavour: how the function is run.
+        writes: turns the result into writes. Raises `InvalidUpdateError` for a result that is no update.
+        edges: the writes that follow each finished run.
+        routers: the conditional edges, called in order after each finished run.
+        hidden: the node is not shown in streams and not counted as a superstep.
+        injects: the function's other keyword arguments: pairs of a parameter and what it gets.
+        managed: input keys whose values the runtime makes (`RemainingSteps`), with a function of the superstep's number
+            and the number of supersteps that the run may still take, this one included.
+        commands: `writes` accepts commands for the node's own graph.
+        tags, metadata: set by the user; shown in streams.
+        abandons: a cancellation does not wait for the function and leaves its worker thread behind. Of flavour "sync".
+        retry: the retry policies; the first one that covers a failure applies.
+        timeout: the timeout of one attempt; None for no limit.
+        cache: the cache policy; None keeps no results.
+        handler: the error handler, which runs on the same input after the node has failed; None for none.
+        spread: the input is a pair of arguments and keyword arguments: the node is a task that another node calls.
+        plain: the node has no retry, cache or handler, so that it has one attempt. Computed.
+        function_fingerprint: distinguishes the function from others of the same name; empty until the cache is used.
     """
 
     name: str
@@ -145,12 +148,12 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
         structs.force_setattr(self, "plain", not self.retry and self.handler is None and self.cache is None)
 
     def keyed(self, key_func: Callable[..., Any], value: Any) -> Any:
-        """What a cache policy's `key_func` makes of the input."""
+        """Return the cache key that `key_func` makes of the input."""
         return key_func(*value[0], **value[1]) if self.spread else key_func(value)
 
     @property
     def interruptible(self) -> bool:
-        """Whether a timeout can end an attempt at it: a function in a worker thread that is waited for cannot be."""
+        """Whether a timeout can end an attempt. Python cannot stop a function in a worker thread that is waited for."""
         return self.flavour in ("async", "process") or self.abandons
 
 
@@ -158,30 +161,29 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     """A compiled graph.
 
     Attributes:
-        nodes: by name, sorted.
-        channels: an empty channel of each name.
-        keys: channels that hold state: what `Board.values` shows. The others only control.
-        initial: values that channels have before the first write (an empty list, say).
-        restless: channels that are available before the first write, and may change in a superstep without one.
-        foreign: channels of the user's own classes: what they give is copied, as they may change it in place later.
-        triggered: channel -> names of the nodes that it triggers, sorted.
-        finishing: channels that react when nothing else is left to run, sorted.
-        untracked: state keys whose values are never stored.
-        names_messages: a reducer is `add_messages`, or one of the user's, which may call it: folds have to say what
-            messages without an id are called.
-        inputs: the channel that takes the input as it is, or the channels that take a mapping's entries.
-        outputs: what a call returns: one channel bare, or several as a mapping.
-        shown: what the state of a thread shows, its history and the results of its tasks: in the same form.
-        input_mark: a channel that holds something since the last input. A call returns only what was written after it,
-            so that a run that has written no output does not return that of the run before. None returns what the
-            outputs hold.
-        check_update: checks the writes of an update by hand (`aupdate_state`, a call's command) against the annotations
-            of their keys, and returns them; of a pydantic state with the model's values. Raises `InvalidUpdateError`.
-        validate: checks the writes of an input or an update together with what the keys hold, and returns them with the
-            state class's own values; None if values are checked by themselves. Raises `InvalidInputError`,
+        nodes: the nodes by name, sorted.
+        channels: an empty channel for each name.
+        keys: the channels that hold state, which `Board.values` shows. The other channels only trigger.
+        initial: the values of state keys before the first write, for example an empty list.
+        restless: the channels that are available before the first write and may change in a superstep without one.
+        foreign: the channels of the user's own classes. Their values are copied, because the class may change them.
+        triggered: the names of the nodes that a channel triggers, by channel, sorted.
+        finishing: the channels that become available when nothing else is left to run, sorted.
+        untracked: the state keys whose values are never stored.
+        names_messages: a reducer is `add_messages`, or a user's that may call it, so that folds have to make ids for
+            messages without one.
+        inputs: the channel that takes the whole input, or the channels that take the entries of a mapping.
+        outputs: the result of a call: one channel's bare value, or a mapping of several.
+        shown: the values that a thread's state, its history and task results show, in the form of `outputs`.
+        input_mark: the channel that each input writes. A call returns only values written since then, so that a run
+            without output does not return that of an earlier run. None returns all values of the outputs.
+        check_update: checks the writes of an update (`aupdate_state`, a call's command) against the annotations of
+            their keys and returns them, with the model's values for a pydantic state. Raises `InvalidUpdateError`.
+        validate: checks the writes of an input or an update together with the current values, and returns them with
+            the state class's own values; None if values are checked one by one. Raises `InvalidInputError`,
             `InvalidUpdateError`.
-        step_timeout: seconds that one superstep may take; None for as long as it likes.
-        warned: stored keys that it does not have and of which an `UnknownStoredKeyWarning` was issued: one each.
+        step_timeout: the timeout of one superstep in seconds; None for no limit.
+        warned: unknown stored keys for which an `UnknownStoredKeyWarning` was issued.
         read_input: turns a call's input into writes. Raises `InvalidInputError`.
         read_command: turns the update and goto of a call's command into writes. Raises `InvalidUpdateError`.
     """
@@ -206,15 +208,15 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     check_update: Callable[[list[Write]], list[Write]]
     validate: Callable[[Mapping[str, Any], list[Write]], list[Write]] | None = None
     step_timeout: float | None = None
-    warned: set[str] = set()  # of each program its own: msgspec copies an empty default
+    warned: set[str] = set()  # each program has its own set: msgspec copies an empty default
 
     @property
     def is_timed(self) -> bool:
-        """Whether a superstep may run out of time."""
+        """Whether supersteps have a timeout."""
         return self.step_timeout is not None
 
     def validated(self, values: Mapping[str, Any], writes: list[Write]) -> list[Write]:
-        """The writes of an input or an update, checked together with what the keys hold; see `validate`."""
+        """Return the writes of an input or an update, checked together with the current values; see `validate`."""
         return writes if self.validate is None or not writes else self.validate(values, writes)
 
 
@@ -233,10 +235,15 @@ def build_program(
     check_update: Callable[[list[Write]], list[Write]] = list,
     validate: Callable[[Mapping[str, Any], list[Write]], list[Write]] | None = None,
 ) -> Program:
-    """Make the tables of nodes and channels that fit each other; whoever calls has validated them.
+    """Make a program of nodes and channels that the caller has validated.
 
-    Channels are copied: a program shares none with its builder or with another program.
+    Channels are copied: a program shares none with its builder or with another program. The arguments are attributes of
+    `Program`.
+
+    Raises:
+        GraphValidationError: a channel uses the reserved name of pending sends.
     """
+    # Sorted, so that plans and folds have the same order in every process, whatever the order of the builder's calls.
     prepared = {channel: _prepare(channel, channels[channel]) for channel in sorted(channels)}
     sends = prepared.get(SENDS)
     if sends is None:
@@ -274,7 +281,7 @@ def build_program(
 
 
 def _widened(node: Node, state: frozenset[str]) -> Node:
-    """The node, knowing whether it and its routers read all that there is."""
+    """Return the node with `whole` computed for it and for its routers."""
     routers = tuple(msgspec.structs.replace(router, whole=state <= set(router.reads)) for router in node.routers)
     whole = not isinstance(node.reads, str) and state <= set(node.reads)
     return msgspec.structs.replace(node, whole=whole, routers=routers)
@@ -283,14 +290,14 @@ def _widened(node: Node, state: frozenset[str]) -> Node:
 PURE_REDUCERS: frozenset[Callable[[Any, Any], Any]] = frozenset(
     (operator.add, operator.concat, operator.or_, operator.and_, operator.mul, operator.sub, min, max, add_messages)
 )
-"""Reducers known to change neither argument and to keep nothing of them."""
+"""Reducers that are known not to change or keep their arguments, so that these need not be copied."""
 
 
 _BUILT_IN = BaseChannel.__module__.rpartition(".")[0] + "."
 
 
 def _may_name(channel: BaseChannel[Any, Any, Any]) -> bool:
-    """Whether its fold may give ids to messages."""
+    """Return True if the channel's fold may give ids to messages."""
     if isinstance(channel, BinaryOperatorAggregate):
         return channel.op is add_messages or channel.op not in PURE_REDUCERS
     return isinstance(channel, DeltaChannel) or not type(channel).__module__.startswith(_BUILT_IN)
@@ -307,7 +314,7 @@ def _prepare(name: str, channel: BaseChannel[Any, Any, Any]) -> BaseChannel[Any,
 
 
 def _guarded(reducer: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """A reducer that may change its arguments in place, and nobody notices."""
+    """Wrap a reducer, so that changes it makes to its arguments in place reach no other code."""
 
     def fold(current: Any, update: Any) -> Any:
         return own_fold(reducer(isolate(current), isolate(update)), current, update)
@@ -316,7 +323,7 @@ def _guarded(reducer: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
 
 
 def _guarded_batch(reducer: Callable[[Any, list[Any]], Any]) -> Callable[[Any, list[Any]], Any]:
-    """The same for a reducer that takes all of a superstep's writes at once."""
+    """Wrap a reducer of all of a superstep's writes, as `_guarded` does."""
 
     def fold(current: Any, updates: list[Any]) -> Any:
         return own_fold(reducer(isolate(current), [isolate(update) for update in updates]), current, *updates)

@@ -1,4 +1,4 @@
-"""Why a run stops with work left."""
+"""Describe why a run stops with tasks left to run."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from ..errors import BudgetExceededError, GraphDrained
 
 
 class Stop(msgspec.Struct, frozen=True):
-    """Why a run stops with work left.
+    """The reason why a run stops with tasks left to run.
 
     Attributes:
-        status: how it ends by that.
-        errors: what its call raises; none at a breakpoint.
+        status: the status with which the run ends.
+        errors: the error that the call raises, as a tuple of one; empty at a breakpoint.
     """
 
     status: Literal["stopped", "drained", "failed"]
@@ -22,19 +22,19 @@ class Stop(msgspec.Struct, frozen=True):
 
     @property
     def failures(self) -> tuple[GraphDrained | BudgetExceededError, ...]:
-        """Those that count as a failure of the run."""
+        """The errors that count as a failure of the run. A drained run has not failed."""
         return self.errors if self.status == "failed" else ()
 
 
 AT_BREAKPOINT = Stop("stopped")
-"""Of a run that neither was asked to stop nor has spent too much: if work is left, it has stopped at a breakpoint."""
+"""The default: a run that was not drained, has not overspent and has tasks left has stopped at a breakpoint."""
 
 
 def drained(reason: str) -> Stop:
-    """Return the stop of a run that was asked to."""
+    """Return the stop of a run that was asked to drain."""
     return Stop("drained", (GraphDrained(reason),))
 
 
 def overspent(error: BudgetExceededError) -> Stop:
-    """Return the stop of a run that has spent more than it may."""
+    """Return the stop of a run that has exceeded a budget or its time limit."""
     return Stop("failed", (error,))

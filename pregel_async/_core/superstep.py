@@ -1,23 +1,23 @@
 """The algorithm: plan, execute, update, checkpoint.
 
-A graph runs in supersteps, after Pregel's bulk-synchronous model:
+A graph runs in supersteps, after Pregel's bulk-synchronous model. Each superstep has four phases:
 
-    plan         which nodes have something new to look at, and which were sent something
-    execute      all of them at once, each on the board as it stands
-    update       fold what they wrote into the channels; that is the next board
-    checkpoint   make it durable
+    plan         select the nodes whose trigger channels have new versions, and the nodes that were sent something
+    execute      run all of them concurrently, each on the same board
+    update       fold their writes into the channels, which makes the next board
+    checkpoint   make the next board durable
 
-and again, until nothing is left to run. The rules:
+Supersteps follow until nothing is left to run. The rules:
 
-1. What a superstep writes is invisible before the next.
-2. A board is a value to all but `update`, which alone makes the next one (and may reuse the one it was given).
+1. Writes of a superstep are invisible before the next one.
+2. Only `update` changes a board: it makes the next board, and may reuse the object. All other code only reads.
 3. Channels are folded in channel-name order, and a channel's writes in plan order, never in completion order.
 4. A superstep is all or nothing.
 5. A recorded task never runs again.
 6. The next superstep starts only when this one is as durable as the run promised.
 7. Every task ends in exactly one outcome: finished, failed, paused, cancelled or not started.
 
-Nothing here knows an event loop, a clock or a database: `run` awaits one small port, and the rest are functions.
+This module uses no event loop, clock or database: `run` awaits one small port, and the rest are plain functions.
 
 Source: G. Malewicz et al., "Pregel: a system for large-scale graph processing", SIGMOD 2010; L. Valiant, "A bridging
 model for parallel computation", CACM 33(8), 1990.
@@ -34,41 +34,40 @@ from ..channels import MISSING, Topic
 from ..errors import GraphRecursionError, InvalidUpdateError, NodeCancelledError, ParentCommand
 from ..types import Command, Send
 from .board import Board, Channel
-from .fold_errors import place
+from .fold_errors import annotate_fold_error
 from .isolation import own
 from .naming import fold_names
 from .program import PARENT, SENDS, Program, Write
 from .task import Cancelled, Failed, Finished, NotStarted, Outcome, Paused, Task
 
 Scope = tuple[str, str]
-"""What task ids are made in: the thread's id (or the run's, when it has no thread), and the namespace."""
+"""The scope of task ids: the thread's id (the run's if there is no thread), and the namespace."""
 
 
 class Port(Protocol):
-    """What the algorithm asks of the world."""
+    """The input and output of the algorithm."""
 
     def execute(self, board: Board, tasks: Sequence[Task]) -> Awaitable[Sequence[Outcome]]:
-        """Run the tasks, each on the board as it is; return when all have ended, with their outcomes in the tasks'
-        order.
+        """Run the tasks on the board and return their outcomes, in the order of the tasks, when all have ended.
 
-        A task with a recorded result is not run (rule 5). When one fails, the others are cancelled and awaited, or
-        finish first, as the run's failure policy says. When the run is asked to stop, tasks that have begun finish,
-        and the others do not start.
+        A task with a recorded result is not run (rule 5). When one task fails, the others are cancelled and awaited, or
+        finish first: the run's failure policy decides. When the run is drained, tasks that have begun finish, and the
+        others do not start.
         """
         ...
 
     async def checkpoint(
         self, board: Board, ran: Sequence[Task], outcomes: Sequence[Outcome], upcoming: Sequence[Task]
     ) -> None:
-        """Make a finished superstep durable; return when the next may start (rule 6)."""
+        """Make a finished superstep durable. Return when the next one may start (rule 6)."""
         ...
 
     async def pause(self, board: Board, tasks: Sequence[Task], outcomes: Sequence[Outcome]) -> None:
-        """Record what finished and what was asked in a superstep that stays open: the run ends here."""
+        """Record the results and questions of a superstep that stays open. The run ends after this."""
         ...
 
-    async def give_up(self, tasks: Sequence[Task], outcomes: Sequence[Outcome], error: BaseException) -> None:
-        """Record a superstep that failed. Its board was not changed, or is dropped."""
+    async def fail(self, tasks: Sequence[Task], outcomes: Sequence[Outcome], error: BaseException) -> None:
+        """Record a failed superstep. Its board is not used any more."""
         ...
 
 
@@ -76,15 +75,15 @@ class Breakpoints(msgspec.Struct, frozen=True):
     """Where a run stops between two supersteps.
 
     Attributes:
-        before: names of nodes that are not to run.
-        after: names of nodes after which nothing is to run.
+        before: stop before nodes with these names.
+        after: stop after nodes with these names.
     """
 
     before: frozenset[str] = frozenset()
     after: frozenset[str] = frozenset()
 
     def between(self, ran: Sequence[Task], upcoming: Sequence[Task]) -> bool:
-        """Whether to stop after these and before those."""
+        """Return True if the run stops between the tasks `ran` and `upcoming`."""
         return any(task.node.name in self.after for task in ran) or any(
             task.node.name in self.before for task in upcoming
         )
@@ -105,21 +104,25 @@ async def run(
     """Run supersteps until nothing is left to run.
 
     Args:
-        board: where to begin; in the end, the last board.
-        limit: how many supersteps may run; hidden ones do not count.
-        tasks: those of the next superstep, if they have been planned already.
-        resumed: the run goes on from where another stopped: it does not stop there again.
-        barrier: asked before each superstep whether to stop before it. It may raise.
+        program: the graph.
+        board: the first board; each superstep updates it.
+        port: executes, stores and records.
+        scope: the scope of task ids.
+        limit: the greatest number of supersteps; hidden ones do not count.
+        tasks: the tasks of the first superstep, if they are planned already.
+        breakpoints: where to stop.
+        resumed: the run continues from where another stopped, so that it does not stop at that breakpoint again.
+        barrier: called with the board and the tasks before each superstep. Returns True to stop; may raise.
 
     Returns:
-        Whether all is done. If not, the run has paused: at questions or with tasks that were not started (`Port.pause`
-        was called), at a breakpoint, or because the barrier says so.
+        True if nothing is left to run. False if the run has paused: at questions or with tasks that were not started
+        (`Port.pause` was called), at a breakpoint, or because the barrier returned True.
 
     Raises:
-        GraphRecursionError: work was left after `limit` supersteps. All of them are stored.
-        ParentCommand: a task gave a command for a graph around this one.
-        BaseException: what a node, a router or a reducer raised; an `ExceptionGroup` in plan order when several nodes
-            did.
+        GraphRecursionError: tasks were left after `limit` supersteps. All supersteps are stored.
+        ParentCommand: a task returned a command for an outer graph.
+        BaseException: the error of a node, a router or a reducer; an `ExceptionGroup` in plan order if several nodes
+            failed.
     """
     left = limit
     if tasks is None:
@@ -143,22 +146,27 @@ async def run(
         try:
             update(program, board, tasks, collect(tasks, outcomes), scope=scope)
         except BaseException as error:
-            await port.give_up(tasks, outcomes, error)
+            await port.fail(tasks, outcomes, error)
             raise
+        # Planned before the checkpoint: the commit of a superstep after which nothing is left releases the lease.
         upcoming = plan(program, board, scope)
         await port.checkpoint(board, tasks, outcomes, upcoming)
         if breakpoints is not None and breakpoints.between(tasks, upcoming):
             return False
         tasks = upcoming
-        del outcomes  # what a run holds while its nodes wait, Python's collector goes through again and again
+        # Freed before the next superstep waits: Python's collector traverses every object of a waiting run again and
+        # again, which took half the time with thousands of concurrent runs.
+        del outcomes
     return True
 
 
 def plan(program: Program, board: Board, scope: Scope) -> list[Task]:
-    """The tasks of the next superstep: triggered nodes by name, then sends by index. This is *plan order*.
+    """Return the tasks of the next superstep in *plan order*: triggered nodes by name, then sends by index.
 
-    A node is triggered by a channel that is available and newer than what the node saw of it when it ran last.
+    A channel triggers a node if it is available and its version is newer than the one at the node's last run.
     """
+    # Only channels that the last superstep changed are visited: planning costs in proportion to what was written, not
+    # to the size of the graph.
     names: set[str] = set()
     for channel in board.updated:
         for name in program.triggered.get(channel, ()):
@@ -180,7 +188,7 @@ _NOTHING_SEEN: dict[str, int] = {}
 
 
 def names_of(tasks: Iterable[Task]) -> tuple[str, ...]:
-    """The nodes of a plan as users see them: sends by index, then triggered nodes by name."""
+    """Return the names of a plan's nodes in the order that users see: sends by index, then triggered nodes by name."""
     listed = list(tasks)
     return tuple(
         [task.node.name for task in listed if task.send >= 0] + [task.node.name for task in listed if task.send < 0]
@@ -188,8 +196,7 @@ def names_of(tasks: Iterable[Task]) -> tuple[str, ...]:
 
 
 def stays_open(outcomes: Sequence[Outcome]) -> bool:
-    """Return True if the superstep is neither whole nor failed: a task asks, commands a graph around this one, or was
-    not started."""
+    """Return True if no task failed, and one asks, has a command for an outer graph, or was not started."""
     waits = False
     for outcome in outcomes:
         if isinstance(outcome, Finished):
@@ -197,12 +204,12 @@ def stays_open(outcomes: Sequence[Outcome]) -> bool:
         elif isinstance(outcome, (Paused, NotStarted)):
             waits = True
         else:
-            return False  # a failure is told before a question
+            return False  # a failure goes before a question: it ends the superstep
     return waits
 
 
 def commands_of(outcomes: Sequence[Outcome]) -> tuple[Command, ...]:
-    """The commands for graphs around this one, in plan order; none while a question is open or a task is left."""
+    """Return the commands for outer graphs, in plan order; empty while a question is open or a task was not started."""
     if any(isinstance(outcome, (Paused, NotStarted)) for outcome in outcomes):
         return ()
     return tuple(
@@ -215,11 +222,12 @@ def commands_of(outcomes: Sequence[Outcome]) -> tuple[Command, ...]:
 
 
 def collect(tasks: Sequence[Task], outcomes: Sequence[Outcome]) -> list[list[Write]]:
-    """Every task's writes, in plan order; or the failure of the superstep, raised.
+    """Return every task's writes, in plan order, or raise the superstep's failure.
 
     Raises:
-        BaseException: the error of the one task that failed, as it is; an `ExceptionGroup` in plan order of several.
-            What ends a process (`KeyboardInterrupt`, `SystemExit`) goes before everything else.
+        NodeCancelledError: a task was cancelled, and none has failed.
+        BaseException: the error of the only failed task, as it is; an `ExceptionGroup` in plan order if several failed.
+            `KeyboardInterrupt` and `SystemExit` go before all other errors.
     """
     writes: list[list[Write]] = []
     errors: list[BaseException] = []
@@ -227,10 +235,10 @@ def collect(tasks: Sequence[Task], outcomes: Sequence[Outcome]) -> list[list[Wri
         if isinstance(outcome, Finished):
             writes.append(outcome.writes)
         elif isinstance(outcome, Failed) and not any(outcome.error is error for error in errors):
-            errors.append(outcome.error)  # once: the superstep's own timeout is that of all its tasks
+            errors.append(outcome.error)  # each error once: a superstep's timeout is one error for all of its tasks
     if not errors:
         for task, outcome in zip(tasks, outcomes, strict=True):
-            if isinstance(outcome, Cancelled):  # rule 4: without it the superstep is not whole
+            if isinstance(outcome, Cancelled):  # rule 4: a superstep without this task's writes is incomplete
                 raise NodeCancelledError(task.node.name)
         return writes
     for error in errors:
@@ -253,36 +261,38 @@ def update(
     scope: Scope = ("", ""),
     edit: int = 0,
 ) -> None:
-    """Fold what the tasks wrote into the board; that is the next board.
+    """Fold the tasks' writes into the board, which makes the next board.
 
-    Without tasks the writes come from outside (a graph's input): channels that live for one superstep stay then.
+    Without tasks the writes come from outside (a graph's input). Then channels that live for one superstep are kept.
 
     Args:
-        tasks: those that ran, in plan order.
-        writes: theirs, in the same order; more of them than tasks when some come from outside.
-        step: the number of the superstep; the board's next by default.
-        left: planned tasks that do not run in this superstep, and are pending after it as before.
-        scope, edit: as in `ids.outside_id`, for what no task has written.
+        program: the graph.
+        board: the board; changed in place.
+        tasks: the tasks that ran, in plan order.
+        writes: their writes, in the same order. Writes from outside follow them.
+        step: the number of the superstep; by default the board's plus one.
+        left: planned tasks that do not run in this superstep and stay pending.
+        scope, edit: as in `ids.outside_id`, for messages that no task has written.
 
     Raises:
-        InvalidUpdateError: a channel refused its writes (two for a `LastValue`, say).
-        Exception: what a reducer raised, with a note. The board is not to be used any more then.
+        InvalidUpdateError: a channel refused its writes, for example two for a `LastValue`.
+        Exception: a reducer raised; a note names the place. The board must not be used any more.
     """
     before, clock = board.clock, board.clock + 1
     channels, versions = board.channels, board.versions
     board.step = step = board.step + 1 if step is None else step
     board.ran = tuple([task.node.name for task in tasks])
     touched: set[str] = set()
-    # What is left keeps the channels that triggered it, with their versions: written again they would trigger anew what
-    # has seen them and ran.
+    # The tasks in `left` keep their trigger channels with the old versions. With new versions the channels would also
+    # trigger nodes that have seen them and run.
     kept: set[str] = set()
     sends: list[Send] = []
     if left:
         kept = {name for task in left for name in task.triggers if name in channels and channels[name].is_available()}
         sends = [Send(task.node.name, task.arg, timeout=task.own_timeout) for task in left if task.send >= 0]
 
-    # 1. What ran has seen its triggers, and used up those that are used up by it (before the writes: a barrier that
-    #    this superstep completes again starts from there).
+    # 1. Nodes that ran have seen their triggers, and consume those that a run consumes. Before the writes: a barrier
+    #    that this superstep completes again has to start empty.
     for task in tasks:
         name = task.node.name
         for trigger in task.triggers:
@@ -310,7 +320,7 @@ def update(
     for name in kept:
         channel = channels[name]
         if name in by_channel and channel.expires and isinstance(channel, Topic):
-            by_channel[name].insert(0, list(channel.get()))  # what is left has yet to see the old ones
+            by_channel[name].insert(0, list(channel.get()))  # tasks in `left` have yet to see the old values
     names = fold_names(tasks, writes, scope, step, edit) if program.names_messages else None
     for name in sorted(by_channel):
         try:
@@ -318,22 +328,22 @@ def update(
             if channel.update(given) if names is None else names.fold(channel, given):
                 touched.add(name)
         except Exception as error:
-            place(error, name, tasks, writes, step)
+            annotate_fold_error(error, name, tasks, writes, step)
             raise
 
-    # 3. A superstep has passed: channels that nobody wrote may lose their value by that.
+    # 3. A superstep has passed: channels without a write in it may lose their values.
     if tasks and board.fleeting:
         for name in sorted(board.fleeting):
             if name not in by_channel and name not in kept and channels[name].update(()):
                 touched.add(name)
 
-    # 4. The new versions. What was emptied has none.
+    # 4. New versions. An emptied channel has none, so that the board stays as small as what it holds.
     board.clock = clock if touched else before
     updated = [name for name in sorted(touched) if _stamp(program, board, name, clock)]
     if kept:
         updated = sorted({*updated, *(name for name in kept if channels[name].is_available())})
 
-    # 5. Nothing left to run: what was put off until then is due.
+    # 5. If nothing is left to run, channels that were deferred until then become available.
     if tasks and program.finishing and not any(name in program.triggered or name == SENDS for name in updated):
         for name in program.finishing:
             waiting = channels.get(name)
@@ -351,7 +361,7 @@ def update(
 
 
 def _first(program: Program, board: Board, name: str) -> Channel:
-    """A channel that is written for the first time."""
+    """Return the channel for its first write."""
     prototype = program.channels.get(name)
     if prototype is None:
         raise InvalidUpdateError(f"there is no channel {name!r} in graph {program.name!r}", channel=name)
@@ -360,12 +370,13 @@ def _first(program: Program, board: Board, name: str) -> Channel:
 
 
 def _stamp(program: Program, board: Board, name: str, clock: int) -> bool:
-    """Give a changed channel its version, or take it away. Whether the channel can be read now."""
+    """Give a changed channel its new version, or remove its version. Return True if the channel is available."""
     channel = board.channels[name]
     if channel.is_available():
         board.versions[name] = clock
         if name in program.keys:
             value = channel.get()
+            # A channel of the user's own class may change its value in place later, which would change this board.
             board.values[name] = own(value) if name in program.foreign else value
         if channel.expires:
             board.fleeting.add(name)

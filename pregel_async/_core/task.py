@@ -1,4 +1,4 @@
-"""A task: one run of one node in one superstep. And the outcomes: what becomes of it, exactly one each."""
+"""Define tasks, each of which is one run of one node in one superstep, and their outcomes."""
 
 from __future__ import annotations
 
@@ -17,23 +17,26 @@ PULL = "__pregel_pull"
 PUSH = "__pregel_push"
 
 Path: TypeAlias = "tuple[str | int | bool | Path, ...]"
-"""`(PULL, node)` of a triggered node, `(PUSH, index, False)` of a send, `(PUSH, path of the caller, index, True)` of a
-call that a task makes; and any of these with "error" behind it, of the error handler that runs in a task's place."""
+"""The position of a task: `(PULL, node)` for a triggered node, `(PUSH, index, False)` for a send, `(PUSH, path of the
+caller, index, True)` for a call by a task. The error handler of a task has the task's path followed by "error"."""
 
 
 def task_id(scope: str, ns: str, step: int, node: str, path: Path) -> TaskId:
-    """Return a task's id, 32 hex digits, derived only from the position of the work in the graph and in time.
+    """Return a task's id, 32 hex digits, derived only from the task's position in the graph and its superstep.
 
     The same work has the same id on every attempt, replay, resume and fork, and after the thread was moved to another
-    database, because neither a checkpoint's id nor a clock goes into it. The thread's id does, so that an id can serve
-    as an idempotency key towards a service that many threads call.
+    database. The id contains the thread's id, so that it can serve as an idempotency key for a service that many
+    threads call.
 
     Args:
-        scope: the thread's id; the run's id when it has no thread.
-        ns: the namespace, "" for the root graph.
+        scope: the thread's id; the run's id if there is no thread.
+        ns: the namespace; empty for the root graph.
         step: the number of the superstep that runs the task.
+        node: the node's name.
+        path: the task's position.
     """
-    # repr() of a tuple of strings and numbers: no two different tuples have the same.
+    # No checkpoint id and no clock: both differ on a replay. repr() of a tuple of strings and numbers, because two
+    # different tuples never have the same repr; joined strings could.
     key = repr((scope, ns, step, node, path)).encode("utf-8", "surrogatepass")
     return TaskId(blake2b(key, digest_size=16).hexdigest())
 
@@ -42,15 +45,15 @@ class Task:
     """One run of a node.
 
     Attributes:
-        node: what runs.
+        node: the node.
         step: the superstep's number.
-        scope: what its id is made in; see `task_id`.
-        index: the task's place in the plan.
-        send: the place among the superstep's sends, or among the calls of one task, from 0; -1 for a triggered node.
+        scope: the first two arguments of `task_id`: thread id and namespace.
+        index: the task's position in the plan, from 0.
+        send: the position among the superstep's sends, or among one task's calls, from 0; -1 for a triggered node.
         arg: the argument of the send or call.
-        caller: the path of the task that calls; None for a task of the superstep's plan.
-        timeout: how long one attempt may take: the send's own, or the node's.
-        digest: of a call, the digest of its arguments; empty for other tasks, and where nothing is recorded.
+        caller: the path of the calling task; None for a task of the superstep's plan.
+        timeout: the timeout of one attempt: the send's own, or the node's.
+        digest: the digest of a call's arguments; empty for other tasks, and in runs without records.
     """
 
     __slots__ = (
@@ -95,23 +98,24 @@ class Task:
 
     @property
     def id(self) -> TaskId:
-        """Structural; see `task_id`. Computed on first use."""
+        """The task's id; see `task_id`."""
+        # Computed on first use: a superstep of many tasks would otherwise pay for a hash each.
         if self._id is None:
             self._id = task_id(self.scope[0], self.scope[1], self.step, self.node.name, self.path)
         return self._id
 
     @property
     def is_planned(self) -> bool:
-        """Whether the task is of the superstep's plan, and was not called by another."""
+        """Whether the task is one of the superstep's plan."""
         return self.caller is None
 
     def written_as(self) -> TaskId:
-        """The id under which what it writes belongs to the superstep: of an error handler, that of the failed task."""
+        """Return the id of the task for which this one writes: its own, or the failed task's for an error handler."""
         return self.id if self._failed is None else self._failed.written_as()
 
     @property
     def is_called(self) -> bool:
-        """Whether another task calls it; or else it is of the superstep's plan."""
+        """Whether another task calls this one."""
         return self.caller is not None
 
     @property
@@ -123,20 +127,20 @@ class Task:
         return (PULL, self.node.name) if self.send < 0 else (PUSH, self.send, False)
 
     def call(self, node: Node, index: int, arg: Any, digest: bytes = b"") -> Task:
-        """The task of a call that this one makes: its `index`-th, from 0."""
+        """Return the task of this task's `index`-th call, from 0."""
         return Task(node, self.step, self.index, self.scope, index, arg, self.path, digest=digest)
 
     def id_as(self, name: str) -> TaskId:
-        """The id that a task of another node would have in this one's place."""
+        """Return the id that a task of the node `name` would have in this position."""
         return task_id(self.scope[0], self.scope[1], self.step, name, self.path)
 
     @property
     def own_timeout(self) -> TimeoutPolicy | None:
-        """The send's; None when the node's applies."""
+        """The send's own timeout; None if the node's applies."""
         return None if self.timeout is self.node.timeout else self.timeout
 
     def handling(self, handler: Node) -> Task:
-        """The task of the error handler that runs in this one's place: on the same input, under an id of its own."""
+        """Return the task of this task's error handler: it has the same input and an id of its own."""
         task = Task(handler, self.step, self.index, self.scope, self.send, self.arg, self.caller)
         task._handles = self.path
         task._failed = self
@@ -144,7 +148,7 @@ class Task:
 
     @property
     def triggers(self) -> tuple[str, ...]:
-        """The channels that made it run; a send is triggered by being sent."""
+        """The channels that triggered the task; empty for a send."""
         return self.node.triggers if self.send < 0 else ()
 
     def __repr__(self) -> str:
@@ -152,15 +156,15 @@ class Task:
 
 
 class Finished(msgspec.Struct, frozen=True):
-    """The node returned, and its routers have spoken.
+    """The node and its routers returned.
 
     Attributes:
-        writes: the update, then the edges, then what the routers said, in order.
-        replayed: True when they were recorded earlier and the node did not run.
-        own: how many of them, from the first, are the node's own; the others are its edges' and routers'.
-        leaves: commands for a graph around this one are among them (writes to `PARENT`): this graph ends with them.
-        by: the task of the error handler whose writes they are, as the task itself has failed; None for its own.
-        cached: the node did not run: another run on an equal input has made them.
+        writes: the writes of the update, then of the edges, then of the routers, in order.
+        replayed: the writes were recorded earlier, and the node did not run.
+        own: the number of the node's own writes, which come first.
+        leaves: some writes are commands for an outer graph (writes to `PARENT`), with which this graph ends.
+        by: the error handler's task, if the task has failed and the writes are the handler's; else None.
+        cached: the writes come from the cache, and the node did not run.
     """
 
     writes: list[Write]
@@ -172,13 +176,12 @@ class Finished(msgspec.Struct, frozen=True):
 
 
 class Paused(msgspec.Struct, frozen=True):
-    """The node has asked, and runs again when it is answered.
+    """The node has asked questions, and runs again when they are answered.
 
     Attributes:
-        interrupts: the open questions, in the order in which the node's code makes them; none when a graph that it runs
-            stopped at a breakpoint.
-        writes: the node's own writes, when only a router asks; None otherwise.
-        by: the task of the error handler that asks; None for the task itself.
+        interrupts: the open questions, in the order of the node's code; empty if a subgraph stopped at a breakpoint.
+        writes: the node's own writes if only a router asks; else None.
+        by: the error handler's task if the handler asks; else None.
     """
 
     interrupts: tuple[Interrupt, ...]
@@ -195,8 +198,8 @@ class Failed(msgspec.Struct, frozen=True):
     """The node, its result or one of its routers raised.
 
     Attributes:
-        error: the exception, with a note that names the place.
-        writes: the node's own writes, when only a router failed; None otherwise.
+        error: the exception; a note names the node and the superstep.
+        writes: the node's own writes if only a router failed; else None.
     """
 
     error: BaseException
@@ -209,19 +212,19 @@ class Failed(msgspec.Struct, frozen=True):
 
 
 class Cancelled(msgspec.Struct, frozen=True):
-    """The task was stopped because a sibling failed or the run was cancelled."""
+    """The task was cancelled because a sibling failed or the run was cancelled."""
 
 
 class NotStarted(msgspec.Struct, frozen=True):
-    """The run was asked to stop before the task began: none of the node's code ran, and nothing is recorded of it."""
+    """The run was drained before the task began: none of the node's code ran, and the task has no record."""
 
 
 class Unfinished(msgspec.Struct, frozen=True):
-    """What is recorded of a task that has to run.
+    """A task that has to run, at least in part.
 
     Attributes:
-        writes: the node's own writes, if it has run and only its routers are left; None otherwise.
-        failures: the node's failure, if it has failed and only its error handler is left; empty otherwise.
+        writes: the node's own writes if the node has run and only its routers are left; else None.
+        failures: the node's failure, as a tuple of one, if the node has failed and only its error handler is left.
     """
 
     writes: list[Write] | None = None
@@ -234,12 +237,12 @@ class Unfinished(msgspec.Struct, frozen=True):
 
 
 NEW = Unfinished()
-"""Nothing is recorded of the task."""
+"""The task has no record, so that all of it has to run."""
 
 Recorded: TypeAlias = Finished | Paused | Unfinished
-"""What a thread has recorded of a task: its result, its open questions, or where it has to start."""
+"""The recorded state of a task: its result, its open questions, or where it has to start."""
 
 Settled: TypeAlias = Finished | Failed | Paused | NotStarted
-"""What becomes of a task that is not cancelled."""
+"""The outcome of a task that was not cancelled."""
 
 Outcome: TypeAlias = Settled | Cancelled

@@ -1,12 +1,12 @@
-"""Untracked keys in what carries values to a later superstep: the argument of a send, and the input of a call.
+"""Keep the values of untracked keys out of stored sends, inputs and events.
 
 The value of an untracked key is never stored (a connection, a secret), and a send may carry it to the node:
 `Send("work", {**state, "item": item})`. A mark is stored instead of the value. A run that is resumed in another process
 finds the mark, and takes the value that its own state has for the key.
 
 An input is stored before the superstep that writes it to the state. No mark is stored there: the state of a run that is
-resumed lacks untracked keys in any case. A stored event of a stream has none either: a reader who comes back gets the
-chunk without the value.
+resumed lacks untracked keys in any case. A stored event has no mark either: a reader that reconnects gets the chunk
+without the value.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..types import Send
 
 
 class NotStored(msgspec.Struct, frozen=True):
-    """Stands for the value of an untracked key in what is stored of a send.
+    """Replaces the value of an untracked key in a stored send.
 
     Attributes:
         key: the key.
@@ -32,9 +32,10 @@ class NotStored(msgspec.Struct, frozen=True):
 
 
 def storable(send: Send, untracked: frozenset[str]) -> Send:
-    """Return what is stored of a send: a mark for each value of an untracked key in its argument.
+    """Return a send as it is stored: with a mark for each value of an untracked key in its argument.
 
     Args:
+        send: the send.
         untracked: the graph's untracked keys.
     """
     found = {name: NotStored(name) for name, value in parts_of(send.arg) if name in untracked and value is not None}
@@ -42,10 +43,10 @@ def storable(send: Send, untracked: frozenset[str]) -> Send:
 
 
 def storable_input(given: Any, untracked: frozenset[str]) -> Any:
-    """Return what is stored of a call's input: the mapping without its untracked keys.
+    """Return a call's input as it is stored: without its untracked keys.
 
     Args:
-        given: what the start channel holds; a state of one value is no mapping, and has no keys.
+        given: the start channel's value. If it is no mapping, it has no keys and is returned as it is.
         untracked: the graph's untracked keys.
     """
     if not isinstance(given, dict) or untracked.isdisjoint(given):
@@ -67,7 +68,7 @@ def without_untracked(value: Any, untracked: frozenset[str]) -> Any:
 
 
 def missing(arg: Any) -> list[str]:
-    """Return the keys of a send's argument whose values were not stored, sorted."""
+    """Return the keys of a send's argument that have a mark instead of a value, sorted."""
     return sorted(name for name, value in parts_of(arg) if type(value) is NotStored)
 
 

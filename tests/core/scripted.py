@@ -90,7 +90,7 @@ class Script:
     async def pause(self, board: Board, tasks: Sequence[Task], outcomes: Sequence[Outcome]) -> None:
         self.calls.append(f"pause {tasks[0].step}")
 
-    async def give_up(self, tasks: Sequence[Task], outcomes: Sequence[Outcome], error: BaseException) -> None:
+    async def fail(self, tasks: Sequence[Task], outcomes: Sequence[Outcome], error: BaseException) -> None:
         self.calls.append(f"give up {tasks[0].step}")
         self.given_up.append((tuple(task.node.name for task in tasks), tuple(outcomes), error))
 

@@ -496,8 +496,8 @@ async def test_failing_storage(mode: Durability) -> None:
     with pytest.raises(StorageError, match="no disk") as caught:
         await graph.ainvoke({"log": []}, "t", durability=mode)
     stood = {
-        "sync": "superstep 2 finished and is not stored; the thread stands at superstep 1",
-        "async": "superstep 2 finished and is not stored; the thread stands at superstep 1",
+        "sync": "superstep 2 finished and is not stored; the thread is at superstep 1",
+        "async": "superstep 2 finished and is not stored; the thread is at superstep 1",
         "exit": "superstep 5 finished and is not stored; nothing is",
     }
     assert caught.value.__notes__ == [stood[mode]]
@@ -540,7 +540,7 @@ async def test_a_failed_commit_beside_a_node_stops_the_run() -> None:
     with pytest.raises(StorageError, match="no disk") as caught:
         await graph.ainvoke({"log": ["in"]}, "t", durability="async")
     assert ran == ["b", "refused"]
-    assert "superstep 1 finished and is not stored; the thread stands at superstep 0" in caught.value.__notes__
+    assert "superstep 1 finished and is not stored; the thread is at superstep 0" in caught.value.__notes__
     saver.failing = None
     state = await graph.aget_state("t")
     assert state.values["log"] == ["in"] and state.next == ("a",)

@@ -1,4 +1,4 @@
-"""Put one graph's run together: what its nodes share, what it shows, and the port that the algorithm asks."""
+"""Assemble the objects of one graph's run: its context, its events, its runner and the algorithm's port."""
 
 from __future__ import annotations
 
@@ -36,15 +36,24 @@ def run_of(
     """Return the run of one graph.
 
     Args:
+        program: the graph.
+        settings: the settings of the call.
+        audience: the readers of the call.
+        run_context: the objects that all graphs of the run share.
+        persistence: where the graph's run is stored.
+        observation: makes the events for observers.
+        publisher: makes the parts for readers.
         ns: the graph's namespace.
-        outer: the nodes that the graph's run is in, from the inside out.
-        caller: the task that runs the graph, if its state is kept from call to call; else empty.
+        outer: the attempts at the nodes that contain this run, the innermost first.
+        caller: the task that runs the graph, if the graph keeps its state from call to call; else empty.
     """
+    # The run of a stream is a task that was just started: that counts as the event loop's turn at the first barrier.
     fresh = not persistence.is_stored and any(subscription.fresh for subscription in audience.subscriptions)
     turns = LoopTurns(run_context.loop.turn, is_taken=fresh)
     for subscription in audience.subscriptions:
         subscription.observed = observation
     control, results, width = settings.control, settings.results, settings.max_concurrency
+    # A subgraph uses the control and the cached results of its outer graph, unless its call has its own.
     for node in outer[:1]:
         control, results = control or node.graph.control, results or node.graph.results
     graph = GraphContext(

@@ -1,4 +1,4 @@
-"""What a call brings to a run: an input, or a command that answers and edits; checked before anything runs."""
+"""Read the input of a call: a graph's input, or a command that answers and edits. Checked before anything runs."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from ...types import Command, Interrupt
 
 
 class CallInput(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """What a call brings to a run.
+    """The input of a call.
 
     Attributes:
-        is_input: it is an input, which discards what was pending.
-        writes: the input's.
+        is_input: it is a graph's input, which discards pending tasks.
+        writes: the writes of the graph's input.
         is_command: it is a command.
-        edits: the writes of the command's update and goto.
-        answers: the command brings an answer,
-        resume: which is this.
+        edits: the writes of the command's `update` and `goto`.
+        answers: the command has an answer.
+        resume: the answer: the command's `resume`.
     """
 
     is_input: bool = False
@@ -33,11 +33,15 @@ class CallInput(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     resume: Any = None
 
     def require_input(self, program: Program, thread_id: str | None) -> None:
-        """Refuse what could only go on with something stored, when nothing is.
+        """Check that a run can start although nothing is stored.
+
+        Args:
+            program: the graph.
+            thread_id: the thread; None for a run without a thread.
 
         Raises:
-            InvalidResumeError: it brings an answer.
-            EmptyInputError: it brings nothing.
+            InvalidResumeError: the call has an answer.
+            EmptyInputError: the call has neither input nor edits.
         """
         where = "" if thread_id is None else f" of thread {thread_id!r}"
         if self.answers:
@@ -48,45 +52,52 @@ class CallInput(msgspec.Struct, frozen=True, gc=False, kw_only=True):
             )
         if not self.is_input and not self.edits:
             raise EmptyInputError(
-                f"no input for graph {program.name!r}, and nothing is stored{where} to go on with: pass an input"
+                f"no input for graph {program.name!r}, and nothing is stored{where} to continue from: pass an input"
             )
 
 
-NOTHING_GIVEN = CallInput()
-"""The call continues from the stored state."""
+NO_INPUT = CallInput()
+"""The input of a call that continues from the stored state."""
 
 
-def read_given(program: Program, given: Any, registered: frozenset[type] = NO_CLASSES) -> CallInput:
-    """Read what a call brings, and copy it.
+def read_call_input(program: Program, value: Any, registered: frozenset[type] = NO_CLASSES) -> CallInput:
+    """Read and copy the input of a call.
 
     Args:
+        program: the graph.
+        value: what the caller passed: an input, a `Command`, or None.
         registered: subclasses of plain scalars that stay as they are.
+
+    Raises:
+        InvalidInputError: the input does not fit the graph, or the command is for another graph.
+        EmptyInputError: the command is empty.
     """
+    # Setting the context variable costs each call, and few graphs have such classes.
     if not registered:
-        return _read_given(program, given)
+        return _read_call_input(program, value)
     token = REGISTERED.set(registered)
     try:
-        return _read_given(program, given)
+        return _read_call_input(program, value)
     finally:
         REGISTERED.reset(token)
 
 
-def _read_given(program: Program, given: Any) -> CallInput:
-    if given is None:
-        return NOTHING_GIVEN
-    if not isinstance(given, Command):
-        writes = [(name, own(value)) for name, value in program.read_input(given)]
+def _read_call_input(program: Program, value: Any) -> CallInput:
+    if value is None:
+        return NO_INPUT
+    if not isinstance(value, Command):
+        writes = [(name, own(item)) for name, item in program.read_input(value)]
         return CallInput(is_input=True, writes=writes)
-    if given.graph is not None:
+    if value.graph is not None:
         raise InvalidInputError(
-            f"a command for graph {given.graph!r} was given as input: leave out graph=, it is for the graph called"
+            f"a command for graph {value.graph!r} was given as input: leave out graph=, it is for the graph called"
         )
-    edits = [(name, own(value)) for name, value in program.check_update(program.read_command(given))]
-    if given.resume is None and not edits:
+    edits = [(name, own(item)) for name, item in program.check_update(program.read_command(value))]
+    if value.resume is None and not edits:
         raise EmptyInputError(
-            f"the command given to graph {program.name!r} is empty: it resumes, updates or goes nowhere"
+            f"the command given to graph {program.name!r} is empty: it has no resume=, update= or goto="
         )
-    return CallInput(is_command=True, edits=edits, answers=given.resume is not None, resume=given.resume)
+    return CallInput(is_command=True, edits=edits, answers=value.resume is not None, resume=value.resume)
 
 
 _DIGITS = frozenset("0123456789abcdefABCDEF")
@@ -97,11 +108,20 @@ def _is_id(key: object) -> bool:
 
 
 def answers_to(resume: Any, questions: Sequence[Interrupt], thread_id: str) -> dict[str, Any]:
-    """The answers by question id.
+    """Match a command's answers with the open questions.
+
+    Args:
+        resume: one answer, or a mapping of question ids to answers.
+        questions: the open questions.
+        thread_id: the thread, for messages.
+
+    Returns:
+        The answers by question id.
 
     Raises:
-        InvalidResumeError: they fit no open question, or more than one.
+        InvalidResumeError: an answer fits no open question, or one answer could be for several.
     """
+    # A mapping is taken for answers by id only if all of its keys look like ids: a single answer may be a mapping, too.
     ids = tuple(question.id for question in questions)
     if isinstance(resume, Mapping) and resume and all(map(_is_id, resume)):
         for key in resume:
@@ -118,7 +138,7 @@ def answers_to(resume: Any, questions: Sequence[Interrupt], thread_id: str) -> d
     if not ids:
         raise InvalidResumeError(
             f"thread {thread_id!r} was given an answer, and no question is open: it was answered already, or the "
-            "thread never asked. Call with input None to go on",
+            "thread never asked. Call with input None to continue",
             thread_id=thread_id,
         )
     raise InvalidResumeError(

@@ -1,7 +1,7 @@
-"""The port that the algorithm asks of the world: execute, checkpoint, pause, give up.
+"""Run one graph: implement the algorithm's port, which is execute, checkpoint, pause and fail.
 
-A superstep's tasks are the runner's, what is stored the persistence's, and what is shown the events'. Here they meet,
-in the order that durability asks for.
+The runner executes tasks, the persistence stores, and the events show. This module calls the three in the order that
+durability requires: what a reader sees as stored is stored before.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from .settings import Settings
 
 
 class Ended(msgspec.Struct, frozen=True):
-    """How a run ended that did not fail.
+    """The end of a run that did not fail.
 
     Attributes:
-        board: the last.
-        done: nothing is left to run; else it has paused, at questions or at a breakpoint.
+        board: the last board.
+        done: nothing is left to run; False if the run has paused, at questions or at a breakpoint.
         interrupts: the open questions, in plan order.
     """
 
@@ -49,12 +49,13 @@ class Ended(msgspec.Struct, frozen=True):
 
 
 class GraphRun:
-    """One run of one graph: puts the input on the board, lets the algorithm run, and is the port that it asks.
+    """One run of one graph: applies the input to the board, runs the algorithm, and is its port.
 
     Args:
-        graph: what the nodes of the run share.
-        settings: of the call.
-        scope: what ids of tasks are made in.
+        graph: the objects that the nodes of the run share.
+        settings: the settings of the call.
+        scope: the scope of task ids; see `superstep.Scope`.
+        runner: executes the tasks.
     """
 
     def __init__(self, graph: GraphContext, settings: Settings, scope: tuple[str, str], runner: Runner) -> None:
@@ -70,16 +71,21 @@ class GraphRun:
         self._interrupts: tuple[Interrupt, ...] = ()
         self._paused = False
         self._board = graph.persistence.start
-        self._begun = False  # the board is the one to run from
+        self._begun = False  # True once the input or the resume has been applied to the board
 
-    async def go(self, call: CallInput) -> Ended:
-        """Run the graph."""
-        run_context, resumed = self._graph.run, not (call.is_input or self._persistence.is_new)
-        # A graph inside another of which nothing is stored gives its result to that one: what that one stores, stays.
+    async def run(self, call_input: CallInput) -> Ended:
+        """Run the graph until nothing is left to run, or until it pauses.
+
+        Args:
+            call_input: the input of the call.
+        """
+        run_context, resumed = self._graph.run, not (call_input.is_input or self._persistence.is_new)
+        # A subgraph without a thread returns its result to the outer graph, so that the outer graph's registered
+        # classes have to survive in it.
         scalars = self._persistence.kept_scalars or REGISTERED.get()
         token = REGISTERED.set(scalars)
         try:
-            tasks = await (self._resume(call) if resumed else self._enter(call))
+            tasks = await (self._resume(call_input) if resumed else self._apply_input(call_input))
             self._begun = True
             done = await superstep.run(
                 self._program,
@@ -89,17 +95,17 @@ class GraphRun:
                 limit=self._limit,
                 tasks=tasks,
                 breakpoints=self._breakpoints,
-                resumed=resumed and not call.is_input,
+                resumed=resumed and not call_input.is_input,
                 barrier=self._barrier if self._graph.control is not None or run_context.spending.is_limited else None,
             )
-            self._events.begin()  # if it has not
+            self._events.begin()  # unless `execute` did
             if done:
                 self._events.done("done")
-            elif not self._paused:  # between two supersteps: at a breakpoint, or because it was asked to
+            elif not self._paused:  # between two supersteps: at a breakpoint, or drained, or overspent
                 deliveries = self._events.stopping(self._board, run_context.stop)
-                await self._persistence.rest()
+                await self._persistence.flush()
                 await self._events.send(deliveries)
-            await self._persistence.finish()
+            await self._persistence.close()
         except Exception as error:
             await self._failed(error)
             raise
@@ -107,16 +113,17 @@ class GraphRun:
             await self._cancelled()
             raise
         except GeneratorExit:
+            # The coroutine is closed without an event loop, for example at interpreter exit: no await is possible.
             raise
-        except BaseException as error:  # what ends a process, or the graph around
-            await self._finish_beside(error)
+        except BaseException as error:  # `KeyboardInterrupt` and `SystemExit`; `ParentCommand` for an outer graph
+            await self._flush_after(error)
             raise
         finally:
             REGISTERED.reset(token)
         return Ended(self._board, done, self._interrupts)
 
     def _barrier(self, board: Board, tasks: Sequence[Task]) -> bool:
-        """Whether to stop before these tasks: as it was asked to, or as more was spent than may be."""
+        """Return True if the run has to stop before these tasks: it is drained, or a limit is exceeded."""
         run_context, control = self._graph.run, self._graph.control
         if control is not None and control.drain_reason is not None:
             run_context.stop = drained(control.drain_reason)
@@ -126,39 +133,48 @@ class GraphRun:
 
     @property
     def _step(self) -> int:
-        """The superstep that is open; 0 before the run has begun."""
+        """The number of the open superstep; 0 before the run has begun."""
         return self._board.step + 1 if self._begun else 0
 
-    async def _resume(self, call: CallInput) -> Sequence[Task] | None:
-        """Continue from the stored board. Return the open superstep's tasks, if they were planned in another thread."""
-        thread, board, run_context = self._persistence, self._board, self._graph.run
-        assert isinstance(thread, NamespaceWriter), "what holds something is stored"
-        if call.is_command:
-            answers = answers_to(call.resume, thread.questions(), thread.thread_id) if call.answers else {}
-            await thread.resume(board, answers, self._program.validated(board.values, call.edits))
-            run_context.given = answers
-        loaded = thread.tip
-        if thread.ns == "":
-            await thread.find_kept()
-        thread.branch_off(board)
-        if thread.ns == "":
-            run_context.answers = thread.answers()
-            run_context.asked = AnsweredQuestions(thread.answered_questions(), thread.is_same)
-        await self._events.resumed(thread, board, self._open_units, branched=thread.tip != loaded)
-        return superstep.plan(self._program, board, self._open_scope) if thread.scope != thread.thread_id else None
+    async def _resume(self, call_input: CallInput) -> Sequence[Task] | None:
+        """Continue from the stored board.
 
-    async def _enter(self, call: CallInput) -> Sequence[Task]:
-        """Write the input on the board. What was pending is discarded: those tasks count as run, and wrote nothing."""
+        Returns:
+            The open superstep's tasks if they were planned in another thread, from which this one was copied; else
+            None, so that the algorithm plans them.
+        """
+        namespace, board, run_context = self._persistence, self._board, self._graph.run
+        assert isinstance(namespace, NamespaceWriter), "only a stored namespace can be resumed"
+        thread_id = namespace.thread_id
+        if call_input.is_command:
+            answers = answers_to(call_input.resume, namespace.questions(), thread_id) if call_input.answers else {}
+            await namespace.resume(board, answers, self._program.validated(board.values, call_input.edits))
+            run_context.given = answers
+        loaded = namespace.tip
+        if namespace.ns == "":
+            await namespace.find_kept()
+        namespace.branch_off(board)
+        if namespace.ns == "":
+            run_context.answers = namespace.answers()
+            run_context.asked = AnsweredQuestions(namespace.answered_questions(), namespace.is_same)
+        await self._events.resumed(namespace, board, self._open_units, branched=namespace.tip != loaded)
+        return superstep.plan(self._program, board, self._open_scope) if namespace.scope != thread_id else None
+
+    async def _apply_input(self, call_input: CallInput) -> Sequence[Task]:
+        """Apply the input to the board and store it. Return the tasks that it triggers.
+
+        Pending tasks are discarded: they count as run, and have written nothing.
+        """
         board, program = self._board, self._program
-        writes = program.validated(board.values, call.writes or call.edits)
+        writes = program.validated(board.values, call_input.writes or call_input.edits)
         discarded = superstep.plan(program, board, self._open_scope) if board.updated else []
         superstep.update(program, board, discarded, [*[[] for _ in discarded], writes], scope=self._scope)
-        board.ran = ()
+        board.ran = ()  # the discarded tasks did not really run, and history must not say so
         upcoming = superstep.plan(program, board, self._scope)
-        if not call.is_input and not upcoming:
+        if not call_input.is_input and not upcoming:
             raise InvalidInputError(
-                f"the command given to graph {program.name!r} only updates, and nothing is stored to go on "
-                "with: pass an input, or say goto="
+                f"the command given to graph {program.name!r} only updates the state, and nothing is stored to "
+                "continue from: pass an input, or a command with goto="
             )
         nothing = [Cancelled()] * len(discarded)
         step = Superstep(board=board, ran=discarded, outcomes=nothing, upcoming=upcoming, source="input")
@@ -167,24 +183,23 @@ class GraphRun:
 
     @property
     def _open_scope(self) -> tuple[str, str]:
-        """What the ids of the loaded superstep's tasks are made of."""
+        """The scope of the loaded superstep's task ids, which name the thread in which it was planned."""
         return self._persistence.scope, self._scope[1]
 
     def _open_units(self, everything: bool) -> Iterator[Unit]:
-        """The units of the open superstep that run again; if `everything`, with those that are recorded."""
+        """Yield the units of the open superstep that run again; with `everything`, also the recorded ones."""
         units = self._events.publisher.units
         for task in superstep.plan(self._program, self._board, self._open_scope):
             recorded = self._persistence.recorded(task, NOTHING_ANSWERED)
             if everything or not isinstance(recorded, Finished):
-                # Of a task whose routers or error handler are left, only these run.
+                # The node itself does not run again if only its routers or its error handler are left.
                 over = set() if everything or recorded == NEW else {task.id}
                 yield from (unit for unit in units.of(task) if unit.id not in over)
 
-    # ---- superstep.Port ----------------------------------------------------------------------------------------------
-
     def execute(self, board: Board, tasks: Sequence[Task]) -> Awaitable[Sequence[Outcome]]:
         lease = self._graph.run.lease
-        if lease.failures:  # "async": the last superstep could not be stored
+        # With "async" the previous superstep was stored while this one was planned; it may have failed by now.
+        if lease.failures:
             lease.require_storage()
         if self._program.untracked:
             self._fill_in(board, tasks)
@@ -195,10 +210,10 @@ class GraphRun:
         return self._runner.execute(board, tasks)
 
     def _fill_in(self, board: Board, tasks: Sequence[Task]) -> None:
-        """Give the tasks of sends that were stored what was not stored of them, as far as the state has it.
+        """Replace the marks for untracked values in restored sends with the values that the state has now.
 
         Raises:
-            UntrackedValueLostError: it has not; nothing of the superstep has run.
+            UntrackedValueLostError: the state has no such value. No task of the superstep has run.
         """
         for task in tasks:
             lost = missing(task.arg) if task.send >= 0 else ()
@@ -228,35 +243,38 @@ class GraphRun:
         await self._events.send(deliveries)
         self._observation.superstep_ended("interrupted", outcomes)
 
-    async def give_up(self, tasks: Sequence[Task], outcomes: Sequence[Outcome], error: BaseException) -> None:
+    async def fail(self, tasks: Sequence[Task], outcomes: Sequence[Outcome], error: BaseException) -> None:
         if tasks[0].node.hidden and not tasks[0].node.routers:
-            self._persistence.forget()  # the state refuses the input: nothing has run, and nothing is stored
+            # Only the hidden start has run: the state refuses the input. Nothing of the call is stored then.
+            self._persistence.discard()
         else:
             events, persistence = self._events, self._persistence
             unrecorded, recorded = await events.giving_up(persistence, tasks, outcomes, error, self._step)
-            is_recorded = await persistence.give_up(tasks, outcomes, error)
+            # Two sets of parts: a reader must not be shown as stored what could not be recorded.
+            is_recorded = await persistence.fail(tasks, outcomes, error)
             await events.send(recorded if is_recorded else unrecorded)
         self._observation.superstep_ended("failed", outcomes)
 
     async def _failed(self, error: Exception) -> None:
-        """Show a failure that is no superstep's: a limit, a value that cannot be stored, failing storage."""
+        """Show a failure outside of a superstep: a limit, an unstorable value, failing storage."""
         deliveries = self._events.failing(error, self._step, begun=self._begun)
-        await self._finish_beside(error)
-        self._events.done("failed")  # it may have come to rest before, and that could not be stored
+        await self._flush_after(error)
+        self._events.done("failed")  # after all, if it was about to end otherwise, and that could not be stored
         await self._events.send(deliveries)
 
     async def _cancelled(self) -> None:
-        """Store that the run was cancelled for good, if it was: then it is not to be picked up."""
+        """Store that the run was cancelled for good, if it was, so that no other process resumes it."""
+        # Shielded, as the run is being cancelled. A storage error is dropped: the cancellation must leave the run.
         if self._events.cancelling(self._step):
             with anyio.CancelScope(shield=True), contextlib.suppress(CheckpointError):
-                await self._persistence.rest()
-        await self._persistence.finish()
+                await self._persistence.flush()
+        await self._persistence.close()
 
-    async def _finish_beside(self, error: BaseException) -> None:
-        """Store what waits, as an error ends the run. What fails in that becomes the error's note."""
+    async def _flush_after(self, error: BaseException) -> None:
+        """Store what is still queued, after an error. If that fails, the failure becomes a note of `error`."""
         try:
-            await self._persistence.rest()
+            await self._persistence.flush()
         except CheckpointError as second:
             if second is error or self._graph.run.lease.durability == "sync":
-                return  # it is what `error` is about, or as hopeless
-            annotate(error, f"and what waited could not be stored: {with_notes(second)}")
+                return  # `error` reports the failed storage already
+            annotate(error, f"and queued data could not be stored: {with_notes(second)}")

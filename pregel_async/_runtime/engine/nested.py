@@ -1,7 +1,7 @@
-"""Running a graph as part of a node.
+"""Run a subgraph: a graph that a node calls.
 
-A graph that a node runs shares the `RunContext` of the run around it: its thread, answers and budgets. Its input and
-its result are those of any call.
+A subgraph shares the `RunContext` of the outer graph's run: thread, answers and budgets. Its input and its result are
+those of any call.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from ..persistence.unstored import Persistence, Unstored
 from ..streaming.publisher import publisher_inside
 from ..tasks.context import ROUTER_BASE, AttemptContext
 from .assembly import run_of
-from .call_input import NOTHING_GIVEN, read_given
+from .call_input import NO_INPUT, read_call_input
 from .graph_run import Ended
 from .settings import Audience, Settings
 
 
 class NestedCall(msgspec.Struct, frozen=True):
-    """How a node runs a graph.
+    """A node's call of a subgraph.
 
     Attributes:
-        outer: the node.
-        number: which of the graphs that the node runs this is; see `AttemptContext.number`.
-        digest: of the input; see `AttemptContext.digest_of_input`.
-        codec: what to make of the outer graph's codec: it knows this graph's types besides.
-        stores: the graph's supersteps are stored, if those of the graph around are.
-        keeps: its state is kept from call to call.
+        outer: the attempt at the node.
+        number: the call's number among the node's subgraph calls; see `AttemptContext.number`.
+        digest: the digest of the input; see `AttemptContext.digest_of_input`.
+        codec: makes the subgraph's codec of the outer graph's: it adds the subgraph's types.
+        stores: the subgraph's supersteps are stored if the outer graph's are.
+        keeps: the subgraph keeps its state from call to call.
     """
 
     outer: AttemptContext
@@ -54,35 +54,43 @@ class NestedCall(msgspec.Struct, frozen=True):
 
     @property
     def ns(self) -> str:
-        """The namespace of the graph."""
+        """The subgraph's namespace."""
         return namespace_of(self.outer.graph.ns, self.outer.task, keeps=self.keeps, number=self.number)
 
     @property
     def caller(self) -> str:
-        """The task that runs the graph, if its state is kept from call to call; else empty."""
+        """The task that runs the subgraph if it keeps its state from call to call; else empty."""
         return self.outer.task.id if self.keeps else ""
 
 
-async def run_nested(program: Program, given: Any, settings: Settings, nested: NestedCall, audience: Audience) -> Ended:
-    """Run a graph as part of a node.
+async def run_nested(program: Program, value: Any, settings: Settings, nested: NestedCall, audience: Audience) -> Ended:
+    """Run a subgraph.
+
+    Args:
+        program: the subgraph.
+        value: the input that the node passed.
+        settings: the settings of the call.
+        nested: the call.
+        audience: the readers of the call.
 
     Raises:
-        GraphInterrupt: it has paused. So does the node.
-        CallsChangedError: an earlier attempt of the node has run another graph in this place, or with another input.
-        ParentCommand: it has ended with commands for a graph around it.
+        GraphInterrupt: the subgraph has paused, and so does the node.
+        CallsChangedError: an earlier attempt at the node ran another graph in this position, or with another input.
+        ParentCommand: the subgraph has ended with commands for an outer graph.
     """
     nested.outer.check_refusal()
-    call = read_given(program, given)
+    call_input = read_call_input(program, value)
     outer, ns = nested.outer, nested.ns
     run_context, lease = outer.graph.run, outer.graph.run.lease
     place = outer.next_position(nested.number)
     outer.sign()
     with _only_one(lease, ns, outer) if nested.keeps and isinstance(lease, ThreadLease) else nullcontext():
         persistence = await _persistence(program, nested, ns)
+        # The loaded state of an earlier attempt contains the input already.
         if persistence.continues:
-            call = NOTHING_GIVEN
+            call_input = NO_INPUT
         if persistence.is_new:
-            call.require_input(program, lease.thread_id)
+            call_input.require_input(program, lease.thread_id)
         publisher = publisher_inside(
             program,
             audience.shown,
@@ -96,7 +104,7 @@ async def run_nested(program: Program, given: Any, settings: Settings, nested: N
             now=run_context.environment.now,
         )
         observation = _observation(program, settings, nested, ns) if settings.observers else NOT_OBSERVED
-        this = run_of(
+        graph_run = run_of(
             program,
             settings,
             audience,
@@ -109,8 +117,9 @@ async def run_nested(program: Program, given: Any, settings: Settings, nested: N
             caller=nested.caller,
         )
         try:
-            ended = await observation.over(lambda: this.go(call))
+            ended = await observation.over(lambda: graph_run.run(call_input))
         finally:
+            # Also after a failure or a cancellation: otherwise amounts that no record has would be lost.
             persistence.hand_over_spent()
     if not ended.done:
         outer.open[place] = ended.interrupts
@@ -119,72 +128,74 @@ async def run_nested(program: Program, given: Any, settings: Settings, nested: N
 
 
 async def _persistence(program: Program, nested: NestedCall, ns: str) -> Persistence:
-    """Load the graph's namespace, if it has one."""
-    outer, outside, run_context = nested.outer, nested.outer.graph.persistence, nested.outer.graph.run
-    if not (nested.stores and isinstance(outside, NamespaceWriter)):
-        return Unstored(program, run_context.scope, [(outside, outer.task.id)])
+    """Load the subgraph's namespace, or return `Unstored` if the subgraph is not stored."""
+    outer, outer_namespace, run_context = nested.outer, nested.outer.graph.persistence, nested.outer.graph.run
+    if not (nested.stores and isinstance(outer_namespace, NamespaceWriter)):
+        return Unstored(program, run_context.scope, [(outer_namespace, outer.task.id)])
     try:
-        thread = await NamespaceWriter.nested(
-            outside,
-            nested.codec(outside.codec),
+        namespace = await NamespaceWriter.nested(
+            outer_namespace,
+            nested.codec(outer_namespace.codec),
             program,
             ns=ns,
             task=outer.task.id,
             caller=outer.task.id if nested.keeps else None,
-            given=(program.name, nested.digest.hex()) if nested.digest else None,
+            identity=(program.name, nested.digest.hex()) if nested.digest else None,
             at=run_context.travels.pop(ns, None),
         )
     except StorageError as error:
-        outside.lease.fail(error)  # it is the run's, and not the node's
+        # Noted as the run's failure: as the node's it would be retried, or reach the node's error handler.
+        outer_namespace.lease.fail(error)
         raise
-    if thread.ran_instead is not None:
+    if namespace.ran_instead is not None:
         where, which = outer.task, nested.number % ROUTER_BASE + 1
         raise outer.refuse(
-            CallsChangedError(where.node.name, where.step, which, thread.ran_instead, program.name, "graph")
+            CallsChangedError(where.node.name, where.step, which, namespace.ran_instead, program.name, "graph")
         )
-    if thread.continues:
-        run_context.spending.know(thread.counter.go_on())
-    return thread
+    if namespace.continues:
+        run_context.spending.add_earlier(namespace.counter.publish_earlier())
+    return namespace
 
 
 def _observation(program: Program, settings: Settings, nested: NestedCall, ns: str) -> Observation:
     outer = nested.outer
-    outside, run_context = outer.graph.observation, outer.graph.run
+    outer_observation, run_context = outer.graph.observation, outer.graph.run
     started = RunStarted(
         run_id=run_context.run_id,
         thread_id=run_context.lease.thread_id,
         namespace=ns,
         graph=program.name,
         within=outer.observed.started,
-        around=next(iter(outside.runs), None),
+        around=next(iter(outer_observation.runs), None),
     )
-    return Observed(outside.with_observers(settings.observers, run_context.environment), started)
+    return Observed(outer_observation.with_observers(settings.observers, run_context.environment), started)
 
 
 @contextlib.contextmanager
 def _only_one(lease: ThreadLease, ns: str, outer: AttemptContext) -> Generator[None]:
-    """Let one task of a superstep at a time run a graph that keeps its state.
+    """Refuse a second task of a superstep, and a concurrent call, that run a subgraph which keeps its state.
 
-    The state that two of them leave would depend on the schedule: so the second is refused, on every schedule alike.
-    Calls by one task continue from each other in turn; concurrent ones are refused.
+    Several calls by one task, one after the other, continue from each other's state.
 
     Raises:
-        InvalidUpdateError: another task of the superstep has run it, or it runs.
+        InvalidUpdateError: another task of the superstep has run the subgraph, or it is running.
     """
-    *_, outer = outer.chain_in_graph()  # a task that a node calls is the node's
+    # The state that two tasks leave would depend on the schedule. Refusing only tasks that overlap would depend on it,
+    # too: so the second task is refused, even if the first has finished.
+    *_, outer = outer.chain_in_graph()  # called tasks count as the node that calls them
     at = outer.graph.persistence.tip
-    who, running = lease.kept.get(ns, (("", ""), False))
+    who, running = lease.kept_graphs.get(ns, (("", ""), False))
     another = who[0] == at and who[1] != outer.task.id
     if running or another:
         raise InvalidUpdateError(
             f"the graph in namespace {ns!r} keeps its state (checkpointer=True), and "
-            f"{'two tasks of one superstep run it' if another else 'it is run twice at once'}: whose state it would go "
-            "on from is the event loop's choice. Run it in supersteps of their own, or one call after the other in one "
+            f"{'two tasks of one superstep run it' if another else 'it is run twice at once'}: the state that "
+            "remains would depend on the schedule. Run it in supersteps of their own, or with calls in turn in one "
             "node; or compile it without checkpointer=True",
             node=outer.task.node.name,
         )
-    lease.kept[ns] = (at, outer.task.id), True
+    lease.kept_graphs[ns] = (at, outer.task.id), True
     try:
         yield
     finally:
-        lease.kept[ns] = (at, outer.task.id), False
+        lease.kept_graphs[ns] = (at, outer.task.id), False

@@ -1,4 +1,4 @@
-"""Running the graph that a call names: acquire its thread's lease and load it, and let the algorithm run on it."""
+"""Run the graph that is called: acquire its thread's lease, load the thread, and start the graph's run."""
 
 from __future__ import annotations
 
@@ -28,43 +28,49 @@ from ..streaming.event_recorder import EventRecorder
 from ..streaming.publisher import publisher_of
 from ..tasks.context import CURRENT, RunContext
 from .assembly import run_of
-from .call_input import read_given
+from .call_input import read_call_input
 from .graph_run import Ended
 from .settings import Audience, Settings
 
 
 def run(
     program: Program,
-    given: Any,
+    value: Any,
     settings: Settings,
     environment: Environment,
     saver: BaseCheckpointSaver | None,
     codec: Codec | None,
     audience: Audience,
 ) -> Coroutine[Any, Any, Ended]:
-    """Run a graph to its end, or to where it pauses.
+    """Run a graph to its end, or until it pauses.
 
     Args:
-        given: the input; None goes on from what is stored; a `Command` answers or edits first.
+        program: the graph.
+        value: the input; None to continue from the stored state; a `Command` to answer or edit first.
+        settings: the settings of the call.
+        environment: the clock, ids and randomness.
+        saver: stores the thread; None stores nothing.
+        codec: encodes the graph's values; None stores nothing.
+        audience: the readers of the call.
 
     Raises:
-        GraphDrained: it was asked to stop, and has.
+        GraphDrained: the run was asked to stop, and has stopped.
     """
     run_id = settings.run_id or environment.new_id()
     spending = Spending(environment, settings.limits)
     observation = _observation(program, settings, environment, run_id, spending) if settings.observers else NOT_OBSERVED
-    call = _Call(program, given, settings, environment, run_id, spending, audience, observation)
+    root_call = _RootCall(program, value, settings, environment, run_id, spending, audience, observation)
     if saver is None or codec is None or settings.thread_id is None:
-        return observation.over(partial(_run_unstored, call, NO_CLASSES if codec is None else codec.kept_scalars))
+        return observation.over(partial(_run_unstored, root_call, NO_CLASSES if codec is None else codec.kept_scalars))
     saver = observation.measured(saver, waits=settings.waits)
-    return observation.over(partial(_run_stored, call, saver, codec, settings.thread_id))
+    return observation.over(partial(_run_stored, root_call, saver, codec, settings.thread_id))
 
 
-class _Call(msgspec.Struct, frozen=True, gc=False):
-    """A call of a graph, and what its run spends, shows and lets observers see."""
+class _RootCall(msgspec.Struct, frozen=True, gc=False):
+    """The call of a root graph, and the objects that count, show and observe its run."""
 
     program: Program
-    given: Any
+    value: Any
     settings: Settings
     environment: Environment
     run_id: str
@@ -83,67 +89,70 @@ def _observation(
 
 
 def _calling_attempt() -> AttemptStarted | None:
-    """Return the attempt of the node that calls the graph with a thread of its own, if a node does."""
+    """Return the attempt at the node that calls the graph; None if the caller is no node."""
     outer = CURRENT.get()
     return None if outer is None else outer.observed.started
 
 
-async def _run_unstored(call: _Call, kept_scalars: frozenset[type]) -> Ended:
-    program, settings, audience = call.program, call.settings, call.audience
-    given = read_given(program, call.given, kept_scalars)
-    given.require_input(program, settings.thread_id)
-    run_context = RunContext(call.environment, call.run_id, settings.thread_id or call.run_id, NO_LEASE, call.spending)
+async def _run_unstored(root_call: _RootCall, kept_scalars: frozenset[type]) -> Ended:
+    program, settings, audience = root_call.program, root_call.settings, root_call.audience
+    call_input = read_call_input(program, root_call.value, kept_scalars)
+    call_input.require_input(program, settings.thread_id)
+    run_context = RunContext(
+        root_call.environment, root_call.run_id, settings.thread_id or root_call.run_id, NO_LEASE, root_call.spending
+    )
     for subscription in audience.subscriptions:
-        subscription.name_run(call.run_id)
+        subscription.name_run(root_call.run_id)
     publisher = publisher_of(
-        program, audience.shown, audience.subscriptions, thread_id=settings.thread_id, now=call.environment.now
+        program, audience.shown, audience.subscriptions, thread_id=settings.thread_id, now=root_call.environment.now
     )
     persistence = Unstored(program, run_context.scope)
-    this = run_of(program, settings, audience, run_context, persistence, call.observation, publisher)
-    return _stopped(run_context, await this.go(given))
+    graph_run = run_of(program, settings, audience, run_context, persistence, root_call.observation, publisher)
+    return _stopped(run_context, await graph_run.run(call_input))
 
 
-async def _run_stored(call: _Call, saver: BaseCheckpointSaver, codec: Codec, thread_id: str) -> Ended:
-    program, settings, audience = call.program, call.settings, call.audience
-    given = read_given(program, call.given, codec.kept_scalars)
-    if not given.is_input and await saver.read(thread_id, "", settings.at) is None:
+async def _run_stored(root_call: _RootCall, saver: BaseCheckpointSaver, codec: Codec, thread_id: str) -> Ended:
+    program, settings, audience = root_call.program, root_call.settings, root_call.audience
+    call_input = read_call_input(program, root_call.value, codec.kept_scalars)
+    # Before the lease is acquired: a call that cannot succeed must not wait for another run's lease.
+    if not call_input.is_input and await saver.read(thread_id, "", settings.at) is None:
         if settings.at is not None:
             raise CheckpointNotFoundError(thread_id, settings.at)
-        given.require_input(program, thread_id)
+        call_input.require_input(program, thread_id)
     for ns, at in settings.travels.items():
         if await saver.read(thread_id, ns, at) is None:
             raise CheckpointNotFoundError(thread_id, at)
     async with await ThreadLease.acquire(
-        saver, call.environment, thread_id, settings.on_conflict, settings.durability
+        saver, root_call.environment, thread_id, settings.on_conflict, settings.durability
     ) as lease:
         lease.metadata = settings.thread_metadata
-        metadata = {**settings.metadata, "run_id": call.run_id}
+        metadata = {**settings.metadata, "run_id": root_call.run_id}
         travels = bool(settings.travels) and not await _is_where_it_stands(saver, thread_id, settings)
-        thread = await NamespaceWriter.open(lease, codec, program, at=settings.at, fork=travels, metadata=metadata)
-        run_context = RunContext(call.environment, call.run_id, thread_id, lease, call.spending)
+        namespace = await NamespaceWriter.open(lease, codec, program, at=settings.at, fork=travels, metadata=metadata)
+        run_context = RunContext(root_call.environment, root_call.run_id, thread_id, lease, root_call.spending)
         if run_context.spending.is_limited:
-            run_context.spending.know(thread.counter.recorded())
+            run_context.spending.add_earlier(namespace.counter.recorded())
         run_context.travels = dict(settings.travels)
         keeps_events = False
         for subscription in audience.subscriptions:
             if subscription.keeps:
                 keeps_events = True
-                subscription.record_with(EventRecorder(thread, audience.codec()))
-            subscription.name_run(call.run_id)
+                subscription.record_with(EventRecorder(namespace, audience.codec()))
+            subscription.name_run(root_call.run_id)
         for begin in audience.begun:
-            if not await begin(thread):
-                asks = thread.questions()
-                return Ended(thread.start, not asks, tuple(asks))
+            if not await begin(namespace):
+                asks = namespace.questions()
+                return Ended(namespace.start, not asks, tuple(asks))
         publisher = publisher_of(
-            program, audience.shown, audience.subscriptions, thread_id=thread_id, now=call.environment.now
+            program, audience.shown, audience.subscriptions, thread_id=thread_id, now=root_call.environment.now
         )
-        this = run_of(program, settings, audience, run_context, thread, call.observation, publisher)
-        work = partial(this.go, given)
+        graph_run = run_of(program, settings, audience, run_context, namespace, root_call.observation, publisher)
+        work = partial(graph_run.run, call_input)
         if settings.retention is not None:
-            from ..persistence.retention import Retaining  # few programs prune as they go
+            from ..persistence.retention import RunPruner  # imported lazily: few graphs have a retention
 
-            retaining = Retaining(lease, settings.retention, keeps_events=keeps_events)
-            work = partial(retaining.after, work)
+            pruner = RunPruner(lease, settings.retention, keeps_events=keeps_events)
+            work = partial(pruner.prune_after, work)
         return _stopped(run_context, await lease.keep_alive_during(work))
 
 
@@ -155,7 +164,7 @@ def _stopped(run_context: RunContext, ended: Ended) -> Ended:
 
 
 async def _is_where_it_stands(saver: BaseCheckpointSaver, thread_id: str, settings: Settings) -> bool:
-    """Whether a journey ends where the thread, or a branch of it, stands: that is resumed, and not run again."""
+    """Return True if the checkpoints of a call with `checkpoint_map` are all tips: it resumes, and makes no branch."""
     for ns, at in (("", settings.at), *settings.travels.items()):
         if at is not None and await has_child(saver, thread_id, ns, at):
             return False

@@ -1,11 +1,10 @@
-"""One superstep's execution: all its tasks at once, joined at the barrier.
+"""Execute one superstep: run all its tasks concurrently, and wait for all of them.
 
-Several tasks run in a task group. Each has a task of the event loop to itself from when the first of them waits for
-something; until then they need none (`_Group`). A single one is awaited in place, which is a task group of one, written
-out: a group of its own would cost a superstep more than all the rest of it.
-    1. it has a context of its own, so what it sets in context variables stays there (`attempt.in_own_context`);
-    2. the event loop gets its turn, and a cancellation is noticed, at every barrier;
-    3. outcome, error and cancellation are what one task in a group would give.
+Several tasks run in a task group. They share one task of the event loop until the first of them waits; then each gets
+its own (`_Group`). A single task is awaited in place, which behaves as a task group of one:
+    1. the task has its own context, so that context variables it sets stay there (`attempt.in_own_context`);
+    2. the event loop gets a turn, and a cancellation is noticed, at every barrier;
+    3. outcome, error and cancellation are the same as in a group.
 """
 
 from __future__ import annotations
@@ -38,9 +37,9 @@ class Runner:
     """Executes the supersteps of one graph's run.
 
     Args:
-        graph: what the nodes reach.
-        max_concurrency: how many tasks run at once; None for all.
-        turns: the event loop's.
+        graph: the objects that the nodes share.
+        max_concurrency: the greatest number of tasks that run at once; None for no limit.
+        turns: the event loop's turns.
     """
 
     def __init__(self, graph: GraphContext, max_concurrency: int | None, turns: LoopTurns) -> None:
@@ -50,9 +49,10 @@ class Runner:
         self._natively_cancelled = native_cancellations(graph.run.loop)
 
     async def execute(self, board: Board, tasks: Sequence[Task]) -> Sequence[Outcome]:
-        """Run the tasks on the board as it is. See `superstep.Port.execute`."""
+        """Run the tasks on the board. See `superstep.Port.execute`."""
         graph, events = self._graph, self._graph.events
-        if tasks[0].node.hidden and not tasks[0].node.routers:  # nothing is awaited, and a barrier follows
+        # The hidden start runs no user code and awaits nothing, so that it needs neither a turn nor an attempt.
+        if tasks[0].node.hidden and not tasks[0].node.routers:
             began = start(board, tasks[0])
             if events.are_shown and isinstance(began, Finished):
                 await events.send(events.publisher.began(tasks[0], began))
@@ -65,15 +65,16 @@ class Runner:
             await self._turns.turn()
         timeout = graph.program.step_timeout
         if timeout is not None:
-            return await self._within(timeout, board, tasks)
+            return await self._execute_within(timeout, board, tasks)
         if len(tasks) > 1:
             return await _Group(graph, board, tasks, self._max_concurrency).execute()
+        # In place: a task group would cost more than the rest of the superstep.
         (task,) = tasks
         outcome = await _run_planned(graph, board, task, self._natively_cancelled, contained=False)
         if isinstance(outcome, Finished):
             if self._natively_cancelled.count() > self._natively_cancelled.before:
-                # The node has swallowed its caller's cancellation. A group would end with it all the same. A scope
-                # raises it again; asyncio's own `Task.cancel()` raises once, so that it has to be raised here.
+                # The node has swallowed its caller's cancellation, which a group would raise all the same. A cancel
+                # scope raises its cancellation again. asyncio's `Task.cancel()` raises only once, hence the `raise`.
                 await anyio.lowlevel.checkpoint_if_cancelled()
                 raise anyio.get_cancelled_exc_class()
             if events.are_shown:
@@ -81,15 +82,15 @@ class Runner:
         return (outcome,)
 
     async def _show_finished(self, task: Task, outcome: Finished) -> None:
-        """Show the only task of a superstep: now, unless the superstep's own commit stores its result."""
+        """Show the result of a superstep's only task: now, or with the commit that stores it."""
         is_unstored = not self._graph.persistence.is_stored
         if is_unstored or outcome.replayed:
             await self._graph.events.finished(task, outcome, at_barrier=is_unstored)
         else:
             self._graph.events.finished_unstored(task, outcome)
 
-    async def _within(self, timeout: float, board: Board, tasks: Sequence[Task]) -> Sequence[Outcome]:
-        """All tasks in a group, however many, which is stopped when the superstep's time is up."""
+    async def _execute_within(self, timeout: float, board: Board, tasks: Sequence[Task]) -> Sequence[Outcome]:
+        """Run the tasks in a group that is stopped when the superstep's timeout (in seconds) expires."""
         group = _Group(self._graph, board, tasks, self._max_concurrency)
         watch = Timeout(self._graph.run.environment, run=timeout, expire=group.expire)
         outcomes = await watch.over(group.execute)
@@ -99,19 +100,20 @@ class Runner:
 async def _run_planned(
     graph: GraphContext, board: Board, task: Task, natively_cancelled: NativeCancellations, *, contained: bool
 ) -> Settled:
-    """Run a task of a superstep, unless its result is recorded, or it waits for an answer that is not among those
-    given.
+    """Return a task's recorded outcome, or run the task.
+
+    A task that waits for an answer which this call does not give is not run either.
 
     Args:
         natively_cancelled, contained: as in `run_attempt`.
     """
     records = graph.persistence.task_records
-    recorded = records.recorded(task, graph.run) if records.entries else NEW
+    recorded = records.recorded(task, graph.run) if records.results else NEW
     if not isinstance(recorded, Unfinished):
         return recorded
     if recorded.has_run:
         graph.events.publisher.units.attribute(task, routers_of(task.id))
-    if task.node.plain:  # it has no policies, and gets the same from its only attempt
+    if task.node.plain:  # no policies: `TaskRunner` would make the same single attempt
         outcome = await run_attempt(
             graph,
             board,
@@ -126,7 +128,7 @@ async def _run_planned(
     if isinstance(outcome, Failed) and isinstance(graph.options.on_failure, Collect):
         runner = TaskRunner(graph, board, natively_cancelled, contained=contained)
         outcome = await runner.collect(task, outcome, graph.options.on_failure.channel)
-    for failure in graph.unrecorded:  # whatever the node made of it: the superstep ends with that error alone
+    for failure in graph.unrecorded:  # a called task's result could not be stored: raised even if the node caught it
         raise failure
     if isinstance(outcome, Paused):
         try:
@@ -137,11 +139,13 @@ async def _run_planned(
 
 
 class _Group:
-    """The tasks of one superstep, when there are several.
+    """The concurrent tasks of one superstep.
 
-    They begin in plan order, in one task of the group, which they share as long as none waits for anything: of ten
-    thousand that compute, none needs a place in the event loop. As soon as one waits, each of the rest gets a task.
+    They start in plan order in one task of the group, which they share as long as none of them waits. As soon as one
+    waits, each of the rest gets its own.
     """
+
+    # Ten thousand nodes that only compute need no tasks of the event loop, each of which costs memory and a turn.
 
     def __init__(self, graph: GraphContext, board: Board, tasks: Sequence[Task], max_concurrency: int | None) -> None:
         self._graph = graph
@@ -149,97 +153,101 @@ class _Group:
         self._tasks = tasks
         self._width = min(max_concurrency or len(tasks), len(tasks))
         self._outcomes: list[Outcome] = [_OPEN] * len(tasks)
-        self._places = iter(range(len(tasks)))
+        self._positions = iter(range(len(tasks)))
         self._open = len(tasks)
-        self._broken: list[BaseException] = []  # what storing a result has failed with
+        self._storage_errors: list[BaseException] = []  # the errors of storing results
         self._fails_fast = graph.options.on_failure == "fail_fast"
         self._group = anyio.create_task_group()
-        self._is_late = False  # the superstep's time is up
-        self._late: list[Exception] = []  # what failed after that
+        self._is_expired = False  # the superstep's timeout has expired
+        self._late_errors: list[Exception] = []  # errors of tasks that ended after the timeout
 
     async def execute(self) -> Sequence[Outcome]:
         try:
             async with self._group as group:
                 if self._width == len(self._tasks):
-                    start_soon(group, partial(self._in_turn, copy_context()))
+                    start_soon(group, partial(self._run_in_turn, copy_context()))
                 else:
                     for _ in range(self._width):
-                        start_soon(group, self._several)
+                        start_soon(group, self._run_tasks)
         except BaseExceptionGroup as several:
             raise alone(several) from None
         except anyio.get_cancelled_exc_class():
             failed = [outcome.error for outcome in self._outcomes if isinstance(outcome, Failed)]
             if all(isinstance(error, NodeCancelledError) for error in failed):
-                raise  # else a node failed while it was being cancelled, and that is raised
-        for error in self._broken:
+                raise  # otherwise a node failed while it was being cancelled, and its error is raised
+        for error in self._storage_errors:
             raise error
         return self._outcomes
 
-    async def _several(self) -> None:
-        for place in self._places:
+    async def _run_tasks(self) -> None:
+        for position in self._positions:
             if self._group.cancel_scope.cancel_called:
-                return  # a sibling has failed; a node that never awaits would not notice
-            await self._one(place)
+                return  # a sibling has failed. A node that never awaits would not notice the cancellation.
+            await self._run_task(position)
 
-    async def _in_turn(self, context: Context) -> None:
-        """Run the tasks one after the other, until one of them waits for something.
+    async def _run_in_turn(self, context: Context) -> None:
+        """Run the tasks one after the other, until one of them waits.
 
         Args:
-            context: without the node that runs when another task of the group is started.
+            context: the group's context. Tasks are started in it, because the current context at that moment is the
+                context of the node that waits.
         """
-        part = partial(self._part, context)
+        start_remaining = partial(self._start_remaining, context)
         cancelled = native_cancellations(self._graph.run.loop)
-        for place in self._places:
-            await noticed(self._one(place), part)
-            if cancelled():  # by the node, which has a task of its own as far as it knows
-                part()
+        for position in self._positions:
+            await noticed(self._run_task(position), start_remaining)
+            if cancelled():  # by the node, for which this is its own task: the others must not be cancelled with it
+                start_remaining()
 
-    def _part(self, context: Context) -> None:
-        """Give each task that has not begun a task of the group to itself."""
-        for place in self._places:
-            context.run(start_soon, self._group, partial(self._one, place, contained=True))
+    def _start_remaining(self, context: Context) -> None:
+        """Start a task of the group for each task that has not begun."""
+        for position in self._positions:
+            context.run(start_soon, self._group, partial(self._run_task, position, contained=True))
 
-    async def _one(self, place: int, *, contained: bool = False) -> None:
-        """Run one task, and keep what became of it. Nothing but a cancellation leaves here."""
-        graph, task = self._graph, self._tasks[place]
+    async def _run_task(self, position: int, *, contained: bool = False) -> None:
+        """Run one task and keep its outcome. Raises nothing but a cancellation."""
+        graph, task = self._graph, self._tasks[position]
         try:
             outcome = await _run_planned(graph, self._board, task, NEVER_CANCELLED, contained=contained)
-            if self._is_late and self._comes_late(outcome):
+            if self._is_expired and self._is_ignored(outcome):
                 return
-            self._outcomes[place] = outcome
+            self._outcomes[position] = outcome
             if isinstance(outcome, Failed):
-                if self._fails_fast or not isinstance(outcome.error, Exception):  # what ends a process ends all
+                if self._fails_fast or not isinstance(
+                    outcome.error, Exception
+                ):  # `KeyboardInterrupt` and `SystemExit` stop all siblings
                     self._stop()
                 return
             if isinstance(outcome, (Paused, NotStarted)):
-                # The others run on, and all of them are recorded: no commit of this superstep follows.
+                # `_open` does not reach zero then, so that each sibling is recorded: no commit of this superstep
+                # follows that could hold the writes of the last one.
                 return
             self._open -= 1
             if not graph.persistence.is_stored or outcome.replayed:
                 await graph.events.finished(task, outcome)
             elif self._open:
-                await self._record(place, task, outcome)
-            else:  # the last to finish needs no record: the superstep's commit holds its writes
+                await self._record(position, task, outcome)
+            else:  # the last task to finish needs no record, because the superstep's commit has its writes
                 graph.events.finished_unstored(task, outcome)
         except anyio.get_cancelled_exc_class():
             raise
         except Exception as error:
-            # Storage failed: the superstep ends with that error, and with it alone.
-            self._broken.append(error)
+            # Storage failed. The superstep raises this error alone, not in a group with the nodes' errors.
+            self._storage_errors.append(error)
             self._stop()
 
-    async def _record(self, place: int, task: Task, outcome: Finished) -> None:
-        """Store the result of a task whose siblings are attempt, and show it then."""
+    async def _record(self, position: int, task: Task, outcome: Finished) -> None:
+        """Store the result of a task while its siblings run, then show it."""
         events = self._graph.events
         closing = events.closing(task, outcome)
         try:
             await events.publisher.units.settle()
             await self._graph.persistence.record(outcome.by or task, outcome.writes, routed=True, events=closing)
         except UnstorableValueError as error:
-            self._outcomes[place] = Failed(error, None if outcome.by else outcome.writes[: outcome.own])
+            self._outcomes[position] = Failed(error, None if outcome.by else outcome.writes[: outcome.own])
             if self._fails_fast:
                 self._stop()
-        except anyio.get_cancelled_exc_class():  # a sibling has failed: this is stored with the failure
+        except anyio.get_cancelled_exc_class():  # a sibling has failed: the result is stored with the failure
             if not closing.begun:
                 events.finished_unstored(task, outcome)
             raise
@@ -253,27 +261,32 @@ class _Group:
             await self._graph.events.finished(task, outcome)
 
     def expire(self) -> None:
-        """The superstep's time is up: whatever becomes of the tasks that go on does not count any more, and whatever
-        they do reaches nothing."""
-        self._is_late = True
+        """Note that the timeout has expired, and detach all running attempts.
+
+        Outcomes after this do not count, and calls from the attempts raise an error.
+        """
+        self._is_expired = True
         for attempt in list(self._graph.open_attempts):
             attempt.stop()
 
-    def _comes_late(self, outcome: Outcome) -> bool:
-        """Whether an outcome comes after the time, and does not end the process. The timeout notes a failure."""
+    def _is_ignored(self, outcome: Outcome) -> bool:
+        """Return True if an outcome after the timeout is dropped: all but what ends the process.
+
+        An error is kept, for a note of the timeout's error.
+        """
         if not isinstance(outcome, Failed):
             return True
         if isinstance(outcome.error, Exception):
-            self._late.append(outcome.error)
+            self._late_errors.append(outcome.error)
             return True
         return False
 
     def timed_out(self, timeout: float) -> Sequence[Outcome]:
-        """The outcomes, when the superstep's time was up: what had not finished has failed with that."""
+        """Return the outcomes after the timeout expired: unfinished tasks have failed with one `StepTimeoutError`."""
         pairs = zip(self._tasks, self._outcomes, strict=True)
         unfinished = tuple([task.node.name for task, outcome in pairs if outcome is _OPEN])
         error = StepTimeoutError(self._tasks[0].step, timeout, unfinished)
-        for late in self._late:
+        for late in self._late_errors:
             error.__context__ = error.__context__ or late
             where = next((note for note in getattr(late, "__notes__", ()) if note.startswith("in node ")), "")
             error.add_note(f"and while it was stopped: {': '.join(described(late))} ({where})")
@@ -284,4 +297,4 @@ class _Group:
 
 
 _OPEN = Cancelled()
-"""The outcome of a task as long as it has no other."""
+"""The outcome of a task that has not ended."""

@@ -1,4 +1,4 @@
-"""What a run is told by its call: its settings, checked, and who is shown something of it."""
+"""Hold the checked settings of a call, and the readers of its run."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ class Settings(RunOptions, frozen=True, kw_only=True):
     """One call's settings, validated.
 
     Attributes:
-        thread_id: None runs without a thread: nothing is stored.
-        at: the checkpoint to go on from; None for the head.
-        travels: namespace -> checkpoint, for a journey to a subgraph's checkpoint: `at` is the root's then.
-        run_id: None to make one up.
-        limit: how many supersteps the run may take.
-        max_concurrency: how many tasks run at once; None for all.
+        thread_id: the thread; None to run without one and store nothing.
+        at: the checkpoint to continue from; None for the head.
+        travels: the checkpoints to continue subgraphs from, by namespace (time travel). `at` is the root's then.
+        run_id: the run's id; None for a new one.
+        limit: the greatest number of supersteps of the run.
+        max_concurrency: the greatest number of tasks that run at once; None for no limit.
         metadata: stored with each checkpoint.
-        thread_metadata: what of the user's the thread's own metadata get, where they lack it.
-        config: all of the call's settings, as nodes see them.
-        results: of the graph's nodes, kept from run to run; None for those of the run around it.
+        thread_metadata: entries that the thread's own metadata get, unless they are there.
+        config: the settings of the call as nodes see them.
+        results: the cached results of the graph's nodes; None to use the outer graph's.
     """
 
     thread_id: str | None
@@ -51,11 +51,11 @@ class Audience(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The readers of a run.
 
     Attributes:
-        shown: how the graph shows itself.
-        subscriptions: that of the call, if it has a reader.
-        codec: what events are kept with.
-        overhears: makes models that a node calls show what they say; see `GraphContext`.
-        begun: called in turn when the run has its thread, before anything runs: whether to run at all.
+        shown: how the graph appears in streams.
+        subscriptions: the call's subscription, as a tuple of one; empty if it has no reader.
+        codec: makes the codec that encodes stored events.
+        overhears: shows the output of models that a node calls; see `GraphContext`.
+        begun: called in turn when the run has its thread, before anything runs. The run stops if one returns False.
     """
 
     shown: StreamView

@@ -1,6 +1,7 @@
-"""With durability "exit": everything that a run has made is stored when the run ends, however it ends.
+"""Write namespaces with durability "exit": store everything when the run ends, also if it fails.
 
-The graphs of a run refer to each other's checkpoints, so that one object knows all of them, and stores them in order.
+The graphs of a run refer to each other's checkpoints. So one object, `InnerGraphs`, holds the writers of all subgraphs
+and stores them in an order in which no stored checkpoint refers to a missing one.
 """
 
 from __future__ import annotations
@@ -15,127 +16,140 @@ from checkpoint_savers.records import CheckpointId, CheckpointRow, Commit, Event
 
 from .commit_writers import CommitWriter
 from .lease import ThreadLease
-from .start import Start
+from .start_point import StartPoint
 
 
 class InnerGraph(Protocol):
-    """One call of a graph that a node runs."""
+    """One call of a subgraph."""
 
     @property
     def parents(self) -> Mapping[str, str]:
-        """Namespace -> checkpoint, of the graphs around it."""
+        """The checkpoint of each outer graph on which the call was made, by namespace."""
         ...
 
     @property
     def caller(self) -> TaskId:
-        """The task that runs it, if its state is kept from call to call; else empty."""
+        """The calling task if the graph keeps its state from call to call; else empty."""
         ...
 
     @property
-    def around(self) -> Sequence[object]:
-        """The call of the graph around it."""
+    def outer(self) -> Sequence[object]:
+        """The call of the outer graph, as a sequence of one."""
         ...
 
     @property
     def is_needed(self) -> bool:
-        """Whether a resume would come here."""
+        """Whether a resume of the thread would continue this call."""
         ...
 
-    def so_far(self) -> Start:
-        """Where it has got to."""
+    def start_point(self) -> StartPoint:
+        """Return the point from which a later call in the same place continues."""
         ...
 
 
 class InnerGraphs:
-    """The graphs that nodes of a run have run, of which nothing is stored yet, by namespace: of each the last call."""
+    """The unstored subgraph calls of one run: the last call of each namespace."""
 
     def __init__(self) -> None:
         self._calls: dict[str, tuple[InnerGraph, AtExitWriter]] = {}
 
-    def add(self, ns: str, call: InnerGraph, out: AtExitWriter) -> None:
-        """Note a call, in the place of an earlier one in this namespace."""
-        self._calls[ns] = call, out
+    def add(self, ns: str, call: InnerGraph, writer: AtExitWriter) -> None:
+        """Add a call. It replaces an earlier call in the same namespace."""
+        self._calls[ns] = call, writer
 
-    def earlier(self, ns: str) -> Sequence[Start]:
-        """Where an earlier call in a namespace has got to; empty if none has made a checkpoint."""
-        return [call.so_far() for call, out in self._calls.values() if out.ns == ns and out.chain.tip]
+    def earlier(self, ns: str) -> Sequence[StartPoint]:
+        """Return the point at which an earlier call in a namespace stopped; empty if none has made a checkpoint."""
+        return [call.start_point() for call, writer in self._calls.values() if writer.ns == ns and writer.chain.tip]
 
     def drop_closed(self, outer: object) -> None:
-        """A superstep of a graph is over: so are the graphs that its nodes ran, but for those that keep their state."""
-        over = [outer]
-        for call, out in self._ordered():
-            if not call.caller and any(each in over for each in call.around):
-                over.append(call)
-                del self._calls[out.ns]
+        """Drop the subgraph calls of a superstep that has closed, except those of graphs that keep their state.
+
+        Args:
+            outer: the graph whose superstep has closed.
+        """
+        # A resume never returns to a closed superstep, so these states need not be stored at all. Calls are ordered
+        # from the outermost in, so that a call's own subgraphs are dropped with it.
+        ended = [outer]
+        for call, writer in self._ordered():
+            if not call.caller and any(each in ended for each in call.outer):
+                ended.append(call)
+                del self._calls[writer.ns]
 
     async def store(self, root: AtExitWriter, *, releases: bool) -> None:
-        """Store all that the run has made and is of use, in the order in which one refers to another."""
+        """Store the checkpoints that a resume or a later call can reach, before those that refer to them.
+
+        Args:
+            root: the root graph's writer.
+            releases: nothing is left to run, and the last transaction releases the lease.
+        """
+        # 1. Kept states before the root's checkpoint, whose tips refer to them. 2. The root's checkpoint. 3. States of
+        # interrupted subgraphs after it, as their metadata refer to it. When nothing is left to run, 3 is empty.
         calls = self._ordered()
-        for call, out in calls:
+        for call, writer in calls:
             if call.caller and releases:
-                await out.store()
+                await writer.store()
             elif call.caller:
-                await out.store_closed(root.tip)
-        left = [out for call, out in calls if call.is_needed and not releases]
-        for out in reversed(left):
-            out.call_up()
+                await writer.store_closed(root.tip)
+        left = [writer for call, writer in calls if call.is_needed and not releases]
+        for writer in reversed(left):
+            writer.mark_outer_due()
         await root.store(releases=releases)
-        for out in left:
-            await out.store()
+        for writer in left:
+            await writer.store()
 
     def _ordered(self) -> list[tuple[InnerGraph, AtExitWriter]]:
-        """From the outside to the inside."""
+        """Return the calls, the outermost first."""
         return sorted(self._calls.values(), key=lambda each: len(each[0].parents))
 
 
 class AtExitWriter(CommitWriter):
-    """What one namespace has to store at the end of the run.
+    """Write one namespace with durability "exit": one merged checkpoint when the run ends.
 
-    Checkpoints are merged as they come, so that memory does not grow with their number. A fork's is kept: its records
-    are found by it.
+    Each new checkpoint is merged with the earlier ones, so that memory does not grow with their number. Only a fork's
+    checkpoint stays separate: its task records refer to it.
 
     Attributes:
-        due: not only checkpoints that wait for another.
-        graphs: of the run, inside nodes.
+        due: the queue holds more than deferred rows, so the namespace has to be stored at the end.
+        graphs: the run's subgraph calls; one object for all writers of a run.
     """
 
     def __init__(
         self,
         lease: ThreadLease,
         ns: str,
-        around: tuple[AtExitWriter, ...] = (),
+        outer: tuple[AtExitWriter, ...] = (),
         *,
         keeps: bool = False,
     ) -> None:
-        super().__init__(lease, ns, around)
+        super().__init__(lease, ns, outer)
         self.due = False
         self.graphs = InnerGraphs()
-        self._keeps = keeps  # the lease learns of each superstep before that is stored
-        self._around = around
-        for outer in around:
-            self.graphs = outer.graphs
+        self._keeps = keeps  # `commit` notes the tip in the lease, long before it is stored
+        self._outer = outer
+        for each in outer:
+            self.graphs = each.graphs
 
-    def add(self, entry: Delta, step: int, metadata: dict[str, Any]) -> CheckpointRow:
+    def add(self, delta: Delta, step: int, metadata: dict[str, Any]) -> CheckpointRow:
         if metadata["source"] == "fork":
-            return super().add(entry, step, metadata)
-        made = self.lease.ids.next(entry.ts)
-        self.chain.put_off(entry, checkpoint_id=made, step=step, metadata=metadata)
-        self._drop_void()
-        # As it would be stored if the run ended here, but for what it holds: that is made when it is. Those that were
-        # put off before it are merged with it and never exist, so that none of them is its parent.
+            return super().add(delta, step, metadata)
+        made = self.lease.ids.next(delta.ts)
+        self.chain.put_off(delta, checkpoint_id=made, step=step, metadata=metadata)
+        self._drop_unreachable()
+        # The row as it would be stored if the run ended now, without a frame: encoding one per superstep would cost
+        # what "exit" saves. Its parent is not the previous checkpoint, which is merged into this one and never stored.
         parent = self.chain.parent_of_put_off
         return CheckpointRow(
             ns=self.ns, checkpoint_id=made, parent_id=parent, base_id=made, step=step, metadata=metadata, frame=b""
         )
 
-    def _drop_void(self) -> None:
-        """Drop what is recorded on checkpoints that are never stored."""
-        stands = {*self.chain.stands, *[row.parent_id for row in self._rows]}
-        self._staged = {key: record for key, record in self._staged.items() if key[1] in stands}
-        self._clears = [key for key in self._clears if key[1] in stands]
+    def _drop_unreachable(self) -> None:
+        """Drop queued task records that refer to merged checkpoints, which are never stored."""
+        reachable = {*self.chain.stands, *[row.parent_id for row in self._rows]}
+        self._staged = {key: record for key, record in self._staged.items() if key[1] in reachable}
+        self._clears = [key for key in self._clears if key[1] in reachable]
 
     @property
-    def waits(self) -> bool:
+    def has_queued(self) -> bool:
         return self.due or bool(self._staged or self.events)
 
     async def commit(self, *, ends: bool) -> None:
@@ -145,76 +159,84 @@ class AtExitWriter(CommitWriter):
         if ends:
             await self._end(releases=True)
 
-    async def record(self, record: TaskRecord, noted: Callable[[], None], events: Sequence[EventRow] = ()) -> None:
-        assert not events  # rows of events are made at the end
+    async def record(self, record: TaskRecord, on_stored: Callable[[], None], events: Sequence[EventRow] = ()) -> None:
+        assert not events  # with "exit", the event recorder makes the rows when the run ends
         self.stage(record)
-        noted()
+        on_stored()
 
-    async def put(self, records: Sequence[TaskRecord]) -> None:
-        await self.answer(records)
+    async def record_outcomes(self, records: Sequence[TaskRecord]) -> None:
+        await self.record_answers(records)
         await self._end(releases=False)
 
-    async def answer(self, records: Sequence[TaskRecord]) -> None:
+    async def record_answers(self, records: Sequence[TaskRecord]) -> None:
         for record in records:
             self.stage(record)
 
-    async def flush(self) -> None:
-        """Nothing is stored before the run ends, and then in order."""
+    async def flush_checkpoints(self) -> None:
+        """Do nothing: `InnerGraphs.store` stores all namespaces in order when the run ends."""
 
-    async def spill(self) -> None:
-        """Events that are too many to be held are stored by themselves, where they are void until the run ends."""
-        await self.lease.start(self._spill).wait_out()
+    async def flush_events(self) -> None:
+        """Store queued events by themselves. Readers ignore them until a later row closes their unit."""
+        await self.lease.start(self._flush_events).wait_out()
 
-    async def _spill(self) -> None:
+    async def _flush_events(self) -> None:
         commit = Commit(rows=(), expected_head=None, expires_at=self.lease.expiry(), events=tuple(self.events))
-        await self.lease.commit(commit, self._note_events)
+        await self.lease.commit(commit, self._mark_events_stored)
 
-    async def rest(self) -> None:
+    async def flush(self) -> None:
         await self._end(releases=False)
 
-    async def finish(self) -> None:
+    async def close(self) -> None:
         await self._end(releases=False)
 
     async def _end(self, *, releases: bool) -> None:
-        """Store what the whole run has to store, if this is the outermost graph's."""
-        if self._around or self.forgotten or self.lease.released:
+        """Store everything of the run, if this is the root graph's writer.
+
+        Args:
+            releases: the last transaction releases the lease.
+        """
+        # A subgraph's end stores nothing: whether its state is needed at all is known when the root graph ends.
+        if self._outer or self.discarded or self.lease.released:
             return
         self.lease.require_storage()
         await self.lease.start(partial(self.graphs.store, self, releases=releases)).wait_out()
 
-    def call_up(self) -> None:
-        """If something is to be stored here, the graph around is to be stored first, be it no more than the fork that
-        this was made on."""
-        if self.waits:
-            for outer in self._around:
+    def mark_outer_due(self) -> None:
+        """Make the outer graph's writer store its queue, too, if something is queued here.
+
+        The checkpoints queued here refer to the outer graph's, which may be no more than the copy that began a fork.
+        """
+        if self.has_queued:
+            for outer in self._outer:
                 outer.due = True
 
     async def store_closed(self, root: CheckpointId) -> None:
-        """Store what was made on earlier checkpoints of the root graph, before the root's own: its state may refer to
-        this one's.
+        """Store the checkpoints made on earlier checkpoints of the root graph, before the root's own.
+
+        The root's checkpoint carries the tips of kept states, which may refer to these.
 
         Args:
-            root: its current checkpoint.
+            root: the root graph's current checkpoint.
         """
-        put = self.chain.put
-        if put and put[0].root != root:
-            stays_open = put[-1].root == root
+        deferred = self.chain.put
+        if deferred and deferred[0].root != root:
+            stays_open = deferred[-1].root == root
             self._rows += self.chain.take_put_off(all_closed=not stays_open)
             if stays_open:
                 closed = tuple(self._rows[:-1])
                 commit = Commit(rows=closed, expected_head=self.head, expires_at=self.lease.expiry())
-                await self._send(commit, self._note)
+                await self._send(commit, self._mark_stored)
             else:
                 await self.store()
 
     async def store(self, *, releases: bool = False) -> None:
-        """Store all that waits, in one transaction."""
-        if self.waits:
+        """Store everything queued, in one transaction."""
+        if self.has_queued:
             self._rows += self.chain.take_put_off()
-            await self._send(self._gathered(releases=releases), self._note_all)
+            await self._send(self._build_commit(releases=releases), self._mark_all_stored)
 
-    def _note_all(self, commit: Commit) -> None:
-        self._note(commit)
+    def _mark_all_stored(self, commit: Commit) -> None:
+        self._mark_stored(commit)
         self.due = False
 
     async def _send(self, commit: Commit, stored: Callable[[Commit], None]) -> None:

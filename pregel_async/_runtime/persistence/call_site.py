@@ -1,4 +1,4 @@
-"""Where a graph of a run is called from: from outside, or by a task of a graph around it."""
+"""Describe where a graph is called from: from outside the run, or by a task of an outer graph."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from .namespaces import NO_TASK, parents_of
 
 
 class CallIdentity(msgspec.Struct, frozen=True, gc=False):
-    """What a node calls a graph with, as far as a later attempt at the call is compared with it.
+    """The graph and input of a call, for comparison with a later attempt at the same call.
 
     Attributes:
         graph: the graph's name.
-        digest: of the input, in hexadecimal digits; empty if it is not compared.
+        digest: the input's digest, in hexadecimal digits; empty if the input is not compared.
     """
 
     graph: str = ""
     digest: str = ""
 
     def is_other(self, now: CallIdentity) -> bool:
-        """Return True if a later attempt calls another graph, or with another input. False if one is not known."""
+        """Return True if a later attempt calls another graph, or passes another input. False if one is unknown."""
         if not self.digest or not now.digest:
             return False
         return self.graph != now.graph or is_changed(bytes.fromhex(self.digest), bytes.fromhex(now.digest))
 
     def or_else(self, other: CallIdentity) -> CallIdentity:
-        """This one; the other if this one is not known."""
+        """Return this identity if it is known, else the other."""
         return self if self.digest else other
 
 
 class CallSite(msgspec.Struct, frozen=True, gc=False):
-    """Where a graph is called from, as its checkpoints say it.
+    """Where a graph is called from, as stored in the metadata of its checkpoints.
 
     Attributes:
-        parents: namespace -> checkpoint, of the graphs around it, on which the call was made; none for the root graph.
-        task: that runs it; `NO_TASK` for the outermost graph of a run.
-        caller: the task that runs it, if its state is kept from call to call; else `NO_TASK`.
-        identity: what it is called with.
+        parents: the checkpoint of each outer graph on which the call was made, by namespace; empty for the root graph.
+        task: the task that runs the graph; `NO_TASK` for the root graph.
+        caller: the same task if the graph keeps its state from call to call; else `NO_TASK`.
+        identity: the graph and its input.
     """
 
     parents: dict[str, str] = {}
@@ -51,7 +51,7 @@ class CallSite(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """What the metadata of the graph's checkpoints say of it."""
+        """The entries for the metadata of the graph's checkpoints."""
         found: dict[str, Any] = {"parents": self.parents}
         if self.caller:
             found[CALLER] = self.caller
@@ -61,14 +61,14 @@ class CallSite(msgspec.Struct, frozen=True, gc=False):
 
     @classmethod
     def of(cls, row: CheckpointRow) -> CallSite:
-        """The call that made a checkpoint."""
+        """Return the call site that made a checkpoint."""
         caller = TaskId(row.metadata.get(CALLER, NO_TASK))
         return cls(parents=parents_of(row), caller=caller, identity=CallIdentity(*row.metadata.get(GIVEN, ("", ""))))
 
-    def made(self, metadata: dict[str, Any]) -> bool:
+    def made_checkpoint(self, metadata: dict[str, Any]) -> bool:
         """Return True if a checkpoint with this metadata was made by this call, or an earlier attempt at it."""
         return bool(metadata["parents"] == self.parents and metadata.get(CALLER, NO_TASK) == self.caller)
 
     def is_same(self, other: CallSite) -> bool:
-        """Return True if both are attempts at one call, whatever it is called with."""
+        """Return True if both are attempts at one call. Graph and input are not compared."""
         return (self.parents, self.caller) == (other.parents, other.caller)

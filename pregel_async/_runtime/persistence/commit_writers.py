@@ -1,10 +1,24 @@
-"""What one namespace of a leased thread has to store, and when it goes, which is what the durability modes differ in.
+"""Queue what a run stores in one namespace, and send it to the saver. One class for each durability mode.
 
-"sync" stores each superstep before the next one starts, which is here; "async" while it runs (`overlapped.py`), and
-"exit" all of them as one when the run ends (`at_exit.py`).
+`CommitWriter` is "sync": it stores each superstep before the next one starts. `OverlappedWriter` (`overlapped.py`) is
+"async": it stores a superstep while the next one runs. `AtExitWriter` (`at_exit.py`) is "exit": it merges the
+supersteps and stores them when the run ends.
 
-Whatever the mode, a transaction follows the one before it in its namespace, and the one of the checkpoint around that
-it was made on; and after one has failed there is none any more (`ThreadLease.commit`).
+All modes keep one order: a namespace's transactions are sent one after the other, and a subgraph's checkpoint is sent
+after the outer graph's checkpoint that it refers to. After a failed transaction none is sent (`ThreadLease.commit`).
+
+The verbs of all three classes:
+
+    add, stage, clear              queue a checkpoint, a task record, or the deletion of records
+    commit                         queue and store a finished superstep, as durably as the mode promises
+    record, record_outcomes,       store task records of the open superstep
+    record_answers
+    flush_checkpoints              store queued checkpoints, because a subgraph's checkpoint refers to one of them
+    flush_events                   store queued stream events, because memory must not grow with their number
+    flush                          store everything queued, because the run stops before its end
+    commit_edit                    store everything queued in one transaction, for `aupdate_state`
+    close                          wait for everything handed over earlier, at the end of a run
+    discard                        drop everything queued
 """
 
 from __future__ import annotations
@@ -23,179 +37,194 @@ from checkpoint_savers.records import CheckpointId, CheckpointRow, Commit, Event
 from .lease import ThreadLease
 
 NOTHING_STORED: Final = -2
-"""The superstep of an empty namespace: before the first input, which is superstep -1."""
+"""The `stored_step` of an empty namespace. The first input is superstep -1."""
 
 Key = tuple[str, CheckpointId, TaskId]
-"""Of a record: namespace, checkpoint and task."""
+"""The key of a task record: namespace, checkpoint and task."""
 
 
 class CommitWriter:
-    """What one namespace has to store. Here with "sync": each verb returns when it is durable.
+    """Write one namespace with durability "sync": each verb returns when its data are durable.
 
     Args:
-        around: that of the graph around; empty for the outermost graph.
-        keeps: the state of the graph is kept from call to call: the lease learns its newest checkpoint.
+        outer: the writer of the outer graph, as a tuple of one; empty for the root graph.
+        keeps: the graph keeps its state from call to call, so each new checkpoint is noted as its tip in the lease.
 
     Attributes:
-        chain: of the branch that is written.
-        head: the namespace's head, as it is stored.
-        moves: the tip is not the head: the head moves there with the next transaction.
-        events: rows of events that are to go with the next transaction, or do with the one that is under way.
-        listeners: called with the superstep that is stored with all before it.
-        stored: the checkpoint of the branch that is stored; None when there is none,
-        standing: and its superstep.
-        forgotten: the thread is to be left as it was found: nothing is written any more.
+        chain: the chain of the branch that this run writes.
+        head: the namespace's stored head, which each transaction expects to find.
+        moves_head: the branch's tip is not the stored head; the next transaction moves the head to it.
+        events: event rows for the next transaction. Rows of a transaction in progress stay here until it is stored.
+        listeners: called with the number of each superstep once that superstep and all earlier ones are stored.
+        stored: the newest stored checkpoint of the branch; None if there is none.
+        stored_step: the superstep of `stored`; `NOTHING_STORED` if there is none.
+        discarded: the run's input was refused, so this writer stores nothing more.
     """
 
     def __init__(
-        self, lease: ThreadLease, ns: str, around: tuple[CommitWriter, ...] = (), *, keeps: bool = False
+        self, lease: ThreadLease, ns: str, outer: tuple[CommitWriter, ...] = (), *, keeps: bool = False
     ) -> None:
         self.lease = lease
         self.ns = ns
-        self.around = around
+        self.outer = outer
         self.keeps = keeps
         self.chain = ChainWriter.start(ns)
         self.head: CheckpointId | None = None
-        self.moves = False
+        self.moves_head = False
         self.events: list[EventRow] = []
         self.listeners: tuple[Callable[[int], None], ...] = ()
         self.stored: CheckpointId | None = None
-        self.standing = NOTHING_STORED
-        self.forgotten = False
+        self.stored_step = NOTHING_STORED
+        self.discarded = False
         self._rows: list[CheckpointRow] = []
         self._staged: dict[Key, TaskRecord] = {}
         self._clears: list[Key] = []
-        self._next: tuple[_Batch, ...] = ()  # what gathers while a batch is being stored; at most one
+        self._next: tuple[_Batch, ...] = ()  # the batch that collects while another is being stored; at most one
 
-    def inside(self, ns: str, *, keeps: bool) -> Self:
-        """That of a graph that a node runs."""
+    def nested(self, ns: str, *, keeps: bool) -> Self:
+        """Return the writer for a subgraph's namespace."""
         return type(self)(self.lease, ns, (self,), keeps=keeps)
 
     @property
     def tip(self) -> CheckpointId:
-        """The checkpoint on which the open superstep was planned: a superstep always follows one."""
+        """The branch's newest checkpoint, on which the open superstep was planned."""
+        # Callers ask for the tip only while a superstep is open, and each superstep follows a checkpoint.
         tip = self.chain.tip
         assert tip is not None
         return tip
 
-    def add(self, entry: Delta, step: int, metadata: dict[str, Any]) -> CheckpointRow:
-        """Add the next checkpoint, and return its row."""
-        row = self.chain.append(entry, checkpoint_id=self.lease.ids.next(entry.ts), step=step, metadata=metadata)
+    def add(self, delta: Delta, step: int, metadata: dict[str, Any]) -> CheckpointRow:
+        """Queue the next checkpoint and return its row."""
+        row = self.chain.append(delta, checkpoint_id=self.lease.ids.next(delta.ts), step=step, metadata=metadata)
         self._rows.append(row)
         return row
 
     def stage(self, record: TaskRecord) -> None:
-        """Add what became of a task."""
+        """Queue a task record. A later record of the same task replaces it."""
         self._staged[record.ns, record.checkpoint_id, record.task_id] = record
 
     def clear(self, keys: Iterable[Key]) -> None:
-        """Make records void."""
+        """Queue the deletion of task records."""
         for key in keys:
+            # A queued record is dropped here; it may be stored already, or be in a running transaction, so its
+            # deletion is queued in any case.
             self._staged.pop(key, None)
             self._clears.append(key)
 
-    def forget(self) -> None:
-        """Drop what waits, and whatever else is to be stored."""
-        self.forgotten = True
+    def discard(self) -> None:
+        """Drop everything queued and store nothing from now on."""
+        self.discarded = True
         self._rows.clear()
         self._staged.clear()
         self._clears.clear()
         self.events.clear()
-        self.moves = False
+        self.moves_head = False
 
     @property
-    def waits(self) -> bool:
-        """Whether there is something to store."""
-        return bool(self._rows or self._staged or self.moves)
+    def has_queued(self) -> bool:
+        """Whether checkpoints, records or a move of the head are queued. Events alone do not count."""
+        return bool(self._rows or self._staged or self.moves_head)
 
     def commit(self, *, ends: bool) -> Awaitable[None]:
-        """A superstep is finished. Await it at once.
+        """Store a finished superstep with everything else that is queued. Await the result at once.
 
         Args:
-            ends: nothing is left to run. The outermost graph's lease is released with it.
+            ends: nothing is left to run: the root graph's transaction releases the lease, too.
 
         Raises:
-            CheckpointError: of this transaction, or of an earlier one.
+            CheckpointError: this transaction or an earlier one failed.
         """
-        return self.transact(releases=ends and not self.around)
+        # Returns the awaitable instead of awaiting it: each coroutine that a waiting run holds is one more object for
+        # the collector to traverse in every superstep.
+        return self.store_queued(releases=ends and not self.outer)
 
-    async def record(self, record: TaskRecord, noted: Callable[[], None], events: Sequence[EventRow] = ()) -> None:
-        """Store the result of a task whose siblings are running. Results that come during a transaction share the next.
+    async def record(self, record: TaskRecord, on_stored: Callable[[], None], events: Sequence[EventRow] = ()) -> None:
+        """Store the record of a task while its siblings run. Results that come during a transaction share the next.
 
         Args:
             noted: called when it is stored.
             events: the task's, which are stored in the same transaction.
         """
-        await self._share([record], [noted], events)
+        await self._write_batched([record], [on_stored], events)
 
-    async def put(self, records: Sequence[TaskRecord]) -> None:
-        """The open superstep comes to rest: store these records."""
+    async def record_outcomes(self, records: Sequence[TaskRecord]) -> None:
+        """Store the last records of a superstep that stays open."""
         await self._write(records)
 
-    async def answer(self, records: Sequence[TaskRecord]) -> None:
-        """The open superstep was told something, before anything runs."""
-        await self.put(records)
+    async def record_answers(self, records: Sequence[TaskRecord]) -> None:
+        """Store the answers and updates that a call brings to the open superstep, before anything runs."""
+        await self.record_outcomes(records)
+
+    async def flush_checkpoints(self) -> None:
+        """Store queued checkpoints, because a subgraph's transaction refers to one of them."""
+        if self._rows:
+            await self._write_batched()
+
+    async def flush_events(self) -> None:
+        """Store queued events, and everything else that is queued."""
+        await self._write_batched()
 
     async def flush(self) -> None:
-        """Store the checkpoints that wait: something is to be stored that was made on them."""
-        if self._rows:
-            await self._share()
+        """Store what is still queued when a run stops before its end."""
+        # With "sync" each finished superstep is stored already; only events may still be queued.
+        if self.events and not self.discarded:
+            await self.flush_events()
 
-    async def spill(self) -> None:
-        """Store the events that wait, and whatever else does."""
-        await self._share()
+    async def close(self) -> None:
+        """Return when everything that earlier verbs accepted is stored. With "sync" it is, already."""
 
-    async def rest(self) -> None:
-        """The run ends, or is cut off: store what is to be kept of it."""
-        if self.events and not self.forgotten:
-            await self.spill()
+    async def commit_edit(self) -> None:
+        """Store everything queued in one transaction, which releases the root graph's lease: for an edit."""
+        if self.has_queued:
+            await self.store_queued(releases=self.ns == "")
 
-    async def finish(self) -> None:
-        """The run of this graph is over, well or not: what earlier verbs took over is stored when this returns."""
-
-    async def settle(self) -> None:
-        """Store all that waits, in one transaction, and release the root's lease: for an edit."""
-        if self.waits:
-            await self.transact(releases=self.ns == "")
-
-    async def transact(
+    async def store_queued(
         self, records: Sequence[TaskRecord] = (), events: Sequence[EventRow] = (), *, releases: bool = False
     ) -> None:
-        """Store these, and all that waits, in one transaction. It waits still if that fails."""
-        if self.around:
-            await self._flush_around()
-        commit = self._gathered(records, events, releases=releases)
+        """Store these records and events with everything queued, in one transaction.
+
+        What is queued stays queued if the transaction fails.
+        """
+        if self.outer:
+            await self._flush_outer_checkpoints()
+        commit = self._build_commit(records, events, releases=releases)
         try:
-            await self.lease.commit(commit, partial(self._note, more_events=len(events)) if events else self._note)
+            await self.lease.commit(
+                commit, partial(self._mark_stored, more_events=len(events)) if events else self._mark_stored
+            )
         except CheckpointError as error:
             self._explain(error, commit)
             raise
 
-    def _gathered(
+    def _build_commit(
         self, records: Sequence[TaskRecord] = (), events: Sequence[EventRow] = (), *, releases: bool = False
     ) -> Commit:
-        """The transaction of all that waits."""
+        """Return a transaction of everything queued."""
         lease, rows = self.lease, tuple(self._rows)
         return Commit(
             rows=rows,
             expected_head=self.head,
             records=(*self._staged.values(), *records),
             clears=tuple(self._clears),
-            expires_at=lease.environment.now() + lease.lasts,
-            releases=releases and not lease.lingers,
+            expires_at=lease.environment.now() + lease.duration,
+            releases=releases and not lease.outlives_commit,
+            # The last row becomes the head by itself; only a transaction without rows has to name one.
             head=None if rows or not self.chain.tip else (self.ns, self.chain.tip),
             events=(*self.events, *events),
         )
 
-    def _note(self, commit: Commit, more_events: int = 0) -> None:
-        """Note that a transaction is stored. More may have come meanwhile, and waits for the next.
+    def _mark_stored(self, commit: Commit, more_events: int = 0) -> None:
+        """Remove a stored transaction's contents from the queue, and notify the listeners.
 
         Args:
-            more_events: so many of its events did not wait here.
+            commit: the transaction.
+            more_events: the number of its events, at the end, that never were in the queue.
         """
         lease, rows = self.lease, commit.rows
         if commit.events:
-            self._note_events(commit, more_events)
+            self._mark_events_stored(commit, more_events)
+        # More may have been queued while the transaction was in progress. Lists only grow at their end, so the stored
+        # part is a prefix. A task's record may have been replaced, so records are compared by identity.
         if commit.clears:
             del self._clears[: len(commit.clears)]
         if self._staged:
@@ -203,14 +232,14 @@ class CommitWriter:
                 key = record.ns, record.checkpoint_id, record.task_id
                 if self._staged.get(key) is record:
                     del self._staged[key]
-        self.moves = False
+        self.moves_head = False
         lease.visited.add(self.ns)
         if rows:
             del self._rows[: len(rows)]
             self.head = self.stored = tip = rows[-1].checkpoint_id
-            self.standing = rows[-1].step
+            self.stored_step = rows[-1].step
             for acknowledged in self.listeners:
-                acknowledged(self.standing)
+                acknowledged(self.stored_step)
             if self.keeps:
                 lease.move_tip(self.ns, tip)
         elif commit.head:
@@ -220,54 +249,62 @@ class CommitWriter:
         if commit.releases:
             lease.released = True
 
-    def _note_events(self, commit: Commit, more_events: int = 0) -> None:
+    def _mark_events_stored(self, commit: Commit, more_events: int = 0) -> None:
         del self.events[: len(commit.events) - more_events]
         for stored in self.lease.event_listeners:
             stored(commit.events)
 
     def _explain(self, error: CheckpointError, commit: Commit) -> None:
-        """Add a note to the error that says what is not stored."""
+        """Add a note to an error: which superstep is not stored, and which superstep the thread is at."""
         if not commit.rows:
             return
         step = commit.rows[-1].step
         of = f" of the graph in namespace {self.ns!r}" if self.ns else ""
         text = f"superstep {step}{of} finished and is not stored" if step > 0 else f"the input{of} is not stored"
-        if not (isinstance(error, ThreadBusyError) and error.lost):  # else another run says where the thread stands
+        if not (
+            isinstance(error, ThreadBusyError) and error.lost
+        ):  # after a lost lease another run has moved the thread, so that this run's last superstep would mislead
             there = "the thread" if not self.ns else "it"
-            stands = f"{there} stands at superstep {self.standing}" if self.standing > NOTHING_STORED else "nothing is"
-            text += f"; {stands}"
+            position = (
+                f"{there} is at superstep {self.stored_step}" if self.stored_step > NOTHING_STORED else "nothing is"
+            )
+            text += f"; {position}"
         annotate(error, text)
 
-    async def _flush_around(self) -> None:
-        """A graph's state is stored after the checkpoint of the graph around it that it was made on."""
+    async def _flush_outer_checkpoints(self) -> None:
+        """Store the outer graphs' queued checkpoints, so that no stored checkpoint refers to one that is not."""
+        # Shielded like the transaction that follows (`ThreadLease.commit`): a cancellation between the two would leave
+        # a finished superstep unstored.
         with anyio.CancelScope(shield=True):
-            for outer in self.around:
-                await outer.flush()
+            for outer in self.outer:
+                await outer.flush_checkpoints()
 
     async def _write(self, records: Sequence[TaskRecord], events: Sequence[EventRow] = ()) -> None:
-        if self.waits or self.events or events:
-            await self.transact(records, events)
+        if self.has_queued or self.events or events:
+            await self.store_queued(records, events)
         elif records:
-            if self.around:
-                await self._flush_around()
+            if self.outer:
+                await self._flush_outer_checkpoints()
             await self.lease.record(records)
 
-    async def _share(
+    async def _write_batched(
         self,
         records: Sequence[TaskRecord] = (),
-        noted: Sequence[Callable[[], None]] = (),
+        on_stored: Sequence[Callable[[], None]] = (),
         events: Sequence[EventRow] = (),
     ) -> None:
-        """Store records, or only what waits, with whatever else is being recorded at the time."""
+        """Store records, or only what is queued. Calls that arrive during a transaction share the next one."""
         for batch in self._next:
-            batch.add(records, noted, events)
+            batch.add(records, on_stored, events)
             await batch.wait()
             return
         batch = _Batch()
-        batch.add(records, noted, events)
+        batch.add(records, on_stored, events)
         with anyio.CancelScope(shield=True):
             while batch.used:
-                # Those that come while this one is being stored gather in the next; this task stores it for them.
+                # The first caller stores the following batches for all callers: if each stored its own record, n
+                # siblings that finish together would need n transactions in a row. Hence the shield: other callers
+                # wait for this one's transaction.
                 following = _Batch()
                 self._next = (following,)
                 try:
@@ -283,29 +320,29 @@ class CommitWriter:
 
 
 class _Batch:
-    """Records that are stored in one transaction, and the tasks that wait for it."""
+    """Records and events of one transaction, and the tasks that wait for it."""
 
     def __init__(self) -> None:
         self.records: list[TaskRecord] = []
         self.events: list[EventRow] = []
         self.used = False
-        self._noted: list[Callable[[], None]] = []
+        self._on_stored: list[Callable[[], None]] = []
         self._waiting: list[anyio.Event] = []
         self._failures: Sequence[BaseException] = ()
 
     def add(
-        self, records: Sequence[TaskRecord], noted: Sequence[Callable[[], None]], events: Sequence[EventRow]
+        self, records: Sequence[TaskRecord], on_stored: Sequence[Callable[[], None]], events: Sequence[EventRow]
     ) -> None:
         self.used = True
         self.records += records
         self.events += events
-        self._noted += noted
+        self._on_stored += on_stored
 
     async def wait(self) -> None:
-        """Wait until it is durable. Raises what storing it raised."""
-        over = anyio.Event()
-        self._waiting.append(over)
-        await over.wait()
+        """Wait until the batch is durable. Raises the transaction's error if that failed."""
+        ended = anyio.Event()
+        self._waiting.append(ended)
+        await ended.wait()
         for error in self._failures:
             raise error
 
@@ -313,11 +350,11 @@ class _Batch:
         """Wake the waiters.
 
         Args:
-            failures: what storing it raised; empty if it is stored.
+            failures: the transaction's error, as a sequence of one; empty if the batch is stored.
         """
         self._failures = failures
         if not failures:
-            for noted in self._noted:
-                noted()
-        for over in self._waiting:
-            over.set()
+            for on_stored in self._on_stored:
+                on_stored()
+        for ended in self._waiting:
+            ended.set()

@@ -1,7 +1,7 @@
-"""What is recorded, compared with what a node asks for when it runs again.
+"""Detect that a node which runs again makes other calls, or asks other questions, than those that are recorded.
 
-A result is recorded under the place of its call, and an answer under the place of its question. A digest of the call's
-arguments, and the question's value, say whether the call or question in that place is still the same.
+A result is recorded under the position of its call, and an answer under the position of its question. The digest of the
+call's arguments, or the question's value, shows whether the same call or question is in that position now.
 """
 
 from __future__ import annotations
@@ -20,18 +20,21 @@ from ..._core.program import Node, Program
 from ...types import RunnableConfig
 
 SIZE: Final = 12
-"""Bytes of a hash. It distinguishes the calls of one node, and is no protection against arguments made to collide."""
+"""The size of a hash in bytes. It distinguishes the calls of one node; it does not resist deliberate collisions."""
 
 _CONFIG_KEYS: Final = RunnableConfig.__annotations__.keys()
 
 _SORTED: Final = msgspec.msgpack.Encoder(order="deterministic")
 
 FORM: Final = b"\x01"
-"""The first byte of a digest: the form of what is hashed. Digests of different forms are not compared. Change it with
-the canonical form of the codec: else an open superstep that an earlier release recorded could not be resumed."""
+"""The first byte of a digest: the version of the hashed form. Digests of different versions are never compared.
+
+Change it with the codec's canonical form. Otherwise every call in an open superstep that an earlier release recorded
+would look changed, and the superstep could not be resumed.
+"""
 
 NAMES_THE_RUN: Final = "_names_the_run"
-"""The attribute of classes whose objects name the run: as arguments they count by their class alone."""
+"""The attribute of classes whose objects name the run. A digest contains only the class of such an argument."""
 
 RUNS_GRAPH: Final = "__runs_graph__"
 """The attribute of functions that run a graph on their node's input, which is the same for each attempt."""
@@ -41,50 +44,55 @@ UNSTORED: Final = Codec()
 
 
 def is_changed(recorded: bytes, asked: bytes) -> bool:
-    """Return True if two digests are of different arguments. One that is empty, or of another form, says nothing."""
+    """Return True if two digests show different arguments. False if one is empty or has another form."""
     return recorded != asked and recorded[:1] == asked[:1] != b""
 
 
 class AnsweredQuestions(msgspec.Struct, frozen=True):
-    """The questions that were answered in the open superstep of the root graph.
+    """The answered questions of the root graph's open superstep.
 
     Attributes:
-        values: by question id.
-        is_same: compares two of them.
+        values: the questions' values, by question id.
+        is_same: compares two values.
     """
 
     values: Mapping[str, Any]
     is_same: Callable[[Any, Any], bool]
 
     def is_changed(self, id: str, value: Any) -> bool:
-        """Return True if this question was answered when it had another value."""
+        """Return True if the question with this id was answered when it had another value."""
         return id in self.values and not self.is_same(self.values[id], value)
 
 
 NOTHING_ASKED = AnsweredQuestions({}, lambda one, other: True)
-"""Of a call that brings no answers, in a superstep that has none."""
+"""The answered questions of a superstep without answers."""
 
 
 class Digests:
-    """What values are recognised by when a node runs again: digests of calls, and bytes of what a node gives.
+    """Makes the digests of calls, and the fingerprints of values, by which a repeated attempt is recognised.
 
     Args:
-        codec: the graph's. Which types it encodes decides what a digest covers, so it must not learn types from other
-            calls, which may come in any order: each task's own annotations are added for its own calls only.
-        fleeting: state keys whose values another attempt does not get: see `fleeting_keys`.
+        codec: the graph's codec.
+        fleeting: the state keys whose values another attempt does not get; see `fleeting_keys`.
     """
 
     def __init__(self, codec: Codec, fleeting: frozenset[str] = frozenset()) -> None:
+        # The types that a codec knows decide what a digest covers. So this codec must not learn types from calls, which
+        # come in any order: a task's own annotations are added for the task's own calls only (`_codec_of`).
         self._codec = codec
-        self._codecs: dict[int, tuple[Node, Codec]] = {}  # by the id of the node, which lives as long as the entry
+        self._codecs: dict[
+            int, tuple[Node, Codec]
+        ] = {}  # by `id(node)`; the value keeps the node alive, so that no other node gets its id
         self._fleeting = fleeting
 
     def of_call(self, node: Node, hints: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
         """Return the digest of a task's arguments.
 
         Args:
-            node: the task's.
+            node: the task's node.
             hints: the annotations of the task's function.
+            args: the positional arguments.
+            kwargs: the keyword arguments.
         """
         codec = self._codec_of(node, hints)
         args = tuple([self._lasting(value) for value in args])
@@ -92,18 +100,18 @@ class Digests:
         return _digest([*args, kwargs], (args, kwargs), codec)
 
     def of_input(self, given: Any) -> bytes:
-        """Return the digest of the input of a graph that a node runs."""
+        """Return the digest of a subgraph's input."""
         given = self._lasting(given)
         return _digest([given], given, self._codec)
 
     def fingerprint(self, values: Sequence[Any]) -> bytes:
-        """Return bytes that distinguish what a node asks or runs in concurrent tasks of its own, in every process."""
+        """Return bytes that identify what a node asks or runs in its own concurrent tasks, in every process alike."""
         return self._codec.digestible([self._lasting(value) for value in values], channel="what a node gives")
 
     def fingerprint_of_call(
         self, node: Node, hints: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> bytes:
-        """Return the same for a call of a task; `node` and `hints` as in `of_call`."""
+        """Return the fingerprint of a call. The arguments are those of `of_call`."""
         args = tuple([self._lasting(value) for value in args])
         kwargs = {name: self._lasting(value) for name, value in kwargs.items()}
         return self._codec_of(node, hints).digestible([node.name, args, kwargs], channel="a call's arguments")
@@ -115,8 +123,10 @@ class Digests:
         return known[1]
 
     def _lasting(self, value: Any) -> Any:
-        """Return what counts of a value: a config and what else names the run count by their types alone, and a state
-        without what another attempt does not get of it."""
+        """Return the part of a value that is the same in another attempt.
+
+        That is the type alone for a config and other objects that name the run; a state without its fleeting keys.
+        """
         kind = type(value)
         if kind in SCALARS:
             return value
@@ -135,8 +145,10 @@ class Digests:
 
 
 def fleeting_keys(program: Program) -> frozenset[str]:
-    """Return the state keys whose values another attempt at a superstep does not get: of managed values, which count
-    the supersteps of one run, and of untracked channels, which are not stored."""
+    """Return the state keys whose values another attempt at a superstep does not get.
+
+    These are managed values, which count the supersteps of one run, and untracked channels, which are not stored.
+    """
     managed = [key for node in program.nodes.values() for key, _ in node.managed]
     return program.untracked.union(managed)
 
@@ -145,27 +157,30 @@ def _digest(plain: list[Any], value: Any, codec: Codec) -> bytes:
     """Return the digest of a value.
 
     Args:
-        plain: the value as a list, which may be hashed more cheaply.
+        plain: the value as a list, which is hashed more cheaply if it holds plain values only.
+        value: the value.
+        codec: encodes values that are not plain.
     """
     encoded = _encoded_if_plain(plain)
-    if encoded is None:  # no plain list is encoded as bytes that start with zero
+    # The zero byte keeps the two encodings apart: no plain list is encoded as bytes that start with zero.
+    if encoded is None:
         encoded = b"\0" + codec.digestible(value, channel="a call's arguments")
     return FORM + sha256(encoded).digest()[:SIZE]
 
 
 def _is_config(value: Any) -> bool:
-    """Return True for a config, which a node may pass on to its tasks: it names the run, and each resume is another."""
+    """Return True for a config, which a node may pass to its tasks. It names the run, and a resume is another run."""
     return "configurable" in value and value.keys() <= _CONFIG_KEYS
 
 
 def _encoded_if_plain(arguments: list[Any]) -> bytes | None:
-    """Return the bytes of lists, dicts and scalars, with sorted keys; None if there is something else in the arguments.
+    """Return the bytes of lists, dicts and scalars, with sorted keys; None if the arguments hold anything else.
 
-    It takes an eighth of the time of the canonical form.
+    This takes an eighth of the time of the canonical form.
     """
     if not is_plain(arguments):
         return None
     try:
         return _SORTED.encode(arguments)
-    except (TypeError, ValueError, OverflowError):  # keys that are not strings; integers that MessagePack does not have
+    except (TypeError, ValueError, OverflowError):  # keys that are not strings; integers too large for MessagePack
         return None

@@ -1,4 +1,4 @@
-"""What is stored of a superstep, as bytes: writes, questions, and the channels that changed."""
+"""Encode what a superstep stores: writes, questions, and the channels that changed."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from .records import NOT_RECORDED
 from .restore import kind_of
 
 Written = tuple[tuple[str, bytes], ...]
-"""Channels, and the encoded values for them, in order."""
+"""Encoded writes: channels and values, in order."""
 
 
 _NIL: Final = Codec().encode(None, channel="")
 
 
 class Encoder:
-    """Encodes what one graph writes. What goes to channels that are never stored is left out.
+    """Encodes what one graph stores. Untracked channels, which are never stored, are left out.
 
     Attributes:
-        codec: knows the graph's types; another one when more of them are known.
+        codec: the graph's codec. Replaced by one that knows more types when a call brings them.
     """
 
     def __init__(self, program: Program, codec: Codec) -> None:
@@ -46,12 +46,12 @@ class Encoder:
         self._program = program
         self._last: dict[
             str, tuple[list[Any], IncrementalValue]
-        ] = {}  # large lists that channels hold, and their parts
-        # Those of other channels say what they hold now (see `kind_of`).
+        ] = {}  # large lists of channels, and how they were encoded
+        # The kind of a `LastValue` depends on its current value (see `kind_of`), so that it is not computed once.
         self._kinds = {name: kind_of(each) for name, each in program.channels.items() if type(each) is not LastValue}
 
     def writes(self, writes: Sequence[Write]) -> Written:
-        """A task's writes. Raises `UnstorableValueError`."""
+        """Return a task's encoded writes. Raises `UnstorableValueError`."""
         encode, kept = self.codec.encode, self._tracked(writes)
         if any(name == SENDS for name, _ in kept):
             held = Shareable({name: value for name, (value, _) in self._last.items()}, self._alike)
@@ -59,7 +59,7 @@ class Encoder:
         return tuple([(name, encode(value, channel=name)) for name, value in kept])
 
     def _sent(self, send: Any, held: Shareable) -> Any:
-        """What is stored of a send: no values of untracked keys, and nothing that the state holds as well."""
+        """Return a send as it is stored: without untracked values, and with references to what the state holds."""
         if not isinstance(send, Send):
             return send
         if self._program.untracked:
@@ -68,7 +68,7 @@ class Encoder:
         return send if arg is send.arg else msgspec.structs.replace(send, arg=arg)
 
     def _pending(self, board: Board, sends: Any) -> Value:
-        """The value of the channel of pending sends."""
+        """Return the encoded value of the channel of pending sends."""
         channels = [(name, channel) for name, channel in board.channels.items() if channel.tracked and name != SENDS]
         held = Shareable({name: channel.checkpoint() for name, channel in channels}, self._alike)
         return in_parts(self.codec.encode([self._sent(send, held) for send in sends], channel=SENDS))
@@ -89,11 +89,11 @@ class Encoder:
             return False
 
     def questions(self, asked: Sequence[Interrupt]) -> Written:
-        """Questions by id. Raises `UnstorableValueError`."""
+        """Return encoded questions by id. Raises `UnstorableValueError`."""
         return tuple([(each.id, self.codec.encode(each.value, channel="interrupt()")) for each in asked])
 
-    def loaded(self, board: Board, state: EncodedState) -> None:
-        """A board was made of this state."""
+    def remember(self, board: Board, state: EncodedState) -> None:
+        """Remember how a loaded board's large lists are stored, so that appending encodes only new elements."""
         self._last = {
             name: (held, value)
             for name, channel in board.channels.items()
@@ -102,7 +102,7 @@ class Encoder:
             and type(held := channel.checkpoint()) is list
         }
 
-    def entry(
+    def delta(
         self,
         board: Board,
         before: EncodedState,
@@ -111,11 +111,18 @@ class Encoder:
         recorded: Mapping[TaskId, TaskResult],
         now: float,
     ) -> Delta:
-        """What a superstep changed, without what it spent and the tips that it moved. Raises `UnstorableValueError`.
+        """Return what a superstep changed. The caller adds the amounts spent and the tips moved.
 
         Args:
-            recorded: records of its tasks: a result that has one is not shown again.
-            now: unix seconds.
+            board: the board after the superstep.
+            before: the stored state before it.
+            ran: its tasks.
+            outcomes: their outcomes, in the same order.
+            recorded: the records of its tasks. A result that has a record is not repeated in the delta.
+            now: the time, in unix seconds.
+
+        Raises:
+            UnstorableValueError: a value cannot be encoded.
         """
         values, kinds, emptied = self._changed(board, before)
         seen: dict[str, dict[str, int]] = {}
@@ -144,8 +151,7 @@ class Encoder:
         )
 
     def _changed(self, board: Board, before: EncodedState) -> tuple[dict[str, Value], dict[str, str], list[str]]:
-        """The channels that a superstep has changed: the values that they hold, the kinds that are new, and those that
-        hold nothing any more."""
+        """Return the channels that a superstep changed: their encoded values, new kinds, and the emptied ones."""
         values: dict[str, Value] = {}
         kinds: dict[str, str] = {}
         emptied: list[str] = []
@@ -162,16 +168,16 @@ class Encoder:
             else:
                 stored = self._held(name, channel) if untracked else channel.checkpoint()
             if stored is MISSING:
-                last.pop(name, None)  # a send of the next superstep must not refer to what is not there
+                last.pop(name, None)  # else a send of the next superstep could refer to a value that is gone
                 if name in before.values:
                     emptied.append(name)
                 continue
             if name == SENDS:
-                values[name] = b""
+                values[name] = b""  # encoded below
             elif name in last or type(stored) not in SCALARS:
                 values[name] = self._value(name, stored)
             elif stored is None:
-                values[name] = _NIL  # an edge's
+                values[name] = _NIL  # the value of an edge's channel
             else:
                 data = self.codec.encode(stored, channel=name)
                 values[name] = data if len(data) < WORTH else in_parts(data)
@@ -181,23 +187,22 @@ class Encoder:
                 kind = LastValue.kind if type(stored) is channel.typ else kind_of(channel, stored)
             if before.kinds.get(name) != kind:
                 kinds[name] = kind
-        if SENDS in values:  # after all others, whose bytes it shares
+        # Pending sends come last, because they refer to the encoded values of the other channels.
+        if SENDS in values:
             values[SENDS] = self._pending(board, board.channels[SENDS].checkpoint())
         # Each superstep consumes or rewrites pending sends, so that what they share with other channels is up to date.
         assert not values or SENDS in board.changed or SENDS not in before.values
         return values, kinds, emptied
 
     def _held(self, name: str, channel: BaseChannel[Any, Any, Any]) -> Any:
-        """What is stored of a channel that is tracked: of the start channel, no values of untracked keys."""
+        """Return a tracked channel's value as it is stored: the start channel's without untracked keys."""
         held, untracked = channel.checkpoint(), self._program.untracked
         return storable_input(held, untracked) if untracked and name == START else held
 
     def _value(self, name: str, stored: Any) -> Value:
-        """A channel's value. What it holds that it held before is not encoded again.
-
-        That is seen by identity: what is on a board is never changed in place (see `isolation`). Of opaque objects
-        only their owner knows that: lists that hold some are encoded anew.
-        """
+        """Return a channel's encoded value. A list that has grown reuses the bytes of its earlier elements."""
+        # Elements are compared by identity, which is enough because values on a board are never changed in place (see
+        # `isolation`). User code may change opaque objects, so that lists with opaque elements are encoded anew.
         last = self._last.pop(name, None) if self._last else None
         if last is not None and type(stored) is list:
             held, value = last
@@ -220,7 +225,8 @@ class Encoder:
         return made
 
     def _shown(self, board: Board, writes: Sequence[Write]) -> tuple[tuple[str, bytes | None], ...]:
-        """A task's update as history shows it: None where the channel's new value is the very same object."""
+        """Return a task's update as history shows it: None if the channel now holds the very same object."""
+        # The channel's value is in the same delta, so that the update would only repeat its bytes.
         keys, channels, values = self._program.keys, self._program.channels, board.values
         return tuple(
             [
@@ -231,7 +237,7 @@ class Encoder:
         )
 
     def locate(self, board: Board) -> None:
-        """Refuse an input by the key that the caller knows, where it is a mapping that one channel holds."""
+        """Raise the error of an unstorable input for the input's own key, if one channel holds the whole input."""
         for name in board.changed:
             given = self._held(name, board.channels[name])
             if isinstance(given, dict):

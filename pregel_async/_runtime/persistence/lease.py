@@ -1,6 +1,6 @@
-"""A run's hold on its thread: the lease, kept alive while the run goes on, and given up at its end.
+"""Acquire a run's lease on its thread, renew the lease while the run lasts, and release it at the end.
 
-All graphs of one run share it: the root graph's, and those that its nodes run.
+All graphs of a run share the lease: the root graph and its subgraphs.
 """
 
 from __future__ import annotations
@@ -34,35 +34,36 @@ T = TypeVar("T")
 _NO_SHIELD = contextlib.nullcontext()
 
 
-def _note_nothing(commit: Commit) -> None:
-    """Where nothing depends on what a transaction stored."""
+def _ignore(commit: Commit) -> None:
+    """The default `stored` callback of `ThreadLease.commit`."""
 
 
 class ThreadLease:
-    """A leased thread. Use it in `async with`, which gives it up.
+    """A run's lease on its thread. Use it in `async with`, which releases the lease.
 
     Attributes:
-        lease: what every write shows to the saver.
+        token: the lease that every write passes to the saver.
         durability: when supersteps are stored.
-        metadata: what the next commit gives the thread's own metadata, where they lack it; nothing once it has.
-        lasts: seconds for which the lease is renewed.
-        failures: what the first transaction raised that failed; empty while none has. Nothing is written after it, and
-            no node is to start.
-        fresh: the thread held nothing when its lease was acquired.
-        released: the lease was given up, with the last commit.
-        lingers: the lease is not given up with the last commit, as something is left to do then.
-        tips: namespace -> the checkpoint at which the state of a subgraph stands that keeps it from call to call, on
-            the branch that this run is on.
-        moved: those of them that changed since the root graph's last commit.
+        metadata: entries that the next commit adds to the thread's own metadata, unless they are there; empty after
+            that commit.
+        duration: seconds until a renewed lease lapses.
+        failures: the error of the first failed transaction, as a tuple of one; empty if none has failed. After a
+            failure nothing is written and no node starts.
+        fresh: the thread was empty when the lease was acquired.
+        released: the lease was released with the last commit.
+        outlives_commit: the last commit does not release the lease, because the run still has to prune its thread.
+        tips: the newest checkpoint of each subgraph that keeps its state from call to call, by namespace, on this
+            run's branch.
+        moved_tips: the entries of `tips` that changed since the root graph's last commit.
         visited: the namespaces that this run has written.
-        spent_inside: what graphs that nodes run have spent since they were called, until the graph around counts that
-            as the node's.
-        askers: question id -> the tasks whose result depends on the answer: the one that asked, and those that called
-            it. Of all questions of the root graph's open superstep whose record says so.
-        kept: by namespace of a subgraph that keeps its state from call to call: the checkpoint and the task that ran it
-            last, and whether it is running.
-        ids: makes the ids of the thread's checkpoints, of all namespaces.
-        event_listeners: called with rows of events once they are stored; none where no events are kept.
+        spent_inside: amounts spent by subgraphs since they were called, until the outer graph counts them as the
+            calling task's.
+        askers: the tasks whose result depends on the answer to a question, by question id: the task that asked, and
+            the tasks that called it. For all recorded questions of the root graph's open superstep.
+        kept_graphs: the last run of each subgraph that keeps its state, by namespace: the outer checkpoint and the
+            task that ran it, and whether it is still running.
+        ids: makes the checkpoint ids of all namespaces of the thread.
+        event_listeners: called with event rows once they are stored; empty if the run stores no events.
     """
 
     def __init__(
@@ -73,18 +74,18 @@ class ThreadLease:
         self.token = lease
         self.durability: Durability = durability
         self.metadata: dict[str, Any] = {}
-        self.lasts = LEASE_SECONDS
+        self.duration = LEASE_SECONDS
         self.failures: tuple[BaseException, ...] = ()
         self.ids = CheckpointIds(environment, lease.newest)
         self.fresh = not self.ids.begun
         self.released = False
-        self.lingers = False
+        self.outlives_commit = False
         self.tips: dict[str, CheckpointId] = {}
-        self.moved: dict[str, CheckpointId] = {}
+        self.moved_tips: dict[str, CheckpointId] = {}
         self.visited: set[str] = set()
         self.spent_inside: dict[SpentBy, Amounts] = {}
         self.askers: dict[str, tuple[str, ...]] = {}
-        self.kept: dict[str, tuple[tuple[str | None, str], bool]] = {}
+        self.kept_graphs: dict[str, tuple[tuple[str | None, str], bool]] = {}
         self.event_listeners: tuple[Callable[[Sequence[EventRow]], None], ...] = ()
         self._loop = loop()
         self._begun: list[ShieldedTask] = []
@@ -100,11 +101,18 @@ class ThreadLease:
     ) -> ThreadLease:
         """Acquire a thread's lease for one run.
 
+        Args:
+            saver: stores the thread.
+            environment: the run's clock, ids and randomness.
+            thread_id: the thread.
+            on_conflict: "reject" raises if another run owns the lease; "wait" waits for its release.
+            durability: when supersteps are stored.
+
         Raises:
-            ThreadBusyError: another run owns it, and `on_conflict` is "reject".
-            StorageError
+            ThreadBusyError: another run owns the lease, and `on_conflict` is "reject".
+            StorageError: the saver failed.
         """
-        # The caller may have chosen the run's id, and may choose it twice: what tells owners apart is made here.
+        # Not the run's id: the caller may choose that, and choose it twice. Two owners must never have one id.
         return cls(
             saver,
             environment,
@@ -117,13 +125,16 @@ class ThreadLease:
         return self.token.thread_id
 
     def require_storage(self) -> None:
-        """Raise what a transaction of the run has raised, if one has failed."""
+        """Raise the error of the run's failed transaction, if one has failed."""
         for error in self.failures:
             raise error
 
     def move_tip(self, ns: str, tip: CheckpointId) -> None:
-        """Note the newest checkpoint of a subgraph that keeps its state from call to call."""
-        self.tips[ns] = self.moved[ns] = tip
+        """Note the newest checkpoint of a subgraph that keeps its state from call to call.
+
+        The root graph's next commit stores it.
+        """
+        self.tips[ns] = self.moved_tips[ns] = tip
 
     async def __aenter__(self) -> Self:
         return self
@@ -131,31 +142,34 @@ class ThreadLease:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """See what was begun to its end, and give the thread up."""
+        """Wait for all transactions that were started, and release the lease."""
+        # A transaction that is still in progress when the lease is released would be refused, although the run has
+        # reported it as begun. New ones may start while this waits, hence the loop.
         try:
-            while begun := [task.over for task in self._begun if not task.over.is_set()]:
+            while begun := [task.ended for task in self._begun if not task.ended.is_set()]:
                 await wait_out(*begun)
         finally:
             await self._give_up(error)
 
     async def _give_up(self, error: BaseException | None) -> None:
-        """What fails in that becomes a note of the error that is on its way, if there is one."""
+        """Release the lease. If that fails while `error` propagates, the failure becomes its note."""
         if self.released:
             return
         self.released = True
         try:
-            # Apart: no shield keeps `Task.cancel()` off, and the thread would stay leased until the lease lapses.
+            # In a task of its own: anyio's shields do not stop asyncio's `Task.cancel()`, which would leave the thread
+            # leased until the lease lapses.
             await self.start(partial(self._release, adds=error is None)).wait_out()
         except CheckpointError as second:
             if error is None or isinstance(error, anyio.get_cancelled_exc_class()):
                 raise
-            annotate(error, f"and its thread could not be given up: {with_notes(second)}")
+            annotate(error, f"and its lease could not be released: {with_notes(second)}")
 
     async def _release(self, *, adds: bool) -> None:
         """Release the lease.
 
         Args:
-            adds: with metadata that are left for the thread, as the run has recorded something, and committed nothing.
+            adds: first store the thread metadata, if the run has recorded something but committed nothing.
         """
         if not adds or not self.metadata or self.failures or not self.ids.begun:
             await self.saver.release(self.token)
@@ -163,15 +177,15 @@ class ThreadLease:
         try:
             await self.commit(Commit(rows=(), expected_head=None, expires_at=self.expiry(), releases=True))
         except ThreadBusyError:
-            return  # lost meanwhile: there is nothing to release
+            return  # the lease was lost, so there is nothing to release
         except CheckpointError:
             with contextlib.suppress(CheckpointError):  # the first is the one to report
                 await self.saver.release(self.token)
             raise
 
     def keep_alive_during(self, work: Callable[[], Awaitable[T]]) -> Awaitable[T]:
-        """Work while the lease is kept alive, however long it takes. The work's own error leaves as it is, in no
-        group."""
+        """Run `work` and renew the lease meanwhile. The work's error is raised as it is, in no exception group."""
+        # Three renewals per lease: two may fail or be late before the lease lapses.
         return accompanied_if_long(self.environment, LEASE_SECONDS / 3, self._renew, work)
 
     async def _renew(self) -> None:
@@ -179,31 +193,33 @@ class ThreadLease:
             try:
                 await self.saver.renew(self.token, expires_at=self.expiry())
             except ThreadBusyError:
-                return  # lost: the next commit is refused, and says so
+                return  # the lease was lost: the next commit is refused, and raises the error that reports it
             except StorageReplacedError as error:
                 self.fail(error)
                 return
             except StorageError:
-                pass  # the next commit meets it too, if it lasts
+                pass  # may pass before the lease lapses; if it lasts, the next commit raises it
             except Exception as error:
                 self.fail(error)
                 return
             await self.environment.sleep(LEASE_SECONDS / 3)
 
     def start(self, work: Callable[[], Awaitable[None]]) -> ShieldedTask:
-        """Begin work that ends before the run does, whatever becomes of the run."""
+        """Start work that no cancellation of the run stops. The run ends after it."""
         task = ShieldedTask(self._loop, work)
-        self._begun = [one for one in self._begun if not one.over.is_set()]
+        # Ended tasks are dropped here, so that a long run does not collect one per superstep.
+        self._begun = [one for one in self._begun if not one.ended.is_set()]
         self._begun.append(task)
         return task
 
-    async def commit(self, commit: Commit, stored: Callable[[Commit], None] = _note_nothing) -> None:
-        """Store a transaction, unless one of the run's has failed: then raise what that raised. What is begun is
-        finished, whatever the saver makes of a cancellation.
+    async def commit(self, commit: Commit, stored: Callable[[Commit], None] = _ignore) -> None:
+        """Store a transaction. If an earlier one of the run has failed, raise its error instead.
+
+        A transaction that has begun is finished even if the run is cancelled.
 
         Args:
-            stored: called when the transaction is stored. A native cancellation that came meanwhile is raised after
-                that: else the run's next transaction would be compared with a head that is not the head any more.
+            commit: the transaction.
+            stored: called when the transaction is stored.
         """
         if self.failures:
             raise self.failures[0]
@@ -216,12 +232,14 @@ class ThreadLease:
             if not is_done(error):
                 self.fail(error)
                 raise
+            # A native cancellation arrived, and the transaction is stored all the same. Without the callback the next
+            # transaction would expect a head that is not the head any more.
             stored(commit)
             raise
         stored(commit)
 
     async def record(self, records: Sequence[TaskRecord]) -> None:
-        """Store records of tasks. As `commit`."""
+        """Store task records without a checkpoint. Raises and is shielded as `commit`."""
         self.require_storage()
         try:
             with anyio.CancelScope(shield=True):
@@ -231,41 +249,45 @@ class ThreadLease:
             raise
 
     def fail(self, error: BaseException) -> None:
-        """Storage has failed: nothing is written any more, no node starts, and nothing is tried again or handled."""
-        if not isinstance(error, anyio.get_cancelled_exc_class()):  # else it was stored, or the run ends anyhow
+        """Note that storage has failed: nothing is written and no node starts after it.
+
+        Storage errors are never retried and never reach error handlers.
+        """
+        # After a cancellation the transaction was stored, or the run ends in any case.
+        if not isinstance(error, anyio.get_cancelled_exc_class()):
             self.failures = self.failures or (error,)
 
     def expiry(self) -> float:
-        """When a lease that is renewed now lapses, in unix seconds."""
-        return self.environment.now() + self.lasts
+        """Return the time at which a lease renewed now lapses, in unix seconds."""
+        return self.environment.now() + self.duration
 
 
-_COUNTED = (1 << 60) - 1  # 48 bits of milliseconds and 12 of their fraction
+_COUNTED = (1 << 60) - 1  # the bits of `_ticks`: 48 of milliseconds, 12 of their fraction
 
 
 class CheckpointIds:
-    """Makes the ids of one thread's checkpoints, each greater than the last, even when the clock goes back.
+    """Makes the checkpoint ids of one thread, each greater than the last, even if the clock goes back.
 
-    An id is a UUID of version 7: 48 bits of milliseconds, 12 of their fraction, the rest random; so ids sort by
-    creation, as strings too. If the clock is not past the last id, the next one counts on from there.
-
-    The random bits are drawn once, not for each id: ids of one thread differ in what is counted, and those of two
-    owners of a thread in their random bits.
+    An id is a UUID of version 7: 48 bits of milliseconds, 12 bits of their fraction, the rest random. So ids sort by
+    creation, also as strings. If the clock has not passed the last id, the next id is the last one plus one tick.
 
     Source: RFC 9562, 5.7 and 6.2 (method 3).
 
     Args:
+        environment: the clock and the random bits.
         after: the newest id of the thread; None if it has none.
     """
 
     def __init__(self, environment: Environment, after: CheckpointId | None) -> None:
         self._ticks = -1 if after is None else _ticks_of(after)  # 1/4096 ms, of the last id
+        # Random bits once per owner instead of once per id: ids of one owner differ in their ticks, and ids of two
+        # owners of a thread in these bits.
         tail = f"{0b10 << 62 | environment.entropy():016x}"
         self._tail = f"-{tail[:4]}-{tail[4:]}"
 
     @property
     def begun(self) -> bool:
-        """Whether the thread has an id, or was to get one."""
+        """Whether the thread has a checkpoint id, or one was made for it."""
         return self._ticks >= 0
 
     def next(self, now: float) -> CheckpointId:
@@ -292,6 +314,8 @@ async def _acquire(
     except ThreadBusyError:
         if on_conflict == "reject":
             raise
+    # Waiters of other processes may not hear of a release, so all poll: from 20 ms up to one second apart, with jitter,
+    # so that many waiters do not try at the same moment.
     pause = 0.02
     while True:
         for lease in await _acquire_or_pause(
@@ -304,10 +328,10 @@ async def _acquire(
 async def _acquire_or_pause(
     saver: BaseCheckpointSaver, environment: Environment, thread_id: str, owner: Owner, pause: float
 ) -> Sequence[Lease]:
-    """Take the lease; or, when the thread is busy, wait until it may have been released, or for `pause` seconds.
+    """Try to acquire the lease. If the thread is busy, wait for a release, or for at most `pause` seconds.
 
     Returns:
-        The lease; empty if another owner has it.
+        The lease, as a sequence of one; empty if another owner has it.
     """
     taken: list[Lease] = []
     asleep = anyio.CancelScope()
@@ -324,9 +348,10 @@ async def _acquire_or_pause(
             await environment.sleep(pause)
 
     try:
-        # Subscribe before trying: else a release in between is missed.
+        # Subscribe before trying: otherwise a release between the two is missed.
         await run_with_companion(wait_for_release, attempt)
     except BaseException:
+        # Cancelled after the lease was acquired: without the release the thread would be busy until the lease lapses.
         for lease in taken:
             await release(saver, lease)
         raise

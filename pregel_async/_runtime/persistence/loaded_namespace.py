@@ -1,4 +1,4 @@
-"""One namespace of a leased thread, as its run knows it: what was loaded, and is recorded of the open superstep."""
+"""Read one loaded namespace of a leased thread: its checkpoint, and the records of its open superstep."""
 
 from __future__ import annotations
 
@@ -16,28 +16,33 @@ from .digests import Digests, fleeting_keys
 from .lease import ThreadLease
 from .loading import find_moved
 from .spending import Amounts
-from .spending_counter import Counter
-from .start import Start
+from .spending_counter import SpendingCounter
+from .start_point import StartPoint
 from .task_records import Answered
 
 
 class LoadedNamespace:
-    """One namespace of a leased thread, as a run knows it.
+    """One loaded namespace of a leased thread.
 
     Args:
-        around: the graph with the node that runs this one; empty for the outermost graph of a run.
+        lease: the thread's lease.
+        codec: encodes the graph's values.
+        program: the graph.
+        start: the point at which the run begins to write.
+        metadata: added to the metadata of each checkpoint.
+        outer: the outer graph's namespace, as a tuple of one; empty for the root graph.
 
     Attributes:
-        ns: the namespace, "" for the root graph's.
-        parents: namespace -> checkpoint, of the graphs around this one.
-        board: what was loaded; None when it held nothing.
-        caller: the task that runs the graph, when its state is kept from call to call; else empty.
-        continues: an earlier attempt at the same call has got this far: its input is on the board already.
-        ran_instead: the name of the graph that this earlier attempt ran, if that or its input differs; else None.
-        loaded_at: the checkpoint that was loaded; empty when it held nothing.
-        task_records: of the open superstep's tasks.
-        counter: of what its tasks spend.
-        out: what it has to store.
+        ns: the namespace; empty for the root graph.
+        parents: the checkpoint of each outer graph on which the call was made, by namespace.
+        board: the loaded board; None if nothing was stored.
+        caller: the task that runs the graph if the graph keeps its state from call to call; else empty.
+        continues: an earlier attempt at the same call made this state, so its input is on the board already.
+        ran_instead: the name of the graph that the earlier attempt ran, if the graph or its input differs; else None.
+        loaded_at: the loaded checkpoint; empty if nothing was stored.
+        task_records: the records of the open superstep's tasks.
+        counter: counts the amounts that the tasks spend.
+        writer: queues and sends the namespace's transactions.
     """
 
     def __init__(
@@ -45,14 +50,14 @@ class LoadedNamespace:
         lease: ThreadLease,
         codec: Codec,
         program: Program,
-        start: Start,
+        start: StartPoint,
         metadata: dict[str, Any],
-        around: tuple[LoadedNamespace, ...] = (),
+        outer: tuple[LoadedNamespace, ...] = (),
     ) -> None:
         site = start.site
         self.lease = lease
         self.program = program
-        self.ns = start.out.ns
+        self.ns = start.writer.ns
         self.metadata = metadata
         self.parents = site.parents
         self.caller = site.caller
@@ -60,47 +65,49 @@ class LoadedNamespace:
         self.continues = start.continues
         self.ran_instead = start.ran_instead or None
         self.loaded_at = start.at
-        self.around = around
-        self.out = start.out
+        self.outer = outer
+        self.writer = start.writer
         self.task_records = start.records
-        outer = tuple([each.counter for each in around])
-        self.counter: Counter = Counter(self.task_records, self.ns, lease.spent_inside, outer, site.task)
+        outer_counters = tuple([each.counter for each in outer])
+        self.counter: SpendingCounter = SpendingCounter(
+            self.task_records, self.ns, lease.spent_inside, outer_counters, site.task
+        )
         self._first_codec = codec
         self._encoder = start.encoder
         self._site = site
         self._origin = site.metadata
         self._scope = start.scope
-        self._branches = start.branches  # a resume starts a branch here
+        self._branches = start.branches  # the first write of a resume starts a new branch
         self._step = start.step
 
     is_stored = True
 
     @property
     def is_new(self) -> bool:
-        """Whether the namespace held nothing when it was loaded."""
+        """Whether nothing was stored in the namespace when it was loaded."""
         return self.board is None
 
     @property
     def start(self) -> Board:
-        """The board to run from: what was loaded, or an empty one."""
+        """The board to run from: the loaded one, or an empty one."""
         return Board(self.program) if self.board is None else self.board
 
     @property
     def kept_scalars(self) -> frozenset[type]:
-        """Subclasses of plain scalars that stay as they are."""
+        """Subclasses of plain scalars that the codec stores as they are."""
         return self.codec.kept_scalars
 
     def spent_by(self, task: TaskId) -> Amounts:
-        """What a task spends, to be added to."""
+        """Return the amounts that a task has spent. The caller adds to them."""
         return self.counter.by(task)
 
     def hand_over_spent(self) -> None:
-        """The run of this graph is over: what is not recorded here is spent by the task that ran it."""
+        """Count amounts that are not recorded here for the task that ran this graph, at the end of its run."""
         self.counter.hand_over()
 
     @property
     def codec(self) -> Codec:
-        """What its values are stored with."""
+        """The codec that encodes the namespace's values."""
         return self._encoder.codec
 
     @property
@@ -109,30 +116,30 @@ class LoadedNamespace:
 
     @property
     def scope(self) -> str:
-        """What the ids of the open superstep's tasks are made of: the thread's id, or that of the thread in which the
-        superstep was planned, when it was copied from there."""
+        """The thread id in the ids of the open superstep's tasks: this thread's, or that of the thread from which the
+        superstep was copied."""
         return self._scope
 
     @property
     def events(self) -> list[EventRow]:
-        """Rows of events that are to go with the next transaction, or do with the one that is under way."""
-        return self.out.events
+        """The event rows of the next transaction, and of the one in progress."""
+        return self.writer.events
 
     @property
     def tip(self) -> CheckpointId | None:
-        """The checkpoint on which the open superstep was planned; None before the first."""
-        return self.out.chain.tip
+        """The checkpoint on which the open superstep was planned; None before the first checkpoint."""
+        return self.writer.chain.tip
 
     @property
     def stored(self) -> CheckpointId | None:
-        """The last checkpoint on the way to the tip that is stored; None when none is."""
-        return self.out.stored
+        """The newest stored checkpoint of this run's branch; None if there is none."""
+        return self.writer.stored
 
-    def so_far(self) -> Start:
-        """Where it has got to: for a later call in its place, when nothing of this one is stored."""
-        return Start(
+    def start_point(self) -> StartPoint:
+        """Return the point from which a later call in the same place continues, if this call was not stored."""
+        return StartPoint(
             site=self._site,
-            out=self.out,
+            writer=self.writer,
             encoder=self._encoder,
             records=self.task_records,
             scope=self._scope,
@@ -144,41 +151,44 @@ class LoadedNamespace:
 
     @property
     def is_needed(self) -> bool:
-        """Whether a resume would come here: the task that runs this graph has no result."""
+        """Whether a resume of the thread would continue this call."""
+        # A kept state is continued by later calls. Another call is continued only while its task has no result, on the
+        # same checkpoint of the outer graph, and as long as that graph is continued itself.
         if self.caller:
             return True
         return all(
             not outer.task_records.has_result(self._site.task)
             and outer.tip == self.parents[outer.ns]
             and outer.is_needed
-            for outer in self.around
+            for outer in self.outer
         )
 
     async def find_kept(self) -> None:
-        """Find the newest checkpoints of kept states that earlier attempts at the open superstep have moved."""
+        """Find the tips of kept states that earlier attempts at the open superstep have moved."""
         at = self.loaded_at
         if at and not self._branches and at == self.tip and self.lease.token.newest != at:
             await find_moved(self.lease, at)
 
-    def know(self, *hints: Any) -> None:
-        """Make the codec take the types that these annotations name."""
+    def add_types(self, *hints: Any) -> None:
+        """Let the codec encode the types that these annotations name."""
         self._encoder.codec = self.codec.with_annotations(*hints)
 
     @cached_property
     def digests(self) -> Digests:
-        """What its nodes ask, call and run is recognised by."""
+        """The digests by which repeated questions, calls and subgraph runs are recognised."""
+        # Of the codec without the types that `add_types` adds: they come in the order of the calls, which may differ
+        # in another attempt, and a digest must not.
         return Digests(self._first_codec, fleeting_keys(self.program))
 
     def recorded(self, task: Task, run: Answered) -> Recorded:
-        """Return what is recorded of a task: its result or its error handler's, questions that this call leaves
-        unanswered, or the point from which it has to run."""
+        """Return a task's recorded result (or its error handler's), its unanswered questions, or where it starts."""
         return self.task_records.recorded(task, run)
 
     def recorded_instead(self, task: Task) -> str | None:
-        """Return the name of the task that is recorded in the place of a call if it was another call; else None.
+        """Return the name of the task that is recorded in a call's position if it is another call; else None.
 
         Args:
-            task: the call's, with its digest.
+            task: the called task, with its digest.
         """
         return self.task_records.recorded_instead(task)
 
@@ -189,19 +199,19 @@ class LoadedNamespace:
 
     @property
     def has_records(self) -> bool:
-        """Whether something is recorded of the open superstep."""
-        return bool(self.task_records.entries)
+        """Whether the open superstep has task records."""
+        return bool(self.task_records.results)
 
     def questions(self) -> list[Interrupt]:
-        """The open questions of the open superstep's tasks, in plan order."""
+        """Return the open questions of the open superstep's tasks, in plan order."""
         return self.task_records.questions()
 
     def answers(self) -> dict[str, Any]:
-        """All answers that were given in the open superstep, by question id."""
+        """Return all answers of the open superstep, by question id."""
         return self.task_records.answers()
 
     def answered_questions(self) -> dict[str, Any]:
-        """The values of the questions that were answered in the open superstep, by id."""
+        """Return the values of the answered questions of the open superstep, by question id."""
         return self.task_records.answered_questions()
 
     def is_same(self, one: Any, other: Any) -> bool:

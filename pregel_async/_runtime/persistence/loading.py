@@ -1,10 +1,9 @@
-"""Where the writing of a namespace begins: what is stored of it at the right checkpoint, and which checkpoint that is.
+"""Find the checkpoint from which a graph's run continues, and load it.
 
-Which checkpoint a subgraph continues from
-    Its checkpoints say in their metadata (`parents`) on which checkpoints of the graphs around it they were made. So a
-    subgraph that was interrupted in the open superstep of its parent is found again by that superstep's checkpoint,
-    and a fork of the parent, which has another, does not find it: what is stored belongs to its branch. A subgraph
-    that keeps its state from call to call is found by its tip besides, which the root's checkpoints carry.
+A subgraph's checkpoints have in their metadata (`parents`) the checkpoints of the outer graphs on which they were made.
+So a subgraph that was interrupted in its parent's open superstep is found by that superstep's checkpoint. A fork of the
+parent has another checkpoint and does not find it: a stored state belongs to its branch. A subgraph that keeps its
+state from call to call is also found by its tip, which the root's checkpoints carry.
 """
 
 from __future__ import annotations
@@ -27,88 +26,93 @@ from .namespaces import has_child, ids_in, made_on, parents_of, was_made_on
 from .overlapped import OverlappedWriter
 from .records import AMENDED, amend_again
 from .restore import restore
-from .start import Start
+from .start_point import StartPoint
 from .task_records import TaskRecords
 
 
-class Loader:
-    """Loads a namespace for one graph."""
+class NamespaceLoader:
+    """Loads one namespace for one graph."""
 
-    def __init__(self, out: CommitWriter, codec: Codec, program: Program) -> None:
-        self._out = out
-        self._lease: ThreadLease = out.lease
+    def __init__(self, writer: CommitWriter, codec: Codec, program: Program) -> None:
+        self._writer = writer
+        self._lease: ThreadLease = writer.lease
         self._codec = codec
         self._program = program
 
     async def read(self, at: CheckpointId | None = None) -> Sequence[Chain]:
-        """What is stored of the namespace at a checkpoint, or at its head; empty when nothing is."""
-        chain = await self._lease.saver.read(self._lease.thread_id, self._out.ns, at)
+        """Return the rows up to a checkpoint, or up to the head, as a sequence of one; empty if nothing is stored."""
+        chain = await self._lease.saver.read(self._lease.thread_id, self._writer.ns, at)
         return () if chain is None else (chain,)
 
-    def nothing(self, site: CallSite) -> Start:
-        """Begin with nothing."""
+    def begin_empty(self, site: CallSite) -> StartPoint:
+        """Return the start point of an empty namespace."""
         encoder = Encoder(self._program, self._codec)
-        records = TaskRecords(self._program, encoder, self._out)
-        return Start(site=site, out=self._out, encoder=encoder, records=records, scope=self._lease.thread_id)
+        records = TaskRecords(self._program, encoder, self._writer)
+        return StartPoint(site=site, writer=self._writer, encoder=encoder, records=records, scope=self._lease.thread_id)
 
-    async def load(self, chain: Chain, site: CallSite, *, fork: bool = False) -> Start:
-        """Begin at a stored checkpoint.
+    async def load(self, chain: Chain, site: CallSite, *, fork: bool = False) -> StartPoint:
+        """Return the start point at a stored checkpoint, the last one of `chain`.
 
         Args:
-            fork: continue from there on a branch of its own, even if it is a tip.
+            chain: the checkpoint's rows and task records.
+            site: where the graph is called from.
+            fork: continue on a new branch, even if the checkpoint is a tip.
         """
-        out, lease, program, row = self._out, self._lease, self._program, chain.rows[-1]
-        at, thread_id, start = row.checkpoint_id, lease.thread_id, self.nothing(site)
-        out.head = chain.head
-        reader = ChainReader(thread_id, out.ns, chain.rows)
+        writer, lease, program, row = self._writer, self._lease, self._program, chain.rows[-1]
+        at, thread_id, start = row.checkpoint_id, lease.thread_id, self.begin_empty(site)
+        writer.head = chain.head
+        reader = ChainReader(thread_id, writer.ns, chain.rows)
         state = reader.state(at)
         board = restore(program, state, row.step, self._codec, thread_id=thread_id)
-        start.encoder.loaded(board, state)
-        out.chain, out.stored, out.standing = ChainWriter.resume(reader, at), at, row.step
+        start.encoder.remember(board, state)
+        writer.chain, writer.stored, writer.stored_step = ChainWriter.resume(reader, at), at, row.step
+        # A checkpoint that has a child is run again, which needs a new branch. The tip of another branch is continued,
+        # and becomes the head.
         if at != chain.head and not fork:
-            fork = await has_child(lease.saver, thread_id, out.ns, at)
-            out.moves = not fork
-        # An older checkpoint is deliberately run again from there: what was recorded after it stays with its branch.
-        # But an update that a call made to the state is part of the state.
+            fork = await has_child(lease.saver, thread_id, writer.ns, at)
+            writer.moves_head = not fork
+        # On a new branch the superstep runs anew, so its task records are left with the old branch. Updates that calls
+        # made to the open superstep (`AMENDED`) are part of the state.
         start.records.load([record for record in chain.records if not fork or record.task_id == AMENDED])
         start.at, start.step, start.board, start.branches = at, row.step, board, fork
         start.scope = row.metadata.get(MADE_IN, thread_id)
         self._amend(start, board)
         return start
 
-    def again(self, before: Start, site: CallSite) -> Start:
-        """Begin where an earlier call of this run has got to, of which nothing is stored."""
-        start = self.nothing(site)
+    def load_unstored(self, before: StartPoint, site: CallSite) -> StartPoint:
+        """Return the start point of an earlier call of this run, which is not stored yet (durability "exit")."""
+        start = self.begin_empty(site)
         start.at, start.step, start.branches, start.scope = before.at, before.step, before.branches, before.scope
-        start.records.entries, start.records.names = before.records.entries, before.records.names
-        state = self._out.chain.state
+        start.records.results, start.records.names = before.records.results, before.records.names
+        state = self._writer.chain.state
         board = restore(self._program, state, start.step, self._codec, thread_id=self._lease.thread_id)
         start.board = board
         self._amend(start, board)
-        made = [put.metadata for put in self._out.chain.put if put.checkpoint_id == self._out.tip]
-        mine = any(site.made(metadata) for metadata in made)
+        made = [each.metadata for each in self._writer.chain.put if each.checkpoint_id == self._writer.tip]
+        mine = any(site.made_checkpoint(metadata) for metadata in made)
         if mine or (before.continues and before.site.is_same(site)):
             start.continue_call(before.site)
         return start
 
-    def _amend(self, start: Start, board: Board) -> None:
-        if AMENDED in start.records.entries:
-            scope = start.scope, ids_in(self._out.ns, start.site.caller)
-            amend_again(self._program, board, start.records.entries[AMENDED], self._codec, scope)
+    def _amend(self, start: StartPoint, board: Board) -> None:
+        if AMENDED in start.records.results:
+            scope = start.scope, ids_in(self._writer.ns, start.site.caller)
+            amend_again(self._program, board, start.records.results[AMENDED], self._codec, scope)
 
-    async def find(self, site: CallSite, outer: CommitWriter, outer_at: CheckpointId) -> Start:
-        """Begin at the last checkpoint of an earlier attempt at this call, or at the tip of the state that is kept from
-        call to call.
+    async def find(self, site: CallSite, outer: CommitWriter, outer_at: CheckpointId) -> StartPoint:
+        """Return the start point of an earlier attempt at this call, or the tip of a kept state, or an empty one.
 
         Args:
-            outer: of the graph around.
-            outer_at: the checkpoint at which that was loaded.
+            site: where the graph is called from.
+            outer: the outer graph's writer.
+            outer_at: the checkpoint at which the outer graph was loaded.
         """
         lease = self._lease
-        if lease.fresh and self._out.ns not in lease.visited:
-            return self.nothing(site)  # nothing of this thread is older than this run, which has not been here
+        if lease.fresh and self._writer.ns not in lease.visited:
+            # The thread was empty when this run acquired it, and the run has not written this namespace: save the read.
+            return self.begin_empty(site)
         for chain in await self.read():
-            self._out.head = chain.head
+            self._writer.head = chain.head
             for found in await self._made_here(chain, site, outer, outer_at):
                 start = await self.load(found, site)
                 start.continue_call(CallSite.of(found.rows[-1]))
@@ -116,51 +120,52 @@ class Loader:
             for tip in self._tips(chain, site):
                 for found in await self.read(tip):
                     return await self.load(found, site)
-        return self.nothing(site)
+        return self.begin_empty(site)
 
     async def _made_here(
         self, chain: Chain, site: CallSite, outer: CommitWriter, outer_at: CheckpointId
     ) -> Sequence[Chain]:
-        """The newest state that was made by an earlier attempt at this very call, if there is one."""
+        """Return the newest state of an earlier attempt at this call, as a sequence of one; empty if there is none."""
         lease, tip = self._lease, outer.tip
         if was_made_on(chain.rows[-1], outer.ns, tip, site.caller):
             return (chain,)
         if tip != outer_at:
-            return ()  # this run made that checkpoint, and on it nothing but what the head would show
-        found = await made_on(lease.saver, lease.thread_id, self._out.ns, outer.ns, tip, caller=site.caller)
+            return ()  # this run made the outer checkpoint, so any state made on it is the head, checked above
+        found = await made_on(lease.saver, lease.thread_id, self._writer.ns, outer.ns, tip, caller=site.caller)
         return () if found is None else await self.read(found[0])
 
     def _tips(self, chain: Chain, site: CallSite) -> Sequence[CheckpointId]:
-        """Return the tip, on this branch of the root, of a state that is kept from call to call."""
+        """Return the tip of a kept state on this branch of the root graph, as a sequence of one."""
         if not site.caller:
             return ()
         if parents_of(chain.rows[-1]).get("") == site.parents[""]:
-            return (chain.head,)
-        tips, ns = self._lease.tips, self._out.ns
+            return (chain.head,)  # moved in the root's open superstep, so that no root checkpoint has it yet
+        tips, ns = self._lease.tips, self._writer.ns
         return (tips[ns],) if ns in tips else ()
 
 
 def commit_writer(lease: ThreadLease, ns: str) -> CommitWriter:
-    """Return the writer of the outermost graph for the run's durability."""
+    """Return the root graph's writer for the run's durability."""
     kinds = {"sync": CommitWriter, "async": OverlappedWriter, "exit": AtExitWriter}
     return kinds[lease.durability](lease, ns)
 
 
 async def find_moved(lease: ThreadLease, at: CheckpointId) -> None:
-    """Find the newest checkpoints of kept states that earlier attempts at an open superstep have moved.
-
-    The task that moved one may have its result, and not run again, so that nothing else would say so.
+    """Note in the lease the tips of kept states that earlier attempts at an open superstep have moved.
 
     Args:
+        lease: the thread's lease.
         at: the root's checkpoint on which the superstep is open.
     """
+    # The task that moved a tip may be recorded and not run again. Then no other code would note the tip, and the next
+    # root checkpoint would carry the old one.
     before: CheckpointId | None = None
     while True:
         page = await lease.saver.scan(lease.thread_id, None, before=before, limit=PAGE)
         for header in page:
             if header.checkpoint_id <= at:
                 return
-            if CALLER in header.metadata and parents_of(header).get("") == at and header.ns not in lease.moved:
+            if CALLER in header.metadata and parents_of(header).get("") == at and header.ns not in lease.moved_tips:
                 lease.move_tip(header.ns, header.checkpoint_id)
         if len(page) < PAGE:
             return

@@ -1,7 +1,7 @@
-"""One namespace of a leased thread, as its run writes it: load it, commit each superstep, record what tasks leave.
+"""Load one namespace of a leased thread, commit its supersteps, and record the outcomes of its tasks.
 
-One superstep is one transaction. Every write compares the lease's epoch and the head in the database, so that a run
-whose thread was taken over changes nothing any more and says so.
+One superstep is one transaction. Every write compares the lease's epoch and the expected head with the database, so
+that a run whose lease was taken over changes nothing and raises `ThreadBusyError(lost=True)`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .at_exit import AtExitWriter
 from .call_site import CallIdentity, CallSite
 from .lease import ThreadLease
 from .loaded_namespace import LoadedNamespace
-from .loading import Loader, commit_writer
+from .loading import NamespaceLoader, commit_writer
 from .namespaces import NO_TASK, ids_in
 from .outcome_records import OutcomeRecords
 from .records import AMENDED, BETWEEN, NOT_RECORDED
@@ -40,7 +40,7 @@ Source = Literal["input", "loop", "update", "fork"]
 
 
 class NamespaceWriter(LoadedNamespace):
-    """One namespace of a leased thread, as its run writes it."""
+    """Writes one namespace of a leased thread."""
 
     @classmethod
     async def open(
@@ -57,26 +57,35 @@ class NamespaceWriter(LoadedNamespace):
         """Load a namespace.
 
         Args:
-            at: the checkpoint to go on from; None for the head.
-            fork: go on from there on a branch of its own, even if it is a tip.
+            lease: the thread's lease.
+            codec: encodes the graph's values.
+            program: the graph.
+            ns: the namespace; empty for the root graph.
+            at: the checkpoint to continue from; None for the head.
+            fork: continue on a new branch, even if `at` is a tip.
+            metadata: added to the metadata of each checkpoint.
 
         Raises:
-            CheckpointNotFoundError, GraphChangedError, CorruptCheckpointError, StorageError: nothing was changed.
+            CheckpointNotFoundError: there is no checkpoint `at`.
+            GraphChangedError: the graph's code does not fit the stored state.
+            CorruptCheckpointError: a stored value cannot be decoded.
+            StorageError: reading failed.
         """
-        loader = Loader(commit_writer(lease, ns), codec, program)
-        start = loader.nothing(CallSite())
+        loader = NamespaceLoader(commit_writer(lease, ns), codec, program)
+        start = loader.begin_empty(CallSite())
         if lease.fresh:
-            await anyio.lowlevel.checkpoint_if_cancelled()  # as reading would notice
+            # A fresh thread has nothing to read. A pending cancellation is raised here as the read would raise it.
+            await anyio.lowlevel.checkpoint_if_cancelled()
         else:
             for chain in await loader.read(at):
                 start = await loader.load(chain, CallSite.of(chain.rows[-1]), fork=fork)
         if at and not start.at:
             raise CheckpointNotFoundError(lease.thread_id, at)
-        thread = cls(lease, codec, program, start, metadata)
-        thread.counter.loaded()
+        namespace = cls(lease, codec, program, start, metadata)
+        namespace.counter.load()
         if not ns:
-            lease.tips = {name: CheckpointId(tip) for name, tip in thread.out.chain.state.tips.items()}
-        return thread
+            lease.tips = {name: CheckpointId(tip) for name, tip in namespace.writer.chain.state.tips.items()}
+        return namespace
 
     @classmethod
     async def nested(
@@ -89,30 +98,33 @@ class NamespaceWriter(LoadedNamespace):
         task: TaskId,
         caller: TaskId | None,
         at: CheckpointId | None = None,
-        given: tuple[str, str] | None = None,
+        identity: tuple[str, str] | None = None,
     ) -> NamespaceWriter:
-        """Load the namespace of a graph that a node of another graph runs.
+        """Load the namespace of a subgraph. Raises as `open` does.
 
         Args:
-            task: that runs it.
-            caller: the task that runs the graph, when its state is kept from call to call; else None.
-            at: travel in time: go on from this checkpoint; on a branch of its own, when the graph around is on one.
-            given: the graph's name and the digest of its input; None if they are not compared.
-
-        Raises: as `open`.
+            outer: the outer graph's namespace.
+            codec: encodes the subgraph's values.
+            program: the subgraph.
+            ns: the subgraph's namespace.
+            task: the task that runs the subgraph.
+            caller: the same task if the subgraph keeps its state from call to call; else None.
+            at: continue from this checkpoint (time travel); on a new branch if the outer graph is on a new branch.
+            identity: the graph's name and the digest of its input; None if they are not compared.
         """
         lease = outer.lease
         site = CallSite(
-            parents={**outer.parents, outer.ns: outer.out.tip},
+            parents={**outer.parents, outer.ns: outer.writer.tip},
             task=task,
             caller=caller or NO_TASK,
-            identity=CallIdentity(*given or ("", "")),
+            identity=CallIdentity(*identity or ("", "")),
         )
-        out = outer.out.inside(ns, keeps=site.caller != NO_TASK)
-        loader = Loader(out, codec, program)
-        earlier = out.graphs.earlier(ns) if isinstance(out, AtExitWriter) and not at else ()
+        writer = outer.writer.nested(ns, keeps=site.caller != NO_TASK)
+        loader = NamespaceLoader(writer, codec, program)
+        # With "exit" an earlier call of this run is not stored yet, so that reading would not find its state.
+        earlier = writer.graphs.earlier(ns) if isinstance(writer, AtExitWriter) and not at else ()
         if at:
-            start = loader.nothing(site)
+            start = loader.begin_empty(site)
             for chain in await loader.read(at):
                 start = await loader.load(chain, site, fork=outer.tip != outer.loaded_at)
             if not start.at:
@@ -121,29 +133,32 @@ class NamespaceWriter(LoadedNamespace):
                 lease.move_tip(ns, at)
             start.continues = True
         elif earlier:
-            start = Loader(earlier[0].out, codec, program).again(earlier[0], site)
+            start = NamespaceLoader(earlier[0].writer, codec, program).load_unstored(earlier[0], site)
         else:
-            start = await loader.find(site, outer.out, outer.loaded_at)
-        thread = cls(lease, codec, program, start, outer.metadata, (outer,))
+            start = await loader.find(site, outer.writer, outer.loaded_at)
+        namespace = cls(lease, codec, program, start, outer.metadata, (outer,))
         if not earlier:
-            thread.counter.loaded()
-        if isinstance(thread.out, AtExitWriter):
-            thread.out.graphs.add(ns, thread, thread.out)
-        return thread
+            namespace.counter.load()
+        if isinstance(namespace.writer, AtExitWriter):
+            namespace.writer.graphs.add(ns, namespace, namespace.writer)
+        return namespace
 
     @cached_property
     def _outcomes(self) -> OutcomeRecords:
-        """Made when it is needed: most supersteps are committed, and leave no record."""
+        """Makes the records of outcomes. Created on first use: most runs write no task record."""
         return OutcomeRecords(self.task_records, self._encoder, self.counter, self.lease.environment)
 
     def branch_off(self, board: Board) -> None:
-        """Go on from an older checkpoint on a branch of its own, which starts with a copy of that checkpoint.
+        """Start the new branch with a copy of the loaded checkpoint, if this run is on a new branch.
 
-        So what is recorded from here on stands under another checkpoint than what the other branch recorded.
+        Args:
+            board: the loaded board.
         """
+        # Task records are keyed by checkpoint and task, and both branches plan the same task ids. Without a checkpoint
+        # of its own, the new branch would overwrite the records of the old one.
         if self._branches:
             self._branches = False
-            entry = Delta(
+            delta = Delta(
                 full=False,
                 ts=self.lease.environment.now(),
                 clock=board.clock,
@@ -152,41 +167,46 @@ class NamespaceWriter(LoadedNamespace):
                 kinds={},
                 versions={},
                 seen={},
-                ran=self.out.chain.state.ran,
+                ran=self.writer.chain.state.ran,
                 results={},
             )
             metadata = {**self.metadata, "source": "fork", "step": board.step, **self._origin}
-            if self._scope != self.thread_id:  # its tasks are those that were planned on what it is a copy of
+            if self._scope != self.thread_id:  # the copied superstep keeps the task ids of the original thread
                 metadata[MADE_IN] = self._scope
             self._step = board.step
-            self.out.add(entry, board.step, metadata)
-            if AMENDED in self.task_records.entries:
-                self._stage(AMENDED, -1, self.task_records.entries[AMENDED])
+            self.writer.add(delta, board.step, metadata)
+            if AMENDED in self.task_records.results:
+                self._stage(AMENDED, -1, self.task_records.results[AMENDED])
 
     async def resume(self, board: Board, answers: Mapping[str, Any], edits: list[Write]) -> None:
-        """Record what a call brings to the open superstep, in one transaction and before anything runs: answers to open
-        questions, and an update to the state, which is made on the board.
+        """Record answers and an update for the open superstep, in one transaction and before anything runs.
+
+        Args:
+            board: the loaded board; the update is folded into it.
+            answers: the answers by question id.
+            edits: the writes of the update; empty for none.
 
         Raises:
-            UnstorableValueError: nothing was stored.
-            Exception: what a channel or a reducer makes of the update; nothing was stored.
+            UnstorableValueError: an answer or a write cannot be encoded; nothing was stored.
+            Exception: a channel or a reducer refused the update; nothing was stored.
         """
         records = self.task_records
-        entries = {task_id: (0, entry) for task_id, entry in records.answered(answers).items()}
+        results = {task_id: (0, result) for task_id, result in records.answered(answers).items()}
         if edits:
-            before = records.entries.get(AMENDED, NOT_RECORDED)
+            before = records.results.get(AMENDED, NOT_RECORDED)
             earlier = () if before is NOT_RECORDED else (*before.writes, (BETWEEN, b""))
             data = self._encoder.writes(edits)
             self.branch_off(board)
             number = sum(channel == BETWEEN for channel, _ in earlier)
-            scope = self._scope, ids_in(self.ns, self.caller)  # what the ids of messages are made in
+            scope = self._scope, ids_in(self.ns, self.caller)  # the scope of the ids of messages in the update
             amend(self.program, board, edits, scope=scope, number=number)
-            entries[AMENDED] = (-1, TaskResult(name="", writes=(*earlier, *data)))
-        if entries:
-            rows = [records.row(task_id, index, entry) for task_id, (index, entry) in entries.items()]
+            results[AMENDED] = (-1, TaskResult(name="", writes=(*earlier, *data)))
+        if results:
+            rows = [records.row(task_id, index, result) for task_id, (index, result) in results.items()]
+            # Shielded: if a cancellation came after the transaction, the records here would lack the answers.
             with anyio.CancelScope(shield=True):
-                await self.out.answer(rows)
-            records.entries.update({task_id: entry for task_id, (_, entry) in entries.items()})
+                await self.writer.record_answers(rows)
+            records.results.update({task_id: result for task_id, (_, result) in results.items()})
 
     async def commit(
         self,
@@ -200,159 +220,176 @@ class NamespaceWriter(LoadedNamespace):
         closes: bool = False,
         made: Callable[[CheckpointRow], None] | None = None,
     ) -> bool:
-        """Store a finished superstep: one transaction. The lease is given up in it when nothing is left to run.
-
-        With `source="input"` the tasks are those that the new input discards; the failures recorded of them stay in
-        history. A superstep that no code of the user's follows before the next commit (the input, before the hidden
-        start) waits and is stored with that commit.
+        """Store a finished superstep in one transaction. If nothing is left to run, it releases the lease, too.
 
         Args:
-            waits: store it with the next transaction, whatever follows.
-            closes: an update closes the superstep, with a result of each of its tasks: its failure is over.
-            made: called with the new checkpoint before it is stored.
+            board: the board after the superstep.
+            ran: the superstep's tasks. With `source="input"` these are the pending tasks that the input discards;
+                their recorded failures stay in history.
+            outcomes: the tasks' outcomes, in the same order.
+            upcoming: the tasks of the next superstep; empty if nothing is left to run.
+            source: the `source` in the checkpoint's metadata.
+            waits: only queue the superstep, for the next transaction.
+            closes: an update closes the superstep with a result for each task: remove its recorded failures.
+            made: called with the new checkpoint's row before the row is stored.
 
         Returns:
-            Whether it is stored; False while it waits.
+            True if the superstep is stored, False if it is queued.
 
         Raises:
-            ThreadBusyError: with `lost=True`.
-            UnstorableValueError: with a note that names the tasks that wrote it; they are recorded as failed.
-            StorageError: it was rolled back whole.
+            ThreadBusyError: the lease was lost (`lost=True`).
+            UnstorableValueError: a value cannot be encoded. A note names the tasks that wrote it, and they are
+                recorded as failed.
+            StorageError: the transaction was rolled back.
         """
-        records, out, lease, step = self.task_records, self.out, self.lease, board.step
-        state = out.chain.state
+        records, writer, lease, step = self.task_records, self.writer, self.lease, board.step
+        state = writer.chain.state
         try:
-            entry = self._encoder.entry(board, state, ran, outcomes, records.entries, lease.environment.now())
+            delta = self._encoder.delta(board, state, ran, outcomes, records.results, lease.environment.now())
         except UnstorableValueError as error:
-            if source == "input":  # nothing is stored of it
+            if source == "input":  # no task wrote it: raise for the input's key instead
                 self._encoder.locate(board)
             elif source == "loop":
-                await self.give_up(ran, self._outcomes.refused(ran, outcomes, error), error)
+                await self.fail(ran, self._outcomes.refused(ran, outcomes, error), error)
             raise
-        if lease.moved and not self.around:
-            entry.tips.update(lease.moved)
-            lease.moved = {}
-        if self.counter.now or state.spent or lease.spent_inside or records.entries:
-            entry.spent.update(self.counter.close(anew=source == "input" and bool(self.around)))
-        if records.entries:
+        if lease.moved_tips and not self.outer:
+            delta.tips.update(lease.moved_tips)
+            lease.moved_tips = {}
+        if self.counter.unrecorded or state.spent or lease.spent_inside or records.results:
+            delta.spent.update(self.counter.close_superstep(anew=source == "input" and bool(self.outer)))
+        if records.results:
             if self.program.warned:
-                records.keep_unknown(ran, outcomes, entry)
+                records.keep_unknown(ran, outcomes, delta)
             if source == "loop" or closes:
-                out.clear(records.failures(ran, outcomes))
-            records.entries = {}
-        if isinstance(out, AtExitWriter):
-            out.graphs.drop_closed(self)
+                writer.clear(records.failures(ran, outcomes))
+            records.results = {}
+        if isinstance(writer, AtExitWriter):
+            writer.graphs.drop_closed(self)
         self._branches, self._scope, self._step = False, lease.token.thread_id, step
-        row = out.add(entry, step, {**self.metadata, "source": source, "step": step, **self._origin})
+        row = writer.add(delta, step, {**self.metadata, "source": source, "step": step, **self._origin})
         if made is not None:
             made(row)
-        if waits or (upcoming and upcoming[0].node.hidden):  # the hidden start runs alone
+        # The hidden start follows the input and runs no user code, so one transaction can store both. It is alone in
+        # its superstep.
+        if waits or (upcoming and upcoming[0].node.hidden):
             return False
-        await out.commit(ends=not upcoming)
+        await writer.commit(ends=not upcoming)
         return True
 
     async def record(
         self, task: Task, writes: list[Write], *, routed: bool, events: Callable[[], Sequence[EventRow]]
     ) -> None:
-        """Store what a task wrote. Tasks that finish while a transaction is under way share the next one.
+        """Store a task's writes. Tasks that finish during a transaction share the next one.
 
         Args:
-            events: makes the rows of the task's events, once it is sure that the record can be stored.
+            task: the task.
+            writes: its writes.
+            routed: False if these are the node's own writes only, and its routers have still to run.
+            events: makes the rows of the task's events. Called after the writes were encoded without an error.
+
+        Raises:
+            UnstorableValueError: a write cannot be encoded.
         """
         await self._record(task, self._outcomes.result(task, writes, routed=routed), events)
 
     async def record_failure(self, task: Task, error: Exception, events: Callable[[], Sequence[EventRow]]) -> None:
-        """Store that a task has failed, and that its error handler is to run; return when that is durable."""
+        """Store that a task has failed and that its error handler runs next."""
         await self._record(task, self._outcomes.handled_failure(task, error), events)
 
-    async def _record(self, task: Task, entry: TaskResult, events: Callable[[], Sequence[EventRow]]) -> None:
+    async def _record(self, task: Task, result: TaskResult, events: Callable[[], Sequence[EventRow]]) -> None:
         records = self.task_records
         if task.digest:
-            entry = msgspec.structs.replace(entry, call=task.digest)
-            records.names |= {entry.name}
-        entry = self.counter.with_spent(task.id, entry)
-        noted = partial(records.entries.__setitem__, task.id, entry)
-        row = records.row(task.id, task.index, entry)
-        await self.out.record(row, noted, events())
+            result = msgspec.structs.replace(result, call=task.digest)
+            records.names |= {result.name}
+        result = self.counter.with_spent(task.id, result)
+        on_stored = partial(records.results.__setitem__, task.id, result)
+        row = records.row(task.id, task.index, result)
+        await self.writer.record(row, on_stored, events())
 
-    def _stage(self, task_id: TaskId, index: int, entry: TaskResult) -> None:
-        self.task_records.entries[task_id] = entry
-        self.out.stage(self.task_records.row(task_id, index, entry))
+    def _stage(self, task_id: TaskId, index: int, result: TaskResult) -> None:
+        self.task_records.results[task_id] = result
+        self.writer.stage(self.task_records.row(task_id, index, result))
 
     def check(self, task: Task, asked: Paused) -> None:
-        """Refuse questions, and writes of a node whose router asks them, that cannot be stored.
+        """Check that a task's questions can be stored, and the node's writes if a router asks.
 
         Raises:
-            UnstorableValueError: with a note that names the task.
+            UnstorableValueError: they cannot; a note names the task.
         """
         self._outcomes.check(task, asked)
 
     async def pause(self, tasks: Sequence[Task], outcomes: Sequence[Outcome]) -> None:
-        """Record a superstep that stays open: what finished and is not recorded yet, and what was asked.
+        """Record a superstep that stays open: results that are not recorded yet, and open questions.
 
         Raises:
-            ThreadBusyError: with `lost=True`.
-            StorageError
+            ThreadBusyError: the lease was lost (`lost=True`).
+            StorageError: the transaction was rolled back.
         """
-        await self.out.put(self._outcomes.at_rest(tasks, outcomes))
+        await self.writer.record_outcomes(self._outcomes.open_superstep(tasks, outcomes))
 
-    async def give_up(self, tasks: Sequence[Task], outcomes: Sequence[Outcome], error: BaseException) -> bool:
-        """Record a superstep that failed: what finished and is not recorded yet, and what failed, in one transaction.
+    async def fail(self, tasks: Sequence[Task], outcomes: Sequence[Outcome], error: BaseException) -> bool:
+        """Record a failed superstep in one transaction: results that are not recorded yet, and failures.
+
+        Args:
+            tasks: the superstep's tasks.
+            outcomes: their outcomes, in the same order.
+            error: the superstep's error.
 
         Returns:
-            Whether it is stored. If storing fails too, the superstep's own error is still the one that is raised, and
-            the other becomes its note.
+            True if the records are stored. If storing fails, its error becomes a note of `error`.
         """
-        rows = self._outcomes.at_rest(tasks, outcomes)
+        rows = self._outcomes.open_superstep(tasks, outcomes)
         if not any(isinstance(outcome, Failed) for outcome in outcomes):
+            # All tasks finished, and a reducer or a channel refused their writes.
             rows.append(self._outcomes.superstep_failure(error))
         try:
-            await self.out.put(rows)
+            await self.writer.record_outcomes(rows)
         except CheckpointError as second:
             annotate(error, f"and the failure could not be recorded: {with_notes(second)}")
             return False
         return True
 
-    def forget(self) -> None:
-        """Drop what waits for the next transaction: the thread is as it was found, and this run writes nothing more."""
-        self.out.forget()
+    def discard(self) -> None:
+        """Drop everything queued and write nothing more: the thread stays as the run found it."""
+        self.writer.discard()
 
-    async def spill(self) -> None:
-        """Store the events that wait, as there are too many of them."""
-        await self.out.spill()
+    async def flush_events(self) -> None:
+        """Store queued events, because they have grown too many."""
+        await self.writer.flush_events()
 
-    async def rest(self) -> None:
-        """The run ends here, or is cut off: store what is to be kept of it."""
-        await self.out.rest()
+    async def flush(self) -> None:
+        """Store what is still queued, because the run stops before its end."""
+        await self.writer.flush()
 
-    async def finish(self) -> None:
-        """The run of this graph is over, however it ended: what was taken over is stored when this returns."""
-        await self.out.finish()
+    async def close(self) -> None:
+        """Return when everything that earlier calls handed over is stored, at the end of this graph's run."""
+        await self.writer.close()
 
-    def acknowledge(self, told: Callable[[int], None]) -> None:
-        """Tell, from now on, which superstep is stored with all before it."""
-        self.out.listeners = (told,)
+    def acknowledge(self, stored: Callable[[int], None]) -> None:
+        """Call `stored` with each superstep's number once that superstep and all earlier ones are stored."""
+        self.writer.listeners = (stored,)
 
     def stage(self, task: Task, writes: list[Write]) -> None:
-        """Make these the result of a task of the open superstep; stored with the next transaction.
+        """Queue writes as the result of a task of the open superstep.
 
         Raises:
-            UnstorableValueError
+            UnstorableValueError: a write cannot be encoded.
         """
-        entry = TaskResult(name=task.node.name, writes=self._encoder.writes(writes))
-        self._stage(task.id, task.index, self.counter.with_spent(task.id, entry))
+        result = TaskResult(name=task.node.name, writes=self._encoder.writes(writes))
+        self._stage(task.id, task.index, self.counter.with_spent(task.id, result))
 
-    def copy_beside(self, board: Board) -> None:
-        """Go on from a copy of the loaded checkpoint, with the same parent; what is recorded stays with the other.
+    def copy_as_sibling(self, board: Board) -> None:
+        """Continue from a copy of the loaded checkpoint, which gets the same parent.
 
-        But an update that a call made to the state is part of the state: it is recorded of the copy too.
+        The open superstep's records stay with the original. Only updates that calls made to the open superstep
+        (`AMENDED`) are copied, because they are part of the state.
         """
-        records, out = self.task_records, self.out
-        out.chain = out.chain.beside()
-        records.entries = {task_id: entry for task_id, entry in records.entries.items() if task_id == AMENDED}
+        records, writer = self.task_records, self.writer
+        writer.chain = writer.chain.beside()
+        records.results = {task_id: result for task_id, result in records.results.items() if task_id == AMENDED}
         self._branches = True
         self.branch_off(board)
 
-    async def settle(self) -> None:
-        """Store all that waits, in one transaction, and give the thread up."""
-        await self.out.settle()
+    async def commit_edit(self) -> None:
+        """Store everything queued in one transaction, which releases the root graph's lease."""
+        await self.writer.commit_edit()

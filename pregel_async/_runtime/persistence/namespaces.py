@@ -1,7 +1,7 @@
-"""Where the states of graphs inside graphs are stored, and how they are found again.
+"""Build the namespaces under which subgraphs' states are stored, and find states in them.
 
-A namespace is the path of tasks to the graph: `node:task`, then `|` and the next. Each of its checkpoints says in its
-metadata (`parents`) on which checkpoints of the graphs around it it was made.
+A namespace is the path of tasks to the graph: `node:task` for each level, joined with `|`. Each of its checkpoints has
+in its metadata (`parents`) the checkpoints of the outer graphs on which it was made.
 """
 
 from __future__ import annotations
@@ -18,15 +18,17 @@ from ..._core.task import Task
 from ...types import RunnableConfig
 
 NO_TASK: Final = TaskId("")
-"""Where no task is meant."""
+"""A task id that names no task."""
 
 
 def namespace_of(ns: str, task: Task, *, keeps: bool, number: int = 0) -> str:
-    """Where the state of a graph is stored that a task runs: by node and task; of one that keeps it, by node alone.
+    """Return the namespace of a subgraph: made of the nodes and tasks that run it.
 
     Args:
         ns: the namespace of the task's own graph.
-        number: which of the graphs that the task runs it is.
+        task: the task that runs the subgraph.
+        keeps: the subgraph keeps its state from call to call, so that its namespace must not contain task ids.
+        number: the subgraph's number among those that the task runs, from 0.
     """
     inside = f"{task.node.name}:{task.id}"
     inside = f"{ns}|{inside}" if ns else inside
@@ -36,17 +38,22 @@ def namespace_of(ns: str, task: Task, *, keeps: bool, number: int = 0) -> str:
 
 
 def ids_in(ns: str, caller: str) -> str:
-    """What ids of tasks are made in where a namespace outlives the task that runs its graph: each such task has its
-    own, so that no question is taken for one of a run that was discarded."""
+    """Return the namespace for task ids: `ns` itself, or one for each caller if the graph keeps its state.
+
+    A kept namespace outlives its calls. Without the caller, a new question could have the id of one in a run that was
+    discarded.
+    """
     return f"{ns}@{caller}" if caller else ns
 
 
 async def has_child(saver: BaseCheckpointSaver, thread_id: str, ns: str, at: CheckpointId) -> bool:
-    """Whether a checkpoint is no branch's tip."""
+    """Return True if another checkpoint has this one as its parent, so that it is no branch's tip."""
     async with aclosing(walk(saver, thread_id, ns)) as headers:
         async for header, _, _ in headers:
             if header.parent_id == at:
                 return True
+            # Ids increase, so this walk from newest to oldest meets a child of `at` before `at` itself. A pruned
+            # child has left `FOLLOWED` in the metadata of its parent.
             if header.checkpoint_id <= at:
                 return header.checkpoint_id == at and FOLLOWED in header.metadata
     return False
@@ -61,11 +68,18 @@ async def made_on(
     *,
     caller: TaskId = NO_TASK,
 ) -> tuple[CheckpointId, bool] | None:
-    """The newest checkpoint of a namespace that was made on a checkpoint of the graph around it, and whether it is the
-    namespace's head; None when there is none.
+    """Find the newest checkpoint of a namespace that was made on a given checkpoint of the outer graph.
 
     Args:
-        caller: the task that made it, if the namespace does not say; else `NO_TASK`.
+        saver: stores the thread.
+        thread_id: the thread.
+        ns: the namespace to search.
+        outer_ns: the outer graph's namespace.
+        at: the outer graph's checkpoint.
+        caller: the task that ran the graph, if `ns` has no task ids (a kept state); else `NO_TASK`.
+
+    Returns:
+        The checkpoint, and whether it is the namespace's head; None if there is none.
     """
     chain = await saver.read(thread_id, ns)
     if chain is None:
@@ -76,18 +90,18 @@ async def made_on(
         async for header, _, _ in headers:
             if was_made_on(header, outer_ns, at, caller):
                 return header.checkpoint_id, False
-            if header.checkpoint_id < at:
+            if header.checkpoint_id < at:  # older than the outer checkpoint, so not made on it
                 break
     return None
 
 
 def was_made_on(row: CheckpointRow | Header, outer_ns: str, at: CheckpointId, caller: TaskId) -> bool:
-    """Whether a checkpoint was made on that one of the graph around it, by that task."""
+    """Return True if a checkpoint was made on the outer graph's checkpoint `at`, by `caller` if that is given."""
     return parents_of(row).get(outer_ns) == at and (not caller or row.metadata.get(CALLER) == caller)
 
 
 def parents_of(row: CheckpointRow | Header) -> dict[str, str]:
-    """Namespace -> checkpoint, of the graphs around the one whose checkpoint this is."""
+    """Return the checkpoint of each outer graph on which a checkpoint was made, by namespace."""
     found = row.metadata.get("parents")
     return found if isinstance(found, dict) else {}
 
@@ -95,7 +109,7 @@ def parents_of(row: CheckpointRow | Header) -> dict[str, str]:
 def config_of(
     thread_id: str, ns: str, checkpoint_id: CheckpointId | None, parents: Mapping[str, str] = {}
 ) -> RunnableConfig:
-    """The config that addresses a checkpoint; without an id, the namespace's head."""
+    """Return the config that addresses a checkpoint, or the namespace's head if `checkpoint_id` is None."""
     known: dict[str, Any] = {"thread_id": thread_id, "checkpoint_ns": ns}
     if checkpoint_id:
         known["checkpoint_id"] = checkpoint_id

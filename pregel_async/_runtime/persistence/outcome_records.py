@@ -1,4 +1,4 @@
-"""Makes the records of what becomes of tasks: results, failures and questions, encoded."""
+"""Make the encoded records of tasks' outcomes: results, failures and questions."""
 
 from __future__ import annotations
 
@@ -16,23 +16,29 @@ from ..observing.error_text import described
 from ..platform.environment import Environment
 from .encoder import Encoder, Written
 from .records import NOT_RECORDED, SUPERSTEP, handler_of
-from .spending_counter import Counter
-from .task_records import Asked, TaskRecords
+from .spending_counter import SpendingCounter
+from .task_records import RecordedAnswers, TaskRecords
 
-_NOTHING_ASKED = Asked(answers={}, askers={}, asked=())
+_NOTHING_ASKED = RecordedAnswers(answers={}, askers={}, asked=())
 
 
 class OutcomeRecords:
     """Makes the records of one namespace's tasks."""
 
-    def __init__(self, records: TaskRecords, encoder: Encoder, counter: Counter, environment: Environment) -> None:
+    def __init__(
+        self, records: TaskRecords, encoder: Encoder, counter: SpendingCounter, environment: Environment
+    ) -> None:
         self._records = records
         self._encoder = encoder
         self._counter = counter
         self._environment = environment
 
     def result(self, task: Task, writes: Sequence[Write], *, routed: bool) -> TaskResult:
-        """The record of what a task wrote. Raises `UnstorableValueError`, with a note that names the task."""
+        """Return the record of a task's writes.
+
+        Raises:
+            UnstorableValueError: a write cannot be encoded; a note names the task.
+        """
         try:
             data = self._encoder.writes(writes)
         except UnstorableValueError as error:
@@ -48,31 +54,32 @@ class OutcomeRecords:
         return msgspec.structs.replace(failed, handled=True, **self._records.asked_of(task.id))
 
     def superstep_failure(self, error: BaseException) -> TaskRecord:
-        """The row that says that a superstep could not be closed with its tasks' results."""
+        """Return the row for a superstep that failed although all of its tasks have results."""
         return self._records.row(SUPERSTEP, -1, self._failure("", error))
 
-    def at_rest(self, tasks: Sequence[Task], outcomes: Sequence[Outcome]) -> list[TaskRecord]:
-        """Record what became of the tasks of a superstep that stays open, as far as that is not recorded yet.
+    def open_superstep(self, tasks: Sequence[Task], outcomes: Sequence[Outcome]) -> list[TaskRecord]:
+        """Record the outcomes of a superstep that stays open, as far as they are not recorded yet.
 
         Returns:
-            The rows, to be stored.
+            The rows, which the caller stores.
         """
-        entries: list[tuple[Task, TaskResult]] = []
+        results: list[tuple[Task, TaskResult]] = []
         for task, outcome in zip(tasks, outcomes, strict=True):
             if isinstance(outcome, Failed):
-                entries.append(self._failed(task, outcome))
+                results.append(self._failed(task, outcome))
             elif isinstance(outcome, Paused):
-                entries.append(self._paused(outcome.by or task, outcome))
+                results.append(self._paused(outcome.by or task, outcome))
             elif isinstance(outcome, Finished):
-                entries += self._finished(outcome.by or task, outcome)
-        self._counter.with_rest(entries)
-        rows = [self._records.row(task.id, task.index, entry) for task, entry in entries]
-        self._records.entries.update({task.id: entry for task, entry in entries})  # before it is asked who has a result
-        self._counter.tell()
+                results += self._finished(outcome.by or task, outcome)
+        self._counter.with_unrecorded(results)
+        rows = [self._records.row(task.id, task.index, result) for task, result in results]
+        # Before `publish`, which sums up the records.
+        self._records.results.update({task.id: result for task, result in results})
+        self._counter.publish()
         return rows
 
     def _finished(self, task: Task, outcome: Finished) -> list[tuple[Task, TaskResult]]:
-        """Nothing if the result is recorded, or cannot be: then the task runs again."""
+        """Return the record of a result; empty if it is recorded already, or cannot be encoded: it runs again then."""
         if self._records.has_result(task.id):
             return []
         try:
@@ -83,20 +90,21 @@ class OutcomeRecords:
 
     def _paused(self, task: Task, outcome: Paused) -> tuple[Task, TaskResult]:
         writes, _ = self._own_writes(outcome)
-        entry = TaskResult(
+        result = TaskResult(
             name=task.node.name,
             writes=writes,
             routed=not outcome.has_run,
             interrupts=self._encoder.questions(outcome.interrupts),
             **self._records.asked_of(task.id, outcome.interrupts),
         )
-        return task, self._counter.with_spent(task.id, entry)
+        return task, self._counter.with_spent(task.id, result)
 
     def _failed(self, task: Task, outcome: Failed) -> tuple[Task, TaskResult]:
-        """The record of a failure. Once the error handler has begun, what fails is the handler. The node's own failure
-        stays recorded, so that a resume starts at the handler and does not run the node again."""
+        """Return the record of a failure."""
+        # Once the error handler has begun, the failure is the handler's. The node's own failure stays recorded, so that
+        # a resume starts at the handler and does not run the node again.
         records = self._records
-        acting = handler_of(task, records.entries.get(task.id, NOT_RECORDED)) or task
+        acting = handler_of(task, records.results.get(task.id, NOT_RECORDED)) or task
         writes, runs_again = self._own_writes(outcome)
         if outcome.has_run:
             writes = (*writes, *records.unknown_writes(acting.id))
@@ -105,20 +113,21 @@ class OutcomeRecords:
         return acting, self._counter.with_spent(acting.id, failed)
 
     def _own_writes(self, outcome: Failed | Paused) -> tuple[Written, bool]:
-        """What the node has written itself, if only its router failed or asks; and whether the node has to run again:
-        also if what it wrote cannot be stored."""
+        """Return the node's own writes if only a router failed or asks, and whether the node has to run again.
+
+        It has to run again, too, if its writes cannot be stored.
+        """
         try:
             return self._encoder.writes(outcome.writes or ()), not outcome.has_run
         except UnstorableValueError:
             return (), True
 
     def _failure(self, name: str, error: BaseException, writes: Written = (), *, runs_again: bool = True) -> TaskResult:
-        told = (*described(error), self._environment.now())
-        return TaskResult(name=name, writes=writes, routed=runs_again, error=told)
+        error_fields = (*described(error), self._environment.now())
+        return TaskResult(name=name, writes=writes, routed=runs_again, error=error_fields)
 
     def refused(self, tasks: Sequence[Task], outcomes: Sequence[Outcome], error: UnstorableValueError) -> list[Outcome]:
-        """The outcomes, where the tasks that wrote a value which cannot be stored have failed. The error's notes name
-        them."""
+        """Return the outcomes with each task failed that wrote an unstorable value. Notes of `error` name them."""
         refused: list[Outcome] = []
         for task, outcome in zip(tasks, outcomes, strict=True):
             if (
@@ -140,10 +149,10 @@ class OutcomeRecords:
         return True
 
     def check(self, task: Task, asked: Paused) -> None:
-        """Refuse questions, and writes of a node whose router asks them, that cannot be stored.
+        """Check that a task's questions can be stored, and the node's writes if a router asks.
 
         Raises:
-            UnstorableValueError: with a note that names the task.
+            UnstorableValueError: they cannot; a note names the task.
         """
         try:
             self._encoder.writes(asked.writes or ())

@@ -1,4 +1,4 @@
-"""With durability "async": a finished superstep is stored while the next one runs."""
+"""Write a namespace with durability "async": store a finished superstep while the next one runs."""
 
 from __future__ import annotations
 
@@ -13,84 +13,88 @@ from .shielded_task import ShieldedTask
 
 
 class OverlappedWriter(CommitWriter):
-    """What one namespace has to store: one superstep at a time.
+    """Write one namespace with durability "async": at most one transaction in progress.
 
-    A superstep is handed over when the one before it is stored, so that one at most is at risk. What becomes of tasks
-    goes with it. Questions, failures and the end are stored before control returns.
+    A superstep's transaction starts when the previous one is stored, so that at most one superstep is at risk. Task
+    records wait for the superstep's transaction. Questions, failures and the end of the run are stored before the verb
+    returns.
     """
 
     def __init__(
-        self, lease: ThreadLease, ns: str, around: tuple[CommitWriter, ...] = (), *, keeps: bool = False
+        self, lease: ThreadLease, ns: str, outer: tuple[CommitWriter, ...] = (), *, keeps: bool = False
     ) -> None:
-        super().__init__(lease, ns, around, keeps=keeps)
-        self._under_way: tuple[ShieldedTask, ...] = ()  # at most one
-        self._due = False  # not only checkpoints that wait for another
+        super().__init__(lease, ns, outer, keeps=keeps)
+        self._running: tuple[ShieldedTask, ...] = ()  # at most one
+        self._due = False  # False if the queue holds only deferred rows
 
     async def commit(self, *, ends: bool) -> None:
         self._due = True
-        await self._landed()
-        self._depart(releases=ends and not self.around)
-        # Where events are kept, a reader must not see what tasks show of which no stored row says that they may begin.
-        if ends or (self.around and self.lease.event_listeners):
-            await self._landed()
+        await self._wait_for_transaction()
+        self._start_transaction(releases=ends and not self.outer)
+        # A reader of stored events must not see events of a task before the row is stored that lets the task start: a
+        # crash in between would leave events of a task that never ran.
+        if ends or (self.outer and self.lease.event_listeners):
+            await self._wait_for_transaction()
 
-    async def record(self, record: TaskRecord, noted: Callable[[], None], events: Sequence[EventRow] = ()) -> None:
+    async def record(self, record: TaskRecord, on_stored: Callable[[], None], events: Sequence[EventRow] = ()) -> None:
         self.lease.require_storage()
         self.stage(record)
         self.events += events
-        noted()
+        on_stored()
 
-    async def put(self, records: Sequence[TaskRecord]) -> None:
+    async def record_outcomes(self, records: Sequence[TaskRecord]) -> None:
         for record in records:
             self.stage(record)
-        await self.finish()
+        await self.close()
+
+    async def flush_checkpoints(self) -> None:
+        await self._wait_for_transaction()
+        if self._rows:
+            self._start_transaction()
+            await self._wait_for_transaction()
+
+    async def flush_events(self) -> None:
+        self._due = True
+        await self.close()
 
     async def flush(self) -> None:
-        await self._landed()
-        if self._rows:
-            self._depart()
-            await self._landed()
+        await self.close()
 
-    async def spill(self) -> None:
-        self._due = True
-        await self.finish()
-
-    async def rest(self) -> None:
-        await self.finish()
-
-    async def finish(self) -> None:
-        if self.forgotten:
+    async def close(self) -> None:
+        if self.discarded:
             return
-        if self._under_way or self._due or self._staged or self.events:
-            await self.lease.start(self._store_rest).wait_out()
+        if self._running or self._due or self._staged or self.events:
+            await self.lease.start(self._flush_all).wait_out()
         else:
             self.lease.require_storage()
 
-    async def _store_rest(self) -> None:
-        await self._landed()
+    async def _flush_all(self) -> None:
+        await self._wait_for_transaction()
         if self._due or self._staged or self.events:
-            self._depart()
-            await self._landed()
+            self._start_transaction()
+            await self._wait_for_transaction()
 
-    def _depart(self, *, releases: bool = False) -> None:
-        """Begin a transaction with all that waits, in a task of the run's own."""
-        assert not self._under_way
+    def _start_transaction(self, *, releases: bool = False) -> None:
+        """Start a transaction of everything queued, in a task of its own."""
+        assert not self._running
         self._due = False
-        flight = self.lease.start(partial(self._fly, releases))
-        if not flight.over.is_set():  # as it may be, where asyncio's tasks begin eagerly
-            self._under_way = (flight,)
+        transaction = self.lease.start(partial(self._run_transaction, releases))
+        if not transaction.ended.is_set():  # with asyncio's eager task factory it may have ended inside `start`
+            self._running = (transaction,)
 
-    async def _fly(self, releases: bool) -> None:
+    async def _run_transaction(self, releases: bool) -> None:
         try:
-            await self.transact(releases=releases)
+            await self.store_queued(releases=releases)
         except BaseException as error:
+            # Noted at once: no task waits for this transaction now, and no node may start after it has failed.
             self.lease.fail(error)
             raise
         finally:
-            self._under_way = ()
+            self._running = ()
 
-    async def _landed(self) -> None:
-        """Wait until nothing is under way. Raises what a transaction of the run has raised."""
-        while self._under_way:
-            await self._under_way[0].wait()
+    async def _wait_for_transaction(self) -> None:
+        """Wait until no transaction is in progress. Raises the error of a failed transaction of the run."""
+        # A loop: another task that waited here may have started the next transaction first.
+        while self._running:
+            await self._running[0].wait()
         self.lease.require_storage()

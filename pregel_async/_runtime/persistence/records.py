@@ -1,7 +1,7 @@
-"""What is recorded of a superstep that is open, as runs, readers and editors of its thread understand it.
+"""Interpret the task records of an open superstep, for runs, readers and editors of a thread.
 
-A record is kept by task (`TaskResult`): its result, its failure, or its questions and what was answered. Two ids are no
-task's.
+Each task has at most one record (`TaskResult`): its result, its failure, or its questions and their answers. Two
+reserved ids do not name tasks: `SUPERSTEP` and `AMENDED`.
 """
 
 from __future__ import annotations
@@ -20,42 +20,54 @@ from ..._core.task import Task
 from ...types import Interrupt
 
 SUPERSTEP = TaskId("")
-"""The task id under which a failure of the superstep itself is recorded."""
+"""The reserved task id for a failure of the superstep itself."""
 
 AMENDED = TaskId("__input__")
-"""The task id under which the updates are recorded that calls made to the state of an open superstep."""
+"""The reserved task id for updates that calls made to the state of an open superstep."""
 
 BETWEEN = ""
-"""The channel of the write that stands between two such updates: each is folded by itself."""
+"""The channel of the write that separates two such updates. Each update is folded by itself."""
 
 
 NOT_RECORDED: Final = TaskResult(name="", routed=False)
-"""In the place of the record of a task that has none."""
+"""The record of a task that has no record."""
 
 
-def is_result(entry: TaskResult) -> bool:
-    """Whether a record is what history shows of a task of the plan."""
-    return entry.finished and not (entry.writes and entry.writes[0][0] == RETURN)
+def is_result(result: TaskResult) -> bool:
+    """Return True if a record is the result of a planned task, which history shows."""
+    # The result of a called task is its return value alone.
+    return result.finished and not (result.writes and result.writes[0][0] == RETURN)
 
 
-def handler_of(task: Task, entry: TaskResult) -> Task | None:
-    """The task of the error handler that runs in a task's place, by the task's record; None when none does."""
+def handler_of(task: Task, result: TaskResult) -> Task | None:
+    """Return the error handler's task if the record says that it runs in the task's place; else None."""
+    # The handler may have been removed from the code since the record was made: then the node runs again.
     handler = task.node.handler
-    return task.handling(handler) if entry.handled and handler is not None else None
+    return task.handling(handler) if result.handled and handler is not None else None
 
 
-def open_questions(entry: TaskResult, codec: Codec) -> Iterator[Interrupt]:
-    """What a task has asked and nobody has answered."""
-    for key, data in entry.interrupts or ():
-        if key not in entry.answers:
+def open_questions(result: TaskResult, codec: Codec) -> Iterator[Interrupt]:
+    """Yield a task's unanswered questions."""
+    for key, data in result.interrupts or ():
+        if key not in result.answers:
             yield Interrupt(codec.decode(data, channel="interrupt()"), key)
 
 
-def amend_again(program: Program, board: Board, entry: TaskResult, codec: Codec, scope: tuple[str, str]) -> None:
-    """Make the updates that calls made to the state of an open superstep, each by itself, as they made them."""
+def amend_again(program: Program, board: Board, result: TaskResult, codec: Codec, scope: tuple[str, str]) -> None:
+    """Fold the recorded updates of an open superstep into a loaded board.
+
+    Args:
+        program: the graph.
+        board: the loaded board.
+        result: the `AMENDED` record.
+        codec: decodes the writes.
+        scope: the scope of the ids of messages in the updates.
+    """
+    # Each update by itself and with its number: folded as one, a reducer could give another value, and messages
+    # without an id would get other ids than the calls gave them.
     writes: list[Write] = []
     number = 0
-    for channel, data in (*entry.writes, (BETWEEN, b"")):
+    for channel, data in (*result.writes, (BETWEEN, b"")):
         if channel in program.channels:
             writes.append((channel, codec.decode(data, channel=channel)))
         elif channel == BETWEEN and writes:

@@ -1,7 +1,7 @@
-"""From a stored state to a board, by the graph's code as it is now.
+"""Make a board of a stored state, with the graph's current code.
 
-A key that the code does not have stays stored, with one warning; a new key starts unwritten. What cannot be reconciled
-is refused before anything runs.
+A stored key that the code does not have any more stays stored, with one warning. A new key starts unwritten. A state
+that does not fit the code is refused before anything runs.
 """
 
 from __future__ import annotations
@@ -26,15 +26,19 @@ from ...errors import GraphChangedError, UnknownStoredKeyWarning
 from ...types import END, RESERVED, START
 
 UNFIT = "[~]"
-"""Behind the kind of a channel that holds what its annotation does not say. A node wrote it, and nobody checks that: it
-is what the thread holds, and no sign that the graph has changed."""
+"""Follows the kind of a channel whose value does not fit its annotation.
+
+Nodes' writes are not checked against annotations, so such a value may be stored. Without the mark, it would look as if
+the graph had changed.
+"""
 
 
 def kind_of(channel: BaseChannel[Any, Any, Any], value: Any = None) -> str:
-    """A channel's kind as it is stored: a reducer's with the type that it folds into, if it is built in.
+    """Return a channel's kind as it is stored. A reducer's includes the type that it folds into, if that is built in.
 
     Args:
-        value: what the channel holds.
+        channel: the channel.
+        value: the channel's value.
     """
     if type(channel) is LastValue:
         fitting = type(value) is channel.typ or fits(channel.typ, value)
@@ -47,11 +51,18 @@ def kind_of(channel: BaseChannel[Any, Any, Any], value: Any = None) -> str:
 
 
 def restore(program: Program, state: EncodedState, step: int, codec: Codec, *, thread_id: str) -> Board:
-    """The board that was stored.
+    """Return the board of a stored state.
+
+    Args:
+        program: the graph.
+        state: the stored state.
+        step: the superstep that made it.
+        codec: decodes the values.
+        thread_id: the thread, for messages.
 
     Raises:
-        GraphChangedError: a channel's kind or type has changed, or a task is pending of a node that is no more.
-        StoredTypeChangedError: the class of a stored object does not take it.
+        GraphChangedError: a channel's kind or type has changed, or the node of a pending task does not exist any more.
+        StoredTypeChangedError: a stored object does not fit its class any more.
         CorruptCheckpointError: a value cannot be decoded.
     """
     stored: dict[str, Any] = {}
@@ -66,7 +77,7 @@ def restore(program: Program, state: EncodedState, step: int, codec: Codec, *, t
             if name.startswith(JOIN) and _is_complete(name, decode(data, codec, channel=name)):
                 node = name.rpartition(":")[2]
                 raise GraphChangedError(
-                    thread_id, node, f"a task of node {node!r} is pending, through edges that are no more"
+                    thread_id, node, f"a task of node {node!r} is pending, through edges that do not exist any more"
                 )
             warn_of_unknown(program, name, thread_id)
             continue
@@ -75,7 +86,7 @@ def restore(program: Program, state: EncodedState, step: int, codec: Codec, *, t
             reason = f"channel {name!r} was a {kind or None} and is a {kind_of(channel)}"
             raise GraphChangedError(thread_id, name, reason)
         try:
-            value = decode(data, codec, channel=name)  # owned: whoever is shown it gets a copy
+            value = decode(data, codec, channel=name)  # no copy needed: readers of a board get isolated values
         except (StoredTypeChangedError, UnknownTypeError) as error:
             error.add_note(f"channel {name!r} of thread {thread_id!r} holds it")
             raise
@@ -86,7 +97,7 @@ def restore(program: Program, state: EncodedState, step: int, codec: Codec, *, t
     if stored.get(SENDS):
 
         def value_of(name: str) -> Any:
-            """The value of a channel; of one that the graph does not have any more, what is stored."""
+            """Return a channel's value, also if the graph does not have the channel any more."""
             return stored[name] if name in stored else decode(state.values[name], codec, channel=name)
 
         stored[SENDS] = filled_sends(stored[SENDS], value_of, f"thread {thread_id!r}")
@@ -106,22 +117,22 @@ def restore(program: Program, state: EncodedState, step: int, codec: Codec, *, t
 
 
 def is_unknown(program: Program, name: str) -> bool:
-    """Whether a stored channel is a state key that the graph does not have. What is left of edges is no state, nor is
-    the mark between two updates of a call."""
+    """Return True if a stored channel is a state key that the graph does not have any more."""
+    # Not state keys: the channels of removed edges, and the empty name that separates two updates (`BETWEEN`).
     if not name or name in program.channels or name in (START, END) or name in RESERVED:
         return False
     return not name.startswith((BRANCH, JOIN, "__pregel_"))
 
 
 def warn_of_unknown(program: Program, name: str, thread_id: str) -> None:
-    """Issue the one warning of a graph about a stored key that it does not have."""
+    """Warn about a stored key that the graph does not have, once per graph and key."""
     if is_unknown(program, name) and name not in program.warned:
         program.warned.add(name)
         warnings.warn(UnknownStoredKeyWarning(thread_id, program.name, name), stacklevel=2)
 
 
 def unknown_values(program: Program, state: EncodedState, codec: Codec) -> dict[str, Any]:
-    """The stored values of keys that the graph does not have, decoded as far as their classes are known.
+    """Return the stored values of keys that the graph does not have, decoded as far as their classes are known.
 
     Raises:
         CorruptCheckpointError: a value is damaged.
@@ -134,13 +145,14 @@ def unknown_values(program: Program, state: EncodedState, codec: Codec) -> dict[
 
 
 def _same_kind(stored: str, now: str) -> bool:
-    """Whether a stored kind is the channel's; a type is compared where both tell one."""
+    """Return True if a stored kind is the channel's. Types are compared only if both kinds include one."""
     (kind, _, type_then), (other, _, type_now) = stored.partition("["), now.partition("[")
     return kind == other and (not type_then or not type_now or type_then == type_now)
 
 
 def _is_complete(name: str, stored: Any) -> bool:
-    """Whether a barrier has seen all that its name lists. A node's own plus is written with a backslash there."""
+    """Return True if a barrier has seen all nodes in its name."""
+    # The names are joined with a plus; a plus in a node's name is escaped with a backslash.
     listed = name.removeprefix(JOIN).rpartition(":")[0]
     waits_for = 1 + len(re.findall(r"(?<!\\)(?:\\\\)*\+", listed))
     names = stored[0] if isinstance(stored, tuple) else stored

@@ -1,4 +1,4 @@
-"""A graph's retention: its thread is pruned when a run ends, under the run's own lease."""
+"""Prune a thread when a run ends, under the run's own lease, as the graph's retention says."""
 
 from __future__ import annotations
 
@@ -17,25 +17,27 @@ from .lease import ThreadLease
 T = TypeVar("T")
 
 
-class Retaining:
+class RunPruner:
     """Prunes a thread after a run.
 
     Args:
-        keeps_events: the run keeps its events: what was made since the last input stays, so that their readers can come
-            back to them.
+        lease: the run's lease.
+        retention: what to keep.
+        keeps_events: the run stores its events: keep everything since the last input, so that readers can replay them.
     """
 
     def __init__(self, lease: ThreadLease, retention: Retention, *, keeps_events: bool) -> None:
-        lease.lingers = True
+        # The pruning needs the lease after the last commit. A lease that the commit released could be lost to another
+        # run before the pruning.
+        lease.outlives_commit = True
         self._lease = lease
         self._retention = retention
         self._keeps_events = keeps_events
 
-    async def after(self, run: Callable[[], Awaitable[T]]) -> T:
-        """Run, and prune the thread when the run has come to rest: is done, has stopped, asked or failed. Not when it
-        was cancelled, or when storage has failed.
+    async def prune_after(self, run: Callable[[], Awaitable[T]]) -> T:
+        """Run the graph, then prune its thread, unless the run was cancelled or storage has failed.
 
-        What fails in pruning changes nothing of what the run has done and gives: it is told as a warning.
+        A pruning error does not change the run's result or error: it becomes a `RetentionWarning`.
         """
         try:
             result = await run()

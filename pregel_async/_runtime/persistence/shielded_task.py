@@ -1,4 +1,4 @@
-"""Work of a run that ends whatever becomes of the run: a transaction that was begun is finished."""
+"""Run work that no cancellation of the run stops: a transaction that has begun is finished."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from ..platform.event_loops import Loop, wait_out
 
 
 class ShieldedTask:
-    """Work that runs in a task of its own, which no scope cancels.
+    """Work in a task of the event loop's own, which no cancel scope reaches.
 
     Attributes:
-        over: set when the work has ended.
+        ended: set when the work has ended.
     """
 
     def __init__(self, loop: Loop, work: Callable[[], Awaitable[None]]) -> None:
-        self.over = loop.event()
+        self.ended = loop.event()
         self._loop = loop
-        self._work = [work]  # until it begins: then what it holds is freed with its end
+        self._work = [work]  # emptied at the start, so that the work's objects are freed at its end
         self._failures: list[BaseException] = []  # at most one
         self._begin()
 
@@ -26,30 +26,30 @@ class ShieldedTask:
 
     def _done(self, _: object) -> None:
         if self._work:
-            self._begin()  # cancelled before it began
+            self._begin()  # `asyncio.run` at its end, or other code, cancelled the task before it began
 
     async def _do(self) -> None:
-        """Do the work, and keep its exception for the waiters."""
+        """Do the work and keep its exception for the waiters."""
         try:
             await self._work.pop()()
         except BaseException as error:
             self._failures.append(error)
         finally:
-            self.over.set()
+            self.ended.set()
 
     async def wait(self) -> None:
-        """Wait until the work has ended. Raises what the work raised."""
-        await self.over.wait()
+        """Wait until the work has ended. Raises the work's error."""
+        await self.ended.wait()
         self.raise_failure()
 
     async def wait_out(self) -> None:
-        """Do as `wait`, however often the waiter is cancelled."""
+        """Wait until the work has ended, even if the waiter is cancelled meanwhile. Raises the work's error."""
         try:
-            await wait_out(self.over)
+            await wait_out(self.ended)
         finally:
             self.raise_failure()
 
     def raise_failure(self) -> None:
-        """Raise what the work raised, if it did."""
+        """Raise the work's error, if it has one."""
         for error in self._failures:
             raise error

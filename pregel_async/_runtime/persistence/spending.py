@@ -1,4 +1,4 @@
-"""What a run spends, and how much it may: counted where it is spent, checked at the barriers."""
+"""Count what a run spends against its budgets and time limit. Limits are checked between supersteps."""
 
 from __future__ import annotations
 
@@ -18,30 +18,31 @@ from ..platform.environment import Environment
 
 Amount: TypeAlias = int | Decimal
 Amounts: TypeAlias = dict[str, Amount]
-"""By name."""
+"""Amounts by the name of their budget."""
 
 SpentBy: TypeAlias = tuple[str, TaskId, str]
-"""Who has spent something inside: namespace of the graph around, its task, and namespace of the graph that it runs."""
+"""The key of amounts spent in a subgraph: the outer graph's namespace, its task, and the subgraph's namespace."""
 
+# Traps what would round: a sum that is not exact would make a budget depend on the order of the additions.
 _EXACT = Context(prec=1000, traps=[Inexact, InvalidOperation])
 
 
 def plus(one: Amount, other: Amount) -> Amount:
-    """The exact sum; a Decimal when one of the two is."""
+    """Return the exact sum; a Decimal if one of the two is."""
     if isinstance(one, int) and isinstance(other, int):
         return one + other
     return _EXACT.add(Decimal(one), Decimal(other))
 
 
 def minus(one: Amount, other: Amount) -> Amount:
-    """The exact difference."""
+    """Return the exact difference."""
     if isinstance(one, int) and isinstance(other, int):
         return one - other
     return _EXACT.subtract(Decimal(one), Decimal(other))
 
 
 def total_of(several: Iterable[Mapping[str, Amount]]) -> Amounts:
-    """The sums, by name."""
+    """Return the sums by name."""
     total: Amounts = {}
     for amounts in several:
         for name, amount in amounts.items():
@@ -50,47 +51,50 @@ def total_of(several: Iterable[Mapping[str, Amount]]) -> Amounts:
 
 
 def as_text(amounts: Mapping[str, Amount]) -> dict[str, str]:
-    """As they are stored: an int by its digits, a Decimal with a "d" behind them."""
+    """Return amounts as they are stored: an int as its digits, a Decimal as its text and a "d"."""
     return {name: str(amount) if isinstance(amount, int) else f"{amount}d" for name, amount in amounts.items()}
 
 
 def of_text(stored: Mapping[str, str]) -> Amounts:
-    """As they were stored. Raises `CorruptCheckpointError`."""
+    """Return stored amounts. Raises `CorruptCheckpointError` if one is not an amount."""
     try:
         return {name: Decimal(text[:-1]) if text.endswith("d") else int(text) for name, text in stored.items()}
     except (ValueError, ArithmeticError) as error:
         raise CorruptCheckpointError("what was spent", f"it is no amount ({error})") from error
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What one call may spend.
+class SpendingLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """The limits of one call.
 
     Attributes:
-        budgets: by name, of the graph that was called.
-        time_limit: seconds that the run may take; None for any time.
+        budgets: the called graph's budgets, by name.
+        time_limit: the longest duration of the run in seconds; None for no limit.
     """
 
     budgets: Mapping[str, Budget] = {}
     time_limit: float | None = None
 
 
-NO_LIMITS = Limits()
+NO_LIMITS = SpendingLimits()
 
 
 class Spending:
-    """What one call spends, in all its graphs.
+    """The amounts that one call spends in all of its graphs.
 
     Args:
-        limits: of the graph that was called.
+        environment: the run's clock.
+        limits: the called graph's limits.
 
     Attributes:
-        run: spent in this call, failed attempts included.
-        before: spent in the thread before it.
+        run: amounts spent in this call, failed attempts included.
+        before: amounts spent in the thread before this call.
     """
 
-    _lock = threading.Lock()  # of all runs: it is held for an addition, and a lock of its own would cost each run more
+    # One lock for all runs: it is held for an addition only, and creating a lock for each run would cost more. A lock
+    # at all, because plain functions spend from worker threads.
+    _lock = threading.Lock()
 
-    def __init__(self, environment: Environment, limits: Limits) -> None:
+    def __init__(self, environment: Environment, limits: SpendingLimits) -> None:
         self.run: Amounts = {}
         self.before: Amounts = {}
         self._environment = environment
@@ -98,15 +102,17 @@ class Spending:
         self._began = environment.monotonic()
 
     def spend(self, into: Amounts, name: str, amount: Amount, known: Mapping[str, Budget]) -> None:
-        """Count an amount, and keep it for the task that spends it. Any thread may.
+        """Add an amount to the run's and the task's amounts. May be called from any thread.
 
         Args:
-            into: what the task has spent.
-            known: the budgets of the graph that the task is of.
+            into: the task's amounts.
+            name: the budget's name.
+            amount: the amount.
+            known: the budgets of the task's own graph.
 
         Raises:
-            UnknownBudgetError: nobody has a budget of that name.
-            TypeError, ValueError: it is no amount.
+            UnknownBudgetError: neither the task's graph nor the called graph has a budget of this name.
+            TypeError, ValueError: `amount` is not an amount.
         """
         if name not in self._limits.budgets and name not in known:
             raise UnknownBudgetError(name, tuple(sorted({*self._limits.budgets, *known})))
@@ -115,20 +121,21 @@ class Spending:
             for amounts in (self.run, into):
                 amounts[name] = plus(amounts[name], amount) if name in amounts else amount
 
-    def know(self, amounts: Mapping[str, Amount]) -> None:
-        """The thread has spent this before."""
+    def add_earlier(self, amounts: Mapping[str, Amount]) -> None:
+        """Add amounts that the thread spent before this call."""
         self.before = total_of([self.before, amounts])
 
     @property
     def is_limited(self) -> bool:
-        """Whether the run may have to stop, as it has spent too much."""
+        """Whether the call has a budget or a time limit."""
         return self._limits != NO_LIMITS
 
     def exceeded(self, step: int, pending: tuple[str, ...]) -> tuple[BudgetExceededError, ...]:
-        """Return the exceeded budgets because of which the run stops here; empty if it may continue.
+        """Return the error of the first exceeded limit, as a tuple of one; empty if the run may continue.
 
         Args:
-            step: the last superstep that ran.
+            step: the number of the last superstep that ran.
+            pending: the names of the nodes that would run next.
         """
         for name, spent, limit, per in self._amounts():
             if spent > limit:
@@ -136,8 +143,7 @@ class Spending:
         return ()
 
     def _amounts(self) -> Iterator[tuple[str, Amount | float, Amount | float, Literal["run", "thread"]]]:
-        """What is limited: its name, what was spent of it, its limit, and whether that holds for the run or the
-        thread."""
+        """Yield each limit: its name, the amount spent, the limit, and whether it is for the run or the thread."""
         limit = self._limits.time_limit
         if limit is not None:
             yield "seconds", self._environment.monotonic() - self._began, limit, "run"

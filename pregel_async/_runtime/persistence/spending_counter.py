@@ -1,7 +1,7 @@
-"""What one namespace spends: told by its tasks, recorded with what becomes of them, and added up by its supersteps.
+"""Count what one namespace spends: by task, stored in task records, and summed up by its supersteps.
 
-What a graph that a node runs has spent is that node's own when the node has its result. Until then it stands apart
-(`inside`), as a graph that goes on tells it anew, in all.
+Amounts spent in a subgraph become the calling task's own when that task has its result. Until then they are counted
+separately (`inside`), because a subgraph that is resumed reports its total again.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from .spending import Amounts, SpentBy, as_text, minus, of_text, plus, total_of
 from .task_records import TaskRecords
 
 Inside = tuple[tuple[TaskId, str, dict[str, str]], ...]
-"""As it is stored: by task and namespace."""
+"""The amounts of subgraphs as they are stored: task, namespace, and amounts by name."""
 
 
-class Counter:
+class SpendingCounter:
     """Counts what the tasks of one namespace spend.
 
     Args:
-        records: of the open superstep's tasks.
+        records: the records of the open superstep's tasks.
         ns: the namespace.
-        inside: what the run's graphs inside have spent, by whom; one for all of a run's counters.
-        around: the counter of the graph around; empty for the outermost graph.
-        task: that runs this graph; `NO_TASK` for the outermost.
+        inside: the amounts spent in the run's subgraphs; one dict for all counters of a run.
+        outer: the outer graph's counter, as a tuple of one; empty for the root graph.
+        task: the task that runs this graph; `NO_TASK` for the root graph.
 
     Attributes:
-        now: what tasks of the open superstep have spent in this run, and that is not recorded yet.
+        unrecorded: amounts that tasks of the open superstep have spent in this run and that no record has yet.
     """
 
     def __init__(
@@ -42,126 +42,127 @@ class Counter:
         records: TaskRecords,
         ns: str,
         inside: dict[SpentBy, Amounts],
-        around: tuple[Counter, ...] = (),
+        outer: tuple[SpendingCounter, ...] = (),
         task: TaskId = NO_TASK,
     ) -> None:
-        self.now: dict[TaskId, Amounts] = {}
+        self.unrecorded: dict[TaskId, Amounts] = {}
         self._records = records
         self.ns = ns
         self._inside = inside
-        self._around = around
+        self._outer = outer
         self._task = task
-        self._known_as: tuple[SpentBy, ...] = tuple(
-            [(outer.ns, task, ns) for outer in around]
-        )  # what this graph has spent, inside
+        self._key_in_outer: tuple[SpentBy, ...] = tuple(
+            [(each.ns, task, ns) for each in outer]
+        )  # the key of this graph's amounts
 
     def by(self, task: TaskId) -> Amounts:
-        """What a task of the open superstep spends, to be added to."""
-        return self.now.setdefault(task, {})
+        """Return the unrecorded amounts of a task. The caller adds to them."""
+        return self.unrecorded.setdefault(task, {})
 
     def recorded(self) -> Amounts:
-        """What was spent, as far as it is recorded: in the thread, or of a graph inside, since it was called."""
+        """Return the recorded amounts: of the thread, or of a subgraph since it was called."""
         inside = [self._inside[key] for key in self._keys()]
         return total_of([of_text(self._records.totals), *self._of_records(), *inside])
 
-    def loaded(self) -> None:
-        """Records were read: what they know of graphs inside is known."""
-        for task, ns, amounts in inside_of(self._records.entries):
+    def load(self) -> None:
+        """Take the amounts of subgraphs from loaded records."""
+        for task, ns, amounts in inside_of(self._records.results):
             self._inside.setdefault((self.ns, task, ns), of_text(amounts))
 
-    def with_spent(self, task: TaskId, entry: TaskResult) -> TaskResult:
-        """The record of a task, with what it has spent since its last record, and in all."""
-        now, before = self.now.pop(task, {}), self._records.entries.get(task, NOT_RECORDED)
+    def with_spent(self, task: TaskId, result: TaskResult) -> TaskResult:
+        """Return a task's record with the total that the task has spent."""
+        spent_now, before = self.unrecorded.pop(task, {}), self._records.results.get(task, NOT_RECORDED)
         keys = [key for key in self._keys() if key[1] == task]
-        if not now and not keys and not before.spent:
-            return entry
-        spent = [now, of_text(before.spent)]
-        if entry.finished:
+        if not spent_now and not keys and not before.spent:
+            return result
+        spent = [spent_now, of_text(before.spent)]
+        if result.finished:
             spent += [self._inside.pop(key) for key in keys]
             keys = []
-        return structs.replace(entry, spent=as_text(total_of(spent)), inside=self._as_inside(keys))
+        return structs.replace(result, spent=as_text(total_of(spent)), inside=self._as_inside(keys))
 
-    def with_rest(self, entries: list[tuple[Task, TaskResult]]) -> None:
-        """Add to the record of the first task that has no result what tasks have spent that have no record: they were
-        cancelled beside it, or called."""
-        for place, (task, entry) in enumerate(entries):
-            if not entry.finished:
-                told = {inside[:2] for _, other in entries for inside in other.inside}
-                keys = [key for key in self._keys() if key[1:] not in told]
-                spent = as_text(total_of([of_text(entry.spent), *self.now.values()]))
-                self.now.clear()
-                inside = (*entry.inside, *self._as_inside(keys))
-                entries[place] = task, structs.replace(entry, spent=spent, inside=inside)
+    def with_unrecorded(self, results: list[tuple[Task, TaskResult]]) -> None:
+        """Add the amounts of tasks without a record to the record of the first task that has no result."""
+        # Tasks without a record were cancelled together with that task, or called by it. Their amounts must be stored
+        # with some record, or they would be lost.
+        for place, (task, result) in enumerate(results):
+            if not result.finished:
+                seen = {inside[:2] for _, other in results for inside in other.inside}
+                keys = [key for key in self._keys() if key[1:] not in seen]
+                spent = as_text(total_of([of_text(result.spent), *self.unrecorded.values()]))
+                self.unrecorded.clear()
+                inside = (*result.inside, *self._as_inside(keys))
+                results[place] = task, structs.replace(result, spent=spent, inside=inside)
                 return
 
-    def close(self, *, anew: bool) -> dict[str, str]:
-        """The new totals, at the end of a superstep: what its tasks have spent is counted now, and no more.
+    def close_superstep(self, *, anew: bool) -> dict[str, str]:
+        """Return the changed totals at the end of a superstep, and start the next one with nothing unrecorded.
 
         Args:
-            anew: a graph inside is called anew: what it has spent so far is counted around it.
+            anew: the subgraph gets a new input. The outer graph counts its earlier amounts already, so its totals
+                start at zero.
         """
-        stored, recorded = self._records.totals, self._of_records() if self._records.entries else []
-        if not (self.now or stored or self._inside or recorded):
-            return {}  # nobody spends
+        stored, recorded = self._records.totals, self._of_records() if self._records.results else []
+        if not (self.unrecorded or stored or self._inside or recorded):
+            return {}  # nothing was ever spent
         if anew:
             stored, recorded = dict.fromkeys(stored, "0"), []
         below = [self._inside.pop(key) for key in self._keys()]
-        changed = total_of([*self.now.values(), *recorded, *below])
-        self.now.clear()
+        changed = total_of([*self.unrecorded.values(), *recorded, *below])
+        self.unrecorded.clear()
         before = of_text(stored)
         total = {name: plus(before[name], amount) if name in before else amount for name, amount in changed.items()}
         if changed or stored:
-            self._tell({**before, **total})
+            self._publish({**before, **total})
         return {**stored, **as_text(total)} if anew else as_text(total)
 
-    def tell(self) -> None:
-        """Let the graph around know what was spent here: a node fails, is asked, or goes on with what there was."""
-        if self._around and (spent := self.recorded()):
-            self._tell(spent)
+    def publish(self) -> None:
+        """Report this graph's recorded total to the outer graph."""
+        if self._outer and (spent := self.recorded()):
+            self._publish(spent)
 
-    def go_on(self) -> Amounts:
-        """An earlier attempt at this call may have spent something: let the graph around know.
+    def publish_earlier(self) -> Amounts:
+        """Report what an earlier attempt at this call spent to the outer graph.
 
         Returns:
-            What it did not know.
+            The amounts that the outer graph had not counted.
         """
-        known = self._told()
-        self.tell()
-        return {name: minus(amount, known.get(name, 0)) for name, amount in self._told().items()}
+        known = self._published()
+        self.publish()
+        return {name: minus(amount, known.get(name, 0)) for name, amount in self._published().items()}
 
     def hand_over(self) -> None:
-        """The run of this graph is over, cut off perhaps: what is not recorded here is spent by the task that ran
-        it."""
-        if not self.now:
+        """Move unrecorded amounts to the task that ran this graph, at the end of the run, however it ended."""
+        if not self.unrecorded:
             return
-        for outer in self._around:
+        for outer in self._outer:
             into = outer.by(self._task)
-            into.update(total_of([into, *self.now.values()]))
-            self.now.clear()
+            into.update(total_of([into, *self.unrecorded.values()]))
+            self.unrecorded.clear()
 
-    def _told(self) -> Amounts:
-        return total_of([self._inside.get(key, {}) for key in self._known_as])
+    def _published(self) -> Amounts:
+        return total_of([self._inside.get(key, {}) for key in self._key_in_outer])
 
-    def _tell(self, amounts: Amounts) -> None:
-        for key in self._known_as:
+    def _publish(self, amounts: Amounts) -> None:
+        for key in self._key_in_outer:
             self._inside[key] = amounts
 
     def _keys(self) -> list[SpentBy]:
-        """Of what the graphs have spent that tasks of the open superstep run, and that is not those tasks' yet."""
+        """Return the keys of amounts in subgraphs that are not counted as their calling task's yet."""
         return [key for key in self._inside if key[0] == self.ns] if self._inside else []
 
     def _of_records(self) -> list[Amounts]:
-        return [of_text(entry.spent) for entry in self._records.entries.values() if entry.spent]
+        return [of_text(result.spent) for result in self._records.results.values() if result.spent]
 
     def _as_inside(self, keys: Sequence[SpentBy]) -> Inside:
         return tuple([(key[1], key[2], as_text(self._inside[key])) for key in keys])
 
 
 def inside_of(records: Mapping[TaskId, TaskResult]) -> Iterator[tuple[TaskId, str, dict[str, str]]]:
-    """What graphs have spent that tasks run which have no result: task, namespace and amounts, each once."""
-    told: set[tuple[str, str]] = set()
-    for entry in records.values():
-        for task_id, ns, amounts in entry.inside:
-            if (task_id, ns) not in told and not records.get(TaskId(task_id), NOT_RECORDED).finished:
-                told.add((task_id, ns))
+    """Yield the amounts in subgraphs of tasks without a result: task, namespace and amounts, each once."""
+    seen: set[tuple[str, str]] = set()
+    for result in records.values():
+        for task_id, ns, amounts in result.inside:
+            if (task_id, ns) not in seen and not records.get(TaskId(task_id), NOT_RECORDED).finished:
+                seen.add((task_id, ns))
                 yield TaskId(task_id), ns, amounts

@@ -1,4 +1,4 @@
-"""What is recorded of the tasks of a superstep that is open: what runs read of it, and the rows that store it."""
+"""Read the task records of an open superstep, and make the rows that store them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .restore import UNFIT, is_unknown, warn_of_unknown
 
 
 class Answered(Protocol):
-    """Which answers there are; see `context.RunContext`."""
+    """The answers that a run has; see `context.RunContext`."""
 
     @property
     def answers(self) -> Mapping[str, Any]: ...
@@ -36,7 +36,7 @@ class Answered(Protocol):
 
 
 class _NothingAnswered:
-    """No answers: of a thread that is looked at, and not resumed."""
+    """No answers, for reading a thread without resuming it."""
 
     answers: Mapping[str, Any] = {}
     given: Mapping[str, Any] = {}
@@ -45,8 +45,8 @@ class _NothingAnswered:
 NOTHING_ANSWERED = _NothingAnswered()
 
 
-class Asked(TypedDict):
-    """Fields of a `TaskResult`: the answers to a task, and the tasks that depend on them."""
+class RecordedAnswers(TypedDict):
+    """The fields of a `TaskResult` that outlive the task's attempts: answers, and the tasks that depend on them."""
 
     answers: dict[str, bytes]
     askers: dict[str, tuple[str, ...]]
@@ -57,136 +57,143 @@ _NO_NAMES: Final[frozenset[str]] = frozenset()
 
 
 class TaskRecords:
-    """The records of one namespace's open superstep.
+    """The task records of one namespace's open superstep.
 
     Attributes:
-        entries: by task, as they are or will be stored.
-        names: of the tasks that something is or was recorded of.
+        results: the records by task, as they are stored or queued.
+        names: the names of the tasks that have a record, or had one in this run.
     """
 
-    def __init__(self, program: Program, encoder: Encoder, out: CommitWriter) -> None:
-        self.entries: dict[TaskId, TaskResult] = {}
+    def __init__(self, program: Program, encoder: Encoder, writer: CommitWriter) -> None:
+        self.results: dict[TaskId, TaskResult] = {}
         self.names = _NO_NAMES
         self._program = program
         self._encoder = encoder
-        self._out = out
+        self._writer = writer
 
     @property
     def totals(self) -> Mapping[str, str]:
-        """What was spent until the last superstep, as it is stored."""
-        return self._out.chain.state.spent
+        """The amounts spent up to the last superstep, as stored text."""
+        return self._writer.chain.state.spent
 
     def load(self, records: Sequence[TaskRecord]) -> None:
-        """Take what is stored, checked against the graph's code as it is now.
+        """Load stored records and check them against the graph's current code.
 
         Raises:
-            GraphChangedError: a record leads to a node that does not exist.
+            GraphChangedError: a recorded task leads to a node that does not exist any more.
         """
-        self.entries = {record.task_id: self._fitting(record) for record in records}
-        self.names = frozenset([entry.name for entry in self.entries.values()])
-        for entry in self.entries.values():
-            self._out.lease.askers.update(entry.askers)
+        self.results = {record.task_id: self._fitting(record) for record in records}
+        self.names = frozenset([result.name for result in self.results.values()])
+        for result in self.results.values():
+            self._writer.lease.askers.update(result.askers)
 
     def _fitting(self, record: TaskRecord) -> TaskResult:
-        """What it wrote to a key that the graph does not have stays in it; see `keep_unknown`."""
-        thread_id = self._out.lease.thread_id
-        entry = read_record(record, thread_id)
-        for channel, _ in entry.writes:
+        """Return a record after checking it. Writes to unknown keys stay in it; see `keep_unknown`."""
+        thread_id = self._writer.lease.thread_id
+        result = read_record(record, thread_id)
+        for channel, _ in result.writes:
             if channel.startswith(BRANCH) and channel not in self._program.channels:
                 node = channel.removeprefix(BRANCH)
-                reason = f"node {entry.name!r} has finished and leads to node {node!r}, and there is no such node"
+                reason = f"node {result.name!r} has finished and leads to node {node!r}, and there is no such node"
                 raise GraphChangedError(thread_id, node, reason)
             warn_of_unknown(self._program, channel, thread_id)
-        return entry
+        return result
 
     def has_result(self, task_id: TaskId) -> bool:
         """Return True if the task has finished, so that it need not run."""
-        return self.entries.get(task_id, NOT_RECORDED).finished
+        return self.results.get(task_id, NOT_RECORDED).finished
 
     @property
     def fold_failed(self) -> bool:
-        """Whether the superstep could not be closed with the results that its tasks have."""
-        return SUPERSTEP in self.entries
+        """Whether the superstep has failed although all of its tasks have results."""
+        return SUPERSTEP in self.results
 
     def recorded(self, task: Task, run: Answered) -> Recorded:
-        """Return what is recorded of a task: its result or its error handler's, questions that this call leaves
-        unanswered, or the point from which it has to run."""
-        entry = self.entries.get(task.id, NOT_RECORDED) if self.entries else NOT_RECORDED
-        if entry is NOT_RECORDED:
-            return NEW
-        by = handler_of(task, entry)
-        if by is None:
-            return self._reached(entry, run, by) or (NEW if entry.routed else Unfinished(self._decoded(entry)))
-        kind, message, _ = entry.error or ("", "", 0.0)
-        left = Unfinished(failures=(RecordedFailureError(kind, message),))
-        return self._reached(self.entries.get(by.id, NOT_RECORDED), run, by) or left
+        """Return a task's recorded result (or its error handler's), its unanswered questions, or where it starts.
 
-    def _reached(self, entry: TaskResult, run: Answered, by: Task | None) -> Finished | Paused | None:
-        """The result or the open questions that a record holds; None when the task has to run."""
-        if entry.finished:
-            writes = self._decoded(entry)
+        Args:
+            task: the task.
+            run: the answers that the run has.
+        """
+        result = self.results.get(task.id, NOT_RECORDED) if self.results else NOT_RECORDED
+        if result is NOT_RECORDED:
+            return NEW
+        by = handler_of(task, result)
+        if by is None:
+            return self._reached(result, run, by) or (NEW if result.routed else Unfinished(self._decoded(result)))
+        kind, message, _ = result.error or ("", "", 0.0)
+        left = Unfinished(failures=(RecordedFailureError(kind, message),))
+        return self._reached(self.results.get(by.id, NOT_RECORDED), run, by) or left
+
+    def _reached(self, result: TaskResult, run: Answered, by: Task | None) -> Finished | Paused | None:
+        """Return the result or the open questions in a record; None if the task has to run."""
+        if result.finished:
+            writes = self._decoded(result)
             leaves = any(name == PARENT for name, _ in writes)
             return Finished(writes, replayed=True, own=len(writes), leaves=leaves, by=by)
-        if run.given and entry.interrupts and not any(key in run.given for key, _ in entry.interrupts):
+        # A call that answers other tasks' questions does not run this one: it would only ask again.
+        if run.given and result.interrupts and not any(key in run.given for key, _ in result.interrupts):
             codec = self._encoder.codec
-            asked = tuple([each for each in open_questions(entry, codec) if each.id not in run.answers])
+            asked = tuple([each for each in open_questions(result, codec) if each.id not in run.answers])
             if asked:
-                return Paused(asked, None if entry.routed else self._decoded(entry), by)
+                return Paused(asked, None if result.routed else self._decoded(result), by)
         return None
 
     def recorded_instead(self, task: Task) -> str | None:
-        """Return the name of the task that is recorded in the place of a call if it was another call; else None.
+        """Return the name of the task that is recorded in a call's position if it is another call; else None.
 
         Args:
-            task: the call's, with its digest.
+            task: the called task, with its digest.
         """
-        if not self.entries:
+        if not self.results:
             return None
-        if task.id in self.entries:
-            entry = self.entries[task.id]
-            return entry.name if is_changed(entry.call, task.digest) else None
-        # An id is made of the task's name, too: another task's record has the id that its name gives in this place.
+        if task.id in self.results:
+            result = self.results[task.id]
+            return result.name if is_changed(result.call, task.digest) else None
+        # Task ids contain the task's name. So try the id that each recorded name would have in this position.
         names = sorted(self.names)
-        return next((name for name in names if name != task.node.name and task.id_as(name) in self.entries), None)
+        return next((name for name in names if name != task.node.name and task.id_as(name) in self.results), None)
 
-    def _decoded(self, entry: TaskResult) -> list[Write]:
-        channels, codec, out = self._program.channels, self._encoder.codec, self._out
-        known = [write for write in entry.writes if write[0] in channels or write[0] in (PARENT, RETURN)]
+    def _decoded(self, result: TaskResult) -> list[Write]:
+        channels, codec, writer = self._program.channels, self._encoder.codec, self._writer
+        known = [write for write in result.writes if write[0] in channels or write[0] in (PARENT, RETURN)]
         writes = [(channel, codec.decode(data, channel=channel)) for channel, data in known]
         if not any(channel == SENDS for channel, _ in writes):
             return writes
-        values = out.chain.state.values  # the superstep was planned on it, and a recorded send may refer to it
+        values = (
+            writer.chain.state.values
+        )  # a recorded send may refer to values of this state instead of repeating them
 
         def value_of(channel: str) -> Any:
             return decode(values[channel], codec, channel=channel)
 
-        where = f"thread {out.lease.thread_id!r}, task {entry.name!r}"
+        where = f"thread {writer.lease.thread_id!r}, task {result.name!r}"
         return [
             (channel, filled_sends([value], value_of, where)[0] if channel == SENDS else value)
             for channel, value in writes
         ]
 
     def questions(self) -> list[Interrupt]:
-        """The open questions of the tasks, in plan order."""
+        """Return the open questions of the tasks, in plan order."""
         codec = self._encoder.codec
-        return [question for entry in self.entries.values() for question in open_questions(entry, codec)]
+        return [question for result in self.results.values() for question in open_questions(result, codec)]
 
     def answers(self) -> dict[str, Any]:
-        """All answers that were given, by question id."""
+        """Return all recorded answers, by question id."""
         codec = self._encoder.codec
         return {
             key: codec.decode(data, channel="an answer")
-            for entry in self.entries.values()
-            for key, data in entry.answers.items()
+            for result in self.results.values()
+            for key, data in result.answers.items()
         }
 
     def answered_questions(self) -> dict[str, Any]:
-        """The values of the questions that were answered, by id."""
+        """Return the values of the answered questions, by question id."""
         codec = self._encoder.codec
         return {
             key: codec.decode(data, channel="interrupt()")
-            for entry in self.entries.values()
-            for key, data in entry.asked
+            for result in self.results.values()
+            for key, data in result.asked
         }
 
     def is_same(self, one: Any, other: Any) -> bool:
@@ -198,77 +205,89 @@ class TaskRecords:
             return False
 
     def answered(self, answers: Mapping[str, Any]) -> dict[TaskId, TaskResult]:
-        """The records of the tasks that asked what is answered now, with the answers. Raises `UnstorableValueError`."""
+        """Return the changed records of the tasks whose questions are answered now.
+
+        Raises:
+            UnstorableValueError: an answer cannot be encoded.
+        """
         changed: dict[TaskId, TaskResult] = {}
-        for task_id, entry in self.entries.items():
-            asked = {key for key, _ in entry.interrupts or ()}
+        for task_id, result in self.results.items():
+            asked = {key for key, _ in result.interrupts or ()}
             given = {
                 key: self._encoder.codec.encode(value, channel=f"the answer to {key}")
                 for key, value in answers.items()
                 if key in asked
             }
             if given:
-                questions = tuple([(key, data) for key, data in entry.interrupts or () if key in given])
+                questions = tuple([(key, data) for key, data in result.interrupts or () if key in given])
                 changed[task_id] = msgspec.structs.replace(
-                    entry, answers={**entry.answers, **given}, asked=(*entry.asked, *questions)
+                    result, answers={**result.answers, **given}, asked=(*result.asked, *questions)
                 )
         return changed
 
-    def asked_of(self, task_id: TaskId, questions: Sequence[Interrupt] = ()) -> Asked:
-        """Return the answers that a task's next record keeps, and the tasks that depend on them.
+    def asked_of(self, task_id: TaskId, questions: Sequence[Interrupt] = ()) -> RecordedAnswers:
+        """Return the answers that a task's next record has to repeat, and the tasks that depend on them.
 
         Args:
-            questions: that it asks now.
+            task_id: the task.
+            questions: the questions that it asks now.
         """
-        before, askers = self.entries.get(task_id, NOT_RECORDED), self._out.lease.askers
+        # A record replaces the task's earlier one. Answers must survive it: an attempt after a failure gets them again.
+        before, askers = self.results.get(task_id, NOT_RECORDED), self._writer.lease.askers
         keys = [*before.answers, *(each.id for each in questions)]
-        return Asked(
+        return RecordedAnswers(
             answers=before.answers, askers={key: askers[key] for key in keys if key in askers}, asked=before.asked
         )
 
     def unknown_writes(self, task_id: TaskId) -> Written:
-        """What is recorded of a task for keys that the graph does not have."""
-        entry = self.entries.get(task_id, NOT_RECORDED)
-        return tuple([each for each in entry.writes if is_unknown(self._program, each[0])])
+        """Return a task's recorded writes to keys that the graph does not have."""
+        result = self.results.get(task_id, NOT_RECORDED)
+        return tuple([each for each in result.writes if is_unknown(self._program, each[0])])
 
-    def keep_unknown(self, ran: Sequence[Task], outcomes: Sequence[Outcome], entry: Delta) -> None:
-        """Add to a superstep's entry what finished tasks have recorded for keys that the graph does not have.
+    def keep_unknown(self, ran: Sequence[Task], outcomes: Sequence[Outcome], delta: Delta) -> None:
+        """Add to a superstep's delta what its tasks have recorded for keys that the graph does not have any more.
 
-        A write takes the place of the stored value where the channel held the last value that was written. Of other
-        kinds the fold is not known without the code: their updates stay in the records of the superstep.
+        Args:
+            ran: the superstep's tasks.
+            outcomes: their outcomes, in the same order.
+            delta: the superstep's delta.
         """
+        # A last-value channel is overwritten by the write. Other channels have a reducer, which went with the code:
+        # their updates stay in the superstep's records.
         by = [(each.by or task).id for task, each in zip(ran, outcomes, strict=True) if isinstance(each, Finished)]
-        kinds = self._out.chain.state.kinds
+        kinds = self._writer.chain.state.kinds
         for task_id in (AMENDED, *by):
             for name, data in self.unknown_writes(task_id):
                 if name not in kinds:
-                    entry.kinds[name] = LastValue.kind
+                    delta.kinds[name] = LastValue.kind
                 if kinds.get(name, LastValue.kind).removesuffix(UNFIT) == LastValue.kind:
-                    entry.values[name] = data if len(data) < WORTH else in_parts(data)
+                    delta.values[name] = data if len(data) < WORTH else in_parts(data)
 
-    def row(self, task_id: TaskId, index: int, entry: TaskResult) -> TaskRecord:
-        """The row of a record."""
-        result = entry.finished or not entry.routed
+    def row(self, task_id: TaskId, index: int, result: TaskResult) -> TaskRecord:
+        """Return the row that stores a record."""
+        counts = result.finished or not result.routed
         return TaskRecord(
-            ns=self._out.ns,
-            checkpoint_id=self._out.tip,
+            ns=self._writer.ns,
+            checkpoint_id=self._writer.tip,
             task_id=task_id,
             index=index,
-            kind="result" if result else "error" if entry.error else "interrupt",
-            frame=write_record(entry),
+            kind="result" if counts else "error" if result.error else "interrupt",
+            frame=write_record(result),
         )
 
     def failures(self, ran: Sequence[Task], outcomes: Sequence[Outcome]) -> list[Key]:
-        """The records that are void when the superstep closes: all but results, and failures that were handled. Those
-        are part of what happened."""
+        """Return the keys of the records to delete when the superstep closes.
+
+        Results and handled failures stay, because they are part of the history.
+        """
         handled = {
             task.id
             for task, outcome in zip(ran, outcomes, strict=True)
             if isinstance(outcome, Finished) and outcome.by is not None
         }
-        ns, tip = self._out.ns, self._out.tip
+        ns, tip = self._writer.ns, self._writer.tip
         return [
             (ns, tip, task_id)
-            for task_id, entry in self.entries.items()
-            if not is_result(entry) and task_id not in handled
+            for task_id, result in self.results.items()
+            if not is_result(result) and task_id not in handled
         ]

@@ -1,6 +1,6 @@
-"""What a run has in place of a thread when nothing is stored of it: each method does nothing, and returns at once.
+"""Stand in for a thread in a run without one: the same methods, which store nothing and return at once.
 
-So a run always has a persistence, and asks nowhere whether it has one.
+So a run always has a `Persistence`, and no code tests whether it has one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .task_records import Answered
 
 
 class NoLease:
-    """In place of a leased thread's lease. Storage that is not there does not fail."""
+    """The lease of a run without a thread. Its storage never fails."""
 
     thread_id: None = None
     durability: None = None
@@ -31,16 +31,16 @@ class NoLease:
     askers: MappingProxyType[str, tuple[str, ...]] = MappingProxyType({})
 
     def require_storage(self) -> None:
-        """Raise what storage has failed with, if it has."""
+        """Return: there is no storage that could have failed."""
 
 
 NO_LEASE = NoLease()
 
 
 class NoRecords:
-    """In place of what is recorded of the open superstep's tasks: nothing."""
+    """The task records of a run without a thread: none."""
 
-    entries: MappingProxyType[TaskId, TaskResult] = MappingProxyType({})
+    results: MappingProxyType[TaskId, TaskResult] = MappingProxyType({})
 
     def recorded(self, task: Task, run: Answered) -> Recorded:
         return NEW
@@ -50,15 +50,16 @@ NO_RECORDS = NoRecords()
 
 
 class Unstored:
-    """The persistence of a graph's run of which nothing is stored.
+    """The persistence of a graph's run that stores nothing.
 
     Args:
-        scope: what ids of tasks are made in.
-        around: the persistence of the graph around this one, and the task that runs this one; none for the graph that
-            was called. What is spent here is spent by that task.
+        program: the graph.
+        scope: the first part of the scope of task ids: the thread's id, or the run's.
+        outer: the outer graph's persistence and the task that runs this graph, as a sequence of one; empty for the
+            graph that was called. Amounts spent here are spent by that task.
 
     Attributes:
-        start: the board to run from, which is empty.
+        start: the empty board to run from.
     """
 
     is_stored = False
@@ -68,26 +69,26 @@ class Unstored:
     tip: None = None
     kept_scalars = NO_CLASSES
 
-    def __init__(self, program: Program, scope: str, around: Sequence[tuple[Persistence, TaskId]] = ()) -> None:
+    def __init__(self, program: Program, scope: str, outer: Sequence[tuple[Persistence, TaskId]] = ()) -> None:
         self.start = Board(program)
         self.scope = scope
         self.events: list[EventRow] = []
         self._program = program
-        self._around = around
+        self._outer = outer
 
     @property
     def digests(self) -> Digests:
-        """What a retry of a node recognises by what its earlier attempts called."""
+        """The digests by which a retry of a node recognises the calls of its earlier attempts."""
         return Digests(UNSTORED, fleeting_keys(self._program))
 
     def spent_by(self, task: TaskId) -> Amounts:
-        """What a task spends, to be added to."""
-        for persistence, outer_task in self._around:
+        """Return the amounts that a task has spent. The caller adds to them."""
+        for persistence, outer_task in self._outer:
             return persistence.spent_by(outer_task)
         return {}
 
     def hand_over_spent(self) -> None:
-        """What was spent is the task's already that runs this graph."""
+        """Return: `spent_by` counts for the task that runs this graph already."""
 
     def recorded(self, task: Task, run: Answered) -> Recorded:
         return NEW
@@ -95,14 +96,14 @@ class Unstored:
     def recorded_instead(self, task: Task) -> str | None:
         return None
 
-    def know(self, *hints: object) -> None:
-        """Values are not encoded, whatever their types."""
+    def add_types(self, *hints: object) -> None:
+        """Return: values are never encoded."""
 
     def check(self, task: Task, asked: Paused) -> None:
-        """What is not stored need not be storable."""
+        """Return: values that are never stored need not be storable."""
 
     def acknowledge(self, stored: Callable[[int], None]) -> None:
-        """No superstep is ever stored."""
+        """Return: no superstep is ever stored."""
 
     async def record(
         self, task: Task, writes: list[Write], *, routed: bool, events: Callable[[], Sequence[EventRow]]
@@ -124,17 +125,17 @@ class Unstored:
 
     async def pause(self, tasks: Sequence[Task], outcomes: Sequence[Outcome]) -> None: ...
 
-    async def give_up(self, tasks: Sequence[Task], outcomes: Sequence[Outcome], error: BaseException) -> bool:
+    async def fail(self, tasks: Sequence[Task], outcomes: Sequence[Outcome], error: BaseException) -> bool:
         return False
 
-    def forget(self) -> None: ...
+    def discard(self) -> None: ...
 
-    async def spill(self) -> None: ...
+    async def flush_events(self) -> None: ...
 
-    async def rest(self) -> None: ...
+    async def flush(self) -> None: ...
 
-    async def finish(self) -> None: ...
+    async def close(self) -> None: ...
 
 
 Persistence: TypeAlias = NamespaceWriter | Unstored
-"""Where a graph's run is stored, or that it is not."""
+"""Where a graph's run is stored: a namespace of a thread, or nowhere."""

@@ -216,7 +216,7 @@ class EventRecorder:
         """
         if self._note(units, within) and not self.is_late:
             self._thread.events.append(self._row("head", [], opens=units))
-            await self._thread.spill()
+            await self._thread.flush_events()
 
     def _note(self, units: Sequence[Unit], within: Sequence[Unit]) -> bool:
         news = any(unit.id not in self._opened for unit in units)
@@ -329,7 +329,7 @@ class EventRecorder:
                     self._thread.events.append(self._row("head", restart))
                 self._spilled.update({unit.id: unit for each in self._held for unit in (each.unit or _GRAPH,)})
                 self._thread.events.append(self._row("part", self._take()))
-                await self._thread.spill()
+                await self._thread.flush_events()
 
     def _take_restart(self) -> list[HeldEvent]:
         """Take the event that says what runs again, if it is held. It is stored with the first row of the attempt that

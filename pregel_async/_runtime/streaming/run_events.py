@@ -326,7 +326,7 @@ class InnerEvents(ShownEvents):
 
     async def _waits(self, persistence: Persistence, upcoming: Sequence[Task]) -> None:
         if _asks_routers(upcoming) and persistence.events:
-            await persistence.spill()  # it has to be known that the routers have begun before they show anything
+            await persistence.flush_events()  # it has to be known that the routers have begun before they show anything
 
     async def _close_finished(
         self, persistence: Persistence, tasks: Sequence[Task], outcomes: Sequence[Outcome], deliveries: Deliveries

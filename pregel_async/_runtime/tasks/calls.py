@@ -399,7 +399,7 @@ def call_task(
         caller.check_refusal()
         calls = caller.calls if isinstance(caller.calls, CalledTasks) else CalledTasks()
         caller.calls = calls
-        caller.graph.persistence.know(*hints)
+        caller.graph.persistence.add_types(*hints)
         caller.sign()
         return calls.start(caller, node, args, kwargs, hints, key, on_change)
 

@@ -12,7 +12,7 @@ from ..._core.superstep import Breakpoints
 from ...policies import OnFailure
 from ...types import ChangedQuestions, Durability, OnConflict
 from ..observing.observer import Observer
-from ..persistence.spending import NO_LIMITS, Limits
+from ..persistence.spending import NO_LIMITS, SpendingLimits
 from .control import RunControl
 
 
@@ -41,7 +41,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     debug: bool = False
     control: RunControl | None = None
     on_failure: OnFailure = "fail_fast"
-    limits: Limits = NO_LIMITS
+    limits: SpendingLimits = NO_LIMITS
     retention: Retention | None = None
     observers: tuple[Observer, ...] = ()
     changed_questions: ChangedQuestions = "error"
