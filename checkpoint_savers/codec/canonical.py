@@ -20,7 +20,7 @@ from typing import Final, cast
 
 from . import codes, containers, scalars
 from .containers import array_header, plain_keys
-from .writing import SCALARS, HeldWriter, Refused, Write, Writer, enter, ext, pack, shown
+from .writing import SCALARS, NodeValueWriter, Refused, ValueWriter, Write, enter, ext, pack, short_repr
 
 TYPE_NAME: Final = 127
 """The extension code of a type's name in a digest. It is not in codes.py: digests are compared and never decoded."""
@@ -28,13 +28,13 @@ TYPE_NAME: Final = 127
 _NAMES: Final = frozenset({str})
 
 
-class CanonicalWriter(HeldWriter):
+class CanonicalWriter(NodeValueWriter):
     """Prepares values so that equal ones are packed into equal bytes."""
 
     __slots__ = ()
 
-    def fields(self, values: Mapping[str, object], inside: set[int]) -> dict[str, object]:
-        return super().fields({name: values[name] for name in sorted(values)}, inside)
+    def fields(self, values: Mapping[str, object], enclosing: set[int]) -> dict[str, object]:
+        return super().fields({name: values[name] for name in sorted(values)}, enclosing)
 
 
 class DigestWriter(CanonicalWriter):
@@ -46,50 +46,50 @@ class DigestWriter(CanonicalWriter):
         super().__init__(table, safe, name_of)  # nobody reads why: an explanation takes 0.3 ms
         self._name_of = name_of
 
-    def prepare(self, value: object, inside: set[int]) -> object:
+    def prepare(self, value: object, enclosing: set[int]) -> object:
         try:
-            return super().prepare(value, inside)
+            return super().prepare(value, enclosing)
         except Refused:
-            inside.discard(id(value))  # what is in it has been left, by this very method
+            enclosing.discard(id(value))  # what is in it has been left, by this very method
             return ext(TYPE_NAME, self._name_of(type(value)).encode("utf-8", "surrogatepass"))
 
 
-def _write_float(value: float, writer: Writer, inside: set[int]) -> object:
+def _write_float(value: float, writer: ValueWriter, enclosing: set[int]) -> object:
     return math.nan if value != value else value
 
 
-def _write_complex(value: complex, writer: Writer, inside: set[int]) -> object:
-    parts = [cast("float", _write_float(part, writer, inside)) for part in (value.real, value.imag)]
-    return scalars.WRITERS[complex](complex(*parts), writer, inside)
+def _write_complex(value: complex, writer: ValueWriter, enclosing: set[int]) -> object:
+    parts = [cast("float", _write_float(part, writer, enclosing)) for part in (value.real, value.imag)]
+    return scalars.WRITERS[complex](complex(*parts), writer, enclosing)
 
 
-def _write_dict(value: dict[object, object], writer: Writer, inside: set[int]) -> object:
-    if _NAMES.issuperset(map(type, value)) and plain_keys(value, writer, inside):
-        out = cast("dict[str, object]", containers.WRITERS[dict](value, writer, inside))
+def _write_dict(value: dict[object, object], writer: ValueWriter, enclosing: set[int]) -> object:
+    if _NAMES.issuperset(map(type, value)) and plain_keys(value, writer, enclosing):
+        out = cast("dict[str, object]", containers.WRITERS[dict](value, writer, enclosing))
         return {key: out[key] for key in sorted(out)}
-    return ext(codes.DICT, _pairs(value, writer, inside))
+    return ext(codes.DICT, _pairs(value, writer, enclosing))
 
 
-def _write_counter(value: Counter[object], writer: Writer, inside: set[int]) -> object:
-    return ext(codes.COUNTER, _pairs(cast("dict[object, object]", value), writer, inside))
+def _write_counter(value: Counter[object], writer: ValueWriter, enclosing: set[int]) -> object:
+    return ext(codes.COUNTER, _pairs(cast("dict[object, object]", value), writer, enclosing))
 
 
-def _pairs(value: dict[object, object], writer: Writer, inside: set[int]) -> bytes:
+def _pairs(value: dict[object, object], writer: ValueWriter, enclosing: set[int]) -> bytes:
     """The payload: key, value, key, value, in the order of their bytes."""
-    enter(value, inside)
+    enter(value, enclosing)
     out = list[bytes]()
     for key, item in value.items():
         try:
-            name = pack(writer.prepare(key, inside))
+            name = pack(writer.prepare(key, enclosing))
         except Refused as refused:
-            refused.parts.append(f"<key {shown(key)}>")
+            refused.parts.append(f"<key {short_repr(key)}>")
             raise
         try:
-            out.append(name + pack(writer.prepare(item, inside)))
+            out.append(name + pack(writer.prepare(item, enclosing)))
         except Refused as refused:
-            refused.parts.append(f"[{shown(key)}]")
+            refused.parts.append(f"[{short_repr(key)}]")
             raise
-    inside.discard(id(value))
+    enclosing.discard(id(value))
     out.sort()
     return array_header(2 * len(out)) + b"".join(out)
 

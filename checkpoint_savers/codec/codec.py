@@ -20,11 +20,11 @@ from .annotations import classes, fields, is_typed_dict
 from .canonical import CanonicalWriter, DigestWriter, is_canonical
 from .collisions import FEW, check_maps
 from .plain_scalars import plain_maker
-from .reading import Changed, Loader, Makes, Misfit, UnknownTag
+from .reading import Changed, Loader, Misfit, ObjectReader, UnknownTag
 from .registered import CustomShape, Registered, explain, full_name, shape_of
 from .runtime_types import RUNTIME_READERS, TolerantTags
 from .shape import Shape
-from .writing import SCALARS, HeldWriter, Refused, Writer, is_plain, pack
+from .writing import SCALARS, NodeValueWriter, Refused, ValueWriter, is_plain, pack
 
 T = TypeVar("T")
 
@@ -86,10 +86,10 @@ class Codec:
         self._kinds = kinds
         self._tags = tags
         self.kept_scalars = frozenset(cls for cls in kinds if plain_maker(cls) is not None)
-        self._quick = Writer(_QUICK | writers, SCALARS, explain)
-        self._careful = Writer(_CAREFUL | writers, _LOOKED_AT, explain)
-        self._held = HeldWriter(_QUICK | writers, SCALARS, explain)
-        self._careful_held = HeldWriter(_CAREFUL | writers, _LOOKED_AT, explain)
+        self._quick = ValueWriter(_QUICK | writers, SCALARS, explain)
+        self._careful = ValueWriter(_CAREFUL | writers, _LOOKED_AT, explain)
+        self._held = NodeValueWriter(_QUICK | writers, SCALARS, explain)
+        self._careful_held = NodeValueWriter(_CAREFUL | writers, _LOOKED_AT, explain)
         self._digest: tuple[DigestWriter, DigestWriter] | None = None  # made for the first digest
         self._canonical = CanonicalWriter(_CANONICAL | writers, canonical.SAFE, explain)
         self._careful_canonical = CanonicalWriter(
@@ -258,7 +258,7 @@ class Codec:
         Raises:
             CorruptCheckpointError: the bytes are damaged.
         """
-        tags: dict[str, Makes] = {**RUNTIME_READERS, **self._tags}
+        tags: dict[str, ObjectReader] = {**RUNTIME_READERS, **self._tags}
         return self._decoded(Loader(_READERS, TolerantTags(tags)), data, channel)
 
     def _decoded(self, loader: Loader, data: bytes | memoryview, channel: str) -> object:
@@ -294,7 +294,9 @@ def _changed_error(where: str, changed: Changed) -> StoredTypeChangedError:
     return StoredTypeChangedError(where, tag, name, None, reason, f"{own}.")
 
 
-def _packed(value: object, is_ready: Callable[[object], bool], quick: Writer, careful: Writer, channel: str) -> bytes:
+def _packed(
+    value: object, is_ready: Callable[[object], bool], quick: ValueWriter, careful: ValueWriter, channel: str
+) -> bytes:
     try:
         try:
             return pack(value if is_ready(value) else quick.prepare(value, set()))

@@ -13,8 +13,8 @@ from msgspec.structs import force_setattr
 
 from .annotations import has, model_fields
 from .reading import Damaged
-from .shape import Default, Rest, Shape, constant, filled, mapping, present
-from .writing import Refused, Writer
+from .shape import Default, ExtraAttributes, Shape, constant, filled, mapping, present
+from .writing import Refused, ValueWriter
 
 
 class DataclassShape(Shape):
@@ -24,16 +24,16 @@ class DataclassShape(Shape):
 
     def __init__(self, cls: type) -> None:
         fields = dataclasses.fields(cls)
-        super().__init__(cls, Rest.of(cls, [field.name for field in fields]))
+        super().__init__(cls, ExtraAttributes.of(cls, [field.name for field in fields]))
         self._names = {field.name: _dataclass_default(field) for field in fields}
         # A field that __init__ does not take, and that has no default, may rightly be unset.
         self._optional = {field.name for field in fields if not field.init and self._names[field.name] is None}
 
-    def take(self, value: object, writer: Writer, inside: set[int]) -> object:
+    def take(self, value: object, writer: ValueWriter, enclosing: set[int]) -> object:
         names: Collection[str] = self._names
         if self._optional:
             names = [name for name in names if name not in self._optional or hasattr(value, name)]
-        return writer.fields(present(value, names), inside)
+        return writer.fields(present(value, names), enclosing)
 
     def make(self, state: object) -> object:
         names: Mapping[str, Default | None] = self._names
@@ -59,15 +59,15 @@ class StructShape(Shape):
 
     def __init__(self, cls: type[Struct], make: Callable[..., Struct]) -> None:
         names, defaults = cls.__struct_fields__, cls.__struct_defaults__
-        super().__init__(cls, Rest.of(cls, names))
+        super().__init__(cls, ExtraAttributes.of(cls, names))
         self._make = make
         required = len(names) - len(defaults)
         self._names = dict.fromkeys(names[:required]) | {
             name: _struct_default(default) for name, default in zip(names[required:], defaults, strict=True)
         }
 
-    def take(self, value: object, writer: Writer, inside: set[int]) -> object:
-        return writer.fields(present(value, self._names), inside)
+    def take(self, value: object, writer: ValueWriter, enclosing: set[int]) -> object:
+        return writer.fields(present(value, self._names), enclosing)
 
     def make(self, state: object) -> object:
         return self._make(**filled(self.cls, self._names, state))
@@ -129,12 +129,12 @@ class NamedTupleShape(Shape):
     __slots__ = ("_names",)
 
     def __init__(self, cls: Any) -> None:
-        super().__init__(cls, Rest.of(cls, ()))
+        super().__init__(cls, ExtraAttributes.of(cls, ()))
         defaults: Mapping[str, object] = cls._field_defaults
         self._names = {name: constant(defaults[name]) if name in defaults else None for name in cls._fields}
 
-    def take(self, value: tuple[object, ...], writer: Writer, inside: set[int]) -> object:
-        return writer.fields(dict(zip(self._names, tuple[object, ...].__iter__(value), strict=True)), inside)
+    def take(self, value: tuple[object, ...], writer: ValueWriter, enclosing: set[int]) -> object:
+        return writer.fields(dict(zip(self._names, tuple[object, ...].__iter__(value), strict=True)), enclosing)
 
     def make(self, state: object) -> object:
         fields = filled(self.cls, self._names, state)
@@ -155,15 +155,15 @@ class ModelShape(Shape):
         self._is_root: bool = self.cls.__pydantic_root_model__  # has no slots for what it cannot have
         self._keeps_extra: bool = self.cls.model_config.get("extra") == "allow"
 
-    def take(self, value: Any, writer: Writer, inside: set[int]) -> object:
+    def take(self, value: Any, writer: ValueWriter, enclosing: set[int]) -> object:
         parts = cast("dict[str, object]", value.__dict__)  # cached properties are in there too, and are not taken
         if missing := self._names.keys() - parts.keys():
             raise Refused("this field is not set", f".{min(missing)}")
         return [
-            writer.fields({name: parts[name] for name in self._names}, inside),
+            writer.fields({name: parts[name] for name in self._names}, enclosing),
             sorted(value.__pydantic_fields_set__),
-            writer.fields(value.__pydantic_extra__ or {}, inside),
-            writer.fields(value.__pydantic_private__ or {}, inside),
+            writer.fields(value.__pydantic_extra__ or {}, enclosing),
+            writer.fields(value.__pydantic_private__ or {}, enclosing),
         ]
 
     def make(self, state: object) -> object:

@@ -56,7 +56,7 @@ class UnknownTag(Exception):
         self.tag = tag
 
 
-class Makes(Protocol):
+class ObjectReader(Protocol):
     """Makes values of one registered type."""
 
     def make(self, state: object, rest: object) -> object: ...
@@ -65,7 +65,7 @@ class Makes(Protocol):
 class Tags(Protocol):
     """Finds what makes values by the tag that is stored with them; None for an unknown tag."""
 
-    def get(self, tag: str, /) -> Makes | None: ...
+    def get(self, tag: str, /) -> ObjectReader | None: ...
 
 
 Read = Callable[[memoryview, "Loader"], object]

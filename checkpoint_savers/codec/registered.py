@@ -14,8 +14,8 @@ from . import codes
 from .annotations import has
 from .fielded import DataclassShape, ModelShape, NamedTupleShape, struct_shape
 from .reading import Changed, Damaged, Misfit
-from .shape import HEAP_TYPE, Rest, Shape, mapping
-from .writing import Refused, Writer, enter, ext, pack
+from .shape import HEAP_TYPE, ExtraAttributes, Shape, mapping
+from .writing import Refused, ValueWriter, enter, ext, pack
 
 
 class Registered:
@@ -34,13 +34,13 @@ class Registered:
         self._head = b"\x92" + pack(tag)  # an array of two: tag and state
         self._long_head = b"\x93" + pack(tag)  # and of three, with the rest
 
-    def write(self, value: object, writer: Writer, inside: set[int]) -> msgspec.msgpack.Ext:
+    def write(self, value: object, writer: ValueWriter, enclosing: set[int]) -> msgspec.msgpack.Ext:
         """The extension for an object."""
         shape = self.shape
-        enter(value, inside)
-        state = shape.take(value, writer, inside)
-        rest = None if shape.rest is None else shape.rest.take(value, writer, inside)
-        inside.discard(id(value))
+        enter(value, enclosing)
+        state = shape.take(value, writer, enclosing)
+        rest = None if shape.rest is None else shape.rest.take(value, writer, enclosing)
+        enclosing.discard(id(value))
         payload = self._head + pack(state) if rest is None else self._long_head + pack(state) + pack(rest)
         return ext(codes.REGISTERED, payload)
 
@@ -101,10 +101,10 @@ class CustomShape(Shape):
         self._encode = encode
         self._decode = decode
 
-    def take(self, value: object, writer: Writer, inside: set[int]) -> object:
+    def take(self, value: object, writer: ValueWriter, enclosing: set[int]) -> object:
         state = self._encode(value)
         try:
-            return writer.prepare(state, inside)
+            return writer.prepare(state, enclosing)
         except Refused as refused:
             refused.parts.append("<encoded>")
             raise
@@ -125,7 +125,7 @@ class _EnumShape(Shape):
         super().__init__(cls)
         self._members: dict[object, object] = dict(self.cls.__members__)
 
-    def take(self, value: Any, writer: Writer, inside: set[int]) -> object:
+    def take(self, value: Any, writer: ValueWriter, enclosing: set[int]) -> object:
         return value._name_
 
     def make(self, state: object) -> object:
@@ -145,11 +145,11 @@ class _FlagShape(Shape):
         # A flag class that keeps unknown bits looks at each of them, in quadratic time.
         self._bits = max(1024, *(member._value_.bit_length() for member in self.cls.__members__.values()))
 
-    def take(self, value: Any, writer: Writer, inside: set[int]) -> object:
+    def take(self, value: Any, writer: ValueWriter, enclosing: set[int]) -> object:
         bits: int = value._value_
         if bits.bit_length() > self._bits:
             raise Refused(f"a flag of more than {self._bits} bits")
-        return writer.prepare(bits, inside)
+        return writer.prepare(bits, enclosing)
 
     def make(self, state: object) -> object:
         if type(state) is not int or state < 0 or state.bit_length() > self._bits:
@@ -163,12 +163,12 @@ class _NativeShape(Shape):
     __slots__ = ("_bare", "_native", "_wear")
 
     def __init__(self, cls: type, native: type) -> None:
-        super().__init__(cls, Rest.of(cls, ()))
+        super().__init__(cls, ExtraAttributes.of(cls, ()))
         self._native = native
         self._bare, self._wear = _NATIVE[native]
 
-    def take(self, value: object, writer: Writer, inside: set[int]) -> object:
-        return writer.prepare(self._bare(value), inside)
+    def take(self, value: object, writer: ValueWriter, enclosing: set[int]) -> object:
+        return writer.prepare(self._bare(value), enclosing)
 
     def make(self, state: object) -> object:
         if type(state) is not self._native:

@@ -14,7 +14,7 @@ from types import NoneType
 from typing import Final, cast
 
 from ..records import Shared, StoredObject
-from .reading import Damaged, Makes
+from .reading import Damaged, ObjectReader
 from .shape import mapping
 
 RUNTIME_TAGS: Final = (
@@ -66,17 +66,17 @@ class TolerantTags:
 
     __slots__ = ("_tags",)
 
-    def __init__(self, tags: Mapping[str, Makes]) -> None:
+    def __init__(self, tags: Mapping[str, ObjectReader]) -> None:
         self._tags = tags
 
-    def get(self, tag: str) -> Makes:
+    def get(self, tag: str) -> ObjectReader:
         return _TolerantReader(tag, self._tags.get(tag))
 
 
 class _TolerantReader:
     __slots__ = ("_known", "_tag")
 
-    def __init__(self, tag: str, known: Makes | None) -> None:
+    def __init__(self, tag: str, known: ObjectReader | None) -> None:
         self._tag = tag
         self._known = known
 
@@ -112,7 +112,7 @@ class _SharedReader:
         return Shared(channel, cast("int | None", count), cast("list[object]", more))
 
 
-RUNTIME_READERS: Final[Mapping[str, Makes]] = {
+RUNTIME_READERS: Final[Mapping[str, ObjectReader]] = {
     **{tag: _DataReader(tag) for tag in RUNTIME_TAGS},
     "checkpoint_savers.Shared": _SharedReader(),
 }

@@ -14,7 +14,7 @@ from types import MemberDescriptorType
 from typing import Any, Final, cast
 
 from .reading import Damaged, Misfit
-from .writing import Refused, Writer
+from .writing import Refused, ValueWriter
 
 HEAP_TYPE: Final = 1 << 9
 """Py_TPFLAGS_HEAPTYPE: a class of a class statement (or of a C module of the newer kind)."""
@@ -35,12 +35,12 @@ class Shape(ABC):
 
     __slots__ = ("cls", "rest")
 
-    def __init__(self, cls: type, rest: Rest | None = None) -> None:
+    def __init__(self, cls: type, rest: ExtraAttributes | None = None) -> None:
         self.cls: Final[Any] = cls
         self.rest: Final = rest
 
     @abstractmethod
-    def take(self, value: Any, writer: Writer, inside: set[int]) -> object:
+    def take(self, value: Any, writer: ValueWriter, enclosing: set[int]) -> object:
         """What to encode for an object. Raises `Refused`."""
 
     @abstractmethod
@@ -48,7 +48,7 @@ class Shape(ABC):
         """The object of what was encoded. Whatever it raises means that the class has changed since."""
 
 
-class Rest:
+class ExtraAttributes:
     """Attributes of an object beside its fields: what a `__post_init__` computed, or a subclass of list carries.
 
     Cached properties are left out (they come again when they are asked for), and so are names with two leading
@@ -62,7 +62,7 @@ class Rest:
         self._slots = slots
 
     @classmethod
-    def of(cls, owner: type, fields: Collection[str]) -> Rest | None:
+    def of(cls, owner: type, fields: Collection[str]) -> ExtraAttributes | None:
         """None if objects of the class cannot have other attributes."""
         members = [item for base in owner.__mro__ if base.__flags__ & HEAP_TYPE for item in vars(base).items()]
         cached = {name for name, member in members if isinstance(member, cached_property)}
@@ -70,21 +70,21 @@ class Rest:
         slots = {name for name in slots.difference(fields) if not name.startswith("__")}
         return cls(frozenset(cached.union(fields)), frozenset(slots)) if slots or owner.__dictoffset__ else None
 
-    def take(self, value: object, writer: Writer, inside: set[int]) -> object:
+    def take(self, value: object, writer: ValueWriter, enclosing: set[int]) -> object:
         """The attributes to encode; None if there are none."""
         found = {name: part for name in sorted(self._slots) if (part := getattr(value, name, _ABSENT)) is not _ABSENT}
-        loose: dict[str, object] = getattr(value, "__dict__", {})
-        found |= {n: part for n, part in loose.items() if n not in self._left_out and not n.startswith("__")}
-        return writer.fields(found, inside) if found else None
+        attributes: dict[str, object] = getattr(value, "__dict__", {})
+        found |= {n: part for n, part in attributes.items() if n not in self._left_out and not n.startswith("__")}
+        return writer.fields(found, enclosing) if found else None
 
     def give(self, value: object, rest: Mapping[str, object]) -> None:
         """Sets attributes. The names come from the bytes: fields, and names of Python's own, are left alone."""
-        loose: dict[str, object] | None = getattr(value, "__dict__", None)
+        attributes: dict[str, object] | None = getattr(value, "__dict__", None)
         for name, part in rest.items():
             if name in self._slots:
                 object.__setattr__(value, name, part)
-            elif loose is not None and name not in self._left_out and not name.startswith("__"):
-                loose[name] = part
+            elif attributes is not None and name not in self._left_out and not name.startswith("__"):
+                attributes[name] = part
 
 
 def mapping(state: object) -> Mapping[str, object]:

@@ -2,7 +2,7 @@
 
 msgspec stores a tuple as an array, an enum as its value, a dataclass as a map. It would come back as something else, so
 exact types are checked here first. Most values are *plain* all through (what JSON has, and bytes): `is_plain` finds
-that out as fast as Python can, and they are encoded as they are. For all others `Writer.prepare` makes a value of
+that out as fast as Python can, and they are encoded as they are. For all others `ValueWriter.prepare` makes a value of
 plain parts and extensions.
 """
 
@@ -49,10 +49,10 @@ class Refused(Exception):
 
 
 # The exact type of the first argument is the key under which the function stands in the table; only Any says that.
-Write = Callable[[Any, "Writer", set[int]], object]
+Write = Callable[[Any, "ValueWriter", set[int]], object]
 
 
-class Writer:
+class ValueWriter:
     """Prepares values of the types in its table.
 
     Attributes:
@@ -66,7 +66,7 @@ class Writer:
         self._explain = explain
         self.safe = safe
 
-    def prepare(self, value: object, inside: set[int]) -> object:
+    def prepare(self, value: object, enclosing: set[int]) -> object:
         """What to encode for a value.
 
         Args:
@@ -80,44 +80,44 @@ class Writer:
             make = plain_maker(type(value))
             if make is None:
                 raise Refused(self._explain(type(value)))
-            return self.prepare(make(value), inside)
-        return write(value, self, inside)
+            return self.prepare(make(value), enclosing)
+        return write(value, self, enclosing)
 
-    def items(self, values: Iterable[object], inside: set[int]) -> list[object]:
+    def items(self, values: Iterable[object], enclosing: set[int]) -> list[object]:
         """Prepares the elements of a sequence."""
         safe, out = self.safe, list[object]()
         try:
             for value in values:
-                out.append(value if type(value) in safe else self.prepare(value, inside))
+                out.append(value if type(value) in safe else self.prepare(value, enclosing))
         except Refused as refused:
             refused.parts.append(f"[{len(out)}]")
             raise
         return out
 
-    def fields(self, values: Mapping[str, object], inside: set[int]) -> dict[str, object]:
+    def fields(self, values: Mapping[str, object], enclosing: set[int]) -> dict[str, object]:
         """Prepares the attributes of an object."""
         safe, out, name = self.safe, dict[str, object](), ""
         try:
             for name, value in values.items():
-                out[name] = value if type(value) in safe else self.prepare(value, inside)
+                out[name] = value if type(value) in safe else self.prepare(value, enclosing)
         except Refused as refused:
             refused.parts.append(f".{name}")
             raise
         return out
 
 
-class HeldWriter(Writer):
+class NodeValueWriter(ValueWriter):
     """Prepares what a node may hold: objects in the place of plain containers count as those."""
 
     __slots__ = ()
 
-    def prepare(self, value: object, inside: set[int]) -> object:
+    def prepare(self, value: object, enclosing: set[int]) -> object:
         if type(value) not in self._table:
-            value = _by_its_own_word(value)
-        return super().prepare(value, inside)
+            value = _as_plain_container(value)
+        return super().prepare(value, enclosing)
 
 
-def _by_its_own_word(value: Any) -> object:
+def _as_plain_container(value: Any) -> object:
     """The plain list or dict that an object says it is when it is copied; else the object.
 
     Nodes are given such objects in the place of plain containers, to change them as they like. This package does not
@@ -137,13 +137,13 @@ def _by_its_own_word(value: Any) -> object:
             return value
 
 
-def enter(value: object, inside: set[int]) -> None:
-    """Go into a container. Whoever comes out of it without an error takes its id from `inside` again."""
-    if id(value) in inside:
+def enter(value: object, enclosing: set[int]) -> None:
+    """Go into a container. Whoever comes out of it without an error takes its id from `enclosing` again."""
+    if id(value) in enclosing:
         raise Refused("it contains itself: a cycle cannot be stored")
-    if len(inside) >= MAX_DEPTH:
+    if len(enclosing) >= MAX_DEPTH:
         raise Refused(f"it is nested more than {MAX_DEPTH} levels deep")
-    inside.add(id(value))
+    enclosing.add(id(value))
 
 
 def ext(code: int, payload: bytes) -> msgspec.msgpack.Ext:
@@ -153,7 +153,7 @@ def ext(code: int, payload: bytes) -> msgspec.msgpack.Ext:
     return msgspec.msgpack.Ext(code, payload)
 
 
-def shown(value: object) -> str:
+def short_repr(value: object) -> str:
     """A key or a member as a path shows it: its repr, shortened. A repr that raises does no harm."""
     return _short.repr(value)
 

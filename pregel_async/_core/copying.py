@@ -104,8 +104,8 @@ class Attributes:
     """The attributes that objects of a class may have besides their fields or elements.
 
     What a `__post_init__` sets, or an object of a subclass of list carries, is data as the fields are: it is copied
-    with the object, and stored with it (`checkpoint_savers.codec.shape.Rest`). Cached properties are neither copied nor
-    stored: they were computed of the object that is copied, and are computed again of the copy.
+    with the object, and stored with it (`checkpoint_savers.codec.shape.ExtraAttributes`). Cached properties are neither
+    copied nor stored: they were computed of the object that is copied, and are computed again of the copy.
 
     Attributes:
         can_be: objects of the class can have some.
