@@ -77,8 +77,8 @@ async def walk(
     if thread_id is not None:
         for name, head in (await saver.heads(thread_id, ns)).items():
             if before is None or head < before:
-                gaps.await_head(thread_id, name, head)
-    readers: dict[tuple[str, str], _Listed] = {}
+                gaps.expect_head(thread_id, name, head)
+    readers: dict[tuple[str, str], _NamespaceRows] = {}
     seen: set[tuple[str, str, CheckpointId]] = set()  # and listed again: a copy of a thread has the same ids
     while left is None or left > 0:
         size = (PAGE if left is None or filter else min(PAGE, left)) + len(seen)
@@ -94,7 +94,7 @@ async def walk(
             if listed is None or len(listed.reader.rows) > 16 * PAGE:
                 while len(readers) >= 8:
                     del readers[next(iter(readers))]
-                listed = readers[key] = _Listed(ChainReader(*key, (), keeps=True), {}, set())
+                listed = readers[key] = _NamespaceRows(ChainReader(*key, (), keeps=True), {}, set())
             if header.base_id not in listed.bases:
                 await _fetch(saver, listed, header.base_id)
             reader, records = listed.reader, tuple(listed.records.get(header.checkpoint_id, ()))
@@ -134,7 +134,7 @@ async def _check_behind(saver: SaverPort, gaps: GapFinder, last: CheckpointId) -
             await check_gaps(saver, [gap])
 
 
-async def _fetch(saver: SaverPort, listed: _Listed, base_id: CheckpointId) -> None:
+async def _fetch(saver: SaverPort, listed: _NamespaceRows, base_id: CheckpointId) -> None:
     """Read all rows of a base, and what it is itself read with."""
     reader = listed.reader
     listed.bases.add(base_id)
@@ -150,7 +150,7 @@ async def _fetch(saver: SaverPort, listed: _Listed, base_id: CheckpointId) -> No
         listed.records.setdefault(record.checkpoint_id, []).append(record)
 
 
-class _Listed(NamedTuple):
+class _NamespaceRows(NamedTuple):
     """What a listing has read of a namespace: rows and their records, and the bases of which it has all rows."""
 
     reader: ChainReader

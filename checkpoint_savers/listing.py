@@ -14,46 +14,46 @@ from .metadata import metadata_matches
 from .records import CheckpointId, CheckpointRow, Header, ThreadHeader
 from .saver_port import SaverPort
 
-_Listed = TypeVar("_Listed", Header, ThreadHeader)
-_Place = TypeVar("_Place")
+_AnyHeader = TypeVar("_AnyHeader", Header, ThreadHeader)
+_AnyCursor = TypeVar("_AnyCursor")
 
 SLICE = 1024
 """Rows that a filtered listing looks at in one go. Commits of others come in between."""
 
-Place = tuple[str, str, str]
+Cursor = tuple[str, str, str]
 """Where a listing of checkpoints stands: checkpoint id, thread id, namespace."""
 
 
-def place_before(before: CheckpointId | None) -> Place | None:
+def cursor_before(before: CheckpointId | None) -> Cursor | None:
     """Where a listing begins that shows what is older than a checkpoint."""
     return None if before is None else (str(before), "", "")
 
 
-def place_of(header: Header) -> Place:
+def cursor_of(header: Header) -> Cursor:
     return str(header.checkpoint_id), header.thread_id, header.ns
 
 
-async def listed(
-    page: Callable[[_Place | None, int], Awaitable[Sequence[_Listed]]],
-    place: _Place | None,
-    place_of: Callable[[_Listed], _Place],
+async def list_headers(
+    page: Callable[[_AnyCursor | None, int], Awaitable[Sequence[_AnyHeader]]],
+    cursor: _AnyCursor | None,
+    position: Callable[[_AnyHeader], _AnyCursor],
     limit: int,
     filter: Mapping[str, Any] | None,
-) -> tuple[_Listed, ...]:
+) -> tuple[_AnyHeader, ...]:
     """Return the first headers after a place that a filter lets through.
 
     Args:
         page: the next so many after a place; fewer when there are no more.
         place: where to begin; None for the beginning.
     """
-    found: list[_Listed] = []
+    found: list[_AnyHeader] = []
     while len(found) < limit:
         size = SLICE if filter else limit - len(found)
-        headers = await page(place, size)
+        headers = await page(cursor, size)
         found += [header for header in headers if metadata_matches(header.metadata, filter)]
         if len(headers) < size:
             break
-        place = place_of(headers[-1])
+        cursor = position(headers[-1])
     return tuple(found[: max(limit, 0)])
 
 
@@ -71,11 +71,11 @@ class Gap(NamedTuple):
     parent_id: CheckpointId
 
     def error(self) -> CorruptCheckpointError:
-        place = f"thread {self.thread_id!r}{f', namespace {self.ns!r}' if self.ns else ''}"
+        where = f"thread {self.thread_id!r}{f', namespace {self.ns!r}' if self.ns else ''}"
         if self.checkpoint_id is None:
-            return CorruptCheckpointError(place, f"its head, checkpoint {self.parent_id}, is missing in listings")
+            return CorruptCheckpointError(where, f"its head, checkpoint {self.parent_id}, is missing in listings")
         return CorruptCheckpointError(
-            f"{place}, checkpoint {self.checkpoint_id}", f"its parent, checkpoint {self.parent_id}, is missing"
+            f"{where}, checkpoint {self.checkpoint_id}", f"its parent, checkpoint {self.parent_id}, is missing"
         )
 
 
@@ -88,26 +88,26 @@ class GapFinder:
 
     def __init__(self) -> None:
         # (thread, ns) -> parent -> child, or None for the head.
-        self._awaited: dict[tuple[str, str], dict[CheckpointId, CheckpointId | None]] = {}
+        self._expected: dict[tuple[str, str], dict[CheckpointId, CheckpointId | None]] = {}
 
-    def await_head(self, thread_id: str, ns: str, head: CheckpointId) -> None:
+    def expect_head(self, thread_id: str, ns: str, head: CheckpointId) -> None:
         """Take what a namespace's head was before the listing began. It is the parent of none, or of a later row."""
-        self._awaited.setdefault((thread_id, ns), {})[head] = None
+        self._expected.setdefault((thread_id, ns), {})[head] = None
 
     def add(self, header: Header) -> list[Gap]:
         """Take the next header; return the gaps that it shows: parents that are newer and did not come."""
-        place = header.thread_id, header.ns
-        awaited = self._awaited.setdefault(place, {})
-        awaited.pop(header.checkpoint_id, None)
-        overdue = [parent for parent in awaited if parent > header.checkpoint_id]
-        gaps = [Gap(*place, awaited.pop(parent), parent) for parent in overdue]
+        key = header.thread_id, header.ns
+        expected = self._expected.setdefault(key, {})
+        expected.pop(header.checkpoint_id, None)
+        overdue = [parent for parent in expected if parent > header.checkpoint_id]
+        gaps = [Gap(*key, expected.pop(parent), parent) for parent in overdue]
         if header.parent_id is not None:
-            awaited.setdefault(header.parent_id, header.checkpoint_id)
+            expected.setdefault(header.parent_id, header.checkpoint_id)
         return gaps
 
     def end(self) -> list[Gap]:
         """Return the gaps that the end of the listing shows: all parents that did not come."""
-        return [Gap(*place, child, parent) for place, found in self._awaited.items() for parent, child in found.items()]
+        return [Gap(*key, child, parent) for key, found in self._expected.items() for parent, child in found.items()]
 
 
 async def is_listed(saver: SaverPort, thread_id: str, ns: str, checkpoint_id: CheckpointId) -> bool:

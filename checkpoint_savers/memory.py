@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from .abc import BaseCheckpointSaver
 from .codec import Codec
 from .errors import CorruptCheckpointError, StorageError, ThreadBusyError, ThreadNotFoundError
-from .listing import Place, listed, place_before, place_of
+from .listing import Cursor, cursor_before, cursor_of, list_headers
 from .metadata import TextRow, metadata_matches, read_metadata, text_row, with_changes, with_defaults, write_metadata
 from .owner import is_live
 from .records import (
@@ -38,7 +38,7 @@ from .records import (
 from .saver_port import PAGE
 
 
-class _Thread(msgspec.Struct):
+class _StoredThread(msgspec.Struct):
     """All that is kept of one thread. Each instance has containers of its own: msgspec copies empty defaults."""
 
     epoch: int = 0
@@ -65,7 +65,7 @@ class _Thread(msgspec.Struct):
             metadata=read_metadata(self.metadata, f"thread {thread_id!r}"),
         )
 
-    def upto(self, asked: TextRow) -> list[TextRow]:
+    def rows_up_to(self, asked: TextRow) -> list[TextRow]:
         """The rows of the same base, up to one of them."""
         ids = self.chains[asked.ns, asked.base_id]
         return [self.rows[asked.ns, i] for i in ids[: bisect_left(ids, asked.checkpoint_id) + 1]]
@@ -89,11 +89,11 @@ class _Thread(msgspec.Struct):
             del self.chains[ns, row.base_id]
         del self.order[bisect_left(self.order, (checkpoint_id, ns))]
 
-    def put(self, records: Iterable[TaskRecord]) -> None:
+    def put_records(self, records: Iterable[TaskRecord]) -> None:
         for record in records:
             self.records.setdefault((record.ns, record.checkpoint_id), {})[record.task_id] = record
 
-    def keep(self, event: EventRow) -> None:
+    def add_event(self, event: EventRow) -> None:
         self.events[event.key] = event
         insort(self.event_order, event.key)
 
@@ -111,7 +111,7 @@ class InMemorySaver(BaseCheckpointSaver):
     def __init__(self, *, codec: Codec | None = None, clock: Callable[[], float] = time.time) -> None:
         super().__init__(codec=codec, clock=clock)
         self._lock = threading.Lock()
-        self._threads: dict[str, _Thread] = {}
+        self._threads: dict[str, _StoredThread] = {}
 
     async def __aenter__(self) -> Self:
         return self
@@ -124,7 +124,7 @@ class InMemorySaver(BaseCheckpointSaver):
         with self._lock:
             thread = self._threads.get(thread_id)
             if thread is None:
-                thread = self._threads[thread_id] = _Thread()
+                thread = self._threads[thread_id] = _StoredThread()
             holder = thread.owner
             if holder is not None and holder != owner and is_live(holder, thread.expires_at, now=now):
                 raise ThreadBusyError(thread_id, holder=str(holder), expires_at=thread.expires_at)
@@ -162,13 +162,13 @@ class InMemorySaver(BaseCheckpointSaver):
                 ns, tip = head
                 thread.heads[ns] = tip
             for event in commit.events:
-                thread.keep(event)
+                thread.add_event(event)
             for ns, checkpoint_id, task_id in commit.clears:
                 records = thread.records.get((ns, checkpoint_id))
                 if records is not None and records.pop(task_id, None) is not None and not records:
                     del thread.records[ns, checkpoint_id]
             if commit.records:
-                thread.put(commit.records)
+                thread.put_records(commit.records)
             thread.expires_at = commit.expires_at
             if commit.releases:
                 self._release(lease.thread_id, thread)
@@ -176,7 +176,7 @@ class InMemorySaver(BaseCheckpointSaver):
     async def record(self, lease: Lease, records: Sequence[TaskRecord], *, expires_at: float) -> None:
         with self._lock:
             thread = self._held(lease)
-            thread.put(records)
+            thread.put_records(records)
             thread.expires_at = expires_at
 
     async def release(self, lease: Lease) -> None:
@@ -239,9 +239,9 @@ class InMemorySaver(BaseCheckpointSaver):
                 thread.insert(row)
             thread.heads = dict(dump.heads)
             thread.metadata = metadata
-            thread.put(dump.records)
+            thread.put_records(dump.records)
             for event in dump.events:
-                thread.keep(event)
+                thread.add_event(event)
 
     async def erase(self, lease: Lease) -> None:
         with self._lock:
@@ -293,10 +293,10 @@ class InMemorySaver(BaseCheckpointSaver):
             asked = thread.rows.get((ns, head if checkpoint_id is None else checkpoint_id))
             if asked is None:
                 return None
-            stored = thread.upto(asked)
+            stored = thread.rows_up_to(asked)
             base = thread.rows.get((ns, asked.base_id))
             if base is not None and base.base_id != base.checkpoint_id:
-                stored = [*thread.upto(base), *stored]
+                stored = [*thread.rows_up_to(base), *stored]
                 base = thread.rows.get((ns, base.base_id))
             records = thread.records_of(ns, asked.checkpoint_id)
         if base is None or base.base_id != base.checkpoint_id:
@@ -327,12 +327,12 @@ class InMemorySaver(BaseCheckpointSaver):
         limit: int = PAGE,
         filter: Mapping[str, Any] | None = None,
     ) -> tuple[Header, ...]:
-        async def page(after: Place | None, size: int) -> list[Header]:
+        async def page(after: Cursor | None, size: int) -> list[Header]:
             with self._lock:
                 rows = self._page(thread_id, ns, after, size)
             return [_header(stored, name) for name, stored in rows]
 
-        return await listed(page, place_before(before), place_of, limit, filter)
+        return await list_headers(page, cursor_before(before), cursor_of, limit, filter)
 
     async def events(self, thread_id: str, *, since: EventKey | None = None, limit: int = PAGE) -> tuple[EventRow, ...]:
         with self._lock:
@@ -354,19 +354,19 @@ class InMemorySaver(BaseCheckpointSaver):
 
     # ---- inside the lock -------------------------------------------------------------------------------------
 
-    def _held(self, lease: Lease) -> _Thread:
+    def _held(self, lease: Lease) -> _StoredThread:
         thread = self._threads.get(lease.thread_id)
         if thread is None or thread.epoch != lease.epoch or thread.owner != lease.owner:
             raise _lost(lease.thread_id, thread)
         return thread
 
-    def _release(self, thread_id: str, thread: _Thread) -> None:
+    def _release(self, thread_id: str, thread: _StoredThread) -> None:
         thread.owner = None
         if thread.newest is None:
             del self._threads[thread_id]
 
     def _page(
-        self, thread_id: str | None, ns: str | None, before: Place | None, size: int
+        self, thread_id: str | None, ns: str | None, before: Cursor | None, size: int
     ) -> list[tuple[str, TextRow]]:
         """Rows, newest first, after a place."""
         names = self._threads if thread_id is None else [thread_id] if thread_id in self._threads else []
@@ -421,7 +421,7 @@ def _taken(thread_id: str, what: str) -> StorageError:
     return StorageError(f"thread {thread_id!r}: {what} is stored already. Nothing was stored.")
 
 
-def _lost(thread_id: str, thread: _Thread | None) -> ThreadBusyError:
+def _lost(thread_id: str, thread: _StoredThread | None) -> ThreadBusyError:
     if thread is None or thread.owner is None:
         return ThreadBusyError(thread_id, lost=True)
     return ThreadBusyError(thread_id, holder=str(thread.owner), expires_at=thread.expires_at, lost=True)

@@ -89,7 +89,7 @@ class GivesAPartOfAChain(InMemorySaver):
         except CorruptCheckpointError:
             thread = self._threads[thread_id]
             asked = thread.rows[ns, checkpoint_id or thread.heads[ns]]
-            return Chain(rows=tuple(one.row() for one in thread.upto(asked)), records=(), head=thread.heads[ns])
+            return Chain(rows=tuple(one.row() for one in thread.rows_up_to(asked)), records=(), head=thread.heads[ns])
 
 
 @caught_by("test_segments_of_milestones")
