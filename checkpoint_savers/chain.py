@@ -9,11 +9,11 @@ the writer and for readers: the state of a live run and a state that is read bac
 
 In a frame, a value that has grown is a patch of the one before (see `patches`). Which one is before, is the row's kind
     step        the parent's
-    milestone   that of the milestone before it, or of the full row: each `STEPS` rows there is one
+    milestone   that of the milestone before it, or of the full row: each `SNAPSHOT_INTERVAL` rows there is one
     full        none: everything is in it. One is written when what has to be read has outgrown what it says
 
-After a small full row there is no milestone: after `STEPS` rows another full row is as good. After a large one a
-milestone follows at once, so that what stands beside the full row are milestones alone. So a thread of n appended
+After a small full row there is no milestone: after `SNAPSHOT_INTERVAL` rows another full row is as good. After a large
+one a milestone follows at once, so that what stands beside the full row are milestones alone. So a thread of n appended
 messages is stored twice and a bit, in a step and in a milestone, and is read from n / STEPS milestones and at most
 STEPS steps. A read costs at most about twice the state.
 
@@ -44,15 +44,15 @@ from .deltas import (
 )
 from .errors import CorruptCheckpointError
 from .patches import (
+    EncodedValue,
     IncrementalValue,
-    Value,
+    apply_patch,
+    as_incremental,
     data_of,
-    in_parts,
-    joined,
-    joined_map,
+    join_list,
+    join_map,
     length_of,
     literal_of,
-    patched,
     size_of,
     split,
 )
@@ -65,7 +65,7 @@ SMALL = 2048
 LARGE = 4096
 """Bytes from which on a full row is large."""
 
-STEPS = 32
+SNAPSHOT_INTERVAL = 32
 """Rows from one milestone to the next. More make reading dearer, fewer make milestones that are hardly worth a row."""
 
 
@@ -77,7 +77,7 @@ class EncodedState(msgspec.Struct, gc=False):
 
     ts: float
     clock: int
-    values: dict[str, Value]
+    values: dict[str, EncodedValue]
     kinds: dict[str, str]
     versions: dict[str, int]
     seen: dict[str, dict[str, int]]
@@ -103,38 +103,38 @@ class EncodedState(msgspec.Struct, gc=False):
             self.spent.copy(),
         )
 
-    def apply(self, entry: Delta | StoredDelta, values: dict[str, Value]) -> None:
+    def apply(self, delta: Delta | StoredDelta, values: dict[str, EncodedValue]) -> None:
         """Go on to the next state, in place.
 
         Args:
-            values: the entry's.
+            values: the delta's.
         """
-        if entry.full:
+        if delta.keyframe:
             self.values, self.kinds, self.versions, self.seen, self.tips, self.spent = {}, {}, {}, {}, {}, {}
-        for channel in entry.emptied:
+        for channel in delta.emptied:
             self.values.pop(channel, None)
             self.kinds.pop(channel, None)
             self.versions.pop(channel, None)
             self.seen.pop(channel, None)
         self.values.update(values)
-        clock, versions = entry.clock, self.versions
+        clock, versions = delta.clock, self.versions
         for channel in values:
             versions[channel] = clock
-        for channel, nodes in entry.seen.items():
+        for channel, nodes in delta.seen.items():
             self.seen[channel] = {**self.seen.get(channel, {}), **nodes}
-        if entry.kinds:
-            self.kinds.update(entry.kinds)
-        if entry.versions:
-            versions.update(entry.versions)
-        if entry.tips:
-            self.tips.update(entry.tips)
-        if entry.spent:
-            self.spent.update(entry.spent)
-        self.ts, self.clock, self.ran = entry.ts, clock, entry.ran
+        if delta.kinds:
+            self.kinds.update(delta.kinds)
+        if delta.versions:
+            versions.update(delta.versions)
+        if delta.tips:
+            self.tips.update(delta.tips)
+        if delta.spent:
+            self.spent.update(delta.spent)
+        self.ts, self.clock, self.ran = delta.ts, clock, delta.ran
 
-    def since(self, before: EncodedState, results: Results) -> Delta:
-        """The entry that gives this state when it is applied to an earlier one of the same branch."""
-        emptied = (*[name for name in before.values if name not in self.values], *self._moved(before))
+    def delta_since(self, before: EncodedState, results: Results) -> Delta:
+        """The delta that gives this state when it is applied to an earlier one of the same branch."""
+        emptied = (*[name for name in before.values if name not in self.values], *self._rewritten(before))
         anew = {*emptied, *[name for name in self.values if name not in before.values]}
         values = {
             name: value
@@ -142,7 +142,7 @@ class EncodedState(msgspec.Struct, gc=False):
             if name in anew or value is not before.values[name] or self.versions[name] != before.versions[name]
         }
         return Delta(
-            full=False,
+            keyframe=False,
             ts=self.ts,
             clock=self.clock,
             values=values,
@@ -156,7 +156,7 @@ class EncodedState(msgspec.Struct, gc=False):
             spent={name: total for name, total in self.spent.items() if before.spent.get(name) != total},
         )
 
-    def _moved(self, before: EncodedState) -> list[str]:
+    def _rewritten(self, before: EncodedState) -> list[str]:
         """The channels of both that were emptied and written again, as far as that can be seen: they stand elsewhere
         than if not, or fewer nodes have seen them."""
         stood = iter([name for name in before.values if name in self.values])
@@ -170,10 +170,10 @@ class EncodedState(msgspec.Struct, gc=False):
                 stood = iter(())  # what comes after a new one was written after it
         return moved
 
-    def whole(self, results: Results) -> Delta:
-        """The entry that gives this state by itself."""
+    def as_keyframe(self, results: Results) -> Delta:
+        """The delta that gives this state by itself."""
         return Delta(
-            full=True,
+            keyframe=True,
             ts=self.ts,
             clock=self.clock,
             values=self.values,
@@ -234,7 +234,7 @@ class ChainReader:
         self._keeps = keeps
         self._place = f"thread {thread_id!r}{f', namespace {ns!r}' if ns else ''}, checkpoint "
         self._states: dict[CheckpointId, EncodedState] = {}
-        self._entries: dict[CheckpointId, StoredDelta] = {}
+        self._deltas: dict[CheckpointId, StoredDelta] = {}
 
     def add(self, rows: Iterable[CheckpointRow]) -> None:
         """More rows."""
@@ -245,34 +245,34 @@ class ChainReader:
         known = self._states.get(checkpoint_id)
         if known is not None:
             return known
-        way = self.way(checkpoint_id, self._states)
-        start = self._states.get(way[-1])
+        path = self.path(checkpoint_id, self._states)
+        start = self._states.get(path[-1])
         state = EncodedState.empty() if start is None else start.copy()
-        milestone = next((at for at in way[:-1] if self._entries[at].since), None)  # the last one
-        for at in reversed(way if start is None else way[:-1]):
-            stored = self._entries[at]
+        snapshot = next((at for at in path[:-1] if self._deltas[at].since), None)  # the last one
+        for at in reversed(path if start is None else path[:-1]):
+            stored = self._deltas[at]
             state.apply(stored, self._values(at, stored, state))
-            if at != checkpoint_id and (self._keeps or stored.full or at == milestone):  # others start there
+            if at != checkpoint_id and (self._keeps or stored.keyframe or at == snapshot):  # others start there
                 self._states[at] = state.copy()
         self._states[checkpoint_id] = state
         return state
 
-    def way(self, checkpoint_id: CheckpointId, known: Container[CheckpointId] = ()) -> list[CheckpointId]:
+    def path(self, checkpoint_id: CheckpointId, known: Container[CheckpointId] = ()) -> list[CheckpointId]:
         """The rows that a checkpoint is read from, it first, back to a full one, or to one of those that are known."""
-        way: list[CheckpointId] = []
+        path: list[CheckpointId] = []
         at = checkpoint_id
         while True:
             row = self.rows.get(at)
             if row is None:
                 raise CorruptCheckpointError(self._where(checkpoint_id), f"its ancestor {at} is missing")
-            way.append(at)
+            path.append(at)
             if at in known:
-                return way
+                return path
             stored = self.stored(at)
-            if stored.full is not (row.base_id == at):
+            if stored.keyframe is not (row.base_id == at):
                 raise CorruptCheckpointError(self._where(at), "its row and its frame disagree about its base")
-            if stored.full:
-                return way
+            if stored.keyframe:
+                return path
             before = CheckpointId(stored.since) if stored.since else row.parent_id
             if before is None or before >= at:
                 raise CorruptCheckpointError(self._where(checkpoint_id), f"the chain of {at} leads to no full row")
@@ -280,20 +280,23 @@ class ChainReader:
 
     def stored(self, checkpoint_id: CheckpointId) -> StoredDelta:
         """What a row's frame says."""
-        known = self._entries.get(checkpoint_id)
+        known = self._deltas.get(checkpoint_id)
         if known is None:
             frame = self.rows[checkpoint_id].frame
-            known = self._entries[checkpoint_id] = read_delta(frame, self._where(checkpoint_id))
+            known = self._deltas[checkpoint_id] = read_delta(frame, self._where(checkpoint_id))
         return known
 
     def results(self, checkpoint_id: CheckpointId) -> Results:
         """The results of the superstep before this checkpoint, of the tasks that have no record of their own."""
-        return {task: self._told_by(checkpoint_id, told) for task, told in self.stored(checkpoint_id).results.items()}
+        return {
+            task: self._resolve_all(checkpoint_id, writes)
+            for task, writes in self.stored(checkpoint_id).results.items()
+        }
 
     def result(self, checkpoint_id: CheckpointId, task: TaskId) -> tuple[tuple[str, bytes | None], ...] | None:
         """That of one task; None when it is not among them."""
-        told = self.stored(checkpoint_id).results.get(task)
-        return None if told is None else self._told_by(checkpoint_id, told)
+        writes = self.stored(checkpoint_id).results.get(task)
+        return None if writes is None else self._resolve_all(checkpoint_id, writes)
 
     def row(
         self,
@@ -313,44 +316,46 @@ class ChainReader:
         row, results = self.rows[checkpoint_id], self.results(checkpoint_id)
         state = self.state(checkpoint_id)
         if since is None:
-            stored = as_stored(state.whole(results), {})
+            stored = as_stored(state.as_keyframe(results), {})
         else:
             mark = self.state(since)
-            stored = as_stored(state.since(mark, results), mark.values, since=since)
+            stored = as_stored(state.delta_since(mark, results), mark.values, since=since)
         frame = write_delta(stored)
         return msgspec.structs.replace(row, parent_id=parent_id, base_id=base_id, frame=frame)
 
-    def _told_by(
-        self, checkpoint_id: CheckpointId, written: tuple[tuple[str, StoredWrite], ...]
+    def _resolve_all(
+        self, checkpoint_id: CheckpointId, writes: tuple[tuple[str, StoredWrite], ...]
     ) -> tuple[tuple[str, bytes | None], ...]:
-        return tuple([(channel, self._told(told, channel, checkpoint_id)) for channel, told in written])
+        return tuple([(channel, self._resolve(write, channel, checkpoint_id)) for channel, write in writes])
 
-    def _told(self, told: StoredWrite, channel: str, checkpoint_id: CheckpointId) -> bytes | None:
-        if told is None or isinstance(told, bytes):
-            return told
-        if isinstance(told, Tail):
+    def _resolve(self, write: StoredWrite, channel: str, checkpoint_id: CheckpointId) -> bytes | None:
+        if write is None or isinstance(write, bytes):
+            return write
+        if isinstance(write, Tail):
             patch = self.stored(checkpoint_id).values.get(channel, b"")
             literal = None if isinstance(patch, bytes) else literal_of(patch)
             if literal is not None:
-                if told.first == 0 and told.count == length_of(literal):
+                if write.first == 0 and write.count == length_of(literal):
                     return literal
-                return joined(split(literal)[told.first : told.first + told.count])
+                return join_list(split(literal)[write.first : write.first + write.count])
         else:
             value = self.state(checkpoint_id).values.get(channel)
             parts = value.parts if isinstance(value, IncrementalValue) else None
-            if isinstance(parts, dict) and parts.keys() >= set(told.keys):
-                return joined_map({key: parts[key] for key in told.keys})
+            if isinstance(parts, dict) and parts.keys() >= set(write.keys):
+                return join_map({key: parts[key] for key in write.keys})
         raise CorruptCheckpointError(self._where(checkpoint_id), f"a result refers to what {channel!r} does not hold")
 
-    def _values(self, checkpoint_id: CheckpointId, stored: StoredDelta, before: EncodedState) -> dict[str, Value]:
+    def _values(
+        self, checkpoint_id: CheckpointId, stored: StoredDelta, before: EncodedState
+    ) -> dict[str, EncodedValue]:
         """The values that a row changes in the state that it was made on."""
-        values: dict[str, Value] = {}
+        values: dict[str, EncodedValue] = {}
         for name, data in stored.values.items():
             if isinstance(data, bytes):
-                values[name] = in_parts(data)
+                values[name] = as_incremental(data)
                 continue
             try:
-                values[name] = patched(before.values.get(name), data)
+                values[name] = apply_patch(before.values.get(name), data)
             except ValueError as error:
                 raise CorruptCheckpointError(self._where(checkpoint_id), str(error)) from error
         return values
@@ -359,15 +364,15 @@ class ChainReader:
         return self._place + checkpoint_id
 
 
-class PutOff(msgspec.Struct, frozen=True, gc=False):
+class DeferredCheckpoint(msgspec.Struct, frozen=True, gc=False):
     """Checkpoints that are not stored one by one: what they changed together, and the last of them.
 
     Attributes:
-        entry: merged.
+        delta: merged.
         checkpoint_id, step, metadata: of the last.
     """
 
-    entry: Delta
+    delta: Delta
     checkpoint_id: CheckpointId
     step: int
     metadata: dict[str, Any]
@@ -378,9 +383,9 @@ class PutOff(msgspec.Struct, frozen=True, gc=False):
         made_on: str | None = self.metadata.get("parents", {}).get("")
         return made_on
 
-    def then(self, later: PutOff) -> PutOff:
+    def then(self, later: DeferredCheckpoint) -> DeferredCheckpoint:
         """These and those that came later."""
-        return PutOff(merge(self.entry, later.entry), later.checkpoint_id, later.step, later.metadata)
+        return DeferredCheckpoint(merge(self.delta, later.delta), later.checkpoint_id, later.step, later.metadata)
 
 
 class ChainWriter:
@@ -396,17 +401,17 @@ class ChainWriter:
         self.ns = ns
         self.state = state
         self.tip = tip
-        self.put: list[PutOff] = []
+        self.deferred: list[DeferredCheckpoint] = []
         self._parent = parent
-        self._full: CheckpointId | None = None  # of the chain that it goes on with; None before the first row
+        self._keyframe: CheckpointId | None = None  # of the chain that it goes on with; None before the first row
         self._is_large = False  # whether that is
         self._base: CheckpointId | None = None  # the last milestone, or the full row,
-        self._mark = EncodedState.empty()  # the state there,
-        self._since = 0  # how many rows have followed it,
-        self._since_bytes = 0  # with how many bytes,
+        self._base_state = EncodedState.empty()  # the state there,
+        self._deltas_since_base = 0  # how many rows have followed it,
+        self._delta_bytes = 0  # with how many bytes,
         self._read_bytes = 0  # and what full row and milestones take
-        self._whole_bytes = 0  # what a full row would take, about: what the last took, and what has grown since
-        self._stood: tuple[EncodedState, CheckpointId | None] = (
+        self._keyframe_bytes = 0  # what a full row would take, about: what the last took, and what has grown since
+        self._before_deferred: tuple[EncodedState, CheckpointId | None] = (
             self.state,
             None,
         )  # where it stood before what was put off
@@ -420,35 +425,35 @@ class ChainWriter:
     def resume(cls, reader: ChainReader, checkpoint_id: CheckpointId) -> ChainWriter:
         """The branch that ends at a stored checkpoint."""
         row = reader.rows[checkpoint_id]
-        way = reader.way(checkpoint_id)
+        path = reader.path(checkpoint_id)
         made = cls(reader.ns, reader.state(checkpoint_id).copy(), checkpoint_id, row.parent_id)
-        milestones = [at for at in way if reader.stored(at).full or reader.stored(at).since]
-        made._full, made._base = way[-1], milestones[0]
-        made._is_large = len(reader.rows[way[-1]].frame) >= LARGE
-        made._mark = reader.state(milestones[0])
-        made._since = way.index(milestones[0])
-        made._since_bytes = sum([len(reader.rows[at].frame) for at in way[: made._since]])
-        made._read_bytes = sum([len(reader.rows[at].frame) for at in milestones])
-        made._whole_bytes = len(reader.rows[way[-1]].frame)
-        full = reader.state(way[-1]).values
+        marks = [at for at in path if reader.stored(at).keyframe or reader.stored(at).since]
+        made._keyframe, made._base = path[-1], marks[0]
+        made._is_large = len(reader.rows[path[-1]].frame) >= LARGE
+        made._base_state = reader.state(marks[0])
+        made._deltas_since_base = path.index(marks[0])
+        made._delta_bytes = sum([len(reader.rows[at].frame) for at in path[: made._deltas_since_base]])
+        made._read_bytes = sum([len(reader.rows[at].frame) for at in marks])
+        made._keyframe_bytes = len(reader.rows[path[-1]].frame)
+        full = reader.state(path[-1]).values
         made._weigh(full, made.state.values, full.keys() | made.state.values.keys())
         return made
 
-    def beside(self) -> ChainWriter:
+    def sibling(self) -> ChainWriter:
         """A branch that starts beside the last checkpoint: with its state, and with its parent."""
         return ChainWriter(self.ns, self.state.copy(), self._parent, None)
 
     def append(
-        self, entry: Delta, *, checkpoint_id: CheckpointId, step: int, metadata: dict[str, Any]
+        self, delta: Delta, *, checkpoint_id: CheckpointId, step: int, metadata: dict[str, Any]
     ) -> CheckpointRow:
         """The row of the next checkpoint. It is stored when a commit with it returns; if that fails, drop this
         chain."""
         before = self.state.values
-        stored = as_stored(entry, before) if self._base is not None else None
-        self._weigh(before, entry.values, {*entry.emptied, *entry.values} if entry.emptied else entry.values)
-        self.state.apply(entry, entry.values)
+        stored = as_stored(delta, before) if self._base is not None else None
+        self._weigh(before, delta.values, {*delta.emptied, *delta.values} if delta.emptied else delta.values)
+        self.state.apply(delta, delta.values)
         parent, self._parent, self.tip = self.tip, self.tip, checkpoint_id
-        return self._row(stored, entry.results, parent, checkpoint_id, step, metadata)
+        return self._row(stored, delta.results, parent, checkpoint_id, step, metadata)
 
     def _row(
         self,
@@ -465,26 +470,28 @@ class ChainWriter:
             stored: what is new since the parent; None when a full row is due.
         """
         frame = b"" if stored is None else write_delta(stored)
-        read = self._read_bytes + self._since_bytes + len(frame)
-        is_first = self._base == self._full  # of the rows after the full one
-        is_due = self._since >= STEPS or (is_first and self._is_large)
-        if stored is None or read > 2 * self._whole_bytes + SMALL or (is_due and is_first and not self._is_large):
-            frame = write_delta(as_stored(self.state.whole(results), {}))
-            self._full, self._read_bytes, self._whole_bytes = checkpoint_id, len(frame), len(frame)
+        read = self._read_bytes + self._delta_bytes + len(frame)
+        is_first = self._base == self._keyframe  # of the rows after the full one
+        is_due = self._deltas_since_base >= SNAPSHOT_INTERVAL or (is_first and self._is_large)
+        if stored is None or read > 2 * self._keyframe_bytes + SMALL or (is_due and is_first and not self._is_large):
+            frame = write_delta(as_stored(self.state.as_keyframe(results), {}))
+            self._keyframe, self._read_bytes, self._keyframe_bytes = checkpoint_id, len(frame), len(frame)
             self._is_large = len(frame) >= LARGE
             base = checkpoint_id
-            self._mark_here(checkpoint_id)
+            self._start_segment(checkpoint_id)
         elif is_due:
-            assert self._full is not None and self._base is not None
-            entry = as_stored(self.state.since(self._mark, results), self._mark.values, since=self._base)
-            frame = write_delta(entry)
+            assert self._keyframe is not None and self._base is not None
+            delta = as_stored(
+                self.state.delta_since(self._base_state, results), self._base_state.values, since=self._base
+            )
+            frame = write_delta(delta)
             self._read_bytes += len(frame)
-            base = self._full
-            self._mark_here(checkpoint_id)
+            base = self._keyframe
+            self._start_segment(checkpoint_id)
         else:
             assert self._base is not None
-            self._since += 1
-            self._since_bytes += len(frame)
+            self._deltas_since_base += 1
+            self._delta_bytes += len(frame)
             base = self._base
         return CheckpointRow(
             ns=self.ns,
@@ -496,67 +503,67 @@ class ChainWriter:
             frame=frame,
         )
 
-    def _weigh(self, before: Mapping[str, Value], now: Mapping[str, Value], names: Iterable[str]) -> None:
+    def _weigh(self, before: Mapping[str, EncodedValue], now: Mapping[str, EncodedValue], names: Iterable[str]) -> None:
         """Count what these channels take more than before, or less, in a full row."""
         for name in names:
             old, new = before.get(name, b""), now.get(name, b"")
             if type(old) is IncrementalValue or type(new) is IncrementalValue:
-                self._whole_bytes += size_of(new) - size_of(old)
+                self._keyframe_bytes += size_of(new) - size_of(old)
 
-    def _mark_here(self, checkpoint_id: CheckpointId) -> None:
-        self._base, self._mark = checkpoint_id, self.state.copy()
-        self._since = self._since_bytes = 0
+    def _start_segment(self, checkpoint_id: CheckpointId) -> None:
+        self._base, self._base_state = checkpoint_id, self.state.copy()
+        self._deltas_since_base = self._delta_bytes = 0
 
-    def put_off(self, entry: Delta, *, checkpoint_id: CheckpointId, step: int, metadata: dict[str, Any]) -> None:
+    def defer(self, delta: Delta, *, checkpoint_id: CheckpointId, step: int, metadata: dict[str, Any]) -> None:
         """Go on to the next checkpoint, and store it later, as one with others: what is held of them does not grow
         with their number.
 
         Those that were made on one checkpoint of the root become one row, and all that are older another: the root's
         state may say where those had got to.
         """
-        made = PutOff(entry, checkpoint_id, step, metadata)
-        if not self.put:
-            self._stood = self.state.copy(), self.tip
-            self.put = [made]
-        elif self.put[-1].root == made.root:
-            self.put[-1] = self.put[-1].then(made)
+        made = DeferredCheckpoint(delta, checkpoint_id, step, metadata)
+        if not self.deferred:
+            self._before_deferred = self.state.copy(), self.tip
+            self.deferred = [made]
+        elif self.deferred[-1].root == made.root:
+            self.deferred[-1] = self.deferred[-1].then(made)
         else:
-            self.put = [_together(self.put), made]
-        self.state.apply(entry, entry.values)
+            self.deferred = [_merge_all(self.deferred), made]
+        self.state.apply(delta, delta.values)
         self._parent, self.tip = self.tip, checkpoint_id
 
-    def take_put_off(self, *, all_closed: bool = True) -> tuple[CheckpointRow, ...]:
+    def take_deferred(self, *, all_closed: bool = True) -> tuple[CheckpointRow, ...]:
         """The rows of what was put off. They are stored when a commit with them returns.
 
         Args:
             all_closed: all were made on checkpoints that the root has left behind: they become one row.
         """
-        if not self.put:
+        if not self.deferred:
             return ()
-        taken = [_together(self.put)] if all_closed else self.put
-        self.put = []
-        self.state, self.tip = self._stood
+        taken = [_merge_all(self.deferred)] if all_closed else self.deferred
+        self.deferred = []
+        self.state, self.tip = self._before_deferred
         rows: list[CheckpointRow] = []
         for put in taken:
             held = self.state.values.keys() | self.state.seen.keys()
-            entry = msgspec.structs.replace(
-                put.entry, emptied=tuple([name for name in put.entry.emptied if name in held])
+            delta = msgspec.structs.replace(
+                put.delta, emptied=tuple([name for name in put.delta.emptied if name in held])
             )
-            rows.append(self.append(entry, checkpoint_id=put.checkpoint_id, step=put.step, metadata=put.metadata))
+            rows.append(self.append(delta, checkpoint_id=put.checkpoint_id, step=put.step, metadata=put.metadata))
         return tuple(rows)
 
     @property
-    def parent_of_put_off(self) -> CheckpointId | None:
+    def deferred_parent(self) -> CheckpointId | None:
         """The checkpoint that what was put off is made on: the last one that is stored, or waits by itself."""
-        return self._stood[1] if self.put else self.tip
+        return self._before_deferred[1] if self.deferred else self.tip
 
     @property
-    def stands(self) -> frozenset[CheckpointId | None]:
+    def stored_checkpoints(self) -> frozenset[CheckpointId | None]:
         """The checkpoints that are stored, or will be: what is recorded on others is of no use to anybody."""
-        return frozenset((self.parent_of_put_off, *[put.checkpoint_id for put in self.put]))
+        return frozenset((self.deferred_parent, *[put.checkpoint_id for put in self.deferred]))
 
 
-def _together(put: Sequence[PutOff]) -> PutOff:
+def _merge_all(put: Sequence[DeferredCheckpoint]) -> DeferredCheckpoint:
     made = put[0]
     for later in put[1:]:
         made = made.then(later)

@@ -1,7 +1,7 @@
 """What one superstep changed, and what became of a task: as records, and as frames hold them.
 
-    entry = Entry(...)                       merge(entry, later) is the one that does what both do
-    stored = as_stored(entry, before)        what is new in it, by the values that it changes
+    delta = Entry(...)                       merge(delta, later) is the one that does what both do
+    stored = as_stored(delta, before)        what is new in it, by the values that it changes
     frame = write_entry(stored);  stored = read_entry(frame, where)
     frame = write_record(task_entry);  task_entry = read_record(record, thread_id)
 
@@ -18,7 +18,18 @@ import msgspec
 
 from .codec import seal, unseal
 from .errors import CorruptCheckpointError
-from .patches import IncrementalValue, Patch, Value, body, data_of, diff, is_map, length_of, literal_of, split_map
+from .patches import (
+    EncodedValue,
+    IncrementalValue,
+    Patch,
+    body,
+    data_of,
+    diff,
+    is_map,
+    length_of,
+    literal_of,
+    split_map,
+)
 from .records import CheckpointId, TaskRecord
 
 Results: TypeAlias = dict[str, tuple[tuple[str, bytes | None], ...]]
@@ -35,7 +46,7 @@ class Delta(msgspec.Struct, array_like=True, frozen=True, kw_only=True, gc=False
     """What one superstep changed.
 
     Attributes:
-        full: True when it replaces everything before it.
+        keyframe: True when it replaces everything before it.
         ts: when, in unix seconds.
         clock: the version that all channels changed by this superstep got.
         values: the new value of each channel that changed and holds something, encoded.
@@ -52,10 +63,10 @@ class Delta(msgspec.Struct, array_like=True, frozen=True, kw_only=True, gc=False
             and a "d".
     """
 
-    full: bool
+    keyframe: bool
     ts: float
     clock: int
-    values: dict[str, Value]
+    values: dict[str, EncodedValue]
     emptied: tuple[str, ...]
     kinds: dict[str, str]
     versions: dict[str, int]
@@ -84,7 +95,7 @@ StoredWrite: TypeAlias = bytes | Tail | Picked | None
 
 
 class StoredDelta(msgspec.Struct, array_like=True, frozen=True, kw_only=True, gc=False):
-    """An entry as a frame holds it. New fields go to the end, with a default. Those that `Delta` has too stand in the
+    """An delta as a frame holds it. New fields go to the end, with a default. Those that `Delta` has too stand in the
     same order: one that holds no value in parts is stored as it is.
 
     Attributes: as in `Delta`, but for
@@ -93,7 +104,7 @@ class StoredDelta(msgspec.Struct, array_like=True, frozen=True, kw_only=True, gc
         since: of a milestone: the checkpoint whose state is before.
     """
 
-    full: bool
+    keyframe: bool
     ts: float
     clock: int
     values: dict[str, bytes | Patch]
@@ -120,7 +131,8 @@ class TaskResult(msgspec.Struct, array_like=True, frozen=True, kw_only=True, gc=
         answers: question id -> encoded answer: all that it, or what it called, was ever given.
         handled: it has failed, and its error handler has begun: a resume goes on with that.
         spent: as in `Delta`: what it has spent, in all its attempts.
-        inside: what graphs have spent, in all, that tasks run which have no result: task id, namespace and amounts.
+        subgraphs_spent: what graphs have spent, in all, that tasks run which have no result: task id,
+            namespace and amounts.
         askers: question id -> the ids of the tasks whose result depends on its answer: the one that asked, and those
             that called it.
         call: of a task that a node calls, the digest of its arguments; empty for other tasks.
@@ -135,7 +147,7 @@ class TaskResult(msgspec.Struct, array_like=True, frozen=True, kw_only=True, gc=
     answers: dict[str, bytes] = {}
     handled: bool = False
     spent: dict[str, str] = {}
-    inside: tuple[tuple[str, str, dict[str, str]], ...] = ()
+    subgraphs_spent: tuple[tuple[str, str, dict[str, str]], ...] = ()
     askers: dict[str, tuple[str, ...]] = {}
     call: bytes = b""
     asked: tuple[tuple[str, bytes], ...] = ()
@@ -147,13 +159,13 @@ class TaskResult(msgspec.Struct, array_like=True, frozen=True, kw_only=True, gc=
 
 
 def merge(first: Delta, second: Delta) -> Delta:
-    """The one entry that does what two do, one after the other.
+    """The one delta that does what two do, one after the other.
 
     It shows the results of the first: those of the tasks that were planned on the checkpoint before both. The tasks
     of the second were planned on one that is never stored.
     """
     results = _spelled_out(first, second)
-    if second.full:
+    if second.keyframe:
         return msgspec.structs.replace(second, results=results)
     gone = set(second.emptied)
     values = {channel: data for channel, data in first.values.items() if channel not in gone} | second.values
@@ -168,11 +180,11 @@ def merge(first: Delta, second: Delta) -> Delta:
     for channel, nodes in second.seen.items():
         seen[channel] = {**seen.get(channel, {}), **nodes}
     return Delta(
-        full=first.full,
+        keyframe=first.keyframe,
         ts=second.ts,
         clock=second.clock,
         values=values,
-        emptied=() if first.full else tuple(dict.fromkeys((*first.emptied, *second.emptied))),
+        emptied=() if first.keyframe else tuple(dict.fromkeys((*first.emptied, *second.emptied))),
         kinds=kinds,
         versions=versions,
         seen=seen,
@@ -184,10 +196,10 @@ def merge(first: Delta, second: Delta) -> Delta:
 
 
 def _spelled_out(first: Delta, second: Delta) -> Results:
-    """The first entry's results, where "the value that the channel has now" is not what it has after the second."""
+    """The first delta's results, where "the value that the channel has now" is not what it has after the second."""
 
     def lasts(channel: str) -> bool:
-        return not (second.full or channel in second.values or channel in second.emptied)
+        return not (second.keyframe or channel in second.values or channel in second.emptied)
 
     return {
         task: tuple(
@@ -201,8 +213,10 @@ def _spelled_out(first: Delta, second: Delta) -> Results:
     }
 
 
-def as_stored(entry: Delta, before: Mapping[str, Value], *, since: CheckpointId | None = None) -> StoredDelta | Delta:
-    """An entry as a frame holds it.
+def as_stored(
+    delta: Delta, before: Mapping[str, EncodedValue], *, since: CheckpointId | None = None
+) -> StoredDelta | Delta:
+    """An delta as a frame holds it.
 
     Args:
         before: the values that it changes.
@@ -210,8 +224,8 @@ def as_stored(entry: Delta, before: Mapping[str, Value], *, since: CheckpointId 
     """
     values: dict[str, bytes | Patch] = {}
     grown: dict[str, IncrementalValue] = {}
-    literals: dict[str, _Literal] = {}
-    for name, value in entry.values.items():
+    literals: dict[str, _NewElements] = {}
+    for name, value in delta.values.items():
         if isinstance(value, bytes):
             values[name] = value
             continue
@@ -220,36 +234,36 @@ def as_stored(entry: Delta, before: Mapping[str, Value], *, since: CheckpointId 
         values[name] = data_of(value) if patch is None else patch
         literal = None if patch is None or since is not None else literal_of(patch)
         if literal is not None:
-            literals[name] = _Literal(literal)
+            literals[name] = _NewElements(literal)
     if not grown and since is None:
-        return entry
+        return delta
     results = {
-        task: tuple([(name, _told(data, literals.get(name), grown.get(name))) for name, data in written])
-        for task, written in entry.results.items()
+        task: tuple([(name, _compact(data, literals.get(name), grown.get(name))) for name, data in written])
+        for task, written in delta.results.items()
     }
     return StoredDelta(
-        full=entry.full,
-        ts=entry.ts,
-        clock=entry.clock,
+        keyframe=delta.keyframe,
+        ts=delta.ts,
+        clock=delta.clock,
         values=values,
-        emptied=entry.emptied,
-        kinds=entry.kinds,
-        versions=entry.versions,
-        seen=entry.seen,
-        ran=entry.ran,
+        emptied=delta.emptied,
+        kinds=delta.kinds,
+        versions=delta.versions,
+        seen=delta.seen,
+        ran=delta.ran,
         results=results,
-        tips=entry.tips,
-        spent=entry.spent,
+        tips=delta.tips,
+        spent=delta.spent,
         since=since or "",
     )
 
 
-def _told(data: StoredWrite, literal: _Literal | None, value: IncrementalValue | None) -> StoredWrite:
+def _compact(data: StoredWrite, literal: _NewElements | None, value: IncrementalValue | None) -> StoredWrite:
     """A result as it is stored, of a channel that holds a value in parts."""
     if not isinstance(data, bytes) or len(data) < SHORT or value is None:
         return data
     if value.is_list:
-        return (None if literal is None else literal.refer(data)) or data
+        return (None if literal is None else literal.tail_of(data)) or data
     parts = value.parts if is_map(data) else None
     if isinstance(parts, dict):
         entries = split_map(data)
@@ -258,7 +272,7 @@ def _told(data: StoredWrite, literal: _Literal | None, value: IncrementalValue |
     return data
 
 
-class _Literal:
+class _NewElements:
     """The elements that a patch puts at the end of a list, and how many of them are accounted for."""
 
     def __init__(self, data: bytes) -> None:
@@ -266,7 +280,7 @@ class _Literal:
         self._at = 0
         self._count = 0
 
-    def refer(self, data: bytes) -> Tail | None:
+    def tail_of(self, data: bytes) -> Tail | None:
         """Which of them the elements of an encoded list are, when they are the next ones."""
         length = length_of(data)
         if not length or not self._body.startswith(elements := body(data), self._at):
@@ -279,29 +293,29 @@ class _Literal:
 _T = TypeVar("_T")
 
 _encode = msgspec.msgpack.Encoder().encode
-_stored_entry = msgspec.msgpack.Decoder(StoredDelta)
-_task_entry = msgspec.msgpack.Decoder(TaskResult)
+_delta_decoder = msgspec.msgpack.Decoder(StoredDelta)
+_result_decoder = msgspec.msgpack.Decoder(TaskResult)
 
 
-def write_delta(entry: StoredDelta | Delta) -> bytes:
+def write_delta(delta: StoredDelta | Delta) -> bytes:
     """The frame of a checkpoint's row."""
-    return seal(_encode(entry))
+    return seal(_encode(delta))
 
 
 def read_delta(frame: bytes, where: str) -> StoredDelta:
     """What a row's frame says. Raises `CorruptCheckpointError`."""
-    return _decode(_stored_entry, unseal(frame, where), where)
+    return _decode(_delta_decoder, unseal(frame, where), where)
 
 
-def write_record(entry: TaskResult) -> bytes:
+def write_record(result: TaskResult) -> bytes:
     """The frame of a task's record."""
-    return seal(_encode(entry))
+    return seal(_encode(result))
 
 
 def read_record(record: TaskRecord, thread_id: str) -> TaskResult:
     """What a record's frame says. Raises `CorruptCheckpointError`."""
     where = f"thread {thread_id!r}, checkpoint {record.checkpoint_id}, record of task {record.task_id!r}"
-    return _decode(_task_entry, unseal(record.frame, where), where)
+    return _decode(_result_decoder, unseal(record.frame, where), where)
 
 
 def timestamp(seconds: float) -> str:

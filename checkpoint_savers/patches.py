@@ -23,7 +23,7 @@ from .codec.collisions import is_plain_key
 from .codec.containers import array_header
 from .errors import CorruptCheckpointError
 
-WORTH: Final = 256
+MIN_INCREMENTAL: Final = 256
 """Bytes from which on a value is looked at part by part."""
 
 DEPTH: Final = 8
@@ -113,13 +113,13 @@ class IncrementalValue:
         if self._data is not None:
             return self._data
         parts = self.parts
-        return joined(parts) if isinstance(parts, list) else joined_map(parts)
+        return join_list(parts) if isinstance(parts, list) else join_map(parts)
 
     @property
     def parts(self) -> list[bytes] | dict[bytes, bytes]:
         """The elements, or values by key; encoded, in order. Do not change them."""
         if self._parts is None:
-            patches, start = self._way()
+            patches, start = self._path()
             parts = start._parts
             if parts is None:
                 assert start._data is not None
@@ -134,7 +134,7 @@ class IncrementalValue:
             self._known = _NOTHING
         return self._parts
 
-    def _way(self) -> tuple[list[IncrementalValue], IncrementalValue]:
+    def _path(self) -> tuple[list[IncrementalValue], IncrementalValue]:
         """The patches that lead here, the last first; and what they start from."""
         patches: list[IncrementalValue] = []
         at = self
@@ -159,8 +159,8 @@ class IncrementalValue:
             patches.append(at)
             at = at._before
         if at._made[0] is not codec:
-            whole: Any = codec.decode(at.data, channel=channel)
-            at._made = codec, whole
+            as_keyframe: Any = codec.decode(at.data, channel=channel)
+            at._made = codec, as_keyframe
         made = at._made[1].copy()
         left = len(patches)
         while left:
@@ -178,13 +178,13 @@ class IncrementalValue:
         return made
 
 
-Value: TypeAlias = bytes | IncrementalValue
+EncodedValue: TypeAlias = bytes | IncrementalValue
 """An encoded value."""
 
 
-def in_parts(data: bytes) -> Value:
+def as_incremental(data: bytes) -> EncodedValue:
     """An encoded value, as something that can be compared part by part, if that is worth it."""
-    if len(data) < WORTH:
+    if len(data) < MIN_INCREMENTAL:
         return data
     first = data[0]
     if 0x90 <= first <= 0x9F or first in (0xDC, 0xDD):
@@ -194,7 +194,7 @@ def in_parts(data: bytes) -> Value:
     return data
 
 
-def patched(before: Value | None, patch: Patch) -> IncrementalValue:
+def apply_patch(before: EncodedValue | None, patch: Patch) -> IncrementalValue:
     """What a patch makes of a value. Raises `ValueError` when the value is of another kind."""
     is_list = isinstance(patch, ListPatch)
     if not isinstance(before, IncrementalValue) or before.is_list is not is_list:
@@ -204,25 +204,25 @@ def patched(before: Value | None, patch: Patch) -> IncrementalValue:
 
 def appended(before: IncrementalValue, length: int, more: bytes) -> IncrementalValue:
     """A list of so many elements, with the elements of another encoded list behind them."""
-    return patched(before, ListPatch(((0, length), more)))
+    return apply_patch(before, ListPatch(((0, length), more)))
 
 
-def data_of(value: Value) -> bytes:
+def data_of(value: EncodedValue) -> bytes:
     """The bytes of the whole."""
     return value if isinstance(value, bytes) else value.data
 
 
-def size_of(value: Value) -> int:
+def size_of(value: EncodedValue) -> int:
     """How many they are."""
     return len(value) if type(value) is bytes else cast("IncrementalValue", value).size
 
 
-def decode(value: Value, codec: Codec, *, channel: str) -> Any:
+def decode(value: EncodedValue, codec: Codec, *, channel: str) -> Any:
     """The value. A list or dict may share what it holds with others; see `IncrementalValue.decode`."""
     return codec.decode(value, channel=channel) if isinstance(value, bytes) else value.decode(codec, channel=channel)
 
 
-def diff(now: Value, before: Value | None, depth: int = DEPTH) -> Patch | None:
+def diff(now: EncodedValue, before: EncodedValue | None, depth: int = DEPTH) -> Patch | None:
     """What makes `now` of `before`; None when that takes more than about three quarters of `now`.
 
     Args:
@@ -268,7 +268,7 @@ def _lists(now: list[bytes], before: list[bytes]) -> ListPatch:
             _put(pieces, [part])
     if span is not None:
         _put_span(pieces, span, before)
-    return ListPatch(tuple([each if isinstance(each, tuple) else joined(each) for each in pieces]))
+    return ListPatch(tuple([each if isinstance(each, tuple) else join_list(each) for each in pieces]))
 
 
 def _put(pieces: list[tuple[int, int] | list[bytes]], parts: list[bytes]) -> None:
@@ -301,12 +301,12 @@ def _dicts(now: dict[bytes, bytes], before: dict[bytes, bytes], depth: int) -> D
         if key not in stays:
             put += (key, value)
         elif before[key] != value:
-            inner = diff(in_parts(value), in_parts(before[key]), depth - 1) if depth else None
+            inner = diff(as_incremental(value), as_incremental(before[key]), depth - 1) if depth else None
             if inner is None:
                 put += (key, value)
             else:
                 grown.append((key, inner))
-    return DictPatch(joined(gone), tuple(grown), joined(put))
+    return DictPatch(join_list(gone), tuple(grown), join_list(put))
 
 
 def size_of_patch(patch: Patch) -> int:
@@ -342,7 +342,7 @@ def apply_encoded(patch: Patch, parts: list[bytes] | dict[bytes, bytes]) -> list
             is_list = isinstance(inner, ListPatch)
             old = split(made[key]) if is_list else split_map(made[key])
             new = apply_encoded(inner, old)
-            made[key] = joined(new) if isinstance(new, list) else joined_map(new)
+            made[key] = join_list(new) if isinstance(new, list) else join_map(new)
         flat = split(patch.put)
         made.update(zip(flat[::2], flat[1::2], strict=True))
         return made
@@ -428,12 +428,12 @@ def split_map(data: bytes) -> dict[bytes, bytes]:
     return dict(zip(flat[::2], flat[1::2], strict=True))
 
 
-def joined(parts: Sequence[bytes]) -> bytes:
+def join_list(parts: Sequence[bytes]) -> bytes:
     """The list of these elements, encoded."""
     return b"".join((array_header(len(parts)), *parts)) if parts else _EMPTY  # a sum would copy them once more
 
 
-def joined_map(parts: dict[bytes, bytes]) -> bytes:
+def join_map(parts: dict[bytes, bytes]) -> bytes:
     """The dict of these entries, encoded."""
     return b"".join((map_header(len(parts)), *_flat(parts.items())))
 

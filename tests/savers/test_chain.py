@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checkpoint_savers.chain import SMALL, STEPS, ChainReader, ChainWriter, EncodedState
+from checkpoint_savers.chain import SMALL, SNAPSHOT_INTERVAL, ChainReader, ChainWriter, EncodedState
 from checkpoint_savers.codec import Codec
 from checkpoint_savers.deltas import Delta, Results
 from checkpoint_savers.errors import CorruptCheckpointError
-from checkpoint_savers.patches import decode, in_parts
+from checkpoint_savers.patches import as_incremental, decode
 from checkpoint_savers.records import CheckpointId, CheckpointRow
 
 LARGE = bytes(50_000)
@@ -22,7 +22,7 @@ CODEC = Codec()
 
 def entry(clock: int, values: dict[str, Any], results: Results | None = None, emptied: tuple[str, ...] = ()) -> Delta:
     return Delta(
-        full=False,
+        keyframe=False,
         ts=0.0,
         clock=clock,
         values=values,
@@ -36,7 +36,7 @@ def entry(clock: int, values: dict[str, Any], results: Results | None = None, em
 
 
 def encoded(value: object) -> Any:
-    return in_parts(CODEC.encode(value, channel="c"))
+    return as_incremental(CODEC.encode(value, channel="c"))
 
 
 def cid(number: int) -> CheckpointId:
@@ -96,7 +96,7 @@ def test_a_chain_does_not_grow_for_ever() -> None:
     rows = chain_of(2000, small=3000)
     for at in (500, 1000, 1999):
         reader = ChainReader("t", "", read_for(rows, at))
-        assert sum(len(reader.rows[each].frame) for each in reader.way(cid(at))) < 2 * (len(LARGE) + SMALL)
+        assert sum(len(reader.rows[each].frame) for each in reader.path(cid(at))) < 2 * (len(LARGE) + SMALL)
 
 
 def test_a_chain_gives_its_state() -> None:
@@ -126,7 +126,7 @@ def test_a_list_that_grows_is_read_from_few_rows() -> None:
     for at in (0, 1, 40, 500, 999):
         chain = read_for(rows, at)
         reader = ChainReader("t", "", chain)
-        assert len(reader.way(cid(at))) == len(chain) <= at / STEPS + STEPS + 2
+        assert len(reader.path(cid(at))) == len(chain) <= at / SNAPSHOT_INTERVAL + SNAPSHOT_INTERVAL + 2
         assert decode(reader.state(cid(at)).values["messages"], CODEC, channel="c") == said[: at + 1]
         assert reader.state(cid(at)).decode(cid(at), CODEC)["channel_values"] == {"messages": said[: at + 1]}
 
@@ -137,7 +137,7 @@ def test_going_on_applies_each_row_once(monkeypatch: pytest.MonkeyPatch) -> None
     apply = EncodedState.apply
 
     def counted(self: EncodedState, entry: Any, values: Any) -> None:
-        applied.append(entry.full)
+        applied.append(entry.keyframe)
         apply(self, entry, values)
 
     rows, _ = thread_of(1000)
@@ -255,7 +255,7 @@ def test_what_changed_since(before: EncodedState, now: EncodedState) -> None:
     the order in which channels were written."""
     now = msgspec.structs.replace(now, tips={**before.tips, **now.tips})  # what stands stays
     made = before.copy()
-    entry = now.since(before, {})
+    entry = now.delta_since(before, {})
     made.apply(entry, entry.values)
     assert made == now
     assert [*made.values] == [*now.values]
@@ -266,7 +266,7 @@ def test_a_missing_row_is_damage() -> None:
     rows, _ = thread_of(200)
     chain = read_for(rows, 199)
     reader = ChainReader("t", "", chain)
-    for gone in reader.way(cid(199))[1:]:
+    for gone in reader.path(cid(199))[1:]:
         with pytest.raises(CorruptCheckpointError):
             ChainReader("t", "", [row for row in chain if row.checkpoint_id != gone]).state(cid(199))
 

@@ -119,18 +119,18 @@ class AtExitWriter(CommitWriter):
         if metadata["source"] == "fork":
             return super().add(entry, step, metadata)
         made = self.lease.ids.next(entry.ts)
-        self.chain.put_off(entry, checkpoint_id=made, step=step, metadata=metadata)
+        self.chain.defer(entry, checkpoint_id=made, step=step, metadata=metadata)
         self._drop_void()
         # As it would be stored if the run ended here, but for what it holds: that is made when it is. Those that were
         # put off before it are merged with it and never exist, so that none of them is its parent.
-        parent = self.chain.parent_of_put_off
+        parent = self.chain.deferred_parent
         return CheckpointRow(
             ns=self.ns, checkpoint_id=made, parent_id=parent, base_id=made, step=step, metadata=metadata, frame=b""
         )
 
     def _drop_void(self) -> None:
         """Drop what is recorded on checkpoints that are never stored."""
-        stands = {*self.chain.stands, *[row.parent_id for row in self._rows]}
+        stands = {*self.chain.stored_checkpoints, *[row.parent_id for row in self._rows]}
         self._staged = {key: record for key, record in self._staged.items() if key[1] in stands}
         self._clears = [key for key in self._clears if key[1] in stands]
 
@@ -196,10 +196,10 @@ class AtExitWriter(CommitWriter):
         Args:
             root: its current checkpoint.
         """
-        put = self.chain.put
+        put = self.chain.deferred
         if put and put[0].root != root:
             stays_open = put[-1].root == root
-            self._rows += self.chain.take_put_off(all_closed=not stays_open)
+            self._rows += self.chain.take_deferred(all_closed=not stays_open)
             if stays_open:
                 closed = tuple(self._rows[:-1])
                 commit = Commit(rows=closed, expected_head=self.head, expires_at=self.lease.expiry())
@@ -210,7 +210,7 @@ class AtExitWriter(CommitWriter):
     async def store(self, *, releases: bool = False) -> None:
         """Store all that waits, in one transaction."""
         if self.waits:
-            self._rows += self.chain.take_put_off()
+            self._rows += self.chain.take_deferred()
             await self._send(self._gathered(releases=releases), self._note_all)
 
     def _note_all(self, commit: Commit) -> None:

@@ -85,7 +85,7 @@ class Loader:
         board = restore(self._program, state, start.step, self._codec, thread_id=self._lease.thread_id)
         start.board = board
         self._amend(start, board)
-        made = [put.metadata for put in self._out.chain.put if put.checkpoint_id == self._out.tip]
+        made = [put.metadata for put in self._out.chain.deferred if put.checkpoint_id == self._out.tip]
         mine = any(site.made(metadata) for metadata in made)
         if mine or (before.continues and before.site.is_same(site)):
             start.continue_call(before.site)

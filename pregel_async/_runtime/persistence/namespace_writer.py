@@ -144,7 +144,7 @@ class NamespaceWriter(LoadedNamespace):
         if self._branches:
             self._branches = False
             entry = Delta(
-                full=False,
+                keyframe=False,
                 ts=self.lease.environment.now(),
                 clock=board.clock,
                 values={},
@@ -348,7 +348,7 @@ class NamespaceWriter(LoadedNamespace):
         But an update that a call made to the state is part of the state: it is recorded of the copy too.
         """
         records, out = self.task_records, self.out
-        out.chain = out.chain.beside()
+        out.chain = out.chain.sibling()
         records.entries = {task_id: entry for task_id, entry in records.entries.items() if task_id == AMENDED}
         self._branches = True
         self.branch_off(board)

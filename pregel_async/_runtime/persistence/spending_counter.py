@@ -79,19 +79,19 @@ class Counter:
         if entry.finished:
             spent += [self._inside.pop(key) for key in keys]
             keys = []
-        return structs.replace(entry, spent=as_text(total_of(spent)), inside=self._as_inside(keys))
+        return structs.replace(entry, spent=as_text(total_of(spent)), subgraphs_spent=self._as_inside(keys))
 
     def with_rest(self, entries: list[tuple[Task, TaskResult]]) -> None:
         """Add to the record of the first task that has no result what tasks have spent that have no record: they were
         cancelled beside it, or called."""
         for place, (task, entry) in enumerate(entries):
             if not entry.finished:
-                told = {inside[:2] for _, other in entries for inside in other.inside}
+                told = {inside[:2] for _, other in entries for inside in other.subgraphs_spent}
                 keys = [key for key in self._keys() if key[1:] not in told]
                 spent = as_text(total_of([of_text(entry.spent), *self.now.values()]))
                 self.now.clear()
-                inside = (*entry.inside, *self._as_inside(keys))
-                entries[place] = task, structs.replace(entry, spent=spent, inside=inside)
+                inside = (*entry.subgraphs_spent, *self._as_inside(keys))
+                entries[place] = task, structs.replace(entry, spent=spent, subgraphs_spent=inside)
                 return
 
     def close(self, *, anew: bool) -> dict[str, str]:
@@ -161,7 +161,7 @@ def inside_of(records: Mapping[TaskId, TaskResult]) -> Iterator[tuple[TaskId, st
     """What graphs have spent that tasks run which have no result: task, namespace and amounts, each once."""
     told: set[tuple[str, str]] = set()
     for entry in records.values():
-        for task_id, ns, amounts in entry.inside:
+        for task_id, ns, amounts in entry.subgraphs_spent:
             if (task_id, ns) not in told and not records.get(TaskId(task_id), NOT_RECORDED).finished:
                 told.add((task_id, ns))
                 yield TaskId(task_id), ns, amounts
