@@ -1,7 +1,8 @@
 """Waiting, on any event loop, for something that another thread does, and never leaving before it is done.
 
 A driver such as aiosqlite belongs to asyncio, and to one loop. A saver serves every loop of the process, so the
-driver gets a thread with a loop of its own (`DriverThread`), and callers hand work to it and wait here (`until`).
+driver gets a thread with a loop of its own (`DriverThread`), and callers hand work to it and wait here
+(`wait_until_woken`).
 This is the one place that knows how to wait on asyncio and how on trio.
 
 Cancelling the waiting task does not end its wait: what was handed over cannot be taken back, and whoever is told
@@ -23,11 +24,11 @@ from typing import NamedTuple, Protocol
 import anyio
 import anyio.lowlevel
 
-from .scopes import is_a_scopes
+from .scopes import is_from_cancel_scope
 
 
 class Waiter(NamedTuple):
-    """Somebody who waits in `until`. To be given to `tell` once, from any thread.
+    """Somebody who waits in `wait_until_woken`. To be given to `wake` once, from any thread.
 
     Attributes:
         post: has something called on the waiter's loop.
@@ -38,7 +39,7 @@ class Waiter(NamedTuple):
     arrived: Callable[[], object]
 
 
-def tell(waiters: Sequence[Waiter]) -> None:
+def wake(waiters: Sequence[Waiter]) -> None:
     """Let waiters go on. Those of one loop are woken together: a wake-up costs a system call."""
     by_loop: dict[Callable[..., object], list[Callable[[], object]]] = {}
     for waiter in waiters:
@@ -53,7 +54,7 @@ def _call_all(functions: list[Callable[[], object]]) -> None:
         function()
 
 
-def here() -> Callable[..., object]:
+def loop_scheduler() -> Callable[..., object]:
     """What calls a function on the running event loop, from any thread. It raises RuntimeError when the loop has
     ended."""
     if _on_trio():
@@ -63,15 +64,15 @@ def here() -> Callable[..., object]:
     return asyncio.get_running_loop().call_soon_threadsafe
 
 
-def soon(function: Callable[[], object]) -> None:
+def call_soon(function: Callable[[], object]) -> None:
     """Have a function called in the next turn of the running event loop, in a context of its own."""
     if _on_trio():
-        here()(function)
+        loop_scheduler()(function)
     else:
         asyncio.get_running_loop().call_soon(function, context=Context())
 
 
-def loop_here() -> object:
+def current_loop() -> object:
     """What identifies the event loop of the running task: asyncio's loop, or trio's token; None outside of a task."""
     if _on_trio():
         import trio
@@ -98,7 +99,7 @@ def running_library() -> str | None:
 
 
 def block(start: Callable[[Waiter], None]) -> None:
-    """As `until`, for a thread in which no event loop runs. Ctrl-C is raised after that, too."""
+    """As `wait_until_woken`, for a thread in which no event loop runs. Ctrl-C is raised after that, too."""
     gate, over = threading.Lock(), False  # no Event, which is not made for exceptions that come in the midst of it
     gate.acquire()
 
@@ -107,7 +108,7 @@ def block(start: Callable[[Waiter], None]) -> None:
         over = True
         gate.release()
 
-    start(at_once(arrived))
+    start(callback_waiter(arrived))
     interrupted: BaseException | None = None
     while not over:
         try:
@@ -118,17 +119,19 @@ def block(start: Callable[[Waiter], None]) -> None:
         raise interrupted
 
 
-def at_once(function: Callable[[], object]) -> Waiter:
+def callback_waiter(function: Callable[[], object]) -> Waiter:
     """A waiter that is no task: who tells it calls the function, which raises nothing."""
-    return Waiter(_at_once, function)
+    return Waiter(_call_at_once, function)
 
 
-def _at_once(function: Callable[[list[Callable[[], object]]], object], arrived: list[Callable[[], object]]) -> None:
+def _call_at_once(
+    function: Callable[[list[Callable[[], object]]], object], arrived: list[Callable[[], object]]
+) -> None:
     function(arrived)
 
 
-def until(start: Callable[[Waiter], None], *, shielded: bool = False) -> Awaitable[None]:
-    """Call `start(waiter)`, and return when `tell` has been called with the waiter. Await it at once.
+def wait_until_woken(start: Callable[[Waiter], None], *, shielded: bool = False) -> Awaitable[None]:
+    """Call `start(waiter)`, and return when `wake` has been called with the waiter. Await it at once.
 
     Whatever cancels the caller meanwhile, natively or by a cancel scope, any number of times, is raised after that.
     A caller that is in a cancelled scope already never gets to `start`. What `start` raises goes to the caller.
@@ -137,7 +140,7 @@ def until(start: Callable[[Waiter], None], *, shielded: bool = False) -> Awaitab
         shielded: as inside a shielded cancel scope, for a tenth of its price: `start` is called in a cancelled scope
             too, whose cancellation is told where the caller waits next.
     """
-    return _until_on_trio(start, shielded) if _on_trio() else _until_on_asyncio(start, shielded)
+    return _wait_on_trio(start, shielded) if _on_trio() else _wait_on_asyncio(start, shielded)
 
 
 def _on_trio() -> bool:
@@ -169,7 +172,7 @@ class _Arrival:
             self.waiter.set_result(None)
 
 
-async def _until_on_asyncio(start: Callable[[Waiter], None], shielded: bool) -> None:
+async def _wait_on_asyncio(start: Callable[[Waiter], None], shielded: bool) -> None:
     if not shielded:
         await anyio.lowlevel.checkpoint_if_cancelled()
     loop = asyncio.get_running_loop()
@@ -193,11 +196,11 @@ async def _until_on_asyncio(start: Callable[[Waiter], None], shielded: bool) -> 
                 await arrival.waiter
             except asyncio.CancelledError as again:
                 cancelled = again
-    if not (shielded and is_a_scopes(cancelled)):
+    if not (shielded and is_from_cancel_scope(cancelled)):
         raise cancelled
 
 
-async def _until_on_trio(start: Callable[[Waiter], None], shielded: bool) -> None:
+async def _wait_on_trio(start: Callable[[Waiter], None], shielded: bool) -> None:
     import trio
 
     if not shielded:
@@ -251,15 +254,15 @@ class DriverThread:
 
     async def join(self) -> None:
         """Wait until the coroutine has ended and the thread is gone."""
-        await until(self._tell_end)
+        await wait_until_woken(self._wake_at_end)
         self._thread.join()  # it has nothing left to do: this takes microseconds
 
-    def _tell_end(self, waiter: Waiter) -> None:
+    def _wake_at_end(self, waiter: Waiter) -> None:
         with self._lock:
             if not self._ended:
                 self._waiting.append(waiter)
                 return
-        tell((waiter,))
+        wake((waiter,))
 
     def _run(self) -> None:
         async def main() -> None:
@@ -271,7 +274,7 @@ class DriverThread:
         finally:
             with self._lock:
                 self._ended = True
-            tell(self._waiting)
+            wake(self._waiting)
 
 
 class Host(Protocol):
@@ -288,7 +291,7 @@ class Host(Protocol):
 class Hosted:
     """A driver that runs in a host, and is opened from any event loop.
 
-    What runs there sets `_failure` if it could not open, and calls `_tell_opener` when it has opened or failed.
+    What runs there sets `_failure` if it could not open, and calls `_wake_opener` when it has opened or failed.
     """
 
     def __init__(self, host: Host) -> None:
@@ -300,7 +303,7 @@ class Hosted:
     async def open(self) -> None:
         """Start the host, connect, and prepare. After an error nothing is left running."""
         try:
-            await until(self._start)
+            await wait_until_woken(self._start)
         except BaseException:  # cancelled
             if self._started:
                 with anyio.CancelScope(shield=True):
@@ -320,7 +323,7 @@ class Hosted:
         self._host.start()
         self._started = True
 
-    def _tell_opener(self) -> None:
+    def _wake_opener(self) -> None:
         waiter, self._opener = self._opener, None
         if waiter is not None:
-            tell((waiter,))
+            wake((waiter,))

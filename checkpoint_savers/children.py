@@ -21,12 +21,12 @@ def start_soon(group: TaskGroup, work: Work, *args: Any) -> None:
     then: "coroutine ... was never awaited". Here the inner one is made when anyio awaits it.
     """
     if _WRAPS:
-        group.create_task(Later(work, args), name=getattr(work, "__qualname__", None) or repr(work))
+        group.create_task(DeferredCoroutine(work, args), name=getattr(work, "__qualname__", None) or repr(work))
     else:  # the task runs the child's own coroutine, which asyncio closes
         group.start_soon(work, *args)
 
 
-class Later(Coroutine[Any, Any, object]):
+class DeferredCoroutine(Coroutine[Any, Any, object]):
     """A coroutine that calls its function when it is first awaited or sent to."""
 
     __slots__ = ("_args", "_begun", "_work")

@@ -35,7 +35,7 @@ async def acquire(saver: SaverPort, thread_id: str, owner: Owner, *, now: float,
         lease = await saver.acquire(thread_id, owner, now=now, expires_at=expires_at)
 
     try:
-        await finish(do)
+        await run_to_completion(do)
     except BaseException:
         if lease is not None:
             await release(saver, lease)
@@ -50,10 +50,10 @@ async def release(saver: SaverPort, lease: Lease) -> None:
     Raises:
         StorageError
     """
-    await finish(lambda: saver.release(lease))
+    await run_to_completion(lambda: saver.release(lease))
 
 
-async def finish(work: Callable[[], Awaitable[None]]) -> None:
+async def run_to_completion(work: Callable[[], Awaitable[None]]) -> None:
     """Await work in a task of its own, to its end, in a cancelled scope too. A caller that is cancelled natively, any
     number of times, is so after that: a shield alone keeps off scopes, and no `Task.cancel()`."""
     begun = False
@@ -110,14 +110,14 @@ class UpkeepLease:
     async def __aexit__(self, *error: object) -> None:
         await release(self._saver, self.token)
 
-    async def keep(self) -> None:
+    async def renew_if_due(self) -> None:
         """Renew the lease when a third of its time is over. To be called now and then where something takes long."""
         now = self._saver.clock()
         if now > self._until - LEASE_SECONDS * 2 / 3:
             await self._saver.renew(self.token, expires_at=now + LEASE_SECONDS)
             self._until = now + LEASE_SECONDS
 
-    async def go_on_from(self, epoch: int) -> None:
+    async def advance_epoch(self, epoch: int) -> None:
         """Take the lease again until its epoch is no smaller than one given: events that are stored under that one come
         before those of the thread's next runs."""
         while self.token.epoch < epoch:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-def is_a_scopes(cancelled: BaseException) -> bool:
+def is_from_cancel_scope(cancelled: BaseException) -> bool:
     """Whether an `asyncio.CancelledError` is a cancel scope's, which is told again and again, and not that of a
     `Task.cancel()`, which is told once.
 

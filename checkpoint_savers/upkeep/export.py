@@ -27,14 +27,14 @@ from zlib import crc32
 import msgspec
 
 from ..atomic_file import AtomicFile, is_regular_or_new
-from ..bridge import Waiter, tell, until
+from ..bridge import Waiter, wait_until_woken, wake
 from ..codec import unseal
 from ..errors import CorruptCheckpointError, ThreadExistsError, ThreadNotFoundError, UnsupportedFormatError
 from ..listing import check_parents
 from ..metadata import TextRow, read_metadata, text_row, write_metadata
 from ..records import CheckpointId, EventRow, TaskRecord, ThreadDump
 from ..saver_port import SaverPort
-from .threads import load_thread, moved
+from .threads import load_thread, renamed
 
 MAGIC: Final = b"\x89PREGT\r\n"
 """No text begins like this, and a transfer as text would change it."""
@@ -54,7 +54,7 @@ _SUM = Struct(">I")
 _ADVICE = "Export the thread again"
 
 
-class _Thread(msgspec.Struct, array_like=True, frozen=True):
+class _ThreadBlock(msgspec.Struct, array_like=True, frozen=True):
     """The block that a thread begins with. Here and below: new fields go to the end, with a default."""
 
     thread_id: str
@@ -65,18 +65,18 @@ class _Thread(msgspec.Struct, array_like=True, frozen=True):
     metadata: str
 
 
-class _Record(TaskRecord, array_like=True, frozen=True, kw_only=True):
+class _RecordBlock(TaskRecord, array_like=True, frozen=True, kw_only=True):
     pass
 
 
-class _Event(EventRow, array_like=True, frozen=True, kw_only=True):
+class _EventBlock(EventRow, array_like=True, frozen=True, kw_only=True):
     pass
 
 
 _encode = msgspec.msgpack.Encoder().encode
 
 
-class Writer:
+class ExportWriter:
     """Writes threads to a file that is open in binary mode. It is complete when `end` has returned."""
 
     def __init__(self, file: BinaryIO) -> None:
@@ -95,13 +95,13 @@ class Writer:
         """
         check_frames(thread_id, dump)
         counts = len(dump.rows), len(dump.records), len(dump.events)
-        self._block(b"T", _encode(_Thread(thread_id, dump.heads, *counts, write_metadata(dump.metadata))))
+        self._block(b"T", _encode(_ThreadBlock(thread_id, dump.heads, *counts, write_metadata(dump.metadata))))
         for row in dump.rows:
             self._block(b"C", _encode(text_row(row, pinned=row.pinned)))
         for record in dump.records:
-            self._block(b"R", _encode(_Record(**msgspec.structs.asdict(record))))
+            self._block(b"R", _encode(_RecordBlock(**msgspec.structs.asdict(record))))
         for event in dump.events:
-            self._block(b"E", _encode(_Event(**msgspec.structs.asdict(event))))
+            self._block(b"E", _encode(_EventBlock(**msgspec.structs.asdict(event))))
         self._threads += 1
 
     def end(self) -> None:
@@ -159,13 +159,13 @@ def read_file(file: BinaryIO, where: str) -> Iterator[tuple[str, ThreadDump]]:
             return
         if tag != b"T":
             raise _damaged(where, f"a block {tag!r} stands where a thread begins")
-        begin = _decoded(body, _Thread, where)
+        begin = _decoded(body, _ThreadBlock, where)
         here = f"{where}, thread {begin.thread_id!r}"
         if begin.thread_id in known:
             raise _damaged(here, "it stands there twice")
         rows = [_decoded(blocks.of(b"C"), TextRow, here).row(f"{here}, ") for _ in range(begin.rows)]
-        records = [_decoded(blocks.of(b"R"), _Record, here) for _ in range(begin.records)]
-        events = [_decoded(blocks.of(b"E"), _Event, here) for _ in range(begin.events)]
+        records = [_decoded(blocks.of(b"R"), _RecordBlock, here) for _ in range(begin.records)]
+        events = [_decoded(blocks.of(b"E"), _EventBlock, here) for _ in range(begin.events)]
         dump = ThreadDump(
             heads=begin.heads,
             rows=tuple(rows),
@@ -250,15 +250,15 @@ async def export_threads(saver: SaverPort, thread_ids: Iterable[str], target: Pl
     """
     count = 0
     async with _written(target) as file:
-        writer = await _apart(lambda: Writer(file))
+        writer = await _in_worker_thread(lambda: ExportWriter(file))
         for thread_id in dict.fromkeys(thread_ids):
             dump = await saver.dump(thread_id)
             if dump is None:
                 raise ThreadNotFoundError(thread_id)
             check_parents(thread_id, dump.rows)
-            await _apart(partial(writer.add, thread_id, dump))
+            await _in_worker_thread(partial(writer.add, thread_id, dump))
             count += 1
-        await _apart(writer.end)
+        await _in_worker_thread(writer.end)
     return count
 
 
@@ -286,8 +286,8 @@ async def import_thread(saver: SaverPort, source: Place | bytes, *, thread_id: s
 
 async def _import(saver: SaverPort, source: Place | bytes, thread_id: str | None, *, alone: bool) -> list[str]:
     async with _opened(source) as (file, where):
-        start = await _apart(file.tell)
-        names = await _apart(lambda: [name for name, _ in read_file(file, where)])
+        start = await _in_worker_thread(file.tell)
+        names = await _in_worker_thread(lambda: [name for name, _ in read_file(file, where)])
         if alone and len(names) != 1:
             raise ValueError(
                 f"{where} has {len(names)} threads, and not one. Import all, under their own names: "
@@ -297,11 +297,11 @@ async def _import(saver: SaverPort, source: Place | bytes, thread_id: str | None
         for name in made:
             if await saver.scan(name, None, limit=1):
                 raise ThreadExistsError(name)
-        await _apart(lambda: file.seek(start))
+        await _in_worker_thread(lambda: file.seek(start))
         threads = read_file(file, where)
         for target in made:
-            name, dump = await _apart(lambda: _next(threads, where))
-            await load_thread(saver, target, dump if target == name else moved(dump, name))
+            name, dump = await _in_worker_thread(lambda: _next(threads, where))
+            await load_thread(saver, target, dump if target == name else renamed(dump, name))
     return made
 
 
@@ -312,8 +312,8 @@ async def _written(target: Place) -> AsyncGenerator[BinaryIO, None]:
         return
     made = _Target(target)
     try:
-        yield await _apart(made.open)
-        await _apart(made.finish)
+        yield await _in_worker_thread(made.open)
+        await _in_worker_thread(made.finish)
     except BaseException:
         made.discard()
         raise
@@ -363,7 +363,7 @@ async def _opened(source: Place | bytes) -> AsyncGenerator[tuple[BinaryIO, str],
         path = os.fspath(source)
         files: list[BufferedReader] = []  # a caller who is cancelled sees no return value, and the file is closed
         try:
-            await _apart(lambda: files.append(BufferedReader(FileIO(path))))
+            await _in_worker_thread(lambda: files.append(BufferedReader(FileIO(path))))
             yield files[0], f"file {path!r}"
         finally:
             for file in files:
@@ -379,7 +379,7 @@ def _next(threads: Iterator[tuple[str, ThreadDump]], where: str) -> tuple[str, T
     return found
 
 
-async def _apart(work: Callable[[], T]) -> T:
+async def _in_worker_thread(work: Callable[[], T]) -> T:
     """Do something with a file in a worker thread: disks make the event loop wait. It has ended when this returns or
     raises, however the caller is cancelled: so the file may be closed and deleted then."""
     values: list[T] = []
@@ -391,9 +391,11 @@ async def _apart(work: Callable[[], T]) -> T:
         except BaseException as error:
             failures.append(error)
         finally:
-            tell((waiter,))
+            wake((waiter,))
 
-    await until(lambda waiter: Thread(target=run, args=(waiter,), name="file of threads", daemon=True).start())
+    await wait_until_woken(
+        lambda waiter: Thread(target=run, args=(waiter,), name="file of threads", daemon=True).start()
+    )
     if failures:
         try:
             raise failures[0]

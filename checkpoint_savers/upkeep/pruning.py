@@ -1,6 +1,6 @@
 """Taking checkpoints out of threads, so that what stays reads as before: by age, number and size, or by the run.
 
-What may go is `retention`'s to say, and `mending` makes rows anew that were read with one that goes. Here the thread is
+What may go is `retention`'s to say, and `rebase` makes rows anew that were read with one that goes. Here the thread is
 read and written.
 """
 
@@ -29,16 +29,16 @@ from .retention import (
     Why,
     changes,
     made_since_input,
-    next_heads,
-    weight,
-    within,
+    moved_heads,
+    rewrite_size,
+    within_limits,
 )
 from .threads import headers_of, list_threads
 
-LIGHT = 64 * 1024
+SMALL_REWRITE = 64 * 1024
 """Bytes that are written anew at the end of a run whatever that frees."""
 
-LOOKS = 20
+PREVIEW_ATTEMPTS = 20
 """How often a thread is looked at again that is changed meanwhile, where no lease keeps others from it."""
 
 _ALL = 2**31 - 1
@@ -55,15 +55,15 @@ async def delete_for_runs(saver: SaverPort, run_ids: Collection[str]) -> None:
         found = await saver.scan(None, None, limit=_ALL, filter={"run_id": run_id})
         threads |= {header.thread_id for header in found}
     for thread_id in sorted(threads):
-        async with UpkeepLease(saver, thread_id) as held:
-            kin = CheckpointTree(await headers_of(saver, thread_id))
-            stays = {key for key, row in kin.rows.items() if row.metadata.get("run_id") not in wanted}
-            if not stays:
-                await saver.drop(held.token)
-            elif len(stays) < len(kin.rows):
-                change = await _change(saver, thread_id, kin, stays, changes(kin, stays, forgotten=True))
-                await held.keep()
-                await saver.rewrite(held.token, change)
+        async with UpkeepLease(saver, thread_id) as lease:
+            tree = CheckpointTree(await headers_of(saver, thread_id))
+            retained = {key for key, row in tree.rows.items() if row.metadata.get("run_id") not in wanted}
+            if not retained:
+                await saver.drop(lease.token)
+            elif len(retained) < len(tree.rows):
+                change = await _change(saver, thread_id, tree, retained, changes(tree, retained, forgotten=True))
+                await lease.renew_if_due()
+                await saver.rewrite(lease.token, change)
 
 
 async def prune(
@@ -84,44 +84,44 @@ async def prune(
     busy: list[str] = []
     if thread_ids is not None:
         names = dict.fromkeys([thread_ids] if isinstance(thread_ids, str) else thread_ids)
-        do = _would if dry_run else _prune
+        do = _preview if dry_run else _prune
         done += [await do(saver, name, limits) for name in names]
     else:
         async with aclosing(list_threads(saver)) as threads:
             async for header in threads:
-                told = await _would(saver, header.thread_id, limits)
-                if not dry_run and (limits is None or told.gone):
+                report = await _preview(saver, header.thread_id, limits)
+                if not dry_run and (limits is None or report.gone):
                     try:
-                        told = await _prune(saver, header.thread_id, limits)
+                        report = await _prune(saver, header.thread_id, limits)
                     except ThreadBusyError:
                         busy.append(header.thread_id)
                         continue
-                done.append(told)
+                done.append(report)
     changed = [thread for thread in done if thread.gone or thread.stayed]
     return Pruned(threads=tuple(changed), busy=tuple(busy), dry_run=dry_run)
 
 
-async def _would(saver: SaverPort, thread_id: str, retention: Retention | None) -> PrunedThread:
+async def _preview(saver: SaverPort, thread_id: str, retention: Retention | None) -> PrunedThread:
     """What would go, seen without the lease: while somebody changes the thread, it is looked at again."""
-    for _ in range(LOOKS):
+    for _ in range(PREVIEW_ATTEMPTS):
         with contextlib.suppress(ThreadBusyError):
-            return (await _look(saver, thread_id, retention)).told
-    return (await _look(saver, thread_id, retention)).told
+            return (await _inspect(saver, thread_id, retention)).report
+    return (await _inspect(saver, thread_id, retention)).report
 
 
 async def _prune(saver: SaverPort, thread_id: str, retention: Retention | None) -> PrunedThread:
-    async with UpkeepLease(saver, thread_id) as held:
-        looked = await _look(saver, thread_id, retention)
+    async with UpkeepLease(saver, thread_id) as lease:
+        inspection = await _inspect(saver, thread_id, retention)
         if retention is None:
-            await saver.drop(held.token)
-        elif looked.told.gone:
-            change = await looked.change(saver)
-            await held.keep()
-            await saver.rewrite(held.token, change)
-    return looked.told
+            await saver.drop(lease.token)
+        elif inspection.report.gone:
+            change = await inspection.change(saver)
+            await lease.renew_if_due()
+            await saver.rewrite(lease.token, change)
+    return inspection.report
 
 
-async def prune_held(
+async def prune_with_lease(
     saver: SaverPort, lease: Lease, retention: Retention, *, now: float, since_input: bool = False
 ) -> None:
     """Prune a thread at the end of a run that owns it, if that is worth what has to be written anew: when it is little,
@@ -129,100 +129,102 @@ async def prune_held(
 
     Args:
         now: in unix seconds.
-        since_input: what was made since the last input stays, whatever the limits say, and what that came from.
+        since_input: what was made since the last input stays, whatever the allowed say, and what that came from.
     """
-    looked = await _look(saver, lease.thread_id, retention, now=now, since_input=since_input)
-    if looked.told.gone and (looked.weight <= LIGHT or 2 * looked.weight <= looked.told.freed):
-        await saver.rewrite(lease, await looked.change(saver))
+    inspection = await _inspect(saver, lease.thread_id, retention, now=now, since_input=since_input)
+    if inspection.report.gone and (
+        inspection.rewrite_size <= SMALL_REWRITE or 2 * inspection.rewrite_size <= inspection.report.freed
+    ):
+        await saver.rewrite(lease, await inspection.change(saver))
 
 
-class _Look:
+class _Inspection:
     """What goes of a thread, and what stays.
 
     Attributes:
         told: for who has asked.
     """
 
-    def __init__(self, thread_id: str, kin: CheckpointTree, stays: Mapping[Key, Why | None]) -> None:
-        gone = tuple([key for key in kin.rows if key not in stays])
-        self.told = PrunedThread(
+    def __init__(self, thread_id: str, tree: CheckpointTree, retained: Mapping[Key, Why | None]) -> None:
+        gone = tuple([key for key in tree.rows if key not in retained])
+        self.report = PrunedThread(
             thread_id=thread_id,
             gone=gone,
-            freed=sum([kin.rows[key].size for key in gone]),
-            stayed=tuple([Stayed(*key, why) for key in kin.rows if (why := stays.get(key)) is not None]),
+            freed=sum([tree.rows[key].size for key in gone]),
+            stayed=tuple([Stayed(*key, why) for key in tree.rows if (why := retained.get(key)) is not None]),
         )
-        self._kin = kin
-        self._stays = stays
+        self._tree = tree
+        self._retained = retained
 
     @cached_property
     def _due(self) -> list[Change]:
-        return changes(self._kin, self._stays)
+        return changes(self._tree, self._retained)
 
     @property
-    def weight(self) -> int:
+    def rewrite_size(self) -> int:
         """About how many bytes have to be written."""
-        return weight(self._kin, self._due)
+        return rewrite_size(self._tree, self._due)
 
     async def change(self, saver: SaverPort) -> Rewrite:
         """What is to be done."""
-        return await _change(saver, self.told.thread_id, self._kin, self._stays, self._due)
+        return await _change(saver, self.report.thread_id, self._tree, self._retained, self._due)
 
 
-async def _look(
+async def _inspect(
     saver: SaverPort,
     thread_id: str,
     retention: Retention | None,
     *,
     now: float | None = None,
     since_input: bool = False,
-) -> _Look:
-    """What would go by these limits; without limits, everything."""
+) -> _Inspection:
+    """What would go by these allowed; without allowed, everything."""
     headers = await headers_of(saver, thread_id)
-    kin = CheckpointTree(headers)
+    tree = CheckpointTree(headers)
     if retention is None:
-        return _Look(thread_id, kin, {})
-    limits = within(retention, headers, saver.clock() if now is None else now)
+        return _Inspection(thread_id, tree, {})
+    allowed = within_limits(retention, headers, saver.clock() if now is None else now)
     if since_input:
-        limits |= made_since_input(kin)
-    if len(limits) == len(kin.rows):
-        return _Look(thread_id, kin, dict.fromkeys(limits))
+        allowed |= made_since_input(tree)
+    if len(allowed) == len(tree.rows):
+        return _Inspection(thread_id, tree, dict.fromkeys(allowed))
     chain = await saver.read(thread_id)
-    needed = RetentionPlan(kin, limits, None if chain is None else chain.head)
+    plan = RetentionPlan(tree, allowed, None if chain is None else chain.head)
     tips: set[Key] = set()
-    if kin.keeps_states:
-        roots = [key for key in needed.stays if key[0] == ""]
-        reader = (await _readers(saver, thread_id, kin, roots))[""]
+    if tree.has_stateful_subgraphs:
+        roots = [key for key in plan.retained if key[0] == ""]
+        reader = (await _readers(saver, thread_id, tree, roots))[""]
         for _, root in roots:
             tips |= {(ns, CheckpointId(tip)) for ns, tip in reader.state(root).tips.items()}
-    needed.inside(tips)
-    return _Look(thread_id, kin, needed.stays)
+    plan.add_subgraphs(tips)
+    return _Inspection(thread_id, tree, plan.retained)
 
 
 async def _change(
-    saver: SaverPort, thread_id: str, kin: CheckpointTree, stays: Collection[Key], due: Sequence[Change]
+    saver: SaverPort, thread_id: str, tree: CheckpointTree, retained: Collection[Key], due: Sequence[Change]
 ) -> Rewrite:
     """What has to be done so that nothing but some checkpoints of a thread stays."""
-    gone = [key for key in kin.rows if key not in stays]
-    readers = await _readers(saver, thread_id, kin, [change.key for change in due])
+    gone = [key for key in tree.rows if key not in retained]
+    readers = await _readers(saver, thread_id, tree, [change.key for change in due])
     rows: list[CheckpointRow] = []
     for ns, reader in readers.items():
-        rows += rebased(reader, kin, stays, [change for change in due if change.key[0] == ns])
+        rows += rebased(reader, tree, retained, [change for change in due if change.key[0] == ns])
     heads: dict[str, CheckpointId] = {}
     shrinking = {ns for ns, _ in gone}
-    for ns in shrinking & {ns for ns, _ in stays}:
+    for ns in shrinking & {ns for ns, _ in retained}:
         chain = await saver.read(thread_id, ns)
         if chain is not None:
             heads[ns] = chain.head
     events = [checkpoint_id for ns, checkpoint_id in gone if ns == ""]
-    if any(kin.rows["", checkpoint_id].parent_id is None for checkpoint_id in events):
+    if any(tree.rows["", checkpoint_id].parent_id is None for checkpoint_id in events):
         events.append(CheckpointId(""))  # what was shown before there was a checkpoint
     return Rewrite(
-        gone=tuple(gone), rows=tuple(rows), heads=next_heads(kin, stays, heads, shrinking), events=tuple(events)
+        gone=tuple(gone), rows=tuple(rows), heads=moved_heads(tree, retained, heads, shrinking), events=tuple(events)
     )
 
 
 async def _readers(
-    saver: SaverPort, thread_id: str, kin: CheckpointTree, keys: Sequence[Key]
+    saver: SaverPort, thread_id: str, tree: CheckpointTree, keys: Sequence[Key]
 ) -> dict[str, ChainReader]:
     """What can restore the states of checkpoints, by namespace.
 
@@ -232,7 +234,7 @@ async def _readers(
     """
     newest: dict[Key, CheckpointId] = {}
     for key in sorted(keys, key=lambda key: key[1]):
-        newest[key[0], kin.rows[key].base_id] = key[1]  # what it is read with, all others of its base are
+        newest[key[0], tree.rows[key].base_id] = key[1]  # what it is read with, all others of its base are
     readers: dict[str, ChainReader] = {}
     for (ns, _), checkpoint_id in newest.items():
         chain = await saver.read(thread_id, ns, checkpoint_id)

@@ -17,7 +17,7 @@ from .retention import Change, CheckpointTree, Key
 
 
 def rebased(
-    reader: ChainReader, kin: CheckpointTree, stays: Collection[Key], due: Sequence[Change]
+    reader: ChainReader, tree: CheckpointTree, retained: Collection[Key], due: Sequence[Change]
 ) -> list[CheckpointRow]:
     """The rows that stand in the place of the stored ones.
 
@@ -28,23 +28,23 @@ def rebased(
     Raises:
         CorruptCheckpointError: a frame is damaged.
     """
-    mending = _Rebase(reader, kin, stays)
+    rebase = _Rebase(reader, tree, retained)
     for change in sorted(due, key=lambda change: change.key[1]):  # what a row came from comes before it
-        mending.mend(change)
-    return [row for row in mending.made.values() if row != reader.rows[row.checkpoint_id]]
+        rebase.add(change)
+    return [row for row in rebase.made.values() if row != reader.rows[row.checkpoint_id]]
 
 
 class _Rebase:
-    def __init__(self, reader: ChainReader, kin: CheckpointTree, stays: Collection[Key]) -> None:
+    def __init__(self, reader: ChainReader, tree: CheckpointTree, retained: Collection[Key]) -> None:
         self.made: dict[CheckpointId, CheckpointRow] = {}
         self._reader = reader
-        self._kin = kin
-        self._stay = stays
+        self._tree = tree
+        self._retained = retained
         self._steps: set[CheckpointId] = set()  # of those that were made: neither full rows nor milestones
 
-    def mend(self, change: Change) -> None:
+    def add(self, change: Change) -> None:
         at = change.key[1]
-        row = self._rebase(at, change.parent_id) if change.loose else self._reader.rows[at]
+        row = self._rebase(at, change.parent_id) if change.orphaned else self._reader.rows[at]
         metadata = row.metadata if change.followed is None else {**row.metadata, FOLLOWED: change.followed}
         self.made[at] = replace(row, parent_id=change.parent_id, metadata=metadata)
 
@@ -52,7 +52,7 @@ class _Rebase:
         """A row that is read with others that stay, or with none."""
         reader = self._reader
         row, since = reader.rows[at], reader.stored(at).since
-        if since and (reader.ns, since) in self._stay:
+        if since and (reader.ns, since) in self._retained:
             return replace(row, base_id=self._full(CheckpointId(since)))
         if parent is None:
             return reader.row(at, parent_id=None, base_id=at)
@@ -69,4 +69,4 @@ class _Rebase:
     def _full(self, mark: CheckpointId) -> CheckpointId:
         """The full row that a full row or milestone is read with."""
         made = self.made.get(mark)
-        return self._kin.rows[self._reader.ns, mark].base_id if made is None else made.base_id
+        return self._tree.rows[self._reader.ns, mark].base_id if made is None else made.base_id

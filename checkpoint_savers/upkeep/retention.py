@@ -3,8 +3,8 @@
     limits = within(retention, headers, now)     what the limits let stay
     kin = Kin(headers)                           who came from whom
     needed = Needed(kin, limits, head)           what has to stay besides, of the root graph
-    needed.inside(tips)                          and of the graphs inside
-    changes(kin, needed.stays)                   what has to be done to the rows that stay
+    plan.add_subgraphs(tips)                          and of the graphs inside
+    changes(kin, plan.retained)                   what has to be done to the rows that stay
 
 What stays, whatever the limits say
     - the head, and the tip of every branch: a checkpoint whose superstep nobody has closed. What is recorded on it, and
@@ -137,7 +137,7 @@ def created(checkpoint_id: str) -> float | None:
         return None
 
 
-def within(retention: Retention, headers: Sequence[Header], now: float) -> set[Key]:
+def within_limits(retention: Retention, headers: Sequence[Header], now: float) -> set[Key]:
     """The checkpoints that the limits let stay.
 
     Args:
@@ -146,7 +146,7 @@ def within(retention: Retention, headers: Sequence[Header], now: float) -> set[K
     """
     counts: dict[str, int] = {}
     taken = 0
-    stays: set[Key] = set()
+    retained: set[Key] = set()
     oldest = None if retention.max_age is None else now - retention.max_age.total_seconds()
     for header in headers:
         taken += header.size
@@ -158,8 +158,8 @@ def within(retention: Retention, headers: Sequence[Header], now: float) -> set[K
         made = None if oldest is None else created(header.checkpoint_id)
         if oldest is not None and made is not None and made < oldest:
             continue
-        stays.add((header.ns, header.checkpoint_id))
-    return stays
+        retained.add((header.ns, header.checkpoint_id))
+    return retained
 
 
 class CheckpointTree:
@@ -189,7 +189,7 @@ class CheckpointTree:
         """Whether nobody has closed its superstep."""
         return self.rows[key].metadata.get(FOLLOWED) != CLOSED and not self.closing(key)
 
-    def around(self, key: Key) -> list[Key]:
+    def outer_checkpoints(self, key: Key) -> list[Key]:
         """The checkpoints of the graphs around that it was made on."""
         parents = self.rows[key].metadata.get("parents")
         if not isinstance(parents, dict):
@@ -197,7 +197,7 @@ class CheckpointTree:
         return [(str(ns), CheckpointId(str(checkpoint_id))) for ns, checkpoint_id in parents.items()]
 
     @property
-    def keeps_states(self) -> bool:
+    def has_stateful_subgraphs(self) -> bool:
         """Whether there are graphs inside that keep their state from call to call."""
         return any(CALLER in header.metadata for header in self.rows.values())
 
@@ -213,59 +213,59 @@ class RetentionPlan:
         stays: key -> why, for what stays against the limits; None for the others.
     """
 
-    def __init__(self, kin: CheckpointTree, limits: Collection[Key], head: CheckpointId | None) -> None:
-        self.stays: dict[Key, Why | None] = {}
-        self._kin = kin
-        self._limits = limits
-        for key, header in kin.rows.items():
+    def __init__(self, tree: CheckpointTree, allowed: Collection[Key], head: CheckpointId | None) -> None:
+        self.retained: dict[Key, Why | None] = {}
+        self._tree = tree
+        self._allowed = allowed
+        for key, header in tree.rows.items():
             if header.pinned:
                 self._with_what_followed(key, "pinned")
-                for outer in kin.around(key):
+                for outer in tree.outer_checkpoints(key):
                     self._with_what_followed(outer, "around")
         if head is not None:
-            self._stay(("", head), "head")
-        for key in kin.rows:
-            if key[0] == "" and (key in limits or kin.is_tip(key)):
-                self._stay(key, "tip")
+            self._retain(("", head), "head")
+        for key in tree.rows:
+            if key[0] == "" and (key in allowed or tree.is_tip(key)):
+                self._retain(key, "tip")
 
-    def inside(self, tips: Collection[Key]) -> None:
+    def add_subgraphs(self, tips: Collection[Key]) -> None:
         """Go on with the graphs inside, when it is known which of the root's stay.
 
         Args:
             tips: where the root's states that stay say that graphs stand which keep their state from call to call.
         """
-        kin = self._kin
-        rows = [(kin.around(key), key) for key in kin.rows if key[0] != ""]
+        tree = self._tree
+        rows = [(tree.outer_checkpoints(key), key) for key in tree.rows if key[0] != ""]
         newest: dict[tuple[str, tuple[Key, ...], Any], Key] = {}
         moved: dict[tuple[str, Key], Key] = {}  # where the open superstep's tasks have left states that are kept
         for outer, key in rows:  # oldest first
-            caller = kin.rows[key].metadata.get(CALLER)
+            caller = tree.rows[key].metadata.get(CALLER)
             newest[key[0], tuple(outer), caller] = key
             if caller is not None:
                 moved.update([((key[0], root), key) for root in outer if root[0] == ""])
-        for key in (*tips, *[key for (_, root), key in moved.items() if root in self.stays and kin.is_tip(root)]):
-            self._stay(key, "inside")
+        for key in (*tips, *[key for (_, root), key in moved.items() if root in self.retained and tree.is_tip(root)]):
+            self._retain(key, "inside")
         stands = set(newest.values())
         for outer, key in sorted(rows, key=lambda row: len(row[0])):  # those around first
-            reached = outer and all(each in self.stays for each in outer)
-            if reached and (key in self._limits or key in stands or kin.is_tip(key)):
-                self._stay(key, "inside")
+            reached = outer and all(each in self.retained for each in outer)
+            if reached and (key in self._allowed or key in stands or tree.is_tip(key)):
+                self._retain(key, "inside")
 
     def _with_what_followed(self, key: Key, why: Why) -> None:
-        self._stay(key, why)
-        for child in self._kin.closing(key):
-            self._stay(child, "follows")
+        self._retain(key, why)
+        for child in self._tree.closing(key):
+            self._retain(child, "follows")
 
-    def _stay(self, key: Key, why: Why) -> None:
-        if key in self._kin.rows and self.stays.get(key, "follows") == "follows":
-            self.stays[key] = None if key in self._limits else why
+    def _retain(self, key: Key, why: Why) -> None:
+        if key in self._tree.rows and self.retained.get(key, "follows") == "follows":
+            self.retained[key] = None if key in self._allowed else why
 
 
-def made_since_input(kin: CheckpointTree) -> set[Key]:
+def made_since_input(tree: CheckpointTree) -> set[Key]:
     """The checkpoints that were made since the thread's last input, and the one that this came to."""
-    inputs = [row for (ns, _), row in kin.rows.items() if ns == "" and row.metadata.get("source") == "input"]
+    inputs = [row for (ns, _), row in tree.rows.items() if ns == "" and row.metadata.get("source") == "input"]
     since = inputs[-1].parent_id if inputs else None
-    return {key for key in kin.rows if since is None or key[1] >= since}
+    return {key for key in tree.rows if since is None or key[1] >= since}
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
@@ -279,44 +279,44 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     key: Key
-    loose: bool
+    orphaned: bool
     parent_id: CheckpointId | None
     followed: str | None
 
 
-def changes(kin: CheckpointTree, stays: Collection[Key], *, forgotten: bool = False) -> list[Change]:
+def changes(tree: CheckpointTree, retained: Collection[Key], *, forgotten: bool = False) -> list[Change]:
     """What has to be done to the rows that stay when all others go.
 
     Args:
         forgotten: those that go are to be as if they had never been: what they came from is a tip again.
     """
     found: list[Change] = []
-    for key in stays:
-        row = kin.rows[key]
-        parent = None if row.parent_id is None or (row.ns, row.parent_id) not in stays else row.parent_id
-        followed = None if forgotten else _followed(kin, key, stays)
-        loose = not _stands(kin, key, stays)
-        if loose or parent != row.parent_id or followed is not None:
-            found.append(Change(key=key, loose=loose, parent_id=parent, followed=followed))
+    for key in retained:
+        row = tree.rows[key]
+        parent = None if row.parent_id is None or (row.ns, row.parent_id) not in retained else row.parent_id
+        followed = None if forgotten else _followed(tree, key, retained)
+        orphaned = not _is_readable(tree, key, retained)
+        if orphaned or parent != row.parent_id or followed is not None:
+            found.append(Change(key=key, orphaned=orphaned, parent_id=parent, followed=followed))
     return found
 
 
-def _followed(kin: CheckpointTree, key: Key, stays: Collection[Key]) -> str | None:
-    before = kin.rows[key].metadata.get(FOLLOWED)
-    closing, children = kin.closing(key), kin.children(key)
-    if closing and before != CLOSED and not any(child in stays for child in closing):
+def _followed(tree: CheckpointTree, key: Key, retained: Collection[Key]) -> str | None:
+    before = tree.rows[key].metadata.get(FOLLOWED)
+    closing, children = tree.closing(key), tree.children(key)
+    if closing and before != CLOSED and not any(child in retained for child in closing):
         return CLOSED
-    if children and before is None and not any(child in stays for child in children):
+    if children and before is None and not any(child in retained for child in children):
         return BRANCHED
     return None
 
 
-def _stands(kin: CheckpointTree, key: Key, stays: Collection[Key]) -> bool:
+def _is_readable(tree: CheckpointTree, key: Key, retained: Collection[Key]) -> bool:
     """Whether all rows stay that a row may be read with: its ancestors, as far back as one that holds everything."""
     at = key
     while True:
-        row = kin.rows.get(at)
-        if row is None or at not in stays:
+        row = tree.rows.get(at)
+        if row is None or at not in retained:
             return False
         if row.base_id == row.checkpoint_id:
             return True
@@ -325,34 +325,34 @@ def _stands(kin: CheckpointTree, key: Key, stays: Collection[Key]) -> bool:
         at = (row.ns, row.parent_id)
 
 
-def weight(kin: CheckpointTree, due: Collection[Change]) -> int:
+def rewrite_size(tree: CheckpointTree, due: Collection[Change]) -> int:
     """About how many bytes have to be written for changes, by what is known without reading: a row that nothing before
     it is left of has to hold everything, which is at most about what the rows take that it was read with."""
     total = 0
     for change in due:
-        row = kin.rows[change.key]
+        row = tree.rows[change.key]
         total += row.size
-        if change.loose and change.parent_id is None:
-            for key in ancestors(kin, change.key):
-                if row.base_id == row.checkpoint_id or key not in kin.rows:
+        if change.orphaned and change.parent_id is None:
+            for key in ancestors(tree, change.key):
+                if row.base_id == row.checkpoint_id or key not in tree.rows:
                     break
-                row = kin.rows[key]
+                row = tree.rows[key]
                 total += row.size
     return total
 
 
-def ancestors(kin: CheckpointTree, key: Key) -> list[Key]:
+def ancestors(tree: CheckpointTree, key: Key) -> list[Key]:
     """A checkpoint's ancestors, the nearest first."""
     found: list[Key] = []
-    row = kin.rows.get(key)
+    row = tree.rows.get(key)
     while row is not None and row.parent_id is not None:
         found.append((row.ns, row.parent_id))
-        row = kin.rows.get(found[-1])
+        row = tree.rows.get(found[-1])
     return found
 
 
-def next_heads(
-    kin: CheckpointTree, stays: Collection[Key], heads: Mapping[str, CheckpointId], namespaces: Collection[str]
+def moved_heads(
+    tree: CheckpointTree, retained: Collection[Key], heads: Mapping[str, CheckpointId], namespaces: Collection[str]
 ) -> dict[str, CheckpointId | None]:
     """Where the namespaces stand of which something goes: at the head, or the nearest of its ancestors that stays, or
     the newest checkpoint that stays; None for those of which nothing does. Only those that change.
@@ -361,13 +361,15 @@ def next_heads(
         heads: of those of which something stays.
         namespaces: of which something goes.
     """
-    newest = {ns: checkpoint_id for ns, checkpoint_id in kin.rows if (ns, checkpoint_id) in stays}  # the last counts
+    newest = {
+        ns: checkpoint_id for ns, checkpoint_id in tree.rows if (ns, checkpoint_id) in retained
+    }  # the last counts
     moved: dict[str, CheckpointId | None] = {}
     for ns in namespaces:
         head = heads.get(ns)
         if ns not in newest:
             moved[ns] = None
-        elif head is None or (ns, head) not in stays:
-            nearest = [] if head is None else [key for key in ancestors(kin, (ns, head)) if key in stays]
+        elif head is None or (ns, head) not in retained:
+            nearest = [] if head is None else [key for key in ancestors(tree, (ns, head)) if key in retained]
             moved[ns] = nearest[0][1] if nearest else newest[ns]
     return moved

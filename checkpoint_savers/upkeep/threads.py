@@ -19,7 +19,7 @@ from ..listing import GapFinder, check_gaps, check_parents
 from ..records import MADE_IN, CheckpointId, Header, Rewrite, ThreadDump, ThreadHeader
 from ..saver_port import PAGE, SaverPort
 
-ERASED = 64
+CONCURRENT_ERASURES = 64
 """Threads that are erased at the same time."""
 
 
@@ -68,7 +68,7 @@ async def copy_thread(saver: SaverPort, source: str, target: str) -> None:
         if dump is None:
             raise ThreadNotFoundError(source)
         check_parents(source, dump.rows)
-        await load_thread(saver, target, moved(dump, source))
+        await load_thread(saver, target, renamed(dump, source))
 
 
 async def load_thread(saver: SaverPort, thread_id: str, dump: ThreadDump) -> None:
@@ -79,14 +79,14 @@ async def load_thread(saver: SaverPort, thread_id: str, dump: ThreadDump) -> Non
         ThreadBusyError: a run owns it.
         StorageError: nothing was stored.
     """
-    async with UpkeepLease(saver, thread_id) as held:
-        if held.token.newest is not None:
+    async with UpkeepLease(saver, thread_id) as lease:
+        if lease.token.newest is not None:
             raise ThreadExistsError(thread_id)
-        await held.go_on_from(max([event.epoch for event in dump.events], default=0))
-        await saver.load(held.token, dump)
+        await lease.advance_epoch(max([event.epoch for event in dump.events], default=0))
+        await saver.load(lease.token, dump)
 
 
-def moved(dump: ThreadDump, source: str) -> ThreadDump:
+def renamed(dump: ThreadDump, source: str) -> ThreadDump:
     """A thread's dump, for a thread of another name.
 
     Ids of tasks are made of the thread's. What was recorded of tasks, what they gave and what they asked, stands under
@@ -104,8 +104,8 @@ def moved(dump: ThreadDump, source: str) -> ThreadDump:
 
 async def erase_thread(saver: SaverPort, thread_id: str) -> None:
     """See `BaseCheckpointSaver.aerase_thread`."""
-    async with UpkeepLease(saver, thread_id) as held:
-        await saver.erase(held.token)
+    async with UpkeepLease(saver, thread_id) as lease:
+        await saver.erase(lease.token)
 
 
 async def erase_threads(saver: SaverPort, thread_ids: Sequence[str]) -> None:
@@ -114,10 +114,10 @@ async def erase_threads(saver: SaverPort, thread_ids: Sequence[str]) -> None:
     Raises: as `erase_thread`: the first error in their order. The others are erased.
     """
     failures: dict[str, Exception] = {}
-    places = anyio.CapacityLimiter(ERASED)
+    limiter = anyio.CapacityLimiter(CONCURRENT_ERASURES)
 
     async def one(thread_id: str) -> None:
-        async with places:
+        async with limiter:
             try:
                 await erase_thread(saver, thread_id)
             except Exception as error:
@@ -133,7 +133,7 @@ async def erase_threads(saver: SaverPort, thread_ids: Sequence[str]) -> None:
 
 async def pin(saver: SaverPort, thread_id: str, ns: str, checkpoint_id: CheckpointId | None, *, pinned: bool) -> None:
     """See `BaseCheckpointSaver.apin`."""
-    async with UpkeepLease(saver, thread_id) as held:
+    async with UpkeepLease(saver, thread_id) as lease:
         chain = await saver.read(thread_id, ns, checkpoint_id)
         if chain is None:
             raise (
@@ -143,4 +143,4 @@ async def pin(saver: SaverPort, thread_id: str, ns: str, checkpoint_id: Checkpoi
             )
         row = chain.rows[-1]
         if row.pinned is not pinned:
-            await saver.rewrite(held.token, Rewrite(pins={(ns, row.checkpoint_id): pinned}))
+            await saver.rewrite(lease.token, Rewrite(pins={(ns, row.checkpoint_id): pinned}))

@@ -65,7 +65,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault(
         "shield-of-lease",
         "P6, P7: a run that is cancelled while it leases its thread does not learn whether it has it",
-        "finish.do",
+        "run_to_completion.do",
         SHIELD,
         NO_SHIELD,
         ("tests/durability/test_begun_is_finished.py::test_a_lease",),
@@ -98,7 +98,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault(
         "bridge-on-trio",
         "P13: a trio task that is cancelled leaves while the driver goes on with its commit",
-        "_until_on_trio",
+        "_wait_on_trio",
         "return trio.lowlevel.Abort.FAILED",
         "return trio.lowlevel.Abort.SUCCEEDED",
         ("tests/savers/test_bridge.py::test_a_cancelled_scope_waits",),
@@ -106,7 +106,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault(
         "bridge-on-asyncio",
         "P7, P13: an asyncio task that is cancelled leaves while the driver goes on with its commit",
-        "_until_on_asyncio",
+        "_wait_on_asyncio",
         "while not arrival.over:",
         "while False:",
         ("tests/savers/test_bridge.py::test_a_cancelled_scope_waits",),
@@ -114,7 +114,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault(
         "bridge-tells-nobody-of-its-cancellation",
         "P7: a wait that was cancelled ends as if it had not been",
-        "_until_on_asyncio",
+        "_wait_on_asyncio",
         "raise cancelled",
         "return",
         ("tests/savers/test_bridge.py::test_a_cancelled_scope_waits",),
@@ -1301,8 +1301,8 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault(
         "shielded-wait-raises",
         "P3, P7: a commit that was stored is told as cancelled, so that its run takes it for not stored",
-        "_until_on_asyncio",
-        "not (shielded and is_a_scopes(cancelled))",
+        "_wait_on_asyncio",
+        "not (shielded and is_from_cancel_scope(cancelled))",
         "True",
         ("tests/savers/test_bridge.py::test_shielded",),
     ),
