@@ -1,12 +1,11 @@
-"""Waiting, on any event loop, for something that another thread does, and never leaving before it is done.
+"""Waiting, on any event loop, for work that another thread does, and never returning before it is done.
 
-A driver such as aiosqlite belongs to asyncio, and to one loop. A saver serves every loop of the process, so the
-driver gets a thread with a loop of its own (`DriverThread`), and callers hand work to it and wait here
-(`wait_until_woken`).
-This is the one place that knows how to wait on asyncio and how on trio.
+A driver such as aiosqlite belongs to asyncio, and to one loop. A saver serves every loop of the process, so the driver
+gets a thread with a loop of its own (`DriverThread`), and callers submit work to it and wait here (`wait_until_woken`).
+Only this module knows how to wait on asyncio and how on trio.
 
-Cancelling the waiting task does not end its wait: what was handed over cannot be taken back, and whoever is told
-"cancelled" must be able to rely on nothing being written any more. The cancellation goes on afterwards.
+Cancelling the waiting task does not end its wait: submitted work cannot be withdrawn, and a caller that sees its
+cancellation must be able to rely on nothing being written any more. The cancellation is raised afterwards.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ from .scopes import is_from_cancel_scope
 
 
 class Waiter(NamedTuple):
-    """Somebody who waits in `wait_until_woken`. To be given to `wake` once, from any thread.
+    """A caller that waits in `wait_until_woken`. Pass it to `wake` exactly once, from any thread.
 
     Attributes:
-        post: has something called on the waiter's loop.
-        arrived: is to be called there.
+        post: schedules a function on the waiter's event loop.
+        arrived: the function to call there.
     """
 
     post: Callable[..., object]
@@ -40,12 +39,19 @@ class Waiter(NamedTuple):
 
 
 def wake(waiters: Sequence[Waiter]) -> None:
-    """Let waiters go on. Those of one loop are woken together: a wake-up costs a system call."""
+    """Wake waiters, from any thread. Waiters of one loop are woken together: each wake-up of a loop costs a system
+    call.
+
+    A waiter whose loop is closed is ignored.
+
+    Args:
+        waiters: callers that wait in `wait_until_woken`.
+    """
     by_loop: dict[Callable[..., object], list[Callable[[], object]]] = {}
     for waiter in waiters:
         by_loop.setdefault(waiter.post, []).append(waiter.arrived)
     for post, arrived in by_loop.items():
-        with contextlib.suppress(RuntimeError):  # the loop was closed under its tasks: nobody is left to be told
+        with contextlib.suppress(RuntimeError):  # the loop is closed: its tasks are gone
             post(_call_all, arrived)
 
 
@@ -55,8 +61,11 @@ def _call_all(functions: list[Callable[[], object]]) -> None:
 
 
 def loop_scheduler() -> Callable[..., object]:
-    """What calls a function on the running event loop, from any thread. It raises RuntimeError when the loop has
-    ended."""
+    """Return a function that schedules calls on the running event loop, from any thread.
+
+    Returns:
+        The function. It raises RuntimeError if the loop has ended.
+    """
     if _on_trio():
         import trio
 
@@ -65,7 +74,11 @@ def loop_scheduler() -> Callable[..., object]:
 
 
 def call_soon(function: Callable[[], object]) -> None:
-    """Have a function called in the next turn of the running event loop, in a context of its own."""
+    """Call a function in the next turn of the running event loop, in a context of its own.
+
+    Args:
+        function: the function, without arguments.
+    """
     if _on_trio():
         loop_scheduler()(function)
     else:
@@ -73,7 +86,11 @@ def call_soon(function: Callable[[], object]) -> None:
 
 
 def current_loop() -> object:
-    """What identifies the event loop of the running task: asyncio's loop, or trio's token; None outside of a task."""
+    """Return an object that identifies the running event loop; None outside of a task.
+
+    Returns:
+        asyncio's loop, or trio's token.
+    """
     if _on_trio():
         import trio
 
@@ -85,7 +102,7 @@ def current_loop() -> object:
 
 
 def running_library() -> str | None:
-    """Which kind of event loop runs in this thread, "asyncio" or "trio"; None if none does."""
+    """Return the kind of event loop that runs in this thread: "asyncio" or "trio"; None if none does."""
     if "trio" in sys.modules:
         import trio
 
@@ -99,8 +116,16 @@ def running_library() -> str | None:
 
 
 def block(start: Callable[[Waiter], None]) -> None:
-    """As `wait_until_woken`, for a thread in which no event loop runs. Ctrl-C is raised after that, too."""
-    gate, over = threading.Lock(), False  # no Event, which is not made for exceptions that come in the midst of it
+    """Like `wait_until_woken`, for a thread in which no event loop runs.
+
+    KeyboardInterrupt (Ctrl-C) is raised after the wait, too.
+
+    Args:
+        start: called with the waiter; hands it to the code that calls `wake`.
+    """
+    # A lock and no threading.Event, which is Python code: a KeyboardInterrupt in the middle of it may leave it in an
+    # inconsistent state.
+    gate, over = threading.Lock(), False
     gate.acquire()
 
     def arrived() -> None:
@@ -120,7 +145,11 @@ def block(start: Callable[[Waiter], None]) -> None:
 
 
 def callback_waiter(function: Callable[[], object]) -> Waiter:
-    """A waiter that is no task: who tells it calls the function, which raises nothing."""
+    """Return a waiter that calls a function instead of waking a task.
+
+    Args:
+        function: called by `wake`, in the thread that calls it; must not raise.
+    """
     return Waiter(_call_at_once, function)
 
 
@@ -131,21 +160,26 @@ def _call_at_once(
 
 
 def wait_until_woken(start: Callable[[Waiter], None], *, shielded: bool = False) -> Awaitable[None]:
-    """Call `start(waiter)`, and return when `wake` has been called with the waiter. Await it at once.
+    """Call `start(waiter)`, and wait until `wake` is called with the waiter. Await the result at once.
 
-    Whatever cancels the caller meanwhile, natively or by a cancel scope, any number of times, is raised after that.
-    A caller that is in a cancelled scope already never gets to `start`. What `start` raises goes to the caller.
+    A cancellation of the caller, native or by a cancel scope, any number of times, is raised after the wait. If the
+    caller's scope is cancelled already, `start` is not called.
 
     Args:
-        shielded: as inside a shielded cancel scope, for a tenth of its price: `start` is called in a cancelled scope
-            too, whose cancellation is told where the caller waits next.
+        start: hands the waiter to the code that calls `wake`. Its exceptions are raised to the caller.
+        shielded: behave as inside a shielded cancel scope, for a tenth of its cost: `start` is called in a cancelled
+            scope too, and the scope's cancellation is raised at the caller's next await.
+
+    Returns:
+        An awaitable of None.
     """
     return _wait_on_trio(start, shielded) if _on_trio() else _wait_on_asyncio(start, shielded)
 
 
 def _on_trio() -> bool:
-    """Whether the caller is a trio task. Trio is asked: where it is a guest of asyncio, there is an asyncio loop
-    too."""
+    """Return True if the caller is a trio task."""
+    # Trio decides, and not asyncio: in trio's guest mode an asyncio loop runs in the same thread. A program that has
+    # not imported trio need not import it for this.
     if "trio" not in sys.modules:
         return False
     import trio
@@ -158,7 +192,7 @@ def _on_trio() -> bool:
 
 
 class _Arrival:
-    """What a task of asyncio's waits for. The task may be woken for another reason, and wait again."""
+    """The state of a waiting asyncio task, which may be woken for another reason and then waits again."""
 
     __slots__ = ("over", "waiter")
 
@@ -178,17 +212,19 @@ async def _wait_on_asyncio(start: Callable[[Waiter], None], shielded: bool) -> N
     loop = asyncio.get_running_loop()
     arrival = _Arrival(loop.create_future())
     start(Waiter(loop.call_soon_threadsafe, arrival))
-    del start  # thousands may wait here at once, and what they hold Python's collector goes through again and again
+    # Thousands of tasks may wait here at once, and the garbage collector traverses all that they hold again and again:
+    # the closure and what it holds must not be among it.
+    del start
     try:
         await arrival.waiter
     except asyncio.CancelledError as first:
         cancelled = first
     else:
         return
-    # The shield stops anyio, which cancels the task in every turn of the loop until it gives in. It has no hold
-    # over `Task.cancel()`: those end the await, and it starts again. Nothing is uncancelled, so `Task.cancelling()`
-    # counts right for `asyncio.timeout` and task groups. The last one is raised: a native one must not be mistaken
-    # for a scope's, which swallows its own.
+    # The shield stops anyio, which otherwise cancels the task in every turn of the loop until the task ends. It does
+    # not stop `Task.cancel()`, which ends the await; the loop starts another. `Task.uncancel()` is never called, so
+    # that `Task.cancelling()` counts correctly for `asyncio.timeout` and task groups. The last cancellation is raised:
+    # a native one must not be mistaken for a scope's, since a scope swallows its own.
     with anyio.CancelScope(shield=True):
         while not arrival.over:
             arrival.waiter = loop.create_future()
@@ -209,7 +245,8 @@ async def _wait_on_trio(start: Callable[[Waiter], None], shielded: bool) -> None
     arrived = partial(trio.lowlevel.reschedule, trio.lowlevel.current_task())
 
     def abort(_: object) -> trio.lowlevel.Abort:
-        return trio.lowlevel.Abort.FAILED  # not even Ctrl-C, which goes through a shield
+        # A shielded scope would not do: Ctrl-C passes through it.
+        return trio.lowlevel.Abort.FAILED
 
     start(Waiter(token.run_sync_soon, arrived))
     await trio.lowlevel.wait_task_rescheduled(abort)
@@ -218,15 +255,15 @@ async def _wait_on_trio(start: Callable[[Waiter], None], shielded: bool) -> None
 
 
 class DriverThread:
-    """A thread with an asyncio loop of its own, for as long as one coroutine runs there.
+    """A thread with an asyncio loop of its own, which runs one coroutine and then ends.
 
-    It is a daemon, and so are the threads that a driver starts from it: a program that forgot to close its saver still
-    ends. What was acknowledged is durable by then.
+    It is a daemon thread, and so are the threads that a driver starts from it: a program that forgot to close its saver
+    can still exit. Acknowledged transactions are durable by then.
 
     Args:
-        name: of the thread.
+        name: the thread's name.
         main: run once, on the thread's loop.
-        loop_factory: makes the loop, where it has to be of a certain kind.
+        loop_factory: creates the loop, if the driver needs a certain kind.
     """
 
     def __init__(
@@ -245,17 +282,18 @@ class DriverThread:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
+        """Start the thread."""
         self._thread.start()
 
     @property
     def forked(self) -> bool:
-        """Whether this process is a child of the one that started the thread: there is no thread here."""
+        """True if this process is a fork of the one that started the thread: the thread does not exist here."""
         return os.getpid() != self._pid
 
     async def join(self) -> None:
-        """Wait until the coroutine has ended and the thread is gone."""
+        """Wait until the coroutine and the thread have ended."""
         await wait_until_woken(self._wake_at_end)
-        self._thread.join()  # it has nothing left to do: this takes microseconds
+        self._thread.join()  # blocks the loop, but only for microseconds: the thread's work is done
 
     def _wake_at_end(self, waiter: Waiter) -> None:
         with self._lock:
@@ -278,7 +316,7 @@ class DriverThread:
 
 
 class Host(Protocol):
-    """Where a driver runs: a `DriverThread`, or an event loop that the caller owns."""
+    """What runs a driver: a `DriverThread`, or an event loop that the caller owns."""
 
     def start(self) -> None: ...
 
@@ -291,7 +329,8 @@ class Host(Protocol):
 class Hosted:
     """A driver that runs in a host, and is opened from any event loop.
 
-    What runs there sets `_failure` if it could not open, and calls `_wake_opener` when it has opened or failed.
+    The code that runs there sets `_failure` if it could not open, and calls `_wake_opener` once it has opened or
+    failed.
     """
 
     def __init__(self, host: Host) -> None:
@@ -301,10 +340,14 @@ class Hosted:
         self._started = False
 
     async def open(self) -> None:
-        """Start the host, connect, and prepare. After an error nothing is left running."""
+        """Start the host, connect, and prepare. After an error or a cancellation nothing is left running.
+
+        Raises:
+            CheckpointError: the database could not be opened.
+        """
         try:
             await wait_until_woken(self._start)
-        except BaseException:  # cancelled
+        except BaseException:  # cancelled: the wait above has ended, so the driver is open or has failed
             if self._started:
                 with anyio.CancelScope(shield=True):
                     await self.close()
@@ -315,7 +358,7 @@ class Hosted:
             raise self._failure
 
     async def close(self) -> None:
-        """Let what was handed in finish, and wait until the host has ended."""
+        """Finish the submitted work, and wait until the host has ended."""
         raise NotImplementedError
 
     def _start(self, waiter: Waiter) -> None:

@@ -1,4 +1,4 @@
-"""`InMemorySaver`: the same rows and bytes as any other saver, in dicts that end with the process."""
+"""`InMemorySaver`: the rows and bytes that any saver stores, in dicts that end with the process."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from .saver_port import PAGE
 
 
 class _StoredThread(msgspec.Struct):
-    """All that is kept of one thread. Each instance has containers of its own: msgspec copies empty defaults."""
+    """All that is stored of one thread. Each instance has its own containers: msgspec copies empty defaults."""
 
     epoch: int = 0
     owner: Owner | None = None
@@ -66,7 +66,7 @@ class _StoredThread(msgspec.Struct):
         )
 
     def rows_up_to(self, asked: TextRow) -> list[TextRow]:
-        """The rows of the same base, up to one of them."""
+        """Return the rows with the same base as a row, up to and including that row."""
         ids = self.chains[asked.ns, asked.base_id]
         return [self.rows[asked.ns, i] for i in ids[: bisect_left(ids, asked.checkpoint_id) + 1]]
 
@@ -99,14 +99,18 @@ class _StoredThread(msgspec.Struct):
 
 
 class InMemorySaver(BaseCheckpointSaver):
-    """Keeps threads as long as the process lives. For tests, and for runs that need state but no durability.
+    """Stores threads as long as the process lives. For tests, and for runs that need state but no durability.
 
     It needs no opening; `async with InMemorySaver() as saver` works too, and changes nothing.
 
-    Its verbs never wait: a lock keeps threads of the process apart for the microseconds that a dict takes.
+    Its methods never wait: a lock separates threads of the process for the microseconds that a dict access takes.
+
+    Args:
+        codec: turns values into bytes; see `BaseCheckpointSaver`.
+        clock: returns the time in unix seconds.
     """
 
-    commit_is_shielded = True  # nothing can cancel what does not wait
+    commit_is_shielded = True  # a coroutine that never waits cannot be cancelled
 
     def __init__(self, *, codec: Codec | None = None, clock: Callable[[], float] = time.time) -> None:
         super().__init__(codec=codec, clock=clock)
@@ -120,7 +124,8 @@ class InMemorySaver(BaseCheckpointSaver):
         pass
 
     async def acquire(self, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Lease:
-        thread_id.encode()  # no database takes half a surrogate pair: a test with this saver should not either
+        # Raises for a lone surrogate, which no database stores: a test with this saver should fail like the others.
+        thread_id.encode()
         with self._lock:
             thread = self._threads.get(thread_id)
             if thread is None:
@@ -140,7 +145,7 @@ class InMemorySaver(BaseCheckpointSaver):
         rows = [text_row(row, pinned=False) for row in commit.rows]
         with self._lock:
             thread = self._held(lease)
-            # All that can be wrong is found before the first change: so it is all or nothing.
+            # All checks come before the first change: there is no rollback here, and a commit is all or nothing.
             head = (rows[-1].ns, rows[-1].checkpoint_id) if rows else commit.head
             if head is not None and (
                 thread.heads.get(head[0]) != commit.expected_head or not (rows or head in thread.rows)
@@ -273,6 +278,8 @@ class InMemorySaver(BaseCheckpointSaver):
             thread = self._threads.get(thread_id)
             if thread is None or not thread.rows:
                 return None
+            # Everything is copied under the lock, so that the dump is of one moment; metadata of rows is decoded after
+            # it.
             stored = [thread.rows[ns, checkpoint_id] for checkpoint_id, ns in thread.order]
             heads, metadata = dict(thread.heads), read_metadata(thread.metadata, f"thread {thread_id!r}")
             records = [
@@ -294,6 +301,7 @@ class InMemorySaver(BaseCheckpointSaver):
             if asked is None:
                 return None
             stored = thread.rows_up_to(asked)
+            # The base of a delta may be a snapshot, whose own base is the keyframe: a chain has at most two segments.
             base = thread.rows.get((ns, asked.base_id))
             if base is not None and base.base_id != base.checkpoint_id:
                 stored = [*thread.rows_up_to(base), *stored]
@@ -302,7 +310,7 @@ class InMemorySaver(BaseCheckpointSaver):
         if base is None or base.base_id != base.checkpoint_id:
             raise CorruptCheckpointError(
                 f"thread {thread_id!r}, checkpoint {asked.checkpoint_id}",
-                f"the base of its chain, {asked.base_id}, is missing, or leads to no full row",
+                f"the base of its chain, {asked.base_id}, is missing, or leads to no keyframe",
             )
         return Chain(rows=tuple(one.row() for one in stored), records=tuple(records), head=head)
 
@@ -352,9 +360,10 @@ class InMemorySaver(BaseCheckpointSaver):
                 raise ThreadBusyError(thread_id, holder=str(thread.owner), expires_at=thread.expires_at)
             del self._threads[thread_id]
 
-    # ---- inside the lock -------------------------------------------------------------------------------------
+    # The methods below are called with the lock held.
 
     def _held(self, lease: Lease) -> _StoredThread:
+        """Return the thread of a lease that is held; raise ThreadBusyError if it was lost."""
         thread = self._threads.get(lease.thread_id)
         if thread is None or thread.epoch != lease.epoch or thread.owner != lease.owner:
             raise _lost(lease.thread_id, thread)
@@ -368,7 +377,7 @@ class InMemorySaver(BaseCheckpointSaver):
     def _page(
         self, thread_id: str | None, ns: str | None, before: Cursor | None, size: int
     ) -> list[tuple[str, TextRow]]:
-        """Rows, newest first, after a place."""
+        """Return rows after a cursor, newest first."""
         names = self._threads if thread_id is None else [thread_id] if thread_id in self._threads else []
 
         def of(name: str) -> Iterable[tuple[str, str, str]]:
@@ -403,7 +412,7 @@ def _header(row: TextRow, thread_id: str) -> Header:
 
 
 def _unfounded(heads: Mapping[str, CheckpointId], keys: Collection[tuple[str, CheckpointId]]) -> str | None:
-    """What is wrong between heads and the checkpoints that are stored; None when nothing is."""
+    """Return why heads and stored checkpoints do not fit together; None if they do."""
     for ns, head in heads.items():
         if (ns, head) not in keys:
             return f"the head of namespace {ns!r} would be checkpoint {head}, which is not stored"
