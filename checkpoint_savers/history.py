@@ -104,8 +104,8 @@ async def walk(
             if before is None or head < before:
                 gaps.expect_head(thread_id, name, head)
     readers: dict[tuple[str, str], _NamespaceRows] = {}
-    # A copy of a thread has the same checkpoint ids. So the next page begins at the last id again, and not after it, and
-    # the rows that were listed before are skipped.
+    # A copy of a thread has the same checkpoint ids. So the next page begins at the last id again, and not after it,
+    # and the rows that were listed before are skipped.
     seen: set[tuple[str, str, CheckpointId]] = set()
     while left is None or left > 0:
         size = (PAGE if left is None or filter else min(PAGE, left)) + len(seen)

@@ -109,8 +109,9 @@ class GapFinder:
         self._expected: dict[tuple[str, str], dict[CheckpointId, CheckpointId | None]] = {}
 
     def expect_head(self, thread_id: str, ns: str, head: CheckpointId) -> None:
-        """Expect a namespace's head, as it was before the listing began. No earlier row of the listing names it as
-        parent.
+        """Expect a namespace's head, as it was before the listing began.
+
+        The head is the parent of no row, or of a newer one.
 
         Args:
             thread_id: the thread.

@@ -1,14 +1,14 @@
-"""Threads in a file: byte for byte as they are stored, to be imported into a saver of any kind.
+"""Threads in a file: byte for byte as they are stored, for import into any saver.
 
-    magic (8) | format (2) | checksum (4)                       the file's beginning
-    tag (1) | length (8) | checksum (4) | body | checksum (4)   blocks, one behind the other
+    magic (8) | format (2) | checksum (4)                       the file's header
+    tag (1) | length (8) | checksum (4) | body | checksum (4)   blocks, one after the other
 
-A block is a thread (T: its id, its heads and how many blocks of each kind follow), a checkpoint (C), a record of a task
-(R), a row of events (E), or the file's end (Z: how many threads there were). A checksum covers all of the file before
-it, so that a block that is damaged, missing, doubled or out of place is noticed where it stands; a file without its end
-was truncated. Bodies are MessagePack. Frames are in them as they are stored.
+A block is a thread (T: its id, its heads and how many blocks of each kind follow), a checkpoint (C), a task's record
+(R), a row of events (E), or the end of the file (Z: the number of threads). A checksum covers all of the file before
+it, so that a block that is damaged, missing, duplicated or misplaced is detected at its position; a file without an end
+block was truncated. Bodies are MessagePack. They contain frames as they are stored.
 
-A file is read twice when it is imported: nothing is stored before all of it was found whole.
+An import reads the file twice: nothing is stored before the whole file has been checked.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from ..saver_port import SaverPort
 from .threads import load_thread, renamed
 
 MAGIC: Final = b"\x89PREGT\r\n"
-"""No text begins like this, and a transfer as text would change it."""
+"""No text file begins like this, and a transfer in text mode would change it."""
 
 EXPORT_FORMAT: Final = 1
 """The number of the layout above, which this version writes."""
@@ -55,7 +55,7 @@ _ADVICE = "Export the thread again"
 
 
 class _ThreadBlock(msgspec.Struct, array_like=True, frozen=True):
-    """The block that a thread begins with. Here and below: new fields go to the end, with a default."""
+    """The block with which a thread begins. Here and below: new fields are appended, with a default."""
 
     thread_id: str
     heads: dict[str, CheckpointId]
@@ -77,7 +77,11 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class ExportWriter:
-    """Writes threads to a file that is open in binary mode. It is complete when `end` has returned."""
+    """Writes threads to a file. The file is complete when `end` has returned.
+
+    Args:
+        file: open in binary mode.
+    """
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -90,8 +94,13 @@ class ExportWriter:
     def add(self, thread_id: str, dump: ThreadDump) -> None:
         """Write a thread.
 
+        Args:
+            thread_id: the thread's id.
+            dump: what is stored of it.
+
         Raises:
-            CorruptCheckpointError: what is stored of it is damaged. The file is of no use then.
+            CorruptCheckpointError: what is stored is damaged. The file is useless then.
+            UnsupportedFormatError: a frame is in a format of a later version.
         """
         check_frames(thread_id, dump)
         counts = len(dump.rows), len(dump.records), len(dump.events)
@@ -105,6 +114,7 @@ class ExportWriter:
         self._threads += 1
 
     def end(self) -> None:
+        """Write the end block, and flush the file's buffer."""
         self._block(b"Z", _encode(self._threads))
         self._file.flush()
 
@@ -123,10 +133,15 @@ class ExportWriter:
 
 
 def check_frames(thread_id: str, dump: ThreadDump) -> None:
-    """Look whether all frames of a thread are whole, and in a format that this version reads.
+    """Check that all frames of a thread are complete, and in a format that this version reads.
+
+    Args:
+        thread_id: the thread's id, for errors.
+        dump: what is stored of it.
 
     Raises:
-        CorruptCheckpointError, UnsupportedFormatError
+        CorruptCheckpointError: a frame is damaged.
+        UnsupportedFormatError: a frame is in a format of a later version.
     """
     where = f"thread {thread_id!r}"
     for row in dump.rows:
@@ -138,14 +153,18 @@ def check_frames(thread_id: str, dump: ThreadDump) -> None:
 
 
 def read_file(file: BinaryIO, where: str) -> Iterator[tuple[str, ThreadDump]]:
-    """The threads of a file, one after the other, as (id, dump).
+    """Read the threads of a file, one after the other.
 
     Args:
+        file: open in binary mode, at the beginning of the export.
         where: what is being read, for errors.
 
+    Yields:
+        Id and dump of each thread.
+
     Raises:
-        CorruptCheckpointError: it is no file of ours, or damaged, or truncated.
-        UnsupportedFormatError: it, or what is stored in it, is of a later version of this package.
+        CorruptCheckpointError: the file is not an export, or is damaged or truncated.
+        UnsupportedFormatError: the file, or a frame in it, is in a format of a later version.
     """
     blocks = _Blocks(file, where)
     known: set[str] = set()
@@ -179,7 +198,7 @@ def read_file(file: BinaryIO, where: str) -> Iterator[tuple[str, ThreadDump]]:
 
 
 class _Blocks:
-    """The blocks of a file, checked."""
+    """Reads the blocks of a file, and verifies their checksums."""
 
     def __init__(self, file: BinaryIO, where: str) -> None:
         self._file = file
@@ -195,16 +214,16 @@ class _Blocks:
             raise UnsupportedFormatError(where, number, EXPORT_FORMAT)
 
     def next(self) -> tuple[bytes, bytes]:
-        """The next block's tag and body."""
+        """Return the next block's tag and body."""
         start = self._read(_BLOCK.size)
-        self._check()  # before anybody believes the length
+        self._check()  # a damaged length would make the next read allocate any amount of memory
         tag, length = _BLOCK.unpack(start)
         body = self._read(length)
         self._check()
         return tag, body
 
     def of(self, tag: bytes) -> bytes:
-        """The body of the next block, which is one of these."""
+        """Return the body of the next block, which must have this tag."""
         found, body = self.next()
         if found != tag:
             raise _damaged(self._where, f"a block {found!r} stands where one {tag!r} is announced")
@@ -235,18 +254,22 @@ def _damaged(where: str, reason: str) -> CorruptCheckpointError:
 
 
 async def export_threads(saver: SaverPort, thread_ids: Iterable[str], target: Place) -> int:
-    """Write threads to a file, one after the other: no more than one is held in memory. How many there were.
+    """Write threads to a file, one after the other: only one is held in memory at a time.
 
     Args:
-        thread_ids: each is written once.
-        target: a path, where the file appears when it is complete, and replaces another of that name, whose
-            permissions it takes over; or an open file. Two exports to one path at the same time both finish, and the
-            last one stays.
+        saver: stores the threads.
+        thread_ids: the threads; each is written once.
+        target: a path, at which the file appears when it is complete, and replaces another of that name, whose
+            permissions it takes over; or an open file. Two concurrent exports to one path both succeed, and the last
+            one remains.
+
+    Returns:
+        The number of threads written.
 
     Raises:
         ThreadNotFoundError: nothing is stored of one of them.
         CorruptCheckpointError, StorageError
-        OSError: the file's.
+        OSError: the file could not be written.
     """
     count = 0
     async with _written(target) as file:
@@ -263,24 +286,42 @@ async def export_threads(saver: SaverPort, thread_ids: Iterable[str], target: Pl
 
 
 async def import_threads(saver: SaverPort, source: Place | bytes, *, thread_id: str | None = None) -> list[str]:
-    """Make threads of those of a file, and return their ids.
+    """Create threads from a file.
 
     Args:
+        saver: stores the new threads.
         source: a path, an open file that can be read twice, or the file's bytes.
-        thread_id: what the file's only thread is to be called; None leaves all their names.
+        thread_id: the id of the file's only thread; None for the ids in the file.
+
+    Returns:
+        The ids of the new threads.
 
     Raises:
         CorruptCheckpointError, UnsupportedFormatError: as `read_file`; nothing was stored.
-        ThreadExistsError: a thread of one of these names holds something; nothing was stored.
-        ValueError: a name is given, and the file has not exactly one thread; nothing was stored.
+        ThreadExistsError: a thread with one of these ids holds something; nothing was stored.
+        ValueError: an id is given, and the file does not have exactly one thread; nothing was stored.
         ThreadBusyError, StorageError: the threads before that one are stored.
-        OSError: the file's.
+        OSError: the file could not be read.
     """
     return await _import(saver, source, thread_id, alone=thread_id is not None)
 
 
 async def import_thread(saver: SaverPort, source: Place | bytes, *, thread_id: str | None = None) -> str:
-    """Make a thread of a file that has exactly one. As `import_threads`."""
+    """Create a thread from a file that has exactly one.
+
+    Args:
+        saver: stores the new thread.
+        source: a path, an open file that can be read twice, or the file's bytes.
+        thread_id: the thread's id; None for the one in the file.
+
+    Returns:
+        The thread's id.
+
+    Raises:
+        ValueError: the file does not have exactly one thread; nothing was stored.
+        CorruptCheckpointError, UnsupportedFormatError, ThreadExistsError, ThreadBusyError, StorageError, OSError: as
+            `import_threads`.
+    """
     return (await _import(saver, source, thread_id, alone=True))[0]
 
 
@@ -320,10 +361,7 @@ async def _written(target: Place) -> AsyncGenerator[BinaryIO, None]:
 
 
 class _Target:
-    """A file that is written by its path. Its state is kept here, as a caller who is cancelled sees no return value.
-
-    Pipes and devices, as /dev/stdout, are written as they are: renamed over them, a file would take their place.
-    """
+    """A file that is written by its path. Its state is kept here, as a cancelled caller sees no return value."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = path
@@ -331,6 +369,7 @@ class _Target:
         self._atomic: AtomicFile | None = None
 
     def open(self) -> BufferedWriter:
+        # Pipes and devices, such as /dev/stdout, are written directly: a rename would replace them with a file.
         if is_regular_or_new(self._path):
             self._atomic = AtomicFile(self._path)
             self._file = BufferedWriter(FileIO(self._atomic.create(), "wb"))
@@ -349,7 +388,7 @@ class _Target:
 
     def discard(self) -> None:
         if self._file is not None:
-            with contextlib.suppress(OSError):  # what is left in its buffer finds no room either
+            with contextlib.suppress(OSError):  # flushing the rest of its buffer may fail like the write did
                 self._file.close()
         if self._atomic is not None:
             self._atomic.discard()
@@ -361,7 +400,8 @@ async def _opened(source: Place | bytes) -> AsyncGenerator[tuple[BinaryIO, str],
         yield BytesIO(source), "the bytes to be imported"
     elif isinstance(source, (str, os.PathLike)):
         path = os.fspath(source)
-        files: list[BufferedReader] = []  # a caller who is cancelled sees no return value, and the file is closed
+        # A list and not a return value: a cancelled caller never sees the latter, and could not close the file.
+        files: list[BufferedReader] = []
         try:
             await _in_worker_thread(lambda: files.append(BufferedReader(FileIO(path))))
             yield files[0], f"file {path!r}"
@@ -380,8 +420,11 @@ def _next(threads: Iterator[tuple[str, ThreadDump]], where: str) -> tuple[str, T
 
 
 async def _in_worker_thread(work: Callable[[], T]) -> T:
-    """Do something with a file in a worker thread: disks make the event loop wait. It has ended when this returns or
-    raises, however the caller is cancelled: so the file may be closed and deleted then."""
+    """Call a function in a worker thread: disk I/O would block the event loop.
+
+    It has ended when this returns or raises, even if the caller is cancelled: so the file may then be closed and
+    deleted.
+    """
     values: list[T] = []
     failures: list[BaseException] = []
 
@@ -400,5 +443,5 @@ async def _in_worker_thread(work: Callable[[], T]) -> T:
         try:
             raise failures[0]
         finally:
-            failures.clear()  # else the error's traceback holds this frame, and that the error
+            failures.clear()  # breaks the reference cycle: error, traceback, this frame, error
     return values[0]

@@ -1,7 +1,7 @@
-"""Taking checkpoints out of threads, so that what stays reads as before: by age, number and size, or by the run.
+"""Deleting checkpoints from threads so that the others read as before: by age, number and size, or by run.
 
-What may go is `retention`'s to say, and `rebase` makes rows anew that were read with one that goes. Here the thread is
-read and written.
+`retention` decides what is deleted, and `rebasing` rewrites rows that were read with a deleted one. This module reads
+and writes the thread.
 """
 
 from __future__ import annotations
@@ -36,17 +36,26 @@ from .retention import (
 from .threads import headers_of, list_threads
 
 SMALL_REWRITE = 64 * 1024
-"""Bytes that are written anew at the end of a run whatever that frees."""
+"""Bytes up to which a prune at the end of a run may rewrite rows, however little it frees."""
 
 PREVIEW_ATTEMPTS = 20
-"""How often a thread is looked at again that is changed meanwhile, where no lease keeps others from it."""
+"""Number of times that a thread is inspected without a lease when it changes meanwhile."""
 
 _ALL = 2**31 - 1
-"""As many as there are."""
+"""A limit that no listing reaches."""
 
 
 async def delete_for_runs(saver: SaverPort, run_ids: Collection[str]) -> None:
-    """See `BaseCheckpointSaver.adelete_for_runs`."""
+    """Delete the checkpoints that these runs have made. See `BaseCheckpointSaver.adelete_for_runs`.
+
+    Args:
+        saver: stores the threads.
+        run_ids: the runs.
+
+    Raises:
+        TypeError: `run_ids` is a single string.
+        ThreadBusyError: a run holds one of the threads; those before it, in the order of their ids, are done.
+    """
     if isinstance(run_ids, str):
         raise TypeError(f"run_ids is a collection of run ids, not {run_ids!r}")
     wanted = set(run_ids)
@@ -74,9 +83,24 @@ async def prune(
     strategy: str | None,
     dry_run: bool,
 ) -> Pruned:
-    """See `BaseCheckpointSaver.aprune`."""
+    """Delete checkpoints that are no longer needed. See `BaseCheckpointSaver.aprune`.
+
+    Args:
+        saver: stores the threads.
+        thread_ids: one or several threads; None for all.
+        retention: the limits.
+        strategy: instead of `retention`: "keep_latest" or "delete".
+        dry_run: only report what would be deleted.
+
+    Returns:
+        What was deleted, or would be, and what was retained against the limits.
+
+    Raises:
+        ValueError: neither retention nor strategy was passed, or both; or the strategy is unknown.
+        ThreadBusyError: a run holds one of the named threads; those before it are done.
+    """
     if (retention is None) == (strategy is None):
-        raise ValueError("aprune is told either retention= or strategy=, to know what is to be kept")
+        raise ValueError("aprune needs either retention= or strategy=, not both or neither")
     if strategy not in (None, "keep_latest", "delete"):
         raise ValueError(f"strategy is 'keep_latest' or 'delete', not {strategy!r}")
     limits = None if strategy == "delete" else retention or Retention(keep=1)
@@ -89,6 +113,8 @@ async def prune(
     else:
         async with aclosing(list_threads(saver)) as threads:
             async for header in threads:
+                # Inspect first without the lease: acquiring it for each of many threads, most of which need no change,
+                # would cost a write per thread and would delay runs.
                 report = await _preview(saver, header.thread_id, limits)
                 if not dry_run and (limits is None or report.gone):
                     try:
@@ -102,7 +128,7 @@ async def prune(
 
 
 async def _preview(saver: SaverPort, thread_id: str, retention: Retention | None) -> PrunedThread:
-    """What would go, seen without the lease: while somebody changes the thread, it is looked at again."""
+    """Return what would be deleted, without the lease. Retry if the thread changes while it is read."""
     for _ in range(PREVIEW_ATTEMPTS):
         with contextlib.suppress(ThreadBusyError):
             return (await _inspect(saver, thread_id, retention)).report
@@ -124,12 +150,16 @@ async def _prune(saver: SaverPort, thread_id: str, retention: Retention | None) 
 async def prune_with_lease(
     saver: SaverPort, lease: Lease, retention: Retention, *, now: float, since_input: bool = False
 ) -> None:
-    """Prune a thread at the end of a run that owns it, if that is worth what has to be written anew: when it is little,
-    or at most half of what goes.
+    """Prune a thread at the end of a run that holds its lease, if the rewritten bytes are few, or at most half of those
+    freed.
 
     Args:
-        now: in unix seconds.
-        since_input: what was made since the last input stays, whatever the allowed say, and what that came from.
+        saver: stores the thread.
+        lease: the run's lease.
+        retention: the limits.
+        now: the current time, in unix seconds.
+        since_input: True to retain, whatever the limits say, what was made since the last input, and its starting
+            point.
     """
     inspection = await _inspect(saver, lease.thread_id, retention, now=now, since_input=since_input)
     if inspection.report.gone and (
@@ -139,10 +169,10 @@ async def prune_with_lease(
 
 
 class _Inspection:
-    """What goes of a thread, and what stays.
+    """What a prune deletes from a thread, and what it retains.
 
     Attributes:
-        told: for who has asked.
+        report: the result for the caller.
     """
 
     def __init__(self, thread_id: str, tree: CheckpointTree, retained: Mapping[Key, Why | None]) -> None:
@@ -166,7 +196,7 @@ class _Inspection:
         return rewrite_size(self._tree, self._due)
 
     async def change(self, saver: SaverPort) -> Rewrite:
-        """What is to be done."""
+        """Return the transaction that does it."""
         return await _change(saver, self.report.thread_id, self._tree, self._retained, self._due)
 
 
@@ -178,7 +208,7 @@ async def _inspect(
     now: float | None = None,
     since_input: bool = False,
 ) -> _Inspection:
-    """What would go by these allowed; without allowed, everything."""
+    """Return what these limits would delete; without limits, everything."""
     headers = await headers_of(saver, thread_id)
     tree = CheckpointTree(headers)
     if retention is None:
@@ -203,7 +233,7 @@ async def _inspect(
 async def _change(
     saver: SaverPort, thread_id: str, tree: CheckpointTree, retained: Collection[Key], due: Sequence[Change]
 ) -> Rewrite:
-    """What has to be done so that nothing but some checkpoints of a thread stays."""
+    """Return the transaction after which only the retained checkpoints are left."""
     gone = [key for key in tree.rows if key not in retained]
     readers = await _readers(saver, thread_id, tree, [change.key for change in due])
     rows: list[CheckpointRow] = []
@@ -217,7 +247,7 @@ async def _change(
             heads[ns] = chain.head
     events = [checkpoint_id for ns, checkpoint_id in gone if ns == ""]
     if any(tree.rows["", checkpoint_id].parent_id is None for checkpoint_id in events):
-        events.append(CheckpointId(""))  # what was shown before there was a checkpoint
+        events.append(CheckpointId(""))  # events that were shown before the first checkpoint
     return Rewrite(
         gone=tuple(gone), rows=tuple(rows), heads=moved_heads(tree, retained, heads, shrinking), events=tuple(events)
     )
@@ -226,15 +256,16 @@ async def _change(
 async def _readers(
     saver: SaverPort, thread_id: str, tree: CheckpointTree, keys: Sequence[Key]
 ) -> dict[str, ChainReader]:
-    """What can restore the states of checkpoints, by namespace.
+    """Return readers that can restore the states of these checkpoints, by namespace.
 
     Raises:
-        ThreadBusyError: with `lost=True`: one is not there any more, which only another owner of the thread can do.
+        ThreadBusyError: with `lost=True`: a checkpoint is missing, which only another owner of the thread can have
+            done.
         CorruptCheckpointError, StorageError
     """
     newest: dict[Key, CheckpointId] = {}
     for key in sorted(keys, key=lambda key: key[1]):
-        newest[key[0], tree.rows[key].base_id] = key[1]  # what it is read with, all others of its base are
+        newest[key[0], tree.rows[key].base_id] = key[1]  # the newest row's chain contains those of the others
     readers: dict[str, ChainReader] = {}
     for (ns, _), checkpoint_id in newest.items():
         chain = await saver.read(thread_id, ns, checkpoint_id)

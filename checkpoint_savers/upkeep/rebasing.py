@@ -1,8 +1,8 @@
-"""Rows that stay when others go with which they were read: made so that they are read without those.
+"""Rewrites retained rows whose base or ancestors are being pruned.
 
-The oldest of them becomes a full row. What came from it says what has changed since its parent, and stays as it is; a
-milestone, which says what has changed since one that goes, says it since the nearest that stays. So a thread is not
-larger after it was pruned than before.
+The oldest of them becomes a keyframe. Deltas that follow it hold the changes since their parents, and remain as they
+are; a snapshot that holds the changes since a pruned one is rewritten on the nearest retained one. So pruning never
+makes a thread larger.
 """
 
 from __future__ import annotations
@@ -19,17 +19,21 @@ from .retention import Change, CheckpointTree, Key
 def rebased(
     reader: ChainReader, tree: CheckpointTree, retained: Collection[Key], due: Sequence[Change]
 ) -> list[CheckpointRow]:
-    """The rows that stand in the place of the stored ones.
+    """Return the rows that replace stored ones.
 
     Args:
-        reader: of one namespace, with all rows that those of the changes are read with.
+        reader: of one namespace, with the chains of all rows that change.
+        tree: the thread's checkpoints.
+        retained: the checkpoints that are not deleted.
         due: all changes of that namespace.
 
     Raises:
         CorruptCheckpointError: a frame is damaged.
     """
     rebase = _Rebase(reader, tree, retained)
-    for change in sorted(due, key=lambda change: change.key[1]):  # what a row came from comes before it
+    for change in sorted(
+        due, key=lambda change: change.key[1]
+    ):  # parents first: a row's new base depends on its parent's
         rebase.add(change)
     return [row for row in rebase.made.values() if row != reader.rows[row.checkpoint_id]]
 
@@ -40,7 +44,7 @@ class _Rebase:
         self._reader = reader
         self._tree = tree
         self._retained = retained
-        self._steps: set[CheckpointId] = set()  # of those that were made: neither full rows nor milestones
+        self._steps: set[CheckpointId] = set()  # rewritten rows that are deltas
 
     def add(self, change: Change) -> None:
         at = change.key[1]
@@ -49,7 +53,7 @@ class _Rebase:
         self.made[at] = replace(row, parent_id=change.parent_id, metadata=metadata)
 
     def _rebase(self, at: CheckpointId, parent: CheckpointId | None) -> CheckpointRow:
-        """A row that is read with others that stay, or with none."""
+        """Return a row that is read only with retained rows, or by itself."""
         reader = self._reader
         row, since = reader.rows[at], reader.stored(at).since
         if since and (reader.ns, since) in self._retained:
@@ -63,10 +67,12 @@ class _Rebase:
         return replace(row, base_id=mark)
 
     def _mark(self, at: CheckpointId) -> CheckpointId:
-        """The full row or milestone that what comes from a row is read with."""
-        return self.made[at].base_id if at in self._steps else at  # it was made, as what comes from it is loose too
+        """Return the base of a row's children: the row itself if it is a keyframe or snapshot, else its base."""
+        return (
+            self.made[at].base_id if at in self._steps else at
+        )  # the retained parent of an orphaned row is orphaned too
 
     def _full(self, mark: CheckpointId) -> CheckpointId:
-        """The full row that a full row or milestone is read with."""
+        """Return the keyframe with which a keyframe or snapshot is read."""
         made = self.made.get(mark)
         return self._tree.rows[self._reader.ns, mark].base_id if made is None else made.base_id
