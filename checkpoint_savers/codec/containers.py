@@ -1,6 +1,6 @@
-"""Encode and decode containers: each pair of functions side by side, one-line pairs in the tables at the end.
+"""Encodes and decodes containers. Each pair of functions is adjacent; one-line pairs are in the tables at the end.
 
-Lists, and dicts with plain keys, are MessagePack's own. All others are extensions whose payload is an array.
+Lists, and dicts with plain keys, are MessagePack's own types. All others are extensions whose payload is an array.
 """
 
 from __future__ import annotations
@@ -38,14 +38,21 @@ def _write_dict(value: dict[object, object], writer: ValueWriter, enclosing: set
 
 
 def plain_keys(value: dict[object, object], writer: ValueWriter, enclosing: set[int]) -> bool:
+    """Return True if all keys of a dict are scalars that MessagePack has.
+
+    Args:
+        value: the dict.
+        writer: prepares the keys.
+        enclosing: ids of the enclosing containers.
+    """
     if writer.safe.issuperset(map(type, value)):
         return True
-    # The careful writer leaves no int and no str without a look; one that is as it was, is plain.
+    # The careful writer checks ints, strs and bytes too: a key that it returns unchanged is plain.
     return all(type(key) in SCALARS and writer.prepare(key, enclosing) is key for key in value)
 
 
 def _pairs(value: dict[object, object], writer: ValueWriter, enclosing: set[int]) -> bytes:
-    """The payload: key, value, key, value."""
+    """Return the payload: key, value, key, value."""
     if collide(value):
         raise Refused(f"{REASON}. Store a list of pairs")
     enter(value, enclosing)
@@ -76,10 +83,10 @@ def _read_pairs(data: memoryview, loader: Loader) -> Iterable[tuple[object, obje
 
 
 def _without_attributes(value: object) -> None:
-    """Refuse attributes of a dict of `collections`: they have no place in what is stored, and would be lost.
+    """Refuse attributes of a dict of `collections`: the stored form has no place for them, and they would be lost.
 
     Raises:
-        Refused
+        Refused: the dict has an attribute.
     """
     attributes: dict[str, object] = getattr(value, "__dict__", {})
     for name in attributes:
@@ -101,7 +108,9 @@ def _write_counter(value: Counter[object], writer: ValueWriter, enclosing: set[i
 
 def _read_counter(data: memoryview, loader: Loader) -> object:
     counter = Counter[object]()
-    dict[object, object].update(cast("dict[object, object]", counter), _read_pairs(data, loader))  # not what adds
+    dict[object, object].update(
+        cast("dict[object, object]", counter), _read_pairs(data, loader)
+    )  # Counter.update would add counts
     return counter
 
 
@@ -113,7 +122,7 @@ def _write_tuple(value: tuple[object, ...], writer: ValueWriter, enclosing: set[
 
 
 def _members(value: Collection[object], writer: ValueWriter, enclosing: set[int]) -> bytes:
-    """The payload of a set, in the order of the members' bytes: equal sets give equal bytes in every process."""
+    """Return the payload of a set, sorted by the members' bytes: equal sets give equal bytes in every process."""
     if collide(value):
         raise Refused(f"{REASON}. Store a list")
     enter(value, enclosing)
@@ -130,6 +139,11 @@ def _members(value: Collection[object], writer: ValueWriter, enclosing: set[int]
 
 
 def array_header(length: int) -> bytes:
+    """Return the header of an encoded list.
+
+    Args:
+        length: its number of elements.
+    """
     if length < 16:
         return bytes((0x90 | length,))
     if length < 2**16:

@@ -1,9 +1,9 @@
-"""Encode and decode scalar types that MessagePack lacks.
+"""Encodes and decodes scalar types that MessagePack lacks.
 
-Each pair of functions is side by side; one-line pairs are in the tables at the end.
+Each pair of functions is adjacent; one-line pairs are in the tables at the end.
 
-Reading takes time and memory in proportion to the bytes, whatever they say: no exponent is computed, and a time zone's
-name opens no file outside the zone database.
+Reading takes time and memory in proportion to the bytes, whatever they contain: no exponent is computed, and the name
+of a time zone opens no file outside the zone database.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _text(data: memoryview) -> str:
 
 
 def _bytes(text: str) -> bytes:
-    # A lone surrogate stands for a byte of a file name that is no UTF-8 (os.fsdecode), so people do have them.
+    # Texts with lone surrogates do occur: os.fsdecode uses them for bytes of file names that are not UTF-8.
     return text.encode("utf-8", "surrogatepass")
 
 
@@ -70,7 +70,7 @@ def _write_bytes(value: bytes, writer: ValueWriter, enclosing: set[int]) -> obje
 _COMPLEX = Struct(">dd")
 
 _EXACT = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN, traps=[InvalidOperation])
-"""Not the thread's own context, in which text that is no number may give NaN instead of an error."""
+"""Used instead of the thread's own context, in which an invalid text may give NaN instead of an error."""
 
 _FRACTION_BITS: Final = 65_536  # making one divides by the gcd, which is quadratic in the length
 
@@ -153,7 +153,7 @@ def _read_time(data: memoryview, loader: Loader) -> object:
 
 
 def _write_tzinfo(zone: tzinfo | None, writer: ValueWriter, enclosing: set[int]) -> bytes:
-    """Nothing for none, and for UTC, which is what most are, the one byte of an encoded None."""
+    """Return the encoded zone: empty for None, and one byte (an encoded None) for UTC, the most frequent one."""
     if zone is None:
         return b""
     if zone is UTC:
@@ -181,7 +181,7 @@ def _write_timedelta(value: timedelta, writer: ValueWriter, enclosing: set[int])
 
 
 def _write_timezone(value: timezone, writer: ValueWriter, enclosing: set[int]) -> object:
-    # What copy uses. Nothing else tells a name that was given from the one that is made of the offset.
+    # As copy does. Nothing else distinguishes an explicit name from one derived from the offset.
     offset, *name = cast("tuple[timedelta] | tuple[timedelta, str]", cast("Any", value).__getinitargs__())
     packed = _TIMEDELTA.pack(offset.days, offset.seconds, offset.microseconds)
     return ext(codes.TIMEZONE, packed + b"".join(b"=" + _bytes(given) for given in name))
@@ -203,8 +203,8 @@ def _write_zone(value: ZoneInfo, writer: ValueWriter, enclosing: set[int]) -> ob
 
 @lru_cache(maxsize=1024)
 def _zone(key: str) -> ZoneInfo:
-    # ZoneInfo(key) imports a module named after the key when no file is. So only names that exist get that far: those
-    # of a file, or else those that the tzdata package lists (the one thing that may be imported here, by its own name).
+    # ZoneInfo(key) imports a module named after the key if there is no such file. So only existing names are passed to
+    # it: those of a file, or those that the tzdata package lists (the only package that may be imported here).
     if not _ZONE_KEY.fullmatch(key):
         raise Damaged("no name of a time zone")
     files = (os.path.join(root, *key.split("/")) for root in zoneinfo.TZPATH)
@@ -218,7 +218,7 @@ def _listed() -> frozenset[str]:
     return frozenset(zoneinfo.available_timezones())
 
 
-# Paths and addresses are an index of the class, and text.
+# Paths and addresses are stored as the index of their class in these tuples, and text: append only.
 _PATHS: Final = (PurePosixPath, PureWindowsPath, PosixPath, WindowsPath)
 _ADDRESSES: Final = (IPv4Address, IPv6Address, IPv4Network, IPv6Network, IPv4Interface, IPv6Interface)
 
@@ -253,7 +253,7 @@ WRITERS: Final[dict[type, Write]] = {
 }
 
 CAREFUL: Final[dict[type, Write]] = {int: _write_int, str: _write_str, bytes: _write_bytes}
-"""For a value of which some int, str or bytes does not fit: finds it."""
+"""Writers that check the size of ints, strs and bytes: used after MessagePack has refused a value."""
 
 READERS: Final[dict[int, Read]] = {
     codes.BIG_INT: lambda data, loader: int.from_bytes(data, "big", signed=True),
