@@ -307,9 +307,9 @@ def _lists(now: list[bytes], before: list[bytes]) -> ListPatch:
     pieces: list[tuple[int, int] | list[bytes]] = [(0, same)] if same else []
     # First position of each remaining element: a window that drops its oldest messages, or a summary in the place of
     # some, still shares long spans. Looking for the longest common subsequence would take quadratic time.
-    places: dict[bytes, int] = {}
+    positions: dict[bytes, int] = {}
     for at in range(len(before) - 1, same - 1, -1):
-        places[before[at]] = at
+        positions[before[at]] = at
     span: tuple[int, int] | None = None
     for part in now[same:]:
         if span is not None and span[1] < len(before) and before[span[1]] == part:
@@ -318,7 +318,7 @@ def _lists(now: list[bytes], before: list[bytes]) -> ListPatch:
         if span is not None:
             _put_span(pieces, span, before)
             span = None
-        found = places.get(part)
+        found = positions.get(part)
         if found is not None:
             span = found, found + 1
         else:

@@ -108,9 +108,8 @@ def _write_counter(value: Counter[object], writer: ValueWriter, enclosing: set[i
 
 def _read_counter(data: memoryview, loader: Loader) -> object:
     counter = Counter[object]()
-    dict[object, object].update(
-        cast("dict[object, object]", counter), _read_pairs(data, loader)
-    )  # Counter.update would add counts
+    # dict.update, since Counter.update would add counts.
+    dict[object, object].update(cast("dict[object, object]", counter), _read_pairs(data, loader))
     return counter
 
 

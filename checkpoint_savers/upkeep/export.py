@@ -177,11 +177,11 @@ def read_file(file: BinaryIO, where: str) -> Iterator[tuple[str, ThreadDump]]:
                 raise _damaged(where, "something follows its end")
             return
         if tag != b"T":
-            raise _damaged(where, f"a block {tag!r} stands where a thread begins")
+            raise _damaged(where, f"a block {tag!r} is where a thread should begin")
         begin = _decoded(body, _ThreadBlock, where)
         here = f"{where}, thread {begin.thread_id!r}"
         if begin.thread_id in known:
-            raise _damaged(here, "it stands there twice")
+            raise _damaged(here, "the file has it twice")
         rows = [_decoded(blocks.of(b"C"), TextRow, here).row(f"{here}, ") for _ in range(begin.rows)]
         records = [_decoded(blocks.of(b"R"), _RecordBlock, here) for _ in range(begin.records)]
         events = [_decoded(blocks.of(b"E"), _EventBlock, here) for _ in range(begin.events)]
@@ -226,7 +226,7 @@ class _Blocks:
         """Return the body of the next block, which must have this tag."""
         found, body = self.next()
         if found != tag:
-            raise _damaged(self._where, f"a block {found!r} stands where one {tag!r} is announced")
+            raise _damaged(self._where, f"a block {found!r} is where a block {tag!r} should be")
         return body
 
     def _read(self, size: int) -> bytes:

@@ -31,9 +31,8 @@ def rebased(
         CorruptCheckpointError: a frame is damaged.
     """
     rebase = _Rebase(reader, tree, retained)
-    for change in sorted(
-        due, key=lambda change: change.key[1]
-    ):  # parents first: a row's new base depends on its parent's
+    # Parents first: a row's new base depends on its parent's.
+    for change in sorted(due, key=lambda change: change.key[1]):
         rebase.add(change)
     return [row for row in rebase.made.values() if row != reader.rows[row.checkpoint_id]]
 
@@ -44,7 +43,7 @@ class _Rebase:
         self._reader = reader
         self._tree = tree
         self._retained = retained
-        self._steps: set[CheckpointId] = set()  # rewritten rows that are deltas
+        self._deltas: set[CheckpointId] = set()  # rewritten rows that are deltas
 
     def add(self, change: Change) -> None:
         at = change.key[1]
@@ -57,22 +56,21 @@ class _Rebase:
         reader = self._reader
         row, since = reader.rows[at], reader.stored(at).since
         if since and (reader.ns, since) in self._retained:
-            return replace(row, base_id=self._full(CheckpointId(since)))
+            return replace(row, base_id=self._keyframe_of(CheckpointId(since)))
         if parent is None:
             return reader.row(at, parent_id=None, base_id=at)
-        mark = self._mark(parent)
+        base = self._base_of(parent)
         if since:
-            return reader.row(at, parent_id=parent, base_id=self._full(mark), since=mark)
-        self._steps.add(at)
-        return replace(row, base_id=mark)
+            return reader.row(at, parent_id=parent, base_id=self._keyframe_of(base), since=base)
+        self._deltas.add(at)
+        return replace(row, base_id=base)
 
-    def _mark(self, at: CheckpointId) -> CheckpointId:
+    def _base_of(self, at: CheckpointId) -> CheckpointId:
         """Return the base of a row's children: the row itself if it is a keyframe or snapshot, else its base."""
-        return (
-            self.made[at].base_id if at in self._steps else at
-        )  # the retained parent of an orphaned row is orphaned too
+        # A delta here was rewritten before: the retained parent of an orphaned row is orphaned too.
+        return self.made[at].base_id if at in self._deltas else at
 
-    def _full(self, mark: CheckpointId) -> CheckpointId:
+    def _keyframe_of(self, base: CheckpointId) -> CheckpointId:
         """Return the keyframe with which a keyframe or snapshot is read."""
-        made = self.made.get(mark)
-        return self._tree.rows[self._reader.ns, mark].base_id if made is None else made.base_id
+        made = self.made.get(base)
+        return self._tree.rows[self._reader.ns, base].base_id if made is None else made.base_id

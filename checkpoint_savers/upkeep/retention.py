@@ -280,12 +280,11 @@ class RetentionPlan:
                 moved.update([((key[0], root), key) for root in outer if root[0] == ""])
         for key in (*tips, *[key for (_, root), key in moved.items() if root in self.retained and tree.is_tip(root)]):
             self._retain(key, "inside")
-        stands = set(newest.values())
-        for outer, key in sorted(
-            rows, key=lambda row: len(row[0])
-        ):  # outer graphs first: a subgraph's checkpoint depends on theirs
+        latest = set(newest.values())
+        # Outer graphs first: whether a subgraph's checkpoint is retained depends on theirs.
+        for outer, key in sorted(rows, key=lambda row: len(row[0])):
             reached = outer and all(each in self.retained for each in outer)
-            if reached and (key in self._allowed or key in stands or tree.is_tip(key)):
+            if reached and (key in self._allowed or key in latest or tree.is_tip(key)):
                 self._retain(key, "inside")
 
     def _with_what_followed(self, key: Key, why: Why) -> None:

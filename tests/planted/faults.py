@@ -396,7 +396,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         ("tests/savers/test_chain.py::test_a_chain_does_not_grow_for_ever",),
     ),
     Fault(
-        "no-milestones",
+        "no-snapshots",
         "P10: a state is read from as many rows as it had supersteps",
         "ChainWriter._row",
         "elif is_due:",
@@ -404,8 +404,8 @@ FAULTS: Final[tuple[Fault, ...]] = (
         ("tests/savers/test_chain.py::test_a_list_that_grows_is_read_from_few_rows",),
     ),
     Fault(
-        "steps-beside-milestones",
-        "P10: a read takes the steps that follow a large full row besides the milestones that lease them",
+        "deltas-on-large-keyframes",
+        "P10: a read takes the deltas that follow a large keyframe, besides the snapshots that hold them",
         "ChainWriter._row",
         "or (is_first and self._is_large)",
         "",
@@ -447,8 +447,8 @@ FAULTS: Final[tuple[Fault, ...]] = (
         ("tests/runtime/test_counts.py::test_going_on_with_a_long_list_does_not_take_it_apart",),
     ),
     Fault(
-        "milestones-forget-what-moved",
-        "P2: nodes see keys in another order after a milestone",
+        "snapshots-forget-what-moved",
+        "P2: nodes see keys in another order after a snapshot",
         "EncodedState.delta_since",
         ", *self._rewritten(before))",
         ",)",

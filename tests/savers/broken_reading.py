@@ -70,7 +70,7 @@ class KnowsNoMilestones(InMemorySaver):
 
 @caught_by("test_every_chain_is_whole")
 class LeavesOutRowsOfOtherBranches(InMemorySaver):
-    """Of the full row's it gives milestones only: but the steps of a branch may hang on what it leaves out."""
+    """Of the keyframe's rows it gives snapshots only: but the deltas of a branch may depend on what it leaves out."""
 
     async def read(self, thread_id: str, ns: str = "", checkpoint_id: CheckpointId | None = None) -> Chain | None:
         chain = await super().read(thread_id, ns, checkpoint_id)

@@ -109,7 +109,7 @@ def test_a_chain_gives_its_state() -> None:
 
 
 def test_a_list_that_grows_takes_what_is_new() -> None:
-    """P10: n appended messages take O(n) bytes: each is stored in a step and in a milestone, and full rows are few."""
+    """P10: n appended messages take O(n) bytes: each is stored in a delta and in a snapshot, and keyframes are few."""
     taken = {steps: sum(len(row.frame) for row in thread_of(steps)[0]) for steps in (100, 1000)}
     one = len(CODEC.encode(message(1), channel="c"))
     assert taken[1000] < 12 * taken[100]
@@ -121,7 +121,7 @@ def test_a_list_that_grows_takes_what_is_new() -> None:
 
 
 def test_a_list_that_grows_is_read_from_few_rows() -> None:
-    """P10: reading is no slower for it: a chain has a milestone for every STEPS rows, and at most STEPS steps."""
+    """P10: reading is no slower for it: a snapshot for every 32 rows, and at most 32 deltas."""
     rows, said = thread_of(1000)
     for at in (0, 1, 40, 500, 999):
         chain = read_for(rows, at)
@@ -169,7 +169,7 @@ def test_history_shares_what_states_have_in_common() -> None:
 
 
 def test_a_branch_goes_on_from_any_row() -> None:
-    """P10: a chain that was resumed in the middle of a chain, from a milestone and from a full row writes what the
+    """P10: a chain that was resumed in the middle of a chain, from a snapshot and from a keyframe writes what the
     uninterrupted one would."""
     rows, said = thread_of(300)
     for at in (0, 5, 31, 32, 33, 64, 100, 287, 298):
@@ -251,7 +251,7 @@ STATES = st.builds(
 
 @given(STATES, STATES)
 def test_what_changed_since(before: EncodedState, now: EncodedState) -> None:
-    """A milestone makes of the state of the milestone before it the state that all supersteps between have made, in
+    """A snapshot makes of the state of the snapshot before it the state that all supersteps between have made, in
     the order in which channels were written."""
     now = msgspec.structs.replace(now, tips={**before.tips, **now.tips})  # what stands stays
     made = before.copy()

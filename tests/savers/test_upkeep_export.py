@@ -136,7 +136,7 @@ async def test_each_thread_once(saver: BaseCheckpointSaver) -> None:
         writer.add("a", dump)
     writer.end()
     other = InMemorySaver()
-    with pytest.raises(CorruptCheckpointError, match="'a': it stands there twice"):
+    with pytest.raises(CorruptCheckpointError, match="'a': the file has it twice"):
         await import_threads(other, doubled.getvalue())
     assert await other.threads() == ()
 
