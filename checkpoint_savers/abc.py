@@ -179,8 +179,9 @@ class BaseCheckpointSaver(SaverPort):
         await upkeep.erase_thread(self, thread_id)
 
     async def adelete_for_runs(self, run_ids: Collection[str]) -> None:
-        """Delete the checkpoints that these runs have made, in all threads and namespaces, with their records and
-        events.
+        """Delete the checkpoints that these runs have made, with their records and events.
+
+        It applies to all threads and namespaces.
 
         Checkpoints of other runs remain and can be read. If a namespace's head is deleted, the namespace returns to an
         earlier checkpoint. Pins do not protect a checkpoint. A thread of which nothing remains is deleted.

@@ -114,8 +114,9 @@ def sync_folder(folder: Path) -> None:
 
 
 def is_regular_or_new(path: str | os.PathLike[str]) -> bool:
-    """Return True if a path leads to a regular file, or to nothing. Others (pipes, devices) cannot be replaced by a
-    rename.
+    """Return True if a path leads to a regular file, or to nothing.
+
+    Other files (pipes, devices) cannot be replaced by a rename.
 
     Args:
         path: the path.

@@ -39,8 +39,9 @@ class Waiter(NamedTuple):
 
 
 def wake(waiters: Sequence[Waiter]) -> None:
-    """Wake waiters, from any thread. Waiters of one loop are woken together: each wake-up of a loop costs a system
-    call.
+    """Wake waiters, from any thread.
+
+    Waiters of one loop are woken together, since each wake-up of a loop costs a system call.
 
     A waiter whose loop is closed is ignored.
 

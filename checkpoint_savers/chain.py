@@ -167,8 +167,7 @@ class EncodedState(msgspec.Struct, gc=False):
         )
 
     def _rewritten(self, before: EncodedState) -> list[str]:
-        """Return the channels of both states that were emptied and written again in between, as far as the states show
-        it.
+        """Return the channels of both states that were emptied and written again, as far as that can be seen.
 
         Such a channel has moved in the order of channels, or fewer nodes have seen it.
         """

@@ -1,7 +1,6 @@
-"""Metadata of checkpoints and threads as text, which is the same in every saver, and how metadata are merged and
-compared.
+"""Metadata of checkpoints and threads as text, and how metadata are merged and compared.
 
-The text is JSON, so that people and databases can read it. A thread's metadata belong to the user alone. A checkpoint's
+The text is the same in every saver. It is JSON, so that people and databases can read it. A thread's metadata belong to the user alone. A checkpoint's
 consist of those of the call that made it, and of what the runtime adds.
 """
 
@@ -169,8 +168,9 @@ def checked_changes(changes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def metadata_matches(metadata: Mapping[str, Any], filter: Mapping[str, Any] | None) -> bool:
-    """Return True if all entries of a filter are equal in the metadata. A bool never equals a number here, at any
-    depth.
+    """Return True if all entries of a filter are equal in the metadata.
+
+    A bool never equals a number here, at any depth.
 
     Args:
         metadata: the metadata.

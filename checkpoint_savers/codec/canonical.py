@@ -1,5 +1,4 @@
-"""The canonical form: bytes that are equal exactly if two values are equal, in whatever order their parts were
-inserted.
+"""The canonical form: bytes that are equal exactly if two values are equal, whatever the order of their parts.
 
 `encode` preserves the order of a dict, since decoding must restore it. The canonical form is never decoded: it
 identifies a value. So everything without an order of its own (dicts, Counters, sets, the attributes of an object) is

@@ -94,8 +94,9 @@ def is_plain_key(key: object) -> bool:
 
 
 def check_maps(data: bytes) -> None:
-    """Refuse encoded maps of many entries, at any depth, whose keys are not plain: arrays and extensions may share a
-    hash.
+    """Refuse encoded maps of many entries, at any depth, whose keys are not plain.
+
+    Arrays and extensions may share a hash.
 
     Args:
         data: the encoded value.

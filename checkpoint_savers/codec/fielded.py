@@ -107,8 +107,9 @@ def _maker(cls: type[Struct]) -> Callable[..., Struct]:
 
 
 def struct_shape(cls: type[Struct]) -> StructShape | None:
-    """Return the shape of a Struct class; None for Struct itself, and if objects need the class's own code to be
-    created.
+    """Return the shape of a Struct class; None if there is none.
+
+    There is none for Struct itself, and for classes that cannot be subclassed without running their code.
 
     Args:
         cls: the class.

@@ -1,5 +1,4 @@
-"""The contract of shapes: how objects of a class are taken apart for storing, and created again without running their
-code.
+"""The contract of shapes: how objects are taken apart for storing, and created again without running their code.
 
 An object is created from its parts as copy and pickle do: `__init__`, `__post_init__` and validators do not run, since
 they ran when the object was first created. Parts are stored by name, so that a class may change: a field that is not in
@@ -63,8 +62,9 @@ class Shape(ABC):
 
 
 class ExtraAttributes:
-    """Attributes of an object besides its fields: values that a `__post_init__` computed, or that a subclass of list
-    carries.
+    """Attributes of an object besides its fields.
+
+    A `__post_init__` may have computed them, or a subclass of list carries them.
 
     Cached properties are omitted (they are computed again on access), and so are names with two leading underscores,
     which typing sets on objects of generic classes.

@@ -150,8 +150,9 @@ async def _prune(saver: SaverPort, thread_id: str, retention: Retention | None) 
 async def prune_with_lease(
     saver: SaverPort, lease: Lease, retention: Retention, *, now: float, since_input: bool = False
 ) -> None:
-    """Prune a thread at the end of a run that holds its lease, if the rewritten bytes are few, or at most half of those
-    freed.
+    """Prune a thread at the end of a run that holds its lease, if that is worth the bytes to rewrite.
+
+    It is if these are at most `SMALL_REWRITE`, or at most half of the bytes that are freed.
 
     Args:
         saver: stores the thread.

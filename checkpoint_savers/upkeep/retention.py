@@ -38,8 +38,9 @@ it is the state of a subgraph that a retained checkpoint needs ("inside")."""
 
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True):
-    """How much of a thread to retain. A checkpoint is retained if all given limits allow it, or if a retained one needs
-    it.
+    """How much of a thread to retain.
+
+    A checkpoint is retained if all given limits allow it, or if a retained one needs it.
 
         Retention(keep=20)
         Retention(max_age=timedelta(days=30), max_bytes=10_000_000)
