@@ -1,7 +1,7 @@
 """Metadata of checkpoints and threads as text, and how metadata are merged and compared.
 
-The text is the same in every saver. It is JSON, so that people and databases can read it. A thread's metadata belong to the user alone. A checkpoint's
-consist of those of the call that made it, and of what the runtime adds.
+The text is the same in every saver. It is JSON, so that people and databases can read it. A thread's metadata belong to
+the user alone. A checkpoint's consist of those of the call that made it, and of what the runtime adds.
 """
 
 from __future__ import annotations

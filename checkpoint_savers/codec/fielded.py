@@ -109,7 +109,8 @@ def _maker(cls: type[Struct]) -> Callable[..., Struct]:
 def struct_shape(cls: type[Struct]) -> StructShape | None:
     """Return the shape of a Struct class; None if there is none.
 
-    There is none for Struct itself, and for classes that cannot be subclassed without running their code.
+    There is none for Struct itself, and for classes whose objects cannot be created without running their
+    code.
 
     Args:
         cls: the class.
