@@ -1,4 +1,4 @@
-"""Where threads of `pregel_async` and long-term memory are kept: ports, what keeps them, and the suites they pass."""
+"""Storage for threads of `pregel_async` and for long-term memory: ports, implementations, and conformance suites."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from .records import Checkpoint, CheckpointMetadata, CheckpointTuple, StoredObje
 from .upkeep.retention import Pruned, Retention
 
 if TYPE_CHECKING:
-    # Those of Postgres are not in `__all__`: they need an extra, and `import *` has to work without.
+    # The PostgreSQL classes are not in `__all__`: they need an extra, and `import *` must work without it.
     from .postgres import PostgresSaver as PostgresSaver
     from .sqlite import SqliteSaver
     from .stores.abc import BaseStore
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from .stores.sqlite import SqliteStore
 
 MemorySaver = InMemorySaver
-"""The same, by its older name elsewhere."""
+"""The older name of `InMemorySaver` in LangGraph."""
 
 __all__ = [
     "BaseCheckpointSaver",

@@ -1,8 +1,8 @@
-"""`BaseCheckpointSaver`: what all savers have in common.
+"""`BaseCheckpointSaver`: the public methods that all savers share.
 
 A custom saver subclasses it, implements the abstract methods of `SaverPort` (`saver_port.py` has the contract) over
-rows and bytes, and runs the tests of `checkpoint_savers.conformance`. What users call to read (`aget_tuple`, `alist`)
-is written once, on top of `read`, `segment` and `scan` (`history.py`), and so is what looks after threads (`upkeep`).
+rows and bytes, and runs the tests of `checkpoint_savers.conformance`. The public reads (`aget_tuple`, `alist`) are
+written once, on top of `read`, `segment` and `scan` (`history.py`), and so is upkeep (`upkeep/`).
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ from .upkeep.retention import Pruned, Retention
 
 
 class BaseCheckpointSaver(SaverPort):
-    """Keeps threads: one lease at a time, one transaction per superstep.
+    """Stores threads: one lease at a time per thread, one transaction per superstep.
 
     Args:
-        codec: turns values into bytes; give types of your own here (`Codec().with_types(Invoice)`).
-        clock: unix seconds, for what users call outside of a run (deleting a thread asks whether a lease is live).
+        codec: turns values into bytes; register your own types here (`Codec().with_types(Invoice)`).
+        clock: returns the time in unix seconds, for calls outside of a run (deleting a thread checks whether a lease is
+            live).
     """
 
     def __init__(self, *, codec: Codec | None = None, clock: Callable[[], float] = time.time) -> None:
@@ -37,16 +38,22 @@ class BaseCheckpointSaver(SaverPort):
     async def aget_tuple(
         self, config: Mapping[str, Any] | str, *, codec: Codec | None = None
     ) -> CheckpointTuple | None:
-        """The checkpoint that `config` addresses: by its `checkpoint_id`, else the namespace's head; None if there is
-        none.
+        """Return one checkpoint: the one with the config's `checkpoint_id`, or the head of the namespace.
 
         Args:
             config: `{"configurable": {"thread_id": ..., "checkpoint_ns": "", "checkpoint_id": ...}}`, or a thread id.
-            codec: decodes instead of the saver's own. A codec without the runtime's classes, which the saver's own is
-                by default, reads their objects as `StoredObject`s.
+            codec: decodes instead of the saver's own codec. A codec without the runtime's classes, such as the saver's
+                default, reads their objects as `StoredObject`s.
+
+        Returns:
+            The checkpoint, or None if it does not exist.
 
         Raises:
-            CorruptCheckpointError, UnknownTypeError, UnsupportedFormatError, StorageError
+            ValueError: the config has no thread id.
+            CorruptCheckpointError: stored bytes are damaged.
+            UnknownTypeError: a stored value's type is not registered with the codec.
+            UnsupportedFormatError: the checkpoint is in a format of a later version.
+            StorageError: the database failed.
         """
         thread_id, ns, checkpoint_id = named(config)
         chain = await self.read(thread_id, ns, checkpoint_id)
@@ -64,45 +71,59 @@ class BaseCheckpointSaver(SaverPort):
         limit: int | None = None,
         codec: Codec | None = None,
     ) -> AsyncGenerator[CheckpointTuple, None]:
-        """Checkpoints, newest first.
+        """List checkpoints, newest first.
 
         Args:
             config: a thread (all its namespaces, or the one that it names), or a checkpoint; None for all threads.
             filter: metadata entries, all of which must be equal.
-            before: a config with a `checkpoint_id`; only older ones.
-            limit: at most so many, counted after filtering; None for all.
+            before: a config with a `checkpoint_id`; list only older ones.
+            limit: maximum number of checkpoints, counted after filtering; None for all.
+            codec: decodes instead of the saver's own codec; see `aget_tuple`.
+
+        Yields:
+            Each checkpoint, with its metadata and pending writes.
 
         Raises:
-            ValueError: `before` names what no checkpoint's id can be.
+            ValueError: the id in `before` is not a valid checkpoint id.
+            CorruptCheckpointError: stored bytes are damaged, or a row is missing.
+            StorageError: the database failed.
         """
         found = list_checkpoints(self, config, filter, before, limit, codec or self.codec)
         async with aclosing(found):
             async for each in found:
                 yield each
 
-    # ---- looking after threads: what users call ----------------------------------------------------------------
-    #
-    # All of it that writes takes the thread's lease: `ThreadBusyError` when a run owns the thread. What it changes of
-    # one thread is one transaction.
+    # Upkeep. All writing methods except `aupdate_thread` acquire the thread's lease, as a run does: rewriting rows
+    # under a live run would remove rows from which the run's next checkpoint is read. Each thread is one transaction.
 
     async def alist_threads(
         self, *, filter: Mapping[str, Any] | None = None, after: str | None = None, limit: int | None = None
     ) -> AsyncGenerator[ThreadHeader, None]:
-        """Threads, in the order of their ids.
+        """List threads, in the order of their ids.
 
         Args:
-            filter: entries of a thread's metadata, all of which must be equal. A thread has what the `metadata` of its
-                calls' configs gave it, each key from the first call that had it, and what `aupdate_thread` has changed.
-            after: only ids greater than this; to go on after a page, its last id. Threads that come and go meanwhile
-                do not shift the others.
-            limit: at most so many; None for all.
+            filter: entries of a thread's metadata, all of which must be equal. A thread's metadata comes from the
+                `metadata` of its calls' configs, each key from the first call that had it, and from `aupdate_thread`.
+            after: list only ids strictly greater than this (keyset pagination): pass a page's last id for the next
+                page. Threads that are added or deleted meanwhile do not shift the others.
+            limit: maximum number of threads; None for all.
+
+        Yields:
+            The header of each thread.
         """
         async with aclosing(upkeep.list_threads(self, filter=filter, after=after, limit=limit)) as threads:
             async for header in threads:
                 yield header
 
     async def acount_threads(self, *, filter: Mapping[str, Any] | None = None) -> int:
-        """How many threads there are; `filter` as in `alist_threads`."""
+        """Count threads.
+
+        Args:
+            filter: as in `alist_threads`.
+
+        Returns:
+            The number of threads that match.
+        """
         count = 0
         async with aclosing(upkeep.list_threads(self, filter=filter)) as threads:
             async for _ in threads:
@@ -110,8 +131,10 @@ class BaseCheckpointSaver(SaverPort):
         return count
 
     async def aupdate_thread(self, config: Mapping[str, Any] | str, metadata: Mapping[str, Any]) -> None:
-        """Change a thread's metadata, by which `alist_threads` filters: set these keys, whether the thread has them or
-        not. A run may have the thread meanwhile.
+        """Set keys of a thread's metadata, by which `alist_threads` filters.
+
+        It overwrites keys that the thread has, and works while a run holds the thread. The change is durable when this
+        returns.
 
         Args:
             config: `{"configurable": {"thread_id": ...}}`, or a thread id.
@@ -119,41 +142,56 @@ class BaseCheckpointSaver(SaverPort):
 
         Raises:
             ThreadNotFoundError: nothing is stored of the thread.
-            ValueError: a key or a value is none that a thread's metadata may have; nothing was changed.
-            NotImplementedError: the saver keeps no metadata of threads.
+            ValueError: a key or a value is not allowed in a thread's metadata; nothing was changed.
+            NotImplementedError: the saver stores no metadata of threads.
         """
         await self.update_thread(named(config)[0], checked_changes(metadata))
 
     async def acopy_thread(self, source: str, target: str) -> None:
         """Copy a thread, with all namespaces, checkpoints, records, events and pins, under the same checkpoint ids.
 
-        The copy can be gone on with as the other: what is recorded there does not run again, and open questions are
-        asked in both. Tasks of the superstep that was open keep their ids if something is recorded of them; all that
-        are planned later have ids of their own.
+        Both threads can be continued: recorded results do not run again, and open questions are asked in both. Tasks of
+        the open superstep keep their ids if the superstep has records; tasks that are planned later get ids of the
+        copy.
+
+        Args:
+            source: the id of the thread to copy.
+            target: the id of the copy.
 
         Raises:
-            ThreadNotFoundError: nothing is stored of the one.
-            ThreadExistsError: something is stored of the other.
-            ThreadBusyError: a run owns one of them.
+            ThreadNotFoundError: nothing is stored of `source`.
+            ThreadExistsError: something is stored of `target`.
+            ThreadBusyError: a run holds one of them.
         """
         await upkeep.copy_thread(self, source, target)
 
     async def aerase_thread(self, thread_id: str) -> None:
-        """Delete all that is stored of a thread, so that no byte of it is left; see `erase`. Nothing happens when there
-        is nothing.
+        """Delete all that is stored of a thread, so that none of its bytes are left; see `SaverPort.erase`.
+
+        An unknown thread is ignored.
+
+        Args:
+            thread_id: the thread.
 
         Raises:
-            ThreadBusyError: a run owns the thread; nothing was deleted.
+            ThreadBusyError: a run holds the thread; nothing was deleted.
         """
         await upkeep.erase_thread(self, thread_id)
 
     async def adelete_for_runs(self, run_ids: Collection[str]) -> None:
-        """Delete the checkpoints that these runs have made, of all threads and namespaces, with what is recorded on
-        them and their events. What other runs have made stays and can be read; a thread that stood on one that goes
-        stands where it did before. Pins do not count. A thread of which nothing is left is deleted.
+        """Delete the checkpoints that these runs have made, with their records and events.
+
+        It applies to all threads and namespaces.
+
+        Checkpoints of other runs remain and can be read. If a namespace's head is deleted, the namespace returns to an
+        earlier checkpoint. Pins do not protect a checkpoint. A thread of which nothing remains is deleted.
+
+        Args:
+            run_ids: the runs.
 
         Raises:
-            ThreadBusyError: a run owns one of the threads; those before it, in the order of their ids, are done.
+            TypeError: `run_ids` is a single string.
+            ThreadBusyError: a run holds one of the threads; those before it, in the order of their ids, are done.
         """
         await upkeep.delete_for_runs(self, run_ids)
 
@@ -165,63 +203,83 @@ class BaseCheckpointSaver(SaverPort):
         strategy: Literal["keep_latest", "delete"] | None = None,
         dry_run: bool = False,
     ) -> Pruned:
-        """Take out of threads what is not needed any more.
+        """Delete checkpoints that are no longer needed.
 
-        Checkpoints that something still needs stay, whatever the limits say: heads and the tips of branches with what
-        is recorded on them and the questions that are open there, pins, and the states of graphs inside that one of
-        those refers to. What stays reads as before. See docs/retention.md.
+        Checkpoints that something still needs are retained, whatever the limits say: heads and the tips of branches
+        with their records and open questions, pinned checkpoints, and the states of subgraphs that one of those refers
+        to. What is retained reads as before. See docs/retention.md.
 
         Args:
-            thread_ids: one or several, of which unknown ones are passed over; None for all, of which those are passed
-                over that a run owns.
-            retention: what is kept.
-            strategy: instead: "keep_latest" for `Retention(keep=1)`; "delete" deletes the threads, pins too.
-            dry_run: only tell. No lease is taken.
+            thread_ids: one or several threads, of which unknown ones are ignored; None for all threads except those
+                that a run holds.
+            retention: the limits.
+            strategy: instead of `retention`: "keep_latest" for `Retention(keep=1)`; "delete" deletes the threads,
+                pinned checkpoints too.
+            dry_run: only report what would be deleted. No lease is acquired.
+
+        Returns:
+            What was deleted, or would be, and what was retained against the limits.
 
         Raises:
-            ThreadBusyError: a run owns one of the threads that were named; those before it are done.
-            ValueError: neither retention nor strategy, or both.
+            ThreadBusyError: a run holds one of the named threads; those before it are done.
+            ValueError: neither retention nor strategy was passed, or both; or the strategy is unknown.
         """
         return await upkeep.prune(self, thread_ids, retention=retention, strategy=strategy, dry_run=dry_run)
 
     async def apin(self, config: Mapping[str, Any] | str) -> None:
-        """Make a checkpoint stay when its thread is pruned; the head when the config names none. See `aget_tuple`.
+        """Pin a checkpoint: pruning does not delete it.
+
+        Args:
+            config: addresses the checkpoint, as in `aget_tuple`; the head if it names none.
 
         Raises:
-            CheckpointNotFoundError, ThreadNotFoundError: there is none.
-            ThreadBusyError: a run owns the thread.
+            CheckpointNotFoundError: the thread does not have the checkpoint that the config names.
+            ThreadNotFoundError: the config names no checkpoint, and the thread does not exist.
+            ThreadBusyError: a run holds the thread.
         """
         await upkeep.pin(self, *named(config), pinned=True)
 
     async def aunpin(self, config: Mapping[str, Any] | str) -> None:
-        """Let a checkpoint go again that was pinned. As `apin`."""
+        """Remove the pin of a checkpoint.
+
+        Args:
+            config: addresses the checkpoint, as in `apin`.
+
+        Raises:
+            CheckpointNotFoundError, ThreadNotFoundError, ThreadBusyError: as in `apin`.
+        """
         await upkeep.pin(self, *named(config), pinned=False)
 
     async def aexport_thread(self, thread_id: str, target: upkeep.Place) -> None:
-        """Write a thread to a file, byte for byte as it is stored, as of one moment. A run may go on meanwhile.
+        """Write a thread to a file, byte for byte as it is stored, as of one moment. A run may continue meanwhile.
 
         Args:
-            target: a path, where the file appears when it is complete, and replaces another of that name, whose
-                permissions it takes over; or an open file, in binary mode.
+            thread_id: the thread.
+            target: a path, at which the file appears when it is complete. It replaces a file of that name and takes
+                over its permissions. Or an open file, in binary mode.
 
         Raises:
-            ThreadNotFoundError: nothing is stored of it.
+            ThreadNotFoundError: nothing is stored of the thread.
             CorruptCheckpointError: what is stored is damaged.
-            OSError: the file's.
+            OSError: the file could not be written.
         """
         await upkeep.export_threads(self, [thread_id], target)
 
     async def aimport_thread(self, source: upkeep.Place | bytes, *, thread_id: str | None = None) -> str:
-        """Make a thread of a file that `aexport_thread` wrote, of any saver; its id.
+        """Create a thread from a file that `aexport_thread` wrote, with any saver.
 
         Args:
             source: a path, an open file that can be read twice, or the file's bytes.
-            thread_id: what it is to be called, instead of its name; it is a copy then, see `acopy_thread`.
+            thread_id: the id of the new thread; None for the exported one. Under another id it is a copy; see
+                `acopy_thread`.
+
+        Returns:
+            The thread's id.
 
         Raises:
-            CorruptCheckpointError: the file is damaged, truncated, or none of these; nothing was stored.
-            UnsupportedFormatError: it is of a later version of this package; nothing was stored.
+            CorruptCheckpointError: the file is damaged, truncated, or not an export; nothing was stored.
+            UnsupportedFormatError: a later version of this package wrote it; nothing was stored.
             ThreadExistsError: something is stored of the thread.
-            ValueError: the file has several threads.
+            ValueError: the file does not have exactly one thread.
         """
         return await upkeep.import_thread(self, source, thread_id=thread_id)

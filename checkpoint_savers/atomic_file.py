@@ -1,6 +1,6 @@
-"""Files that get their name when they are complete: a temporary name of their own, fsync, rename.
+"""Files that appear under their name only when they are complete: temporary name, fsync, rename.
 
-All of it blocks: call it in a worker thread.
+All functions block: call them in a worker thread.
 """
 
 from __future__ import annotations
@@ -17,12 +17,8 @@ _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
 class AtomicFile:
     """A file that is written under a temporary name in the folder of its target, and then renamed.
 
-    The temporary name is drawn at random. So writers of one target do not meet: each finishes a whole file, and the
-    last to finish stays. A name derived from the target would give them one file to write in.
-
-    What is at the target keeps its permissions when it is replaced, and its owner where the system allows that.
-    Symbolic links are followed, as `open` does. A process that is killed may leave `NAME.XXXXXXXX.partial`, which may
-    be deleted.
+    A file that is replaced passes on its permissions, and its owner where the system allows that. Symbolic links are
+    followed, as `open` does. A process that is killed may leave `NAME.XXXXXXXX.partial`, which may be deleted.
 
     Args:
         target: the path that the file gets.
@@ -34,31 +30,33 @@ class AtomicFile:
 
     def __init__(self, target: str | os.PathLike[str]) -> None:
         self.target = Path(os.path.realpath(target))
+        # The temporary name is random, so that concurrent writers of one target do not share a file: each completes its
+        # own, and the last rename wins.
         self.temporary = self.target.with_name(f"{self.target.name}.{os.urandom(4).hex()}.partial")
         self._replaces: os.stat_result | None = None
 
     def create(self) -> int:
-        """Create the file, empty, under its temporary name.
+        """Create the empty file under its temporary name.
 
         Returns:
             A file descriptor, open for writing, which the caller closes.
 
         Raises:
-            OSError: it cannot be created there. Nothing was.
+            OSError: the file cannot be created there. Nothing was created.
         """
         with contextlib.suppress(FileNotFoundError):
             self._replaces = self.target.stat()
-        # Not with more permissions than it will have in the end: it may be that of a secret that is written here.
+        # Never with more permissions than the target has: the content may be secret.
         return os.open(self.temporary, _FLAGS, 0o666 if self._replaces is None else self._replaces.st_mode & 0o777)
 
     def finish(self, *, replace: bool = True) -> None:
-        """Give the complete file its name, durably. It is closed by now, and everything in it is on the disk.
+        """Rename the complete file to its target, durably. It must be closed, and its content on the disk (fsync).
 
         Args:
-            replace: whether it may replace what is at the target.
+            replace: whether it may replace an existing file.
 
         Raises:
-            FileExistsError: there is something, and `replace` is false.
+            FileExistsError: the target exists, and `replace` is False.
             OSError: the file could not be renamed. Call `discard`.
         """
         if self._replaces is not None:
@@ -70,7 +68,8 @@ class AtomicFile:
         sync_folder(self.target.parent)
 
     def discard(self) -> None:
-        """Delete the unfinished file, if there is one. Raises nothing: an error led here, and is the one to raise."""
+        """Delete the unfinished file, if it exists."""
+        # Raises nothing: it is called while another error is raised, which must reach the caller.
         with contextlib.suppress(OSError):
             self.temporary.unlink()
 
@@ -82,9 +81,10 @@ class AtomicFile:
         self.temporary.chmod(stat.S_IMODE(replaced.st_mode))  # after chown, which takes some of them away
 
     def _rename(self) -> None:
-        """Rename the file, unless something is there. A look before a rename would leave time for another writer."""
+        """Rename the file, unless the target exists."""
+        # A hard link fails if the target exists. To look first and rename then would let another writer in between.
         if sys.platform == "win32":
-            self.temporary.rename(self.target)  # which replaces nothing there
+            self.temporary.rename(self.target)  # replaces nothing on Windows
             return
         try:
             os.link(self.temporary, self.target)
@@ -99,7 +99,12 @@ class AtomicFile:
 
 
 def sync_folder(folder: Path) -> None:
-    """Have a folder's names on disk. Windows opens no folders, and does this by itself."""
+    """Flush a folder's directory entries to the disk.
+
+    Args:
+        folder: the folder.
+    """
+    # Windows cannot open folders, and flushes their entries by itself.
     if sys.platform != "win32":
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -109,7 +114,13 @@ def sync_folder(folder: Path) -> None:
 
 
 def is_regular_or_new(path: str | os.PathLike[str]) -> bool:
-    """Return True if the path leads to a regular file, or to nothing. Others (pipes, devices) cannot be replaced."""
+    """Return True if a path leads to a regular file, or to nothing.
+
+    Other files (pipes, devices) cannot be replaced by a rename.
+
+    Args:
+        path: the path.
+    """
     try:
         return stat.S_ISREG(os.stat(path).st_mode)
     except FileNotFoundError:

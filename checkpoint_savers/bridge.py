@@ -1,11 +1,11 @@
-"""Waiting, on any event loop, for something that another thread does, and never leaving before it is done.
+"""Waiting, on any event loop, for work that another thread does, and never returning before it is done.
 
-A driver such as aiosqlite belongs to asyncio, and to one loop. A saver serves every loop of the process, so the
-driver gets a thread with a loop of its own (`DriverThread`), and callers hand work to it and wait here (`until`).
-This is the one place that knows how to wait on asyncio and how on trio.
+A driver such as aiosqlite belongs to asyncio, and to one loop. A saver serves every loop of the process, so the driver
+gets a thread with a loop of its own (`DriverThread`), and callers submit work to it and wait here (`wait_until_woken`).
+Only this module knows how to wait on asyncio and how on trio.
 
-Cancelling the waiting task does not end its wait: what was handed over cannot be taken back, and whoever is told
-"cancelled" must be able to rely on nothing being written any more. The cancellation goes on afterwards.
+Cancelling the waiting task does not end its wait: submitted work cannot be withdrawn, and a caller that sees its
+cancellation must be able to rely on nothing being written any more. The cancellation is raised afterwards.
 """
 
 from __future__ import annotations
@@ -23,28 +23,36 @@ from typing import NamedTuple, Protocol
 import anyio
 import anyio.lowlevel
 
-from .scopes import is_a_scopes
+from .scopes import is_from_cancel_scope
 
 
 class Waiter(NamedTuple):
-    """Somebody who waits in `until`. To be given to `tell` once, from any thread.
+    """A caller that waits in `wait_until_woken`. Pass it to `wake` exactly once, from any thread.
 
     Attributes:
-        post: has something called on the waiter's loop.
-        arrived: is to be called there.
+        post: schedules a function on the waiter's event loop.
+        arrived: the function to call there.
     """
 
     post: Callable[..., object]
     arrived: Callable[[], object]
 
 
-def tell(waiters: Sequence[Waiter]) -> None:
-    """Let waiters go on. Those of one loop are woken together: a wake-up costs a system call."""
+def wake(waiters: Sequence[Waiter]) -> None:
+    """Wake waiters, from any thread.
+
+    Waiters of one loop are woken together, since each wake-up of a loop costs a system call.
+
+    A waiter whose loop is closed is ignored.
+
+    Args:
+        waiters: callers that wait in `wait_until_woken`.
+    """
     by_loop: dict[Callable[..., object], list[Callable[[], object]]] = {}
     for waiter in waiters:
         by_loop.setdefault(waiter.post, []).append(waiter.arrived)
     for post, arrived in by_loop.items():
-        with contextlib.suppress(RuntimeError):  # the loop was closed under its tasks: nobody is left to be told
+        with contextlib.suppress(RuntimeError):  # the loop is closed: its tasks are gone
             post(_call_all, arrived)
 
 
@@ -53,9 +61,12 @@ def _call_all(functions: list[Callable[[], object]]) -> None:
         function()
 
 
-def here() -> Callable[..., object]:
-    """What calls a function on the running event loop, from any thread. It raises RuntimeError when the loop has
-    ended."""
+def loop_scheduler() -> Callable[..., object]:
+    """Return a function that schedules calls on the running event loop, from any thread.
+
+    Returns:
+        The function. It raises RuntimeError if the loop has ended.
+    """
     if _on_trio():
         import trio
 
@@ -63,16 +74,24 @@ def here() -> Callable[..., object]:
     return asyncio.get_running_loop().call_soon_threadsafe
 
 
-def soon(function: Callable[[], object]) -> None:
-    """Have a function called in the next turn of the running event loop, in a context of its own."""
+def call_soon(function: Callable[[], object]) -> None:
+    """Call a function in the next turn of the running event loop, in a context of its own.
+
+    Args:
+        function: the function, without arguments.
+    """
     if _on_trio():
-        here()(function)
+        loop_scheduler()(function)
     else:
         asyncio.get_running_loop().call_soon(function, context=Context())
 
 
-def loop_here() -> object:
-    """What identifies the event loop of the running task: asyncio's loop, or trio's token; None outside of a task."""
+def current_loop() -> object:
+    """Return an object that identifies the running event loop; None outside of a task.
+
+    Returns:
+        asyncio's loop, or trio's token.
+    """
     if _on_trio():
         import trio
 
@@ -84,7 +103,7 @@ def loop_here() -> object:
 
 
 def running_library() -> str | None:
-    """Which kind of event loop runs in this thread, "asyncio" or "trio"; None if none does."""
+    """Return the kind of event loop that runs in this thread: "asyncio" or "trio"; None if none does."""
     if "trio" in sys.modules:
         import trio
 
@@ -98,8 +117,16 @@ def running_library() -> str | None:
 
 
 def block(start: Callable[[Waiter], None]) -> None:
-    """As `until`, for a thread in which no event loop runs. Ctrl-C is raised after that, too."""
-    gate, over = threading.Lock(), False  # no Event, which is not made for exceptions that come in the midst of it
+    """Like `wait_until_woken`, for a thread in which no event loop runs.
+
+    KeyboardInterrupt (Ctrl-C) is raised after the wait, too.
+
+    Args:
+        start: called with the waiter; hands it to the code that calls `wake`.
+    """
+    # A lock and no threading.Event, which is Python code: a KeyboardInterrupt in the middle of it may leave it in an
+    # inconsistent state.
+    gate, over = threading.Lock(), False
     gate.acquire()
 
     def arrived() -> None:
@@ -107,7 +134,7 @@ def block(start: Callable[[Waiter], None]) -> None:
         over = True
         gate.release()
 
-    start(at_once(arrived))
+    start(callback_waiter(arrived))
     interrupted: BaseException | None = None
     while not over:
         try:
@@ -118,31 +145,42 @@ def block(start: Callable[[Waiter], None]) -> None:
         raise interrupted
 
 
-def at_once(function: Callable[[], object]) -> Waiter:
-    """A waiter that is no task: who tells it calls the function, which raises nothing."""
-    return Waiter(_at_once, function)
+def callback_waiter(function: Callable[[], object]) -> Waiter:
+    """Return a waiter that calls a function instead of waking a task.
+
+    Args:
+        function: called by `wake`, in the thread that calls it; must not raise.
+    """
+    return Waiter(_call_at_once, function)
 
 
-def _at_once(function: Callable[[list[Callable[[], object]]], object], arrived: list[Callable[[], object]]) -> None:
+def _call_at_once(
+    function: Callable[[list[Callable[[], object]]], object], arrived: list[Callable[[], object]]
+) -> None:
     function(arrived)
 
 
-def until(start: Callable[[Waiter], None], *, shielded: bool = False) -> Awaitable[None]:
-    """Call `start(waiter)`, and return when `tell` has been called with the waiter. Await it at once.
+def wait_until_woken(start: Callable[[Waiter], None], *, shielded: bool = False) -> Awaitable[None]:
+    """Call `start(waiter)`, and wait until `wake` is called with the waiter. Await the result at once.
 
-    Whatever cancels the caller meanwhile, natively or by a cancel scope, any number of times, is raised after that.
-    A caller that is in a cancelled scope already never gets to `start`. What `start` raises goes to the caller.
+    A cancellation of the caller, native or by a cancel scope, any number of times, is raised after the wait. If the
+    caller's scope is cancelled already, `start` is not called.
 
     Args:
-        shielded: as inside a shielded cancel scope, for a tenth of its price: `start` is called in a cancelled scope
-            too, whose cancellation is told where the caller waits next.
+        start: hands the waiter to the code that calls `wake`. Its exceptions are raised to the caller.
+        shielded: behave as inside a shielded cancel scope, for a tenth of its cost: `start` is called in a cancelled
+            scope too, and the scope's cancellation is raised at the caller's next await.
+
+    Returns:
+        An awaitable of None.
     """
-    return _until_on_trio(start, shielded) if _on_trio() else _until_on_asyncio(start, shielded)
+    return _wait_on_trio(start, shielded) if _on_trio() else _wait_on_asyncio(start, shielded)
 
 
 def _on_trio() -> bool:
-    """Whether the caller is a trio task. Trio is asked: where it is a guest of asyncio, there is an asyncio loop
-    too."""
+    """Return True if the caller is a trio task."""
+    # Trio decides, and not asyncio: in trio's guest mode an asyncio loop runs in the same thread. A program that has
+    # not imported trio need not import it for this.
     if "trio" not in sys.modules:
         return False
     import trio
@@ -155,7 +193,7 @@ def _on_trio() -> bool:
 
 
 class _Arrival:
-    """What a task of asyncio's waits for. The task may be woken for another reason, and wait again."""
+    """The state of a waiting asyncio task, which may be woken for another reason and then waits again."""
 
     __slots__ = ("over", "waiter")
 
@@ -169,23 +207,25 @@ class _Arrival:
             self.waiter.set_result(None)
 
 
-async def _until_on_asyncio(start: Callable[[Waiter], None], shielded: bool) -> None:
+async def _wait_on_asyncio(start: Callable[[Waiter], None], shielded: bool) -> None:
     if not shielded:
         await anyio.lowlevel.checkpoint_if_cancelled()
     loop = asyncio.get_running_loop()
     arrival = _Arrival(loop.create_future())
     start(Waiter(loop.call_soon_threadsafe, arrival))
-    del start  # thousands may wait here at once, and what they hold Python's collector goes through again and again
+    # Thousands of tasks may wait here at once, and the garbage collector traverses all that they hold again and again:
+    # the closure and what it holds must not be among it.
+    del start
     try:
         await arrival.waiter
     except asyncio.CancelledError as first:
         cancelled = first
     else:
         return
-    # The shield stops anyio, which cancels the task in every turn of the loop until it gives in. It has no hold
-    # over `Task.cancel()`: those end the await, and it starts again. Nothing is uncancelled, so `Task.cancelling()`
-    # counts right for `asyncio.timeout` and task groups. The last one is raised: a native one must not be mistaken
-    # for a scope's, which swallows its own.
+    # The shield stops anyio, which otherwise cancels the task in every turn of the loop until the task ends. It does
+    # not stop `Task.cancel()`, which ends the await; the loop starts another. `Task.uncancel()` is never called, so
+    # that `Task.cancelling()` counts correctly for `asyncio.timeout` and task groups. The last cancellation is raised:
+    # a native one must not be mistaken for a scope's, since a scope swallows its own.
     with anyio.CancelScope(shield=True):
         while not arrival.over:
             arrival.waiter = loop.create_future()
@@ -193,11 +233,11 @@ async def _until_on_asyncio(start: Callable[[Waiter], None], shielded: bool) -> 
                 await arrival.waiter
             except asyncio.CancelledError as again:
                 cancelled = again
-    if not (shielded and is_a_scopes(cancelled)):
+    if not (shielded and is_from_cancel_scope(cancelled)):
         raise cancelled
 
 
-async def _until_on_trio(start: Callable[[Waiter], None], shielded: bool) -> None:
+async def _wait_on_trio(start: Callable[[Waiter], None], shielded: bool) -> None:
     import trio
 
     if not shielded:
@@ -206,7 +246,8 @@ async def _until_on_trio(start: Callable[[Waiter], None], shielded: bool) -> Non
     arrived = partial(trio.lowlevel.reschedule, trio.lowlevel.current_task())
 
     def abort(_: object) -> trio.lowlevel.Abort:
-        return trio.lowlevel.Abort.FAILED  # not even Ctrl-C, which goes through a shield
+        # A shielded scope would not do: Ctrl-C passes through it.
+        return trio.lowlevel.Abort.FAILED
 
     start(Waiter(token.run_sync_soon, arrived))
     await trio.lowlevel.wait_task_rescheduled(abort)
@@ -215,15 +256,15 @@ async def _until_on_trio(start: Callable[[Waiter], None], shielded: bool) -> Non
 
 
 class DriverThread:
-    """A thread with an asyncio loop of its own, for as long as one coroutine runs there.
+    """A thread with an asyncio loop of its own, which runs one coroutine and then ends.
 
-    It is a daemon, and so are the threads that a driver starts from it: a program that forgot to close its saver still
-    ends. What was acknowledged is durable by then.
+    It is a daemon thread, and so are the threads that a driver starts from it: a program that forgot to close its saver
+    can still exit. Acknowledged transactions are durable by then.
 
     Args:
-        name: of the thread.
+        name: the thread's name.
         main: run once, on the thread's loop.
-        loop_factory: makes the loop, where it has to be of a certain kind.
+        loop_factory: creates the loop, if the driver needs a certain kind.
     """
 
     def __init__(
@@ -242,24 +283,25 @@ class DriverThread:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
+        """Start the thread."""
         self._thread.start()
 
     @property
     def forked(self) -> bool:
-        """Whether this process is a child of the one that started the thread: there is no thread here."""
+        """True if this process is a fork of the one that started the thread: the thread does not exist here."""
         return os.getpid() != self._pid
 
     async def join(self) -> None:
-        """Wait until the coroutine has ended and the thread is gone."""
-        await until(self._tell_end)
-        self._thread.join()  # it has nothing left to do: this takes microseconds
+        """Wait until the coroutine and the thread have ended."""
+        await wait_until_woken(self._wake_at_end)
+        self._thread.join()  # blocks the loop, but only for microseconds: the thread's work is done
 
-    def _tell_end(self, waiter: Waiter) -> None:
+    def _wake_at_end(self, waiter: Waiter) -> None:
         with self._lock:
             if not self._ended:
                 self._waiting.append(waiter)
                 return
-        tell((waiter,))
+        wake((waiter,))
 
     def _run(self) -> None:
         async def main() -> None:
@@ -271,11 +313,11 @@ class DriverThread:
         finally:
             with self._lock:
                 self._ended = True
-            tell(self._waiting)
+            wake(self._waiting)
 
 
 class Host(Protocol):
-    """Where a driver runs: a `DriverThread`, or an event loop that the caller owns."""
+    """What runs a driver: a `DriverThread`, or an event loop that the caller owns."""
 
     def start(self) -> None: ...
 
@@ -288,7 +330,8 @@ class Host(Protocol):
 class Hosted:
     """A driver that runs in a host, and is opened from any event loop.
 
-    What runs there sets `_failure` if it could not open, and calls `_tell_opener` when it has opened or failed.
+    The code that runs there sets `_failure` if it could not open, and calls `_wake_opener` once it has opened or
+    failed.
     """
 
     def __init__(self, host: Host) -> None:
@@ -298,10 +341,14 @@ class Hosted:
         self._started = False
 
     async def open(self) -> None:
-        """Start the host, connect, and prepare. After an error nothing is left running."""
+        """Start the host, connect, and prepare. After an error or a cancellation nothing is left running.
+
+        Raises:
+            CheckpointError: the database could not be opened.
+        """
         try:
-            await until(self._start)
-        except BaseException:  # cancelled
+            await wait_until_woken(self._start)
+        except BaseException:  # cancelled: the wait above has ended, so the driver is open or has failed
             if self._started:
                 with anyio.CancelScope(shield=True):
                     await self.close()
@@ -312,7 +359,7 @@ class Hosted:
             raise self._failure
 
     async def close(self) -> None:
-        """Let what was handed in finish, and wait until the host has ended."""
+        """Finish the submitted work, and wait until the host has ended."""
         raise NotImplementedError
 
     def _start(self, waiter: Waiter) -> None:
@@ -320,7 +367,7 @@ class Hosted:
         self._host.start()
         self._started = True
 
-    def _tell_opener(self) -> None:
+    def _wake_opener(self) -> None:
         waiter, self._opener = self._opener, None
         if waiter is not None:
-            tell((waiter,))
+            wake((waiter,))

@@ -1,24 +1,26 @@
-"""How a thread's states are laid out in frames: what each superstep changed, and from time to time everything.
+"""How a thread's states are laid out in frames: what each superstep changed, and from time to time the complete state.
 
     chain = ChainWriter.start(...) or ChainWriter.resume(reader, checkpoint_id)
     row = chain.append(delta, ...)          writing: a delta becomes a row
     state = reader.state(checkpoint_id)      reading: rows become a state
 
-A `Delta` says what one superstep changed. `EncodedState.apply(delta)` is the only way from one state to the next, for
-the writer and for readers: the state of a live run and a state that is read back are made by the same code.
+A `Delta` holds the changes of one superstep. `EncodedState.apply(delta)` is the only way from one state to the next,
+for the writer and for readers: the same code makes the state of a live run and a state that is read back.
 
-In a frame, a value that has grown is a patch of the one before (see `patches`). Which one is before, is the row's kind
-    step        the parent's
-    milestone   that of the milestone before it, or of the full row: each `STEPS` rows there is one
-    full        none: everything is in it. One is written when what has to be read has outgrown what it says
+In a frame, a value that has grown is a patch of an earlier value (see `patches`). The row's kind says of which one:
 
-After a small full row there is no milestone: after `STEPS` rows another full row is as good. After a large one a
-milestone follows at once, so that what stands beside the full row are milestones alone. So a thread of n appended
-messages is stored twice and a bit, in a step and in a milestone, and is read from n / STEPS milestones and at most
-STEPS steps. A read costs at most about twice the state.
+    delta       the parent's value
+    snapshot    the value in the snapshot before it, or in the keyframe; every `SNAPSHOT_INTERVAL` rows there is one
+    keyframe    none: it holds the complete state. One is written when reading the chain has become more expensive
+                than reading the state by itself
 
-Values stay encoded here. Each is encoded by itself, so that a value nobody can decode any more (a removed key of a
-removed class) is carried along untouched.
+A small keyframe is followed by no snapshots: after `SNAPSHOT_INTERVAL` rows another keyframe costs no more. A large one
+is followed by a snapshot at once, so that only snapshots, and no deltas, have the keyframe as their base. So a thread
+of n appended messages stores each of them about twice, in a delta and in a snapshot, and is read from
+n / SNAPSHOT_INTERVAL snapshots and at most SNAPSHOT_INTERVAL deltas. A read costs at most about twice the state.
+
+Values are not decoded here. Each is encoded by itself, so that a value that can no longer be decoded (a removed key of
+a removed class) is carried along unchanged.
 """
 
 from __future__ import annotations
@@ -44,15 +46,15 @@ from .deltas import (
 )
 from .errors import CorruptCheckpointError
 from .patches import (
+    EncodedValue,
     IncrementalValue,
-    Value,
+    apply_patch,
+    as_incremental,
     data_of,
-    in_parts,
-    joined,
-    joined_map,
+    join_list,
+    join_map,
     length_of,
     literal_of,
-    patched,
     size_of,
     split,
 )
@@ -60,24 +62,25 @@ from .records import FORMAT, Checkpoint, CheckpointId, CheckpointRow, TaskId
 from .sharing import filled_sends
 
 SMALL = 2048
-"""Bytes that a chain may take before the size of what it says is asked."""
+"""Bytes that a chain may take beyond twice the state before a keyframe is due."""
 
 LARGE = 4096
-"""Bytes from which on a full row is large."""
+"""Bytes from which a keyframe counts as large."""
 
-STEPS = 32
-"""Rows from one milestone to the next. More make reading dearer, fewer make milestones that are hardly worth a row."""
+SNAPSHOT_INTERVAL = 32
+"""Number of rows from one snapshot to the next. More make reads more expensive; fewer make snapshots that save too
+little to be worth a row."""
 
 
 class EncodedState(msgspec.Struct, gc=False):
-    """A namespace's state at one checkpoint, with values still encoded. `apply` makes the next one of a copy.
+    """A namespace's state at one checkpoint, with values still encoded. `apply` turns it into the next one, in place.
 
-    Attributes: as in `Delta`, for all channels that hold something.
+    Attributes: as in `Delta`, for all channels that are not empty.
     """
 
     ts: float
     clock: int
-    values: dict[str, Value]
+    values: dict[str, EncodedValue]
     kinds: dict[str, str]
     versions: dict[str, int]
     seen: dict[str, dict[str, int]]
@@ -87,10 +90,11 @@ class EncodedState(msgspec.Struct, gc=False):
 
     @classmethod
     def empty(cls) -> Self:
+        """Return the state of a namespace without a checkpoint."""
         return cls(0.0, 0, {}, {}, {}, {}, (), {}, {})
 
     def copy(self) -> EncodedState:
-        """A copy that `apply` may change; encoded values are shared, as they are never changed in place."""
+        """Return a copy that `apply` may change. It shares the encoded values, which are never changed in place."""
         return EncodedState(
             self.ts,
             self.clock,
@@ -103,38 +107,44 @@ class EncodedState(msgspec.Struct, gc=False):
             self.spent.copy(),
         )
 
-    def apply(self, entry: Delta | StoredDelta, values: dict[str, Value]) -> None:
-        """Go on to the next state, in place.
+    def apply(self, delta: Delta | StoredDelta, values: dict[str, EncodedValue]) -> None:
+        """Advance to the next state, in place.
 
         Args:
-            values: the entry's.
+            delta: what the next superstep changed.
+            values: the delta's values, with patches applied.
         """
-        if entry.full:
+        if delta.keyframe:
             self.values, self.kinds, self.versions, self.seen, self.tips, self.spent = {}, {}, {}, {}, {}, {}
-        for channel in entry.emptied:
+        for channel in delta.emptied:
             self.values.pop(channel, None)
             self.kinds.pop(channel, None)
             self.versions.pop(channel, None)
             self.seen.pop(channel, None)
         self.values.update(values)
-        clock, versions = entry.clock, self.versions
+        clock, versions = delta.clock, self.versions
         for channel in values:
             versions[channel] = clock
-        for channel, nodes in entry.seen.items():
+        for channel, nodes in delta.seen.items():
             self.seen[channel] = {**self.seen.get(channel, {}), **nodes}
-        if entry.kinds:
-            self.kinds.update(entry.kinds)
-        if entry.versions:
-            versions.update(entry.versions)
-        if entry.tips:
-            self.tips.update(entry.tips)
-        if entry.spent:
-            self.spent.update(entry.spent)
-        self.ts, self.clock, self.ran = entry.ts, clock, entry.ran
+        if delta.kinds:
+            self.kinds.update(delta.kinds)
+        if delta.versions:
+            versions.update(delta.versions)
+        if delta.tips:
+            self.tips.update(delta.tips)
+        if delta.spent:
+            self.spent.update(delta.spent)
+        self.ts, self.clock, self.ran = delta.ts, clock, delta.ran
 
-    def since(self, before: EncodedState, results: Results) -> Delta:
-        """The entry that gives this state when it is applied to an earlier one of the same branch."""
-        emptied = (*[name for name in before.values if name not in self.values], *self._moved(before))
+    def delta_since(self, before: EncodedState, results: Results) -> Delta:
+        """Return the delta that turns an earlier state of the same branch into this one.
+
+        Args:
+            before: the earlier state.
+            results: the results to store in the delta.
+        """
+        emptied = (*[name for name in before.values if name not in self.values], *self._rewritten(before))
         anew = {*emptied, *[name for name in self.values if name not in before.values]}
         values = {
             name: value
@@ -142,7 +152,7 @@ class EncodedState(msgspec.Struct, gc=False):
             if name in anew or value is not before.values[name] or self.versions[name] != before.versions[name]
         }
         return Delta(
-            full=False,
+            keyframe=False,
             ts=self.ts,
             clock=self.clock,
             values=values,
@@ -156,9 +166,11 @@ class EncodedState(msgspec.Struct, gc=False):
             spent={name: total for name, total in self.spent.items() if before.spent.get(name) != total},
         )
 
-    def _moved(self, before: EncodedState) -> list[str]:
-        """The channels of both that were emptied and written again, as far as that can be seen: they stand elsewhere
-        than if not, or fewer nodes have seen them."""
+    def _rewritten(self, before: EncodedState) -> list[str]:
+        """Return the channels of both states that were emptied and written again, as far as that can be seen.
+
+        Such a channel has moved in the order of channels, or fewer nodes have seen it.
+        """
         stood = iter([name for name in before.values if name in self.values])
         moved: list[str] = []
         for name in self.values:
@@ -167,13 +179,17 @@ class EncodedState(msgspec.Struct, gc=False):
                 if moved or fewer or next(stood, None) != name:
                     moved.append(name)
             else:
-                stood = iter(())  # what comes after a new one was written after it
+                stood = iter(())  # channels are in write order: all after a new one moved
         return moved
 
-    def whole(self, results: Results) -> Delta:
-        """The entry that gives this state by itself."""
+    def as_keyframe(self, results: Results) -> Delta:
+        """Return the delta that gives this state by itself.
+
+        Args:
+            results: the results to store in it.
+        """
         return Delta(
-            full=True,
+            keyframe=True,
             ts=self.ts,
             clock=self.clock,
             values=self.values,
@@ -188,7 +204,11 @@ class EncodedState(msgspec.Struct, gc=False):
         )
 
     def versions_seen(self) -> dict[str, dict[str, int]]:
-        """By node, as the record that is handed out has it."""
+        """Return the versions that nodes have seen, by node and channel, both sorted.
+
+        Returns:
+            Node -> channel -> version, as `Checkpoint` has it.
+        """
         by_node: dict[str, dict[str, int]] = {}
         for channel, nodes in sorted(self.seen.items()):
             for node, version in nodes.items():
@@ -196,7 +216,16 @@ class EncodedState(msgspec.Struct, gc=False):
         return dict(sorted(by_node.items()))
 
     def decode(self, checkpoint_id: CheckpointId, codec: Codec) -> Checkpoint:
-        """The record that users get."""
+        """Return the checkpoint as users get it.
+
+        Args:
+            checkpoint_id: the checkpoint's id.
+            codec: decodes the values.
+
+        Raises:
+            CorruptCheckpointError: a value is damaged, or a send refers to a value that is not stored.
+            UnknownTypeError: a value's type is not registered.
+        """
         values = {
             channel: codec.decode(data_of(self.values[channel]), channel=channel) for channel in sorted(self.values)
         }
@@ -220,11 +249,13 @@ class ChainReader:
     """Restores states from rows.
 
     Args:
-        rows: of one namespace; the chain of each that is asked for must be among them.
-        keeps: hold on to the states on the way, as others are asked for.
+        thread_id: the thread, for errors.
+        ns: the namespace.
+        rows: rows of the namespace; the chain of each requested checkpoint must be among them.
+        keeps: retain the states between a keyframe and the requested one, for requests that follow.
 
     Raises:
-        CorruptCheckpointError: a row of a chain is missing, or a frame is damaged.
+        CorruptCheckpointError: by its methods: a row of a chain is missing, or a frame is damaged.
     """
 
     def __init__(self, thread_id: str, ns: str, rows: Iterable[CheckpointRow], *, keeps: bool = False) -> None:
@@ -234,66 +265,108 @@ class ChainReader:
         self._keeps = keeps
         self._place = f"thread {thread_id!r}{f', namespace {ns!r}' if ns else ''}, checkpoint "
         self._states: dict[CheckpointId, EncodedState] = {}
-        self._entries: dict[CheckpointId, StoredDelta] = {}
+        self._deltas: dict[CheckpointId, StoredDelta] = {}
 
     def add(self, rows: Iterable[CheckpointRow]) -> None:
-        """More rows."""
+        """Add rows.
+
+        Args:
+            rows: further rows of the namespace.
+        """
         self.rows.update([(row.checkpoint_id, row) for row in rows])
 
     def state(self, checkpoint_id: CheckpointId) -> EncodedState:
-        """The state at a checkpoint. Do not change it: copy it first."""
+        """Return the state at a checkpoint. Do not change it: copy it first.
+
+        Args:
+            checkpoint_id: a checkpoint whose chain is among the rows.
+
+        Raises:
+            CorruptCheckpointError: a row of its chain is missing or damaged.
+        """
         known = self._states.get(checkpoint_id)
         if known is not None:
             return known
-        way = self.way(checkpoint_id, self._states)
-        start = self._states.get(way[-1])
+        path = self.path(checkpoint_id, self._states)
+        start = self._states.get(path[-1])
         state = EncodedState.empty() if start is None else start.copy()
-        milestone = next((at for at in way[:-1] if self._entries[at].since), None)  # the last one
-        for at in reversed(way if start is None else way[:-1]):
-            stored = self._entries[at]
+        snapshot = next((at for at in path[:-1] if self._deltas[at].since), None)  # the last one
+        for at in reversed(path if start is None else path[:-1]):
+            stored = self._deltas[at]
             state.apply(stored, self._values(at, stored, state))
-            if at != checkpoint_id and (self._keeps or stored.full or at == milestone):  # others start there
+            # Other checkpoints of the chain are read from its keyframe and its last snapshot: these two are worth a
+            # copy of the state. All others are copied only on request, since a copy takes time in proportion to the
+            # state.
+            if at != checkpoint_id and (self._keeps or stored.keyframe or at == snapshot):
                 self._states[at] = state.copy()
         self._states[checkpoint_id] = state
         return state
 
-    def way(self, checkpoint_id: CheckpointId, known: Container[CheckpointId] = ()) -> list[CheckpointId]:
-        """The rows that a checkpoint is read from, it first, back to a full one, or to one of those that are known."""
-        way: list[CheckpointId] = []
+    def path(self, checkpoint_id: CheckpointId, known: Container[CheckpointId] = ()) -> list[CheckpointId]:
+        """Return the checkpoints that a state is read from: the requested one, back to a keyframe or to a known state.
+
+        Args:
+            checkpoint_id: the requested checkpoint.
+            known: checkpoints at which the path may end.
+
+        Raises:
+            CorruptCheckpointError: a row is missing, or row and frame disagree about the base.
+        """
+        path: list[CheckpointId] = []
         at = checkpoint_id
         while True:
             row = self.rows.get(at)
             if row is None:
                 raise CorruptCheckpointError(self._where(checkpoint_id), f"its ancestor {at} is missing")
-            way.append(at)
+            path.append(at)
             if at in known:
-                return way
+                return path
             stored = self.stored(at)
-            if stored.full is not (row.base_id == at):
+            if stored.keyframe is not (row.base_id == at):
                 raise CorruptCheckpointError(self._where(at), "its row and its frame disagree about its base")
-            if stored.full:
-                return way
+            if stored.keyframe:
+                return path
             before = CheckpointId(stored.since) if stored.since else row.parent_id
+            # Ids grow along a branch. Without this check, damaged links could form a cycle, and the loop would not end.
             if before is None or before >= at:
-                raise CorruptCheckpointError(self._where(checkpoint_id), f"the chain of {at} leads to no full row")
+                raise CorruptCheckpointError(self._where(checkpoint_id), f"the chain of {at} leads to no keyframe")
             at = before
 
     def stored(self, checkpoint_id: CheckpointId) -> StoredDelta:
-        """What a row's frame says."""
-        known = self._entries.get(checkpoint_id)
+        """Return the content of a row's frame, decoded once.
+
+        Args:
+            checkpoint_id: a checkpoint among the rows.
+
+        Raises:
+            CorruptCheckpointError: the frame is damaged.
+        """
+        known = self._deltas.get(checkpoint_id)
         if known is None:
             frame = self.rows[checkpoint_id].frame
-            known = self._entries[checkpoint_id] = read_delta(frame, self._where(checkpoint_id))
+            known = self._deltas[checkpoint_id] = read_delta(frame, self._where(checkpoint_id))
         return known
 
     def results(self, checkpoint_id: CheckpointId) -> Results:
-        """The results of the superstep before this checkpoint, of the tasks that have no record of their own."""
-        return {task: self._told_by(checkpoint_id, told) for task, told in self.stored(checkpoint_id).results.items()}
+        """Return the results of the superstep before a checkpoint, of the tasks that have no record of their own.
+
+        Args:
+            checkpoint_id: a checkpoint among the rows.
+        """
+        return {
+            task: self._resolve_all(checkpoint_id, writes)
+            for task, writes in self.stored(checkpoint_id).results.items()
+        }
 
     def result(self, checkpoint_id: CheckpointId, task: TaskId) -> tuple[tuple[str, bytes | None], ...] | None:
-        """That of one task; None when it is not among them."""
-        told = self.stored(checkpoint_id).results.get(task)
-        return None if told is None else self._told_by(checkpoint_id, told)
+        """Return the result of one task of the superstep before a checkpoint; None if the row does not hold it.
+
+        Args:
+            checkpoint_id: a checkpoint among the rows.
+            task: the task's id.
+        """
+        writes = self.stored(checkpoint_id).results.get(task)
+        return None if writes is None else self._resolve_all(checkpoint_id, writes)
 
     def row(
         self,
@@ -303,54 +376,57 @@ class ChainReader:
         base_id: CheckpointId,
         since: CheckpointId | None = None,
     ) -> CheckpointRow:
-        """A checkpoint's row made anew, with the same state and results.
+        """Return a checkpoint's row written again with another base, with the same state and results.
 
         Args:
-            parent_id: what it came from.
-            base_id: what it is read with; itself makes it a full row.
-            since: makes it a milestone: the milestone before it, or their full row.
+            checkpoint_id: a checkpoint among the rows.
+            parent_id: its parent.
+            base_id: its base; `checkpoint_id` itself for a keyframe.
+            since: for a snapshot: the snapshot before it, or their keyframe.
         """
         row, results = self.rows[checkpoint_id], self.results(checkpoint_id)
         state = self.state(checkpoint_id)
         if since is None:
-            stored = as_stored(state.whole(results), {})
+            stored = as_stored(state.as_keyframe(results), {})
         else:
             mark = self.state(since)
-            stored = as_stored(state.since(mark, results), mark.values, since=since)
+            stored = as_stored(state.delta_since(mark, results), mark.values, since=since)
         frame = write_delta(stored)
         return msgspec.structs.replace(row, parent_id=parent_id, base_id=base_id, frame=frame)
 
-    def _told_by(
-        self, checkpoint_id: CheckpointId, written: tuple[tuple[str, StoredWrite], ...]
+    def _resolve_all(
+        self, checkpoint_id: CheckpointId, writes: tuple[tuple[str, StoredWrite], ...]
     ) -> tuple[tuple[str, bytes | None], ...]:
-        return tuple([(channel, self._told(told, channel, checkpoint_id)) for channel, told in written])
+        return tuple([(channel, self._resolve(write, channel, checkpoint_id)) for channel, write in writes])
 
-    def _told(self, told: StoredWrite, channel: str, checkpoint_id: CheckpointId) -> bytes | None:
-        if told is None or isinstance(told, bytes):
-            return told
-        if isinstance(told, Tail):
+    def _resolve(self, write: StoredWrite, channel: str, checkpoint_id: CheckpointId) -> bytes | None:
+        if write is None or isinstance(write, bytes):
+            return write
+        if isinstance(write, Tail):
             patch = self.stored(checkpoint_id).values.get(channel, b"")
             literal = None if isinstance(patch, bytes) else literal_of(patch)
             if literal is not None:
-                if told.first == 0 and told.count == length_of(literal):
+                if write.first == 0 and write.count == length_of(literal):
                     return literal
-                return joined(split(literal)[told.first : told.first + told.count])
+                return join_list(split(literal)[write.first : write.first + write.count])
         else:
             value = self.state(checkpoint_id).values.get(channel)
             parts = value.parts if isinstance(value, IncrementalValue) else None
-            if isinstance(parts, dict) and parts.keys() >= set(told.keys):
-                return joined_map({key: parts[key] for key in told.keys})
+            if isinstance(parts, dict) and parts.keys() >= set(write.keys):
+                return join_map({key: parts[key] for key in write.keys})
         raise CorruptCheckpointError(self._where(checkpoint_id), f"a result refers to what {channel!r} does not hold")
 
-    def _values(self, checkpoint_id: CheckpointId, stored: StoredDelta, before: EncodedState) -> dict[str, Value]:
-        """The values that a row changes in the state that it was made on."""
-        values: dict[str, Value] = {}
+    def _values(
+        self, checkpoint_id: CheckpointId, stored: StoredDelta, before: EncodedState
+    ) -> dict[str, EncodedValue]:
+        """Return the values that a row changes, with patches applied to the state before it."""
+        values: dict[str, EncodedValue] = {}
         for name, data in stored.values.items():
             if isinstance(data, bytes):
-                values[name] = in_parts(data)
+                values[name] = as_incremental(data)
                 continue
             try:
-                values[name] = patched(before.values.get(name), data)
+                values[name] = apply_patch(before.values.get(name), data)
             except ValueError as error:
                 raise CorruptCheckpointError(self._where(checkpoint_id), str(error)) from error
         return values
@@ -359,96 +435,122 @@ class ChainReader:
         return self._place + checkpoint_id
 
 
-class PutOff(msgspec.Struct, frozen=True, gc=False):
-    """Checkpoints that are not stored one by one: what they changed together, and the last of them.
+class DeferredCheckpoint(msgspec.Struct, frozen=True, gc=False):
+    """Checkpoints that are not stored one by one: their merged delta, and the last of them.
 
     Attributes:
-        entry: merged.
-        checkpoint_id, step, metadata: of the last.
+        delta: the merged delta.
+        checkpoint_id, step, metadata: those of the last checkpoint.
     """
 
-    entry: Delta
+    delta: Delta
     checkpoint_id: CheckpointId
     step: int
     metadata: dict[str, Any]
 
     @property
     def root(self) -> str | None:
-        """The root graph's checkpoint that the last was made on; None for the root graph's own."""
+        """The root graph's checkpoint that the last one was made on; None in the root's namespace."""
         made_on: str | None = self.metadata.get("parents", {}).get("")
         return made_on
 
-    def then(self, later: PutOff) -> PutOff:
-        """These and those that came later."""
-        return PutOff(merge(self.entry, later.entry), later.checkpoint_id, later.step, later.metadata)
+    def then(self, later: DeferredCheckpoint) -> DeferredCheckpoint:
+        """Return these checkpoints merged with later ones.
+
+        Args:
+            later: checkpoints that follow these.
+        """
+        return DeferredCheckpoint(merge(self.delta, later.delta), later.checkpoint_id, later.step, later.metadata)
 
 
 class ChainWriter:
     """Appends checkpoints to one branch of a namespace.
 
     Attributes:
+        ns: the namespace.
         state: the branch's state, encoded.
         tip: the branch's last checkpoint; None before the first.
-        put: what was put off, oldest first: at most two, of which the last is of the newest checkpoint of the root.
+        deferred: deferred checkpoints, oldest first: at most two, of which the last belongs to the newest checkpoint of
+            the root.
     """
 
     def __init__(self, ns: str, state: EncodedState, tip: CheckpointId | None, parent: CheckpointId | None) -> None:
         self.ns = ns
         self.state = state
         self.tip = tip
-        self.put: list[PutOff] = []
+        self.deferred: list[DeferredCheckpoint] = []
         self._parent = parent
-        self._full: CheckpointId | None = None  # of the chain that it goes on with; None before the first row
-        self._is_large = False  # whether that is
-        self._base: CheckpointId | None = None  # the last milestone, or the full row,
-        self._mark = EncodedState.empty()  # the state there,
-        self._since = 0  # how many rows have followed it,
-        self._since_bytes = 0  # with how many bytes,
-        self._read_bytes = 0  # and what full row and milestones take
-        self._whole_bytes = 0  # what a full row would take, about: what the last took, and what has grown since
-        self._stood: tuple[EncodedState, CheckpointId | None] = (
-            self.state,
-            None,
-        )  # where it stood before what was put off
+        self._keyframe: CheckpointId | None = None  # of the current chain; None before the first row
+        self._is_large = False  # the keyframe's size is at least LARGE
+        self._base: CheckpointId | None = None  # the last snapshot, or the keyframe
+        self._base_state = EncodedState.empty()
+        self._deltas_since_base = 0  # number of rows
+        self._delta_bytes = 0  # of these rows
+        self._read_bytes = 0  # of the keyframe and the snapshots
+        # Estimate of a new keyframe's size: the last keyframe's, plus the growth since. Encoding the state to measure
+        # it would cost as much as the keyframe itself, at every superstep.
+        self._keyframe_bytes = 0
+        # State and tip before the first deferred checkpoint: merged deltas are appended to these.
+        self._before_deferred: tuple[EncodedState, CheckpointId | None] = (self.state, None)
 
     @classmethod
     def start(cls, ns: str) -> ChainWriter:
-        """A namespace that holds nothing yet."""
+        """Return a writer for a namespace that holds no checkpoint.
+
+        Args:
+            ns: the namespace.
+        """
         return cls(ns, EncodedState.empty(), None, None)
 
     @classmethod
     def resume(cls, reader: ChainReader, checkpoint_id: CheckpointId) -> ChainWriter:
-        """The branch that ends at a stored checkpoint."""
+        """Return a writer for the branch that ends at a stored checkpoint.
+
+        It writes the same rows as a writer that had made the branch itself.
+
+        Args:
+            reader: has the checkpoint's chain.
+            checkpoint_id: the branch's last checkpoint.
+        """
         row = reader.rows[checkpoint_id]
-        way = reader.way(checkpoint_id)
+        path = reader.path(checkpoint_id)
         made = cls(reader.ns, reader.state(checkpoint_id).copy(), checkpoint_id, row.parent_id)
-        milestones = [at for at in way if reader.stored(at).full or reader.stored(at).since]
-        made._full, made._base = way[-1], milestones[0]
-        made._is_large = len(reader.rows[way[-1]].frame) >= LARGE
-        made._mark = reader.state(milestones[0])
-        made._since = way.index(milestones[0])
-        made._since_bytes = sum([len(reader.rows[at].frame) for at in way[: made._since]])
-        made._read_bytes = sum([len(reader.rows[at].frame) for at in milestones])
-        made._whole_bytes = len(reader.rows[way[-1]].frame)
-        full = reader.state(way[-1]).values
+        marks = [at for at in path if reader.stored(at).keyframe or reader.stored(at).since]
+        made._keyframe, made._base = path[-1], marks[0]
+        made._is_large = len(reader.rows[path[-1]].frame) >= LARGE
+        made._base_state = reader.state(marks[0])
+        made._deltas_since_base = path.index(marks[0])
+        made._delta_bytes = sum([len(reader.rows[at].frame) for at in path[: made._deltas_since_base]])
+        made._read_bytes = sum([len(reader.rows[at].frame) for at in marks])
+        made._keyframe_bytes = len(reader.rows[path[-1]].frame)
+        full = reader.state(path[-1]).values
         made._weigh(full, made.state.values, full.keys() | made.state.values.keys())
         return made
 
-    def beside(self) -> ChainWriter:
-        """A branch that starts beside the last checkpoint: with its state, and with its parent."""
+    def sibling(self) -> ChainWriter:
+        """Return a writer for a branch beginning at the parent of the last checkpoint, with the last one's state."""
         return ChainWriter(self.ns, self.state.copy(), self._parent, None)
 
     def append(
-        self, entry: Delta, *, checkpoint_id: CheckpointId, step: int, metadata: dict[str, Any]
+        self, delta: Delta, *, checkpoint_id: CheckpointId, step: int, metadata: dict[str, Any]
     ) -> CheckpointRow:
-        """The row of the next checkpoint. It is stored when a commit with it returns; if that fails, drop this
-        chain."""
+        """Append a checkpoint and return its row.
+
+        The row is stored when a commit with it returns. If the commit fails, discard this writer: its state is ahead of
+        what is stored.
+
+        Args:
+            delta: what the superstep changed.
+            checkpoint_id: the new checkpoint.
+            step: the superstep's number.
+            metadata: the checkpoint's metadata.
+        """
         before = self.state.values
-        stored = as_stored(entry, before) if self._base is not None else None
-        self._weigh(before, entry.values, {*entry.emptied, *entry.values} if entry.emptied else entry.values)
-        self.state.apply(entry, entry.values)
+        stored = as_stored(delta, before) if self._base is not None else None
+        self._weigh(before, delta.values, {*delta.emptied, *delta.values} if delta.emptied else delta.values)
+        self.state.apply(delta, delta.values)
         parent, self._parent, self.tip = self.tip, self.tip, checkpoint_id
-        return self._row(stored, entry.results, parent, checkpoint_id, step, metadata)
+        return self._row(stored, delta.results, parent, checkpoint_id, step, metadata)
 
     def _row(
         self,
@@ -459,32 +561,36 @@ class ChainWriter:
         step: int,
         metadata: dict[str, Any],
     ) -> CheckpointRow:
-        """The row of the state as it stands: of the kind that is due.
+        """Return the row of the current state, of the kind that is due.
 
         Args:
-            stored: what is new since the parent; None when a full row is due.
+            stored: the changes since the parent; None if a keyframe is due.
         """
         frame = b"" if stored is None else write_delta(stored)
-        read = self._read_bytes + self._since_bytes + len(frame)
-        is_first = self._base == self._full  # of the rows after the full one
-        is_due = self._since >= STEPS or (is_first and self._is_large)
-        if stored is None or read > 2 * self._whole_bytes + SMALL or (is_due and is_first and not self._is_large):
-            frame = write_delta(as_stored(self.state.whole(results), {}))
-            self._full, self._read_bytes, self._whole_bytes = checkpoint_id, len(frame), len(frame)
+        read = self._read_bytes + self._delta_bytes + len(frame)
+        is_first = self._base == self._keyframe  # since the keyframe
+        is_due = self._deltas_since_base >= SNAPSHOT_INTERVAL or (is_first and self._is_large)
+        # A keyframe is due when reading the chain would cost more than about twice the state, or instead of the first
+        # snapshot after a small keyframe, which would save little.
+        if stored is None or read > 2 * self._keyframe_bytes + SMALL or (is_due and is_first and not self._is_large):
+            frame = write_delta(as_stored(self.state.as_keyframe(results), {}))
+            self._keyframe, self._read_bytes, self._keyframe_bytes = checkpoint_id, len(frame), len(frame)
             self._is_large = len(frame) >= LARGE
             base = checkpoint_id
-            self._mark_here(checkpoint_id)
+            self._start_segment(checkpoint_id)
         elif is_due:
-            assert self._full is not None and self._base is not None
-            entry = as_stored(self.state.since(self._mark, results), self._mark.values, since=self._base)
-            frame = write_delta(entry)
+            assert self._keyframe is not None and self._base is not None
+            delta = as_stored(
+                self.state.delta_since(self._base_state, results), self._base_state.values, since=self._base
+            )
+            frame = write_delta(delta)
             self._read_bytes += len(frame)
-            base = self._full
-            self._mark_here(checkpoint_id)
+            base = self._keyframe
+            self._start_segment(checkpoint_id)
         else:
             assert self._base is not None
-            self._since += 1
-            self._since_bytes += len(frame)
+            self._deltas_since_base += 1
+            self._delta_bytes += len(frame)
             base = self._base
         return CheckpointRow(
             ns=self.ns,
@@ -496,67 +602,76 @@ class ChainWriter:
             frame=frame,
         )
 
-    def _weigh(self, before: Mapping[str, Value], now: Mapping[str, Value], names: Iterable[str]) -> None:
-        """Count what these channels take more than before, or less, in a full row."""
+    def _weigh(self, before: Mapping[str, EncodedValue], now: Mapping[str, EncodedValue], names: Iterable[str]) -> None:
+        """Update the estimated size of a keyframe by what these channels have grown or shrunk."""
         for name in names:
             old, new = before.get(name, b""), now.get(name, b"")
             if type(old) is IncrementalValue or type(new) is IncrementalValue:
-                self._whole_bytes += size_of(new) - size_of(old)
+                self._keyframe_bytes += size_of(new) - size_of(old)
 
-    def _mark_here(self, checkpoint_id: CheckpointId) -> None:
-        self._base, self._mark = checkpoint_id, self.state.copy()
-        self._since = self._since_bytes = 0
+    def _start_segment(self, checkpoint_id: CheckpointId) -> None:
+        """Make the row that was just written the base of the rows that follow."""
+        self._base, self._base_state = checkpoint_id, self.state.copy()
+        self._deltas_since_base = self._delta_bytes = 0
 
-    def put_off(self, entry: Delta, *, checkpoint_id: CheckpointId, step: int, metadata: dict[str, Any]) -> None:
-        """Go on to the next checkpoint, and store it later, as one with others: what is held of them does not grow
-        with their number.
+    def defer(self, delta: Delta, *, checkpoint_id: CheckpointId, step: int, metadata: dict[str, Any]) -> None:
+        """Advance to the next checkpoint without a row; `take_deferred` makes rows of all deferred ones.
 
-        Those that were made on one checkpoint of the root become one row, and all that are older another: the root's
-        state may say where those had got to.
-        """
-        made = PutOff(entry, checkpoint_id, step, metadata)
-        if not self.put:
-            self._stood = self.state.copy(), self.tip
-            self.put = [made]
-        elif self.put[-1].root == made.root:
-            self.put[-1] = self.put[-1].then(made)
-        else:
-            self.put = [_together(self.put), made]
-        self.state.apply(entry, entry.values)
-        self._parent, self.tip = self.tip, checkpoint_id
-
-    def take_put_off(self, *, all_closed: bool = True) -> tuple[CheckpointRow, ...]:
-        """The rows of what was put off. They are stored when a commit with them returns.
+        Memory does not grow with their number: checkpoints made on one checkpoint of the root are merged into one, and
+        all older ones into another.
 
         Args:
-            all_closed: all were made on checkpoints that the root has left behind: they become one row.
+            delta: what the superstep changed.
+            checkpoint_id: the new checkpoint.
+            step: the superstep's number.
+            metadata: the checkpoint's metadata.
         """
-        if not self.put:
+        # Two merged checkpoints and not one: the root's stored state may refer to where this namespace stood on the
+        # root's previous checkpoint (`Delta.tips`).
+        made = DeferredCheckpoint(delta, checkpoint_id, step, metadata)
+        if not self.deferred:
+            self._before_deferred = self.state.copy(), self.tip
+            self.deferred = [made]
+        elif self.deferred[-1].root == made.root:
+            self.deferred[-1] = self.deferred[-1].then(made)
+        else:
+            self.deferred = [_merge_all(self.deferred), made]
+        self.state.apply(delta, delta.values)
+        self._parent, self.tip = self.tip, checkpoint_id
+
+    def take_deferred(self, *, all_closed: bool = True) -> tuple[CheckpointRow, ...]:
+        """Return the rows of the deferred checkpoints. They are stored when a commit with them returns.
+
+        Args:
+            all_closed: True if the root has closed the supersteps that they were all made in: they become one row.
+        """
+        if not self.deferred:
             return ()
-        taken = [_together(self.put)] if all_closed else self.put
-        self.put = []
-        self.state, self.tip = self._stood
+        taken = [_merge_all(self.deferred)] if all_closed else self.deferred
+        self.deferred = []
+        self.state, self.tip = self._before_deferred
         rows: list[CheckpointRow] = []
         for put in taken:
+            # A merged delta may empty channels that no stored state ever held: these are dropped.
             held = self.state.values.keys() | self.state.seen.keys()
-            entry = msgspec.structs.replace(
-                put.entry, emptied=tuple([name for name in put.entry.emptied if name in held])
+            delta = msgspec.structs.replace(
+                put.delta, emptied=tuple([name for name in put.delta.emptied if name in held])
             )
-            rows.append(self.append(entry, checkpoint_id=put.checkpoint_id, step=put.step, metadata=put.metadata))
+            rows.append(self.append(delta, checkpoint_id=put.checkpoint_id, step=put.step, metadata=put.metadata))
         return tuple(rows)
 
     @property
-    def parent_of_put_off(self) -> CheckpointId | None:
-        """The checkpoint that what was put off is made on: the last one that is stored, or waits by itself."""
-        return self._stood[1] if self.put else self.tip
+    def deferred_parent(self) -> CheckpointId | None:
+        """The checkpoint that the deferred ones follow: the last one that has a row."""
+        return self._before_deferred[1] if self.deferred else self.tip
 
     @property
-    def stands(self) -> frozenset[CheckpointId | None]:
-        """The checkpoints that are stored, or will be: what is recorded on others is of no use to anybody."""
-        return frozenset((self.parent_of_put_off, *[put.checkpoint_id for put in self.put]))
+    def stored_checkpoints(self) -> frozenset[CheckpointId | None]:
+        """The checkpoints that are stored, or will be. Records on any other checkpoint of the branch are of no use."""
+        return frozenset((self.deferred_parent, *[put.checkpoint_id for put in self.deferred]))
 
 
-def _together(put: Sequence[PutOff]) -> PutOff:
+def _merge_all(put: Sequence[DeferredCheckpoint]) -> DeferredCheckpoint:
     made = put[0]
     for later in put[1:]:
         made = made.then(later)

@@ -1,11 +1,11 @@
-"""What one superstep changed, and what became of a task: as records, and as frames hold them.
+"""What one superstep changed, and the outcome of a task: as structs, and as frames hold them.
 
-    entry = Entry(...)                       merge(entry, later) is the one that does what both do
-    stored = as_stored(entry, before)        what is new in it, by the values that it changes
-    frame = write_entry(stored);  stored = read_entry(frame, where)
-    frame = write_record(task_entry);  task_entry = read_record(record, thread_id)
+    delta = Delta(...)                       merge(delta, later) returns one delta with the effect of both
+    stored = as_stored(delta, before)        values that have grown become patches of those before
+    frame = write_delta(stored);  stored = read_delta(frame, where)
+    frame = write_record(result);  result = read_record(record, thread_id)
 
-What a task wrote is mostly what its channel holds now, or a part of that: it is told by where it stands there.
+Task results usually duplicate channel values, so a reference into the channel's value is stored instead of the bytes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,18 @@ import msgspec
 
 from .codec import seal, unseal
 from .errors import CorruptCheckpointError
-from .patches import IncrementalValue, Patch, Value, body, data_of, diff, is_map, length_of, literal_of, split_map
+from .patches import (
+    EncodedValue,
+    IncrementalValue,
+    Patch,
+    body,
+    data_of,
+    diff,
+    is_map,
+    length_of,
+    literal_of,
+    split_map,
+)
 from .records import CheckpointId, TaskRecord
 
 Results: TypeAlias = dict[str, tuple[tuple[str, bytes | None], ...]]
@@ -28,34 +39,34 @@ SENDS = "__pregel_tasks"
 """The channel of pending sends."""
 
 SHORT = 32
-"""Bytes up to which a result is rather stored than looked for."""
+"""Bytes below which a result is stored as it is: a reference would save nothing."""
 
 
 class Delta(msgspec.Struct, array_like=True, frozen=True, kw_only=True, gc=False):
     """What one superstep changed.
 
     Attributes:
-        full: True when it replaces everything before it.
+        keyframe: True if it replaces everything before it.
         ts: when, in unix seconds.
-        clock: the version that all channels changed by this superstep got.
-        values: the new value of each channel that changed and holds something, encoded.
-        emptied: channels that held something and do no longer.
-        kinds: the kind of each channel in `values` that the state before did not hold.
-        versions: the version of each channel in `values` that has not `clock` (full entries only).
-        seen: channel -> node -> version, for what nodes saw anew; only channels that hold something are kept.
+        clock: the version that this superstep gave to all channels that it changed.
+        values: the new value of each channel that changed and is not empty, encoded.
+        emptied: channels that became empty.
+        kinds: the kind of each channel in `values` that was empty before.
+        versions: the version of each channel in `values` whose version is not `clock` (keyframes only).
+        seen: channel -> node -> version, for versions that nodes have newly seen; only channels that are not empty.
         ran: names of the nodes whose tasks the superstep ran, in plan order.
         results: task id -> its writes as (channel, encoded value); None stands for the value that the channel has now.
             Only of tasks that have no record of their own.
-        tips: namespace -> the checkpoint at which the state of a subgraph stands, for those that keep it from call to
-            call and that this superstep moved. So a branch of the root has its own branch of each.
-        spent: name of a budget -> the total as text, of those that changed: the digits of an int, or those of a Decimal
-            and a "d".
+        tips: namespace -> the checkpoint of a stateful subgraph's current state, for those that this superstep moved.
+            So each branch of the root has its own branch of each subgraph.
+        spent: name of a budget -> its total as text, for budgets that changed: the digits of an int, or those of a
+            Decimal followed by "d".
     """
 
-    full: bool
+    keyframe: bool
     ts: float
     clock: int
-    values: dict[str, Value]
+    values: dict[str, EncodedValue]
     emptied: tuple[str, ...]
     kinds: dict[str, str]
     versions: dict[str, int]
@@ -67,33 +78,44 @@ class Delta(msgspec.Struct, array_like=True, frozen=True, kw_only=True, gc=False
 
 
 class Tail(msgspec.Struct, array_like=True, tag="t", frozen=True, gc=False):
-    """A result that is so many of the elements which a patch puts at the end of its channel's list."""
+    """A result that equals some of the elements that a patch appends to its channel's list.
+
+    Attributes:
+        first: index of the first of them among the appended elements.
+        count: number of elements.
+    """
 
     first: int
     count: int
 
 
 class Picked(msgspec.Struct, array_like=True, tag="p", frozen=True, gc=False):
-    """A result that is some of the entries of the dict that its channel holds now; by their encoded keys."""
+    """A result that equals some entries of the dict that its channel holds now.
+
+    Attributes:
+        keys: the entries' keys, encoded.
+    """
 
     keys: tuple[bytes, ...]
 
 
 StoredWrite: TypeAlias = bytes | Tail | Picked | None
-"""A result as it is stored: encoded, or where in its channel's value it stands; None: it is that value."""
+"""A result as it is stored: encoded, or a reference into its channel's value; None: it is that value."""
 
 
 class StoredDelta(msgspec.Struct, array_like=True, frozen=True, kw_only=True, gc=False):
-    """An entry as a frame holds it. New fields go to the end, with a default. Those that `Delta` has too stand in the
-    same order: one that holds no value in parts is stored as it is.
+    """A delta as a frame holds it.
 
-    Attributes: as in `Delta`, but for
-        values: encoded, or what makes it of the value before.
-        results: what a task wrote is not stored again where the channel's value shows it.
-        since: of a milestone: the checkpoint whose state is before.
+    New fields are appended, with a default. The fields that `Delta` has too are in the same order, so that a delta
+    without incremental values is stored as it is.
+
+    Attributes: as in `Delta`, except for
+        values: encoded, or a patch of the value before.
+        results: references where the channel's value has the same bytes.
+        since: of a snapshot: the checkpoint whose values the patches extend.
     """
 
-    full: bool
+    keyframe: bool
     ts: float
     clock: int
     values: dict[str, bytes | Patch]
@@ -114,17 +136,17 @@ class TaskResult(msgspec.Struct, array_like=True, frozen=True, kw_only=True, gc=
     Attributes:
         name: the node.
         writes: its writes in order, each value encoded.
-        routed: False when its routers have not run (they failed): a resume runs only them.
+        routed: False if its routers have not run (they failed): a resume runs only them.
         error: type, message and time (unix seconds) of a failure; None for a result.
-        interrupts: the questions that it stopped to ask, as (id, encoded value), in order; None when it did not.
-        answers: question id -> encoded answer: all that it, or what it called, was ever given.
-        handled: it has failed, and its error handler has begun: a resume goes on with that.
-        spent: as in `Delta`: what it has spent, in all its attempts.
-        inside: what graphs have spent, in all, that tasks run which have no result: task id, namespace and amounts.
-        askers: question id -> the ids of the tasks whose result depends on its answer: the one that asked, and those
-            that called it.
+        interrupts: the questions for which it paused, as (id, encoded value), in order; None if it did not pause.
+        answers: question id -> encoded answer: all answers that it, or a task that it called, was ever given.
+        handled: True if it has failed and its error handler has begun: a resume continues with the handler.
+        spent: as in `Delta`: its spending in all attempts.
+        subgraphs_spent: total spending of subgraphs run by tasks that have no result, as (task id, namespace, amounts).
+        askers: question id -> the ids of the tasks whose result depends on its answer: the one that asked, and its
+            callers.
         call: of a task that a node calls, the digest of its arguments; empty for other tasks.
-        asked: the questions that were answered, as (id, encoded value): an answer is given to no other question.
+        asked: the questions that were answered, as (id, encoded value): an answer is used for no other question.
     """
 
     name: str
@@ -135,25 +157,29 @@ class TaskResult(msgspec.Struct, array_like=True, frozen=True, kw_only=True, gc=
     answers: dict[str, bytes] = {}
     handled: bool = False
     spent: dict[str, str] = {}
-    inside: tuple[tuple[str, str, dict[str, str]], ...] = ()
+    subgraphs_spent: tuple[tuple[str, str, dict[str, str]], ...] = ()
     askers: dict[str, tuple[str, ...]] = {}
     call: bytes = b""
     asked: tuple[tuple[str, bytes], ...] = ()
 
     @property
     def finished(self) -> bool:
-        """Whether the task has a result, so that it need not run."""
+        """True if the task has a result, so that it need not run."""
         return self.routed and self.error is None and self.interrupts is None
 
 
 def merge(first: Delta, second: Delta) -> Delta:
-    """The one entry that does what two do, one after the other.
+    """Return one delta with the effect of two consecutive ones.
 
-    It shows the results of the first: those of the tasks that were planned on the checkpoint before both. The tasks
-    of the second were planned on one that is never stored.
+    It has the results of the first: those of the tasks that were planned on the checkpoint before both. The tasks
+    of the second were planned on a checkpoint that is never stored.
+
+    Args:
+        first: the earlier delta.
+        second: the delta that follows it.
     """
     results = _spelled_out(first, second)
-    if second.full:
+    if second.keyframe:
         return msgspec.structs.replace(second, results=results)
     gone = set(second.emptied)
     values = {channel: data for channel, data in first.values.items() if channel not in gone} | second.values
@@ -168,11 +194,11 @@ def merge(first: Delta, second: Delta) -> Delta:
     for channel, nodes in second.seen.items():
         seen[channel] = {**seen.get(channel, {}), **nodes}
     return Delta(
-        full=first.full,
+        keyframe=first.keyframe,
         ts=second.ts,
         clock=second.clock,
         values=values,
-        emptied=() if first.full else tuple(dict.fromkeys((*first.emptied, *second.emptied))),
+        emptied=() if first.keyframe else tuple(dict.fromkeys((*first.emptied, *second.emptied))),
         kinds=kinds,
         versions=versions,
         seen=seen,
@@ -184,10 +210,10 @@ def merge(first: Delta, second: Delta) -> Delta:
 
 
 def _spelled_out(first: Delta, second: Delta) -> Results:
-    """The first entry's results, where "the value that the channel has now" is not what it has after the second."""
+    """Return the first delta's results with bytes in the place of None where the second changes the channel again."""
 
     def lasts(channel: str) -> bool:
-        return not (second.full or channel in second.values or channel in second.emptied)
+        return not (second.keyframe or channel in second.values or channel in second.emptied)
 
     return {
         task: tuple(
@@ -201,55 +227,60 @@ def _spelled_out(first: Delta, second: Delta) -> Results:
     }
 
 
-def as_stored(entry: Delta, before: Mapping[str, Value], *, since: CheckpointId | None = None) -> StoredDelta | Delta:
-    """An entry as a frame holds it.
+def as_stored(
+    delta: Delta, before: Mapping[str, EncodedValue], *, since: CheckpointId | None = None
+) -> StoredDelta | Delta:
+    """Return a delta as a frame holds it: values as patches, results as references where that saves bytes.
 
     Args:
-        before: the values that it changes.
-        since: of which checkpoint they are, if that is not the parent.
+        delta: the delta.
+        before: the values that it changes, which the patches extend.
+        since: the checkpoint of these values, if it is not the parent.
     """
     values: dict[str, bytes | Patch] = {}
     grown: dict[str, IncrementalValue] = {}
-    literals: dict[str, _Literal] = {}
-    for name, value in entry.values.items():
+    literals: dict[str, _NewElements] = {}
+    for name, value in delta.values.items():
         if isinstance(value, bytes):
             values[name] = value
             continue
         grown[name] = value
         patch = diff(value, before.get(name))
         values[name] = data_of(value) if patch is None else patch
+        # A snapshot's patch may append elements of many supersteps: only a delta's are those that its own tasks have
+        # written.
         literal = None if patch is None or since is not None else literal_of(patch)
         if literal is not None:
-            literals[name] = _Literal(literal)
+            literals[name] = _NewElements(literal)
     if not grown and since is None:
-        return entry
+        return delta
     results = {
-        task: tuple([(name, _told(data, literals.get(name), grown.get(name))) for name, data in written])
-        for task, written in entry.results.items()
+        task: tuple([(name, _compact(data, literals.get(name), grown.get(name))) for name, data in written])
+        for task, written in delta.results.items()
     }
     return StoredDelta(
-        full=entry.full,
-        ts=entry.ts,
-        clock=entry.clock,
+        keyframe=delta.keyframe,
+        ts=delta.ts,
+        clock=delta.clock,
         values=values,
-        emptied=entry.emptied,
-        kinds=entry.kinds,
-        versions=entry.versions,
-        seen=entry.seen,
-        ran=entry.ran,
+        emptied=delta.emptied,
+        kinds=delta.kinds,
+        versions=delta.versions,
+        seen=delta.seen,
+        ran=delta.ran,
         results=results,
-        tips=entry.tips,
-        spent=entry.spent,
+        tips=delta.tips,
+        spent=delta.spent,
         since=since or "",
     )
 
 
-def _told(data: StoredWrite, literal: _Literal | None, value: IncrementalValue | None) -> StoredWrite:
-    """A result as it is stored, of a channel that holds a value in parts."""
+def _compact(data: StoredWrite, literal: _NewElements | None, value: IncrementalValue | None) -> StoredWrite:
+    """Return a result as it is stored, of a channel with an incremental value."""
     if not isinstance(data, bytes) or len(data) < SHORT or value is None:
         return data
     if value.is_list:
-        return (None if literal is None else literal.refer(data)) or data
+        return (None if literal is None else literal.tail_of(data)) or data
     parts = value.parts if is_map(data) else None
     if isinstance(parts, dict):
         entries = split_map(data)
@@ -258,17 +289,23 @@ def _told(data: StoredWrite, literal: _Literal | None, value: IncrementalValue |
     return data
 
 
-class _Literal:
-    """The elements that a patch puts at the end of a list, and how many of them are accounted for."""
+class _NewElements:
+    """The elements that a patch appends to a list, consumed in order by the results that wrote them."""
 
     def __init__(self, data: bytes) -> None:
         self._body = body(data)
         self._at = 0
         self._count = 0
 
-    def refer(self, data: bytes) -> Tail | None:
-        """Which of them the elements of an encoded list are, when they are the next ones."""
+    def tail_of(self, data: bytes) -> Tail | None:
+        """Return a reference to the next elements if an encoded list consists of exactly these; else None.
+
+        Args:
+            data: the encoded list.
+        """
         length = length_of(data)
+        # Compared as bytes, without splitting the list: results in plan order are consecutive runs of what a reducer
+        # appended. A reducer with another order gives no match, and the result is stored as it is.
         if not length or not self._body.startswith(elements := body(data), self._at):
             return None
         first = self._count
@@ -279,33 +316,66 @@ class _Literal:
 _T = TypeVar("_T")
 
 _encode = msgspec.msgpack.Encoder().encode
-_stored_entry = msgspec.msgpack.Decoder(StoredDelta)
-_task_entry = msgspec.msgpack.Decoder(TaskResult)
+_delta_decoder = msgspec.msgpack.Decoder(StoredDelta)
+_result_decoder = msgspec.msgpack.Decoder(TaskResult)
 
 
-def write_delta(entry: StoredDelta | Delta) -> bytes:
-    """The frame of a checkpoint's row."""
-    return seal(_encode(entry))
+def write_delta(delta: StoredDelta | Delta) -> bytes:
+    """Return the frame of a checkpoint's row.
+
+    Args:
+        delta: the row's content.
+    """
+    return seal(_encode(delta))
 
 
 def read_delta(frame: bytes, where: str) -> StoredDelta:
-    """What a row's frame says. Raises `CorruptCheckpointError`."""
-    return _decode(_stored_entry, unseal(frame, where), where)
+    """Return the content of a row's frame.
+
+    Args:
+        frame: the frame.
+        where: what is being read, for errors.
+
+    Raises:
+        CorruptCheckpointError: the frame is damaged.
+        UnsupportedFormatError: a later version wrote it.
+    """
+    return _decode(_delta_decoder, unseal(frame, where), where)
 
 
-def write_record(entry: TaskResult) -> bytes:
-    """The frame of a task's record."""
-    return seal(_encode(entry))
+def write_record(result: TaskResult) -> bytes:
+    """Return the frame of a task's record.
+
+    Args:
+        result: the record's content.
+    """
+    return seal(_encode(result))
 
 
 def read_record(record: TaskRecord, thread_id: str) -> TaskResult:
-    """What a record's frame says. Raises `CorruptCheckpointError`."""
+    """Return the content of a task's record.
+
+    Args:
+        record: the record.
+        thread_id: its thread, for errors.
+
+    Raises:
+        CorruptCheckpointError: the frame is damaged.
+        UnsupportedFormatError: a later version wrote it.
+    """
     where = f"thread {thread_id!r}, checkpoint {record.checkpoint_id}, record of task {record.task_id!r}"
-    return _decode(_task_entry, unseal(record.frame, where), where)
+    return _decode(_result_decoder, unseal(record.frame, where), where)
 
 
 def timestamp(seconds: float) -> str:
-    """ISO 8601 in UTC, of a stored time. Raises `CorruptCheckpointError` when it is none."""
+    """Return a stored time in ISO 8601, in UTC.
+
+    Args:
+        seconds: unix seconds.
+
+    Raises:
+        CorruptCheckpointError: it is outside of the range of a datetime.
+    """
     try:
         return datetime.fromtimestamp(seconds, UTC).isoformat()
     except (ValueError, OverflowError, OSError) as error:

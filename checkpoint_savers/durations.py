@@ -1,4 +1,4 @@
-"""Lengths of time as users give them, read where they are given: a number of seconds, or a timedelta."""
+"""Durations that users pass: validated where they are passed, as a number of seconds or a timedelta."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from typing import Final
 __all__ = ["LONGEST_LOCK_WAIT", "read_number", "read_seconds", "shorten"]
 
 LONGEST_LOCK_WAIT: Final = 2_000_000.0
-"""Seconds. SQLite and PostgreSQL count milliseconds in 32 bits: a longer wait for a lock would wrap to none at all."""
+"""Seconds. SQLite and PostgreSQL count milliseconds in 32 bits: a longer lock timeout would overflow to no wait at all.
+"""
 
 _SHOWN: Final = 60
-"""Characters of a refused value that an error shows."""
+"""Characters of an invalid value that an error shows."""
 
 
 def read_seconds(name: str, value: object, *, zero: bool = False, endless: bool = False) -> float:
-    """Return a length of time in seconds, as a float.
-
-    Read it once, where the user gives it: what is computed with later is a finite float, which no clock, event loop or
-    database refuses after a node has run.
+    """Return a duration in seconds, as a float.
 
     Args:
-        name: of the argument, for the error.
+        name: the parameter, for the error.
         value: a number of seconds, or a timedelta.
-        zero: 0 is allowed.
-        endless: infinity is allowed.
+        zero: True to allow 0.
+        endless: True to allow infinity.
 
     Raises:
         TypeError: it is neither a number nor a timedelta. A bool is no number.
         ValueError: it is negative, NaN, or too large for a float; or 0 or infinite where that is not allowed.
     """
+    # Checked once, where the user passes it: later code computes with a finite float, which no clock, event loop or
+    # database refuses after a node has run.
     number = value.total_seconds() if isinstance(value, timedelta) else value
     seconds = read_number(name, number, "a number of seconds or a timedelta", endless=endless)
     if seconds < 0 or (seconds == 0 and not zero):
@@ -42,9 +42,10 @@ def read_number(name: str, value: object, kind: str = "a number", *, endless: bo
     """Return a number as a float.
 
     Args:
-        name: of the argument, for the error.
+        name: the parameter, for the error.
+        value: the number.
         kind: what is accepted, for the error.
-        endless: infinity is allowed.
+        endless: True to allow infinity.
 
     Raises:
         TypeError: it is no number. A bool is no number.
@@ -63,10 +64,12 @@ def read_number(name: str, value: object, kind: str = "a number", *, endless: bo
 
 
 def shorten(value: object) -> str:
-    """Return the repr of a refused value, cut to what an error can show.
+    """Return the repr of an invalid value, shortened for an error message.
 
-    Python itself refuses to print an int of more than 4300 digits, with a `ValueError` about something else.
+    Args:
+        value: the value.
     """
+    # Python refuses to print an int of more than 4300 digits, with a ValueError about something else.
     if isinstance(value, int) and value.bit_length() > 8 * _SHOWN:
         return f"an int of {value.bit_length()} bits"
     shown = repr(value)

@@ -1,7 +1,7 @@
-"""Every error that a saver raises on purpose, and the root of all errors of this distribution.
+"""All errors that savers raise deliberately, and the root of all errors of this distribution.
 
-`PregelError` stands here, in the lowest package, so that one `except PregelError` catches what the
-runtime and the savers raise alike.
+`PregelError` is defined here, in the lowest package, so that one `except PregelError` catches the errors of the runtime
+and of the savers.
 """
 
 from __future__ import annotations
@@ -12,13 +12,15 @@ import contextlib
 def annotate(error: BaseException, note: str, *, context: BaseException | None = None) -> None:
     """Add a note to an error that is being raised, unless its class refuses attributes.
 
-    The class may be a user's: a frozen dataclass refuses every attribute, and an `add_note` of its own may raise. That
-    second error is dropped: it would reach the caller in the place of the first, which matters more than the note.
     A note that the error already has is not added again: one object may be raised several times, or in several graphs.
 
     Args:
+        error: the error.
+        note: the note.
         context: the error that led to this one, which becomes its `__context__` if it has none.
     """
+    # The class may be a user's: a frozen dataclass refuses every attribute, and an `add_note` of its own may raise.
+    # That second error would reach the caller instead of the first, which matters more than the note.
     with contextlib.suppress(Exception):
         if context is not None and context is not error and error.__context__ is None:
             error.__context__ = context
@@ -27,16 +29,16 @@ def annotate(error: BaseException, note: str, *, context: BaseException | None =
 
 
 class PregelError(Exception):
-    """The root of every deliberate error of `pregel_async` and `checkpoint_savers`. It keeps its facts when pickled.
+    """The root of all deliberate errors of `pregel_async` and `checkpoint_savers`. Its attributes survive pickling.
 
     Attributes:
-        retryable: whether the same may go well when it is tried again; a property of the class.
+        retryable: True if the same operation may succeed when it is repeated; a property of the class.
     """
 
     retryable: bool = False
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Not by calling the class, whose constructor takes the facts and not the sentence.
+        # Exception.__reduce__ would call the class with the message, but constructors here take the attributes.
         return (_remade, (type(self), self.args, self.__dict__))
 
 
@@ -47,17 +49,17 @@ def _remade(kind: type[PregelError], args: tuple[object, ...], facts: dict[str, 
 
 
 class CheckpointError(PregelError):
-    """The root of what concerns stored threads and items."""
+    """The root of errors about stored threads and items."""
 
 
 class SyncCallError(PregelError, RuntimeError):
-    """A sync verb was called in a thread whose event loop must not be blocked; nothing has run.
+    """A sync method was called in a thread whose event loop must not be blocked; nothing has run.
 
     Attributes:
-        called: what was called.
-        instead: what to write there.
+        called: the method that was called.
+        instead: the code to write instead.
         library: "asyncio" or "trio".
-        node: the node whose code has called it, on the event loop of its own run; None for other code.
+        node: the node whose code called it, on the event loop of its own run; None for other code.
     """
 
     def __init__(
@@ -74,13 +76,13 @@ class SyncCallError(PregelError, RuntimeError):
 
 
 class ThreadBusyError(CheckpointError):
-    """Another run owns the thread, or took it over from this one.
+    """Another run holds the thread, or has taken it over from this one.
 
     Attributes:
-        thread_id: the thread that was asked for.
-        holder: who holds the lease, in words (host, process, run), or None when it is unknown.
-        expires_at: when the holder's lease lapses, in unix seconds; None when it is unknown.
-        lost: True when this run had the lease and lost it: nothing of its last commit was stored.
+        thread_id: the thread.
+        holder: a description of the lease's owner (host, process, run); None if unknown.
+        expires_at: when the owner's lease expires, in unix seconds; None if unknown.
+        lost: True if this run had the lease and lost it: nothing of its last commit was stored.
     """
 
     def __init__(
@@ -108,7 +110,7 @@ class ThreadNotFoundError(CheckpointError, LookupError):
     """Nothing is stored of the thread.
 
     Attributes:
-        thread_id: what was asked for.
+        thread_id: the thread.
     """
 
     def __init__(self, thread_id: str) -> None:
@@ -117,10 +119,10 @@ class ThreadNotFoundError(CheckpointError, LookupError):
 
 
 class ThreadExistsError(CheckpointError):
-    """A thread cannot be made of another, or of a file: one of its name holds something. Nothing was changed.
+    """A thread cannot be created as a copy or from a file: the thread holds something. Nothing was changed.
 
     Attributes:
-        thread_id: the thread that was to be made.
+        thread_id: the thread that was to be created.
     """
 
     def __init__(self, thread_id: str) -> None:
@@ -135,7 +137,7 @@ class CheckpointNotFoundError(PregelError, LookupError):
     """The config names a checkpoint that the thread does not have.
 
     Attributes:
-        thread_id, checkpoint_id: what was asked for.
+        thread_id, checkpoint_id: the thread and the checkpoint.
     """
 
     def __init__(self, thread_id: str, checkpoint_id: str) -> None:
@@ -147,7 +149,7 @@ class CheckpointNotFoundError(PregelError, LookupError):
 
 
 class CorruptCheckpointError(CheckpointError, ValueError):
-    """Stored bytes are damaged, truncated, or were never written by a saver.
+    """Stored bytes are damaged or truncated, or were not written by a saver.
 
     Attributes:
         where: what was being read (a thread, a checkpoint, a channel, a file).
@@ -182,9 +184,9 @@ class UnknownTypeError(CorruptCheckpointError):
 
 
 class StoredTypeChangedError(CheckpointError):
-    """A stored object is whole, and its class as it is now does not take it. Nothing is damaged; nothing was changed.
+    """A stored object is intact, but does not fit its class as it is now. Nothing was changed.
 
-    Not a `CorruptCheckpointError`: no backup helps.
+    It is no `CorruptCheckpointError`, since no backup would help.
 
     Attributes:
         where: what was being read (a channel, an item).
@@ -209,7 +211,7 @@ class StoredTypeChangedError(CheckpointError):
 
 
 class UnsupportedFormatError(CheckpointError):
-    """The stored format is newer than this version of the package can read. It was neither read nor changed.
+    """The stored format is newer than this version of the package supports. Nothing was read or changed.
 
     Attributes:
         where: what was being read.
@@ -230,9 +232,9 @@ class UnstorableValueError(CheckpointError, TypeError):
     """A value cannot be stored; it was refused when it was written.
 
     Attributes:
-        channel: the channel it was written to.
-        path: where inside the value, as Python would write it (`['user'][0].born`); empty for the value itself.
-        reason: why.
+        channel: the channel to which it was written.
+        path: the position inside the value, in Python notation (`['user'][0].born`); empty for the value itself.
+        reason: why it cannot be stored.
     """
 
     def __init__(self, channel: str, path: str, reason: str) -> None:
@@ -246,7 +248,7 @@ class UnstorableItemError(UnstorableValueError):
     """An item's value cannot be stored; it was refused when it was put, and nothing was changed.
 
     Attributes:
-        namespace, key: the item's.
+        namespace, key: those of the item.
     """
 
     def __init__(self, namespace: tuple[str, ...], key: str, path: str, reason: str) -> None:
@@ -259,10 +261,10 @@ class UnstorableItemError(UnstorableValueError):
 
 
 class InvalidNamespaceError(CheckpointError, ValueError):
-    """Something is no namespace of items, or of a store's patterns; nothing was changed.
+    """A value is not a valid namespace of items, or pattern of one; nothing was changed.
 
     Attributes:
-        namespace: what was given.
+        namespace: the value.
         reason: what is wrong with it.
     """
 
@@ -273,10 +275,10 @@ class InvalidNamespaceError(CheckpointError, ValueError):
 
 
 class InvalidKeyError(CheckpointError, ValueError):
-    """A text is no key of an item; nothing was changed.
+    """A text is not a valid key of an item; nothing was changed.
 
     Attributes:
-        key: what was given.
+        key: the text.
         reason: what is wrong with it.
     """
 
@@ -288,10 +290,10 @@ class InvalidKeyError(CheckpointError, ValueError):
 
 
 class VectorSearchError(CheckpointError, NotImplementedError):
-    """A store was asked to search by meaning, or to prepare for it. It finds items by namespace and filter only.
+    """A vector search, or an index for one, was requested. Stores find items by namespace and filter only.
 
     Attributes:
-        argument: what was passed.
+        argument: the argument that requested it.
     """
 
     def __init__(self, argument: str) -> None:
@@ -303,7 +305,7 @@ class VectorSearchError(CheckpointError, NotImplementedError):
 
 
 class TypeRegistrationError(CheckpointError, ValueError):
-    """A type cannot be registered in this way. The codec is as it was.
+    """A type cannot be registered in this way. The codec is unchanged.
 
     Attributes:
         type_name: the type, or types.
@@ -317,11 +319,11 @@ class TypeRegistrationError(CheckpointError, ValueError):
 
 
 class StorageError(CheckpointError):
-    """The database refused or failed; its own exception is the cause. The transaction was rolled back whole."""
+    """The database refused or failed; the driver's exception is the cause. The transaction was rolled back."""
 
 
 class StorageReadOnlyError(StorageError):
-    """The database cannot be written: it was opened read-only, or its file or folder is."""
+    """The database cannot be written: it was opened read-only, or its file or folder is read-only."""
 
 
 class StorageFullError(StorageError):
@@ -329,18 +331,19 @@ class StorageFullError(StorageError):
 
 
 class StorageLockedError(StorageError):
-    """Another process holds the database's lock for longer than the busy timeout."""
+    """Another process has held the database's lock for longer than the busy timeout."""
 
     retryable = True
 
 
 class StorageReplacedError(StorageError):
-    """The database's file was removed or replaced while it was open. Nothing was stored, and nothing will be: what is
-    written to the open file would be lost with it.
+    """The database's file was removed or replaced while it was open. Nothing was stored.
+
+    Later writes are refused, too: they would be lost with the open file.
 
     Attributes:
-        path: of the database, as it was given.
-        missing: the path that leads elsewhere now: the file's, or that of its write-ahead log.
+        path: the database's path, as it was given.
+        missing: the path that now leads elsewhere: the file's, or that of its write-ahead log.
     """
 
     def __init__(self, path: str, missing: str | None = None) -> None:
@@ -354,11 +357,11 @@ class StorageReplacedError(StorageError):
 
 
 class ErasureIncompleteError(StorageError):
-    """A thread is deleted, and bytes of it may still be in the database's files.
+    """A thread is deleted, but bytes of it may still be in the database's files.
 
     Attributes:
         thread_id: the thread.
-        reason: what was in the way.
+        reason: what prevented the erasure.
     """
 
     def __init__(self, thread_id: str, reason: str) -> None:

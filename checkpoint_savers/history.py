@@ -1,4 +1,4 @@
-"""Listings of checkpoints: what `BaseCheckpointSaver.alist` and the runtime read, over the verbs of any saver."""
+"""Listings of checkpoints, for `BaseCheckpointSaver.alist` and the runtime, over the methods of any saver."""
 
 from __future__ import annotations
 
@@ -35,7 +35,22 @@ async def list_checkpoints(
     limit: int | None,
     codec: Codec,
 ) -> AsyncGenerator[CheckpointTuple, None]:
-    """See `BaseCheckpointSaver.alist`."""
+    """List checkpoints, newest first. See `BaseCheckpointSaver.alist`.
+
+    Args:
+        saver: stores the threads.
+        config: a thread or a checkpoint; None for all threads.
+        filter: metadata entries, all of which must be equal; None for no filter.
+        before: a config with a `checkpoint_id`; list only older ones; None for no bound.
+        limit: maximum number of checkpoints; None for all.
+        codec: decodes the values.
+
+    Yields:
+        Each checkpoint.
+
+    Raises:
+        ValueError: the id in `before` is not a valid checkpoint id.
+    """
     thread_id, ns, checkpoint_id = (None, None, None) if config is None else address(config)
     bound = address(before)[2] if before is not None else None
     if bound is not None and not is_checkpoint_id(bound):
@@ -43,7 +58,7 @@ async def list_checkpoints(
     if checkpoint_id is not None:
         if not is_checkpoint_id(checkpoint_id):
             return
-        bound = min(bound or _after(checkpoint_id), _after(checkpoint_id))  # where it comes first
+        bound = min(bound or _after(checkpoint_id), _after(checkpoint_id))  # start the listing at the checkpoint itself
     found = walk(saver, thread_id, ns, before=bound, limit=limit, filter=filter)
     async with aclosing(found):
         async for header, reader, records in found:
@@ -62,10 +77,20 @@ async def walk(
     limit: int | None = None,
     filter: Mapping[str, Any] | None = None,
 ) -> AsyncGenerator[tuple[Header, ChainReader, tuple[TaskRecord, ...]], None]:
-    """Headers newest first, each with the reader that can restore its state and its records.
+    """List headers, newest first, each with a reader that can restore its state, and with its records.
 
-    Neighbours share a reader, so that a listing decodes each row once. The filter is applied here and not by
-    `scan`: rows that it does not let through are needed to see that none is missing.
+    Headers of one namespace share a reader, so that a listing decodes each row once.
+
+    Args:
+        saver: stores the threads.
+        thread_id: only this thread; None for all.
+        ns: only this namespace; None for all.
+        before: list only ids strictly smaller than this.
+        limit: maximum number of headers; None for all.
+        filter: metadata entries, all of which must be equal.
+
+    Yields:
+        Header, reader and records of each checkpoint.
 
     Raises:
         CorruptCheckpointError: a row's parent is missing, or a namespace's head.
@@ -77,11 +102,14 @@ async def walk(
     if thread_id is not None:
         for name, head in (await saver.heads(thread_id, ns)).items():
             if before is None or head < before:
-                gaps.await_head(thread_id, name, head)
-    readers: dict[tuple[str, str], _Listed] = {}
-    seen: set[tuple[str, str, CheckpointId]] = set()  # and listed again: a copy of a thread has the same ids
+                gaps.expect_head(thread_id, name, head)
+    readers: dict[tuple[str, str], _NamespaceRows] = {}
+    # A copy of a thread has the same checkpoint ids. So the next page begins at the last id again, and not after it,
+    # and the rows that were listed before are skipped.
+    seen: set[tuple[str, str, CheckpointId]] = set()
     while left is None or left > 0:
         size = (PAGE if left is None or filter else min(PAGE, left)) + len(seen)
+        # The filter is applied here and not by `scan`: rows that do not match are needed to detect that one is missing.
         page = await saver.scan(thread_id, ns, before=before, limit=size)
         for header in page:
             if (header.thread_id, header.ns, header.checkpoint_id) in seen:
@@ -91,15 +119,17 @@ async def walk(
                 continue
             key = (header.thread_id, header.ns)
             listed = readers.get(key)
+            # A listing of many threads must not retain all their rows: at most eight namespaces, of a bounded number of
+            # rows each, stay in memory. A dropped one is read again when needed.
             if listed is None or len(listed.reader.rows) > 16 * PAGE:
                 while len(readers) >= 8:
                     del readers[next(iter(readers))]
-                listed = readers[key] = _Listed(ChainReader(*key, (), keeps=True), {}, set())
+                listed = readers[key] = _NamespaceRows(ChainReader(*key, (), keeps=True), {}, set())
             if header.base_id not in listed.bases:
                 await _fetch(saver, listed, header.base_id)
             reader, records = listed.reader, tuple(listed.records.get(header.checkpoint_id, ()))
             if header.checkpoint_id not in reader.rows:
-                # Since the page was read it was deleted, or others were, and it is read with another base.
+                # The row was deleted after the page was read, or pruning has given it another base.
                 chain = await saver.read(*key, header.checkpoint_id)
                 if chain is None:
                     if await is_listed(saver, *key, header.checkpoint_id):
@@ -121,10 +151,12 @@ async def walk(
 
 
 async def _check_behind(saver: SaverPort, gaps: GapFinder, last: CheckpointId) -> None:
-    """Check at the end of a page that what comes next is there: the next page does not know what this one awaits.
+    """Check at the end of a limited listing that the expected rows follow it: the next page does not know them.
 
     Args:
-        last: the last row of the page. Heads that are older come in a later page, which awaits them too.
+        saver: stores the threads.
+        gaps: has the rows that are expected.
+        last: the last listed row. Heads that are older belong to a later page, which expects them too.
     """
     for gap in gaps.end():
         if gap.checkpoint_id is None and gap.parent_id < last:
@@ -134,24 +166,24 @@ async def _check_behind(saver: SaverPort, gaps: GapFinder, last: CheckpointId) -
             await check_gaps(saver, [gap])
 
 
-async def _fetch(saver: SaverPort, listed: _Listed, base_id: CheckpointId) -> None:
-    """Read all rows of a base, and what it is itself read with."""
+async def _fetch(saver: SaverPort, listed: _NamespaceRows, base_id: CheckpointId) -> None:
+    """Read all rows of a base, and the rows that the base itself is read with."""
     reader = listed.reader
     listed.bases.add(base_id)
     rows, records = await saver.segment(reader.thread_id, reader.ns, base_id)
     if base_id not in reader.rows and all(row.checkpoint_id != base_id for row in rows):
-        # A milestone: its chain has the milestones before it too.
+        # The base is a snapshot: its chain has the snapshots before it too.
         chain = await saver.read(reader.thread_id, reader.ns, base_id)
         if chain is None:
-            return  # it has gone meanwhile: nothing is read with it any more
+            return  # it was pruned meanwhile: no row has this base any more
         reader.add(chain.rows)
     reader.add(rows)
     for record in records:
         listed.records.setdefault(record.checkpoint_id, []).append(record)
 
 
-class _Listed(NamedTuple):
-    """What a listing has read of a namespace: rows and their records, and the bases of which it has all rows."""
+class _NamespaceRows(NamedTuple):
+    """The rows of a namespace that a listing has read, their records, and the bases whose rows are complete."""
 
     reader: ChainReader
     records: dict[CheckpointId, list[TaskRecord]]
@@ -159,12 +191,23 @@ class _Listed(NamedTuple):
 
 
 def _after(checkpoint_id: CheckpointId) -> CheckpointId:
-    """A bound before which a checkpoint is listed, and none that is greater: the next UUID."""
+    """Return the next UUID: a bound before which this checkpoint is listed, and no greater one."""
     digits = f"{int(checkpoint_id.replace('-', ''), 16) + 1:032x}"
     return CheckpointId("-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:])))
 
 
 def named(config: Mapping[str, Any] | str) -> tuple[str, str, CheckpointId | None]:
+    """Return thread, namespace and checkpoint of a config that must name a thread.
+
+    Args:
+        config: a config, or a thread id.
+
+    Returns:
+        The thread's id, the namespace ("" if the config has none), and the checkpoint's id or None.
+
+    Raises:
+        ValueError: the config has no thread id.
+    """
     thread_id, ns, checkpoint_id = address(config)
     if thread_id is None:
         raise ValueError("config has no thread_id: pass {'configurable': {'thread_id': ...}} or the thread's id")
@@ -172,7 +215,11 @@ def named(config: Mapping[str, Any] | str) -> tuple[str, str, CheckpointId | Non
 
 
 def address(config: Mapping[str, Any] | str) -> tuple[str | None, str | None, CheckpointId | None]:
-    """Thread, namespace and checkpoint that a config names; None for each that it does not."""
+    """Return thread, namespace and checkpoint that a config names; None for each that it does not.
+
+    Args:
+        config: a config, or a thread id.
+    """
     if isinstance(config, str):
         return id_text(config), None, None
     known = config.get("configurable") or {}
@@ -181,6 +228,18 @@ def address(config: Mapping[str, Any] | str) -> tuple[str | None, str | None, Ch
 
 
 def tuple_of(reader: ChainReader, row: CheckpointRow, records: Sequence[TaskRecord], codec: Codec) -> CheckpointTuple:
+    """Return a checkpoint as users get it.
+
+    Args:
+        reader: can restore its state.
+        row: its row.
+        records: its records.
+        codec: decodes the values.
+
+    Raises:
+        CorruptCheckpointError: a row, a record or a value is damaged.
+        UnknownTypeError: a value's type is not registered.
+    """
     state = reader.state(row.checkpoint_id)
     checkpoint: Checkpoint = state.decode(row.checkpoint_id, codec)
     where, values = f"thread {reader.thread_id!r}, checkpoint {row.checkpoint_id}", checkpoint["channel_values"]

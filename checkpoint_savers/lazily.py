@@ -1,4 +1,4 @@
-"""Names that a package exports and loads when somebody asks for them: what a program does not use costs it nothing."""
+"""Names that a package exports and loads on first access: what a program does not use is not imported."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import Any
 
 
 def exported(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
-    """The package's `__getattr__`.
+    """Return the `__getattr__` of a package that loads names lazily.
 
     Args:
-        modules: where each name is: ".sqlite".
+        package: the package's `__name__`.
+        modules: name -> the module that defines it, relative to the package: ".sqlite".
     """
 
     def get(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Taking a thread's lease so that nobody loses track of it, for runs and for upkeep alike."""
+"""Acquiring and releasing a thread's lease without leaking it on cancellation, for runs and for upkeep."""
 
 from __future__ import annotations
 
@@ -14,19 +14,25 @@ from .records import Lease, Owner
 from .saver_port import SaverPort
 
 LEASE_SECONDS = 30.0
-"""How long a lease lasts after it was taken or renewed, when its process cannot be seen to be gone."""
+"""Seconds after which a lease expires unless it is renewed. It ends earlier if its process is known to have ended."""
 
 
 async def acquire(saver: SaverPort, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Lease:
-    """Acquire a thread's lease in a task of its own, so that a caller that is cancelled knows whether it has it and
-    releases it.
+    """Acquire a thread's lease, and release it again if the caller is cancelled meanwhile.
 
     Args:
-        now, expires_at: in unix seconds.
+        saver: stores the thread.
+        thread_id: the thread.
+        owner: the run that acquires the lease.
+        now: the current time, in unix seconds.
+        expires_at: when the lease expires, in unix seconds.
+
+    Returns:
+        The lease.
 
     Raises:
         ThreadBusyError: another lease is live.
-        StorageError
+        StorageError: the database failed.
     """
     lease: Lease | None = None
 
@@ -35,7 +41,9 @@ async def acquire(saver: SaverPort, thread_id: str, owner: Owner, *, now: float,
         lease = await saver.acquire(thread_id, owner, now=now, expires_at=expires_at)
 
     try:
-        await finish(do)
+        # In a task of its own, so that a cancelled caller knows whether the lease was acquired: a saver's `acquire`
+        # that is cancelled after its transaction would lose the result.
+        await run_to_completion(do)
     except BaseException:
         if lease is not None:
             await release(saver, lease)
@@ -45,17 +53,26 @@ async def acquire(saver: SaverPort, thread_id: str, owner: Owner, *, now: float,
 
 
 async def release(saver: SaverPort, lease: Lease) -> None:
-    """Release a lease, however often the caller is cancelled meanwhile: else it would be kept until it lapses.
+    """Release a lease, even if the caller is cancelled meanwhile: otherwise it would block the thread until it expires.
+
+    Args:
+        saver: stores the thread.
+        lease: the lease.
 
     Raises:
-        StorageError
+        StorageError: the database failed.
     """
-    await finish(lambda: saver.release(lease))
+    await run_to_completion(lambda: saver.release(lease))
 
 
-async def finish(work: Callable[[], Awaitable[None]]) -> None:
-    """Await work in a task of its own, to its end, in a cancelled scope too. A caller that is cancelled natively, any
-    number of times, is so after that: a shield alone keeps off scopes, and no `Task.cancel()`."""
+async def run_to_completion(work: Callable[[], Awaitable[None]]) -> None:
+    """Await work to its end, even in a cancelled scope. Raise the caller's cancellation, if any, afterwards.
+
+    Args:
+        work: returns the awaitable.
+    """
+    # The work runs in a task of its own: a shielded scope keeps off cancel scopes only, and `Task.cancel()` of asyncio
+    # would interrupt it.
     begun = False
     failure: BaseException | None = None
     cancelled: BaseException | None = None
@@ -68,10 +85,12 @@ async def finish(work: Callable[[], Awaitable[None]]) -> None:
                 await work()
             except anyio.get_cancelled_exc_class():
                 raise
-            except BaseException as error:  # which is to leave as it is, and in no group
+            except BaseException as error:  # raised below: the task group would wrap it in an exception group
                 failure = error
 
-    while not begun:  # `asyncio.run` cancels this task too, when its own has ended, and it may not have begun
+    # `asyncio.run` cancels all tasks that are left when its own has ended. A child task that is cancelled before it has
+    # begun never runs, so it is started again.
+    while not begun:
         try:
             async with anyio.create_task_group() as group:
                 start_soon(group, do)
@@ -86,13 +105,20 @@ async def finish(work: Callable[[], Awaitable[None]]) -> None:
 
 
 class UpkeepLease:
-    """A thread's lease, for upkeep: by the saver's clock. Use it in `async with`, which gives it up.
+    """A thread's lease for upkeep, timed by the saver's clock. Use it in `async with`, which releases it.
 
-        async with Held(saver, "t") as held:
-            await saver.rewrite(held.token, ...)
+        async with UpkeepLease(saver, "t") as lease:
+            await saver.rewrite(lease.token, ...)
+
+    Args:
+        saver: stores the thread.
+        thread_id: the thread.
+
+    Attributes:
+        token: the lease, for the saver's methods.
 
     Raises:
-        ThreadBusyError: a run owns the thread, or somebody else who looks after it.
+        ThreadBusyError: on entry: a run, or other upkeep, holds the thread.
     """
 
     token: Lease
@@ -110,16 +136,21 @@ class UpkeepLease:
     async def __aexit__(self, *error: object) -> None:
         await release(self._saver, self.token)
 
-    async def keep(self) -> None:
-        """Renew the lease when a third of its time is over. To be called now and then where something takes long."""
+    async def renew_if_due(self) -> None:
+        """Renew the lease if a third of its time is over. Call it between the steps of long work."""
         now = self._saver.clock()
         if now > self._until - LEASE_SECONDS * 2 / 3:
             await self._saver.renew(self.token, expires_at=now + LEASE_SECONDS)
             self._until = now + LEASE_SECONDS
 
-    async def go_on_from(self, epoch: int) -> None:
-        """Take the lease again until its epoch is no smaller than one given: events that are stored under that one come
-        before those of the thread's next runs."""
+    async def advance_epoch(self, epoch: int) -> None:
+        """Acquire the lease again until its epoch is at least a given one.
+
+        Events that are stored under that epoch then come before those of the thread's next runs.
+
+        Args:
+            epoch: the smallest epoch to reach.
+        """
         while self.token.epoch < epoch:
             await self._acquire()
 

@@ -1,7 +1,7 @@
-"""Listings, newest first or by id: pages of headers, what a filter lets through, and rows that are missing.
+"""Listings in pages: headers after a cursor, filters, and the detection of missing rows.
 
-A filter is applied here and not in a query: by the one definition that all savers share (SQL and jsonb have other ideas
-of numbers and bools, and of NUL), and no text of a filter can ever become text of a query.
+A filter is applied in Python and not in a query, by the one definition that all savers share: SQL and jsonb compare
+numbers, bools and NUL differently. So the text of a filter can never become text of a query, either.
 """
 
 from __future__ import annotations
@@ -14,53 +14,70 @@ from .metadata import metadata_matches
 from .records import CheckpointId, CheckpointRow, Header, ThreadHeader
 from .saver_port import SaverPort
 
-_Listed = TypeVar("_Listed", Header, ThreadHeader)
-_Place = TypeVar("_Place")
+_AnyHeader = TypeVar("_AnyHeader", Header, ThreadHeader)
+_AnyCursor = TypeVar("_AnyCursor")
 
 SLICE = 1024
-"""Rows that a filtered listing looks at in one go. Commits of others come in between."""
+"""Number of rows that a filtered listing reads in one query. Commits of other callers run in between."""
 
-Place = tuple[str, str, str]
-"""Where a listing of checkpoints stands: checkpoint id, thread id, namespace."""
+Cursor = tuple[str, str, str]
+"""The position of a listing of checkpoints: checkpoint id, thread id, namespace."""
 
 
-def place_before(before: CheckpointId | None) -> Place | None:
-    """Where a listing begins that shows what is older than a checkpoint."""
+def cursor_before(before: CheckpointId | None) -> Cursor | None:
+    """Return the cursor of a listing that shows checkpoints older than a given one.
+
+    Args:
+        before: the checkpoint; None for a listing of all.
+
+    Returns:
+        The cursor; None for the beginning.
+    """
     return None if before is None else (str(before), "", "")
 
 
-def place_of(header: Header) -> Place:
+def cursor_of(header: Header) -> Cursor:
+    """Return the cursor after a header.
+
+    Args:
+        header: the last header of a page.
+    """
     return str(header.checkpoint_id), header.thread_id, header.ns
 
 
-async def listed(
-    page: Callable[[_Place | None, int], Awaitable[Sequence[_Listed]]],
-    place: _Place | None,
-    place_of: Callable[[_Listed], _Place],
+async def list_headers(
+    page: Callable[[_AnyCursor | None, int], Awaitable[Sequence[_AnyHeader]]],
+    cursor: _AnyCursor | None,
+    position: Callable[[_AnyHeader], _AnyCursor],
     limit: int,
     filter: Mapping[str, Any] | None,
-) -> tuple[_Listed, ...]:
-    """Return the first headers after a place that a filter lets through.
+) -> tuple[_AnyHeader, ...]:
+    """Return the first headers after a cursor that match a filter.
 
     Args:
-        page: the next so many after a place; fewer when there are no more.
-        place: where to begin; None for the beginning.
+        page: returns up to a number of headers after a cursor; fewer if there are no more.
+        cursor: where to begin; None for the beginning.
+        position: returns the cursor after a header.
+        limit: maximum number of headers.
+        filter: metadata entries, all of which must be equal; None for no filter.
     """
-    found: list[_Listed] = []
+    found: list[_AnyHeader] = []
     while len(found) < limit:
         size = SLICE if filter else limit - len(found)
-        headers = await page(place, size)
+        headers = await page(cursor, size)
         found += [header for header in headers if metadata_matches(header.metadata, filter)]
         if len(headers) < size:
             break
-        place = place_of(headers[-1])
+        cursor = position(headers[-1])
     return tuple(found[: max(limit, 0)])
 
 
 class Gap(NamedTuple):
-    """A row that is not where it should be.
+    """A missing row.
 
     Attributes:
+        thread_id: its thread.
+        ns: its namespace.
         checkpoint_id: the row whose parent it is; None if it is the namespace's head.
         parent_id: the missing row.
     """
@@ -71,48 +88,71 @@ class Gap(NamedTuple):
     parent_id: CheckpointId
 
     def error(self) -> CorruptCheckpointError:
-        place = f"thread {self.thread_id!r}{f', namespace {self.ns!r}' if self.ns else ''}"
+        """Return the error that reports the gap."""
+        where = f"thread {self.thread_id!r}{f', namespace {self.ns!r}' if self.ns else ''}"
         if self.checkpoint_id is None:
-            return CorruptCheckpointError(place, f"its head, checkpoint {self.parent_id}, is missing in listings")
+            return CorruptCheckpointError(where, f"its head, checkpoint {self.parent_id}, is missing in listings")
         return CorruptCheckpointError(
-            f"{place}, checkpoint {self.checkpoint_id}", f"its parent, checkpoint {self.parent_id}, is missing"
+            f"{where}, checkpoint {self.checkpoint_id}", f"its parent, checkpoint {self.parent_id}, is missing"
         )
 
 
 class GapFinder:
-    """Finds gaps in a listing, newest first: a row's parent is stored in the same namespace and comes after it.
+    """Finds gaps in a listing, newest first: a row's parent is in the same namespace and must come after it.
 
-    No checksum covers a row's keys, and a row whose key is damaged is missing from every query. Retention keeps the
-    rule: where it deletes a parent, it sets the child's `parent_id` to None.
+    A row's keys have no checksum, and a row whose key is damaged is missing from every query. Retention preserves this
+    invariant: where it deletes a parent, it sets the child's `parent_id` to None.
     """
 
     def __init__(self) -> None:
         # (thread, ns) -> parent -> child, or None for the head.
-        self._awaited: dict[tuple[str, str], dict[CheckpointId, CheckpointId | None]] = {}
+        self._expected: dict[tuple[str, str], dict[CheckpointId, CheckpointId | None]] = {}
 
-    def await_head(self, thread_id: str, ns: str, head: CheckpointId) -> None:
-        """Take what a namespace's head was before the listing began. It is the parent of none, or of a later row."""
-        self._awaited.setdefault((thread_id, ns), {})[head] = None
+    def expect_head(self, thread_id: str, ns: str, head: CheckpointId) -> None:
+        """Expect a namespace's head, as it was before the listing began.
+
+        The head is the parent of no row, or of a newer one.
+
+        Args:
+            thread_id: the thread.
+            ns: the namespace.
+            head: the head's checkpoint id.
+        """
+        self._expected.setdefault((thread_id, ns), {})[head] = None
 
     def add(self, header: Header) -> list[Gap]:
-        """Take the next header; return the gaps that it shows: parents that are newer and did not come."""
-        place = header.thread_id, header.ns
-        awaited = self._awaited.setdefault(place, {})
-        awaited.pop(header.checkpoint_id, None)
-        overdue = [parent for parent in awaited if parent > header.checkpoint_id]
-        gaps = [Gap(*place, awaited.pop(parent), parent) for parent in overdue]
+        """Process the next header.
+
+        Args:
+            header: the next header of the listing.
+
+        Returns:
+            The gaps that it shows: expected parents that are newer and were not listed.
+        """
+        key = header.thread_id, header.ns
+        expected = self._expected.setdefault(key, {})
+        expected.pop(header.checkpoint_id, None)
+        overdue = [parent for parent in expected if parent > header.checkpoint_id]
+        gaps = [Gap(*key, expected.pop(parent), parent) for parent in overdue]
         if header.parent_id is not None:
-            awaited.setdefault(header.parent_id, header.checkpoint_id)
+            expected.setdefault(header.parent_id, header.checkpoint_id)
         return gaps
 
     def end(self) -> list[Gap]:
-        """Return the gaps that the end of the listing shows: all parents that did not come."""
-        return [Gap(*place, child, parent) for place, found in self._awaited.items() for parent, child in found.items()]
+        """Return the gaps that the end of the listing shows: all expected parents that were not listed."""
+        return [Gap(*key, child, parent) for key, found in self._expected.items() for parent, child in found.items()]
 
 
 async def is_listed(saver: SaverPort, thread_id: str, ns: str, checkpoint_id: CheckpointId) -> bool:
-    """Return True if a listing of the namespace from its beginning has a row: where a database's index is damaged, a
-    query for the row itself may find nothing."""
+    """Return True if a listing of the namespace has a row.
+
+    Args:
+        saver: stores the thread.
+        thread_id: the thread.
+        ns: the namespace.
+        checkpoint_id: the row.
+    """
+    # Scans, rather than reading the row by its key: with a damaged database index, a query by key may find nothing.
     before: CheckpointId | None = None
     while True:
         page = await saver.scan(thread_id, ns, before=before)
@@ -124,12 +164,16 @@ async def is_listed(saver: SaverPort, thread_id: str, ns: str, checkpoint_id: Ch
 
 
 async def check_gaps(saver: SaverPort, gaps: Iterable[Gap]) -> None:
-    """Raise for the first gap that a second read finds too: a row that is pruned between two pages of a listing looks
-    like one that is missing.
+    """Raise for the first gap that a second read confirms.
+
+    Args:
+        saver: stores the threads.
+        gaps: the gaps that a listing has shown.
 
     Raises:
         CorruptCheckpointError: a row's parent is missing, and the row still names it.
     """
+    # A row that is pruned between two pages of a listing looks like a missing one. So each gap is read again.
     for gap in gaps:
         chain = await saver.read(gap.thread_id, gap.ns, gap.checkpoint_id)
         if chain is None:
@@ -141,10 +185,14 @@ async def check_gaps(saver: SaverPort, gaps: Iterable[Gap]) -> None:
 
 
 def check_parents(thread_id: str, rows: Collection[CheckpointRow]) -> None:
-    """Check all rows of a thread, as of one moment: the parents of all of them are among them.
+    """Check that the parents of all rows of a thread are among them.
+
+    Args:
+        thread_id: the thread.
+        rows: all its rows, read as of one moment.
 
     Raises:
-        CorruptCheckpointError: one is missing.
+        CorruptCheckpointError: a parent is missing.
     """
     parents = {(row.ns, row.parent_id): row for row in rows if row.parent_id is not None}
     missing = parents.keys() - {(row.ns, row.checkpoint_id) for row in rows}

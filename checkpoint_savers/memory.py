@@ -1,4 +1,4 @@
-"""`InMemorySaver`: the same rows and bytes as any other saver, in dicts that end with the process."""
+"""`InMemorySaver`: the rows and bytes that any saver stores, in dicts that end with the process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from .abc import BaseCheckpointSaver
 from .codec import Codec
 from .errors import CorruptCheckpointError, StorageError, ThreadBusyError, ThreadNotFoundError
-from .listing import Place, listed, place_before, place_of
+from .listing import Cursor, cursor_before, cursor_of, list_headers
 from .metadata import TextRow, metadata_matches, read_metadata, text_row, with_changes, with_defaults, write_metadata
 from .owner import is_live
 from .records import (
@@ -38,8 +38,8 @@ from .records import (
 from .saver_port import PAGE
 
 
-class _Thread(msgspec.Struct):
-    """All that is kept of one thread. Each instance has containers of its own: msgspec copies empty defaults."""
+class _StoredThread(msgspec.Struct):
+    """All that is stored of one thread. Each instance has its own containers: msgspec copies empty defaults."""
 
     epoch: int = 0
     owner: Owner | None = None
@@ -65,8 +65,8 @@ class _Thread(msgspec.Struct):
             metadata=read_metadata(self.metadata, f"thread {thread_id!r}"),
         )
 
-    def upto(self, asked: TextRow) -> list[TextRow]:
-        """The rows of the same base, up to one of them."""
+    def rows_up_to(self, asked: TextRow) -> list[TextRow]:
+        """Return the rows with the same base as a row, up to and including that row."""
         ids = self.chains[asked.ns, asked.base_id]
         return [self.rows[asked.ns, i] for i in ids[: bisect_left(ids, asked.checkpoint_id) + 1]]
 
@@ -89,29 +89,33 @@ class _Thread(msgspec.Struct):
             del self.chains[ns, row.base_id]
         del self.order[bisect_left(self.order, (checkpoint_id, ns))]
 
-    def put(self, records: Iterable[TaskRecord]) -> None:
+    def put_records(self, records: Iterable[TaskRecord]) -> None:
         for record in records:
             self.records.setdefault((record.ns, record.checkpoint_id), {})[record.task_id] = record
 
-    def keep(self, event: EventRow) -> None:
+    def add_event(self, event: EventRow) -> None:
         self.events[event.key] = event
         insort(self.event_order, event.key)
 
 
 class InMemorySaver(BaseCheckpointSaver):
-    """Keeps threads as long as the process lives. For tests, and for runs that need state but no durability.
+    """Stores threads as long as the process lives. For tests, and for runs that need state but no durability.
 
     It needs no opening; `async with InMemorySaver() as saver` works too, and changes nothing.
 
-    Its verbs never wait: a lock keeps threads of the process apart for the microseconds that a dict takes.
+    Its methods never wait: a lock separates threads of the process for the microseconds that a dict access takes.
+
+    Args:
+        codec: turns values into bytes; see `BaseCheckpointSaver`.
+        clock: returns the time in unix seconds.
     """
 
-    commit_is_shielded = True  # nothing can cancel what does not wait
+    commit_is_shielded = True  # a coroutine that never waits cannot be cancelled
 
     def __init__(self, *, codec: Codec | None = None, clock: Callable[[], float] = time.time) -> None:
         super().__init__(codec=codec, clock=clock)
         self._lock = threading.Lock()
-        self._threads: dict[str, _Thread] = {}
+        self._threads: dict[str, _StoredThread] = {}
 
     async def __aenter__(self) -> Self:
         return self
@@ -120,11 +124,12 @@ class InMemorySaver(BaseCheckpointSaver):
         pass
 
     async def acquire(self, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Lease:
-        thread_id.encode()  # no database takes half a surrogate pair: a test with this saver should not either
+        # Raises for a lone surrogate, which no database stores: a test with this saver should fail like the others.
+        thread_id.encode()
         with self._lock:
             thread = self._threads.get(thread_id)
             if thread is None:
-                thread = self._threads[thread_id] = _Thread()
+                thread = self._threads[thread_id] = _StoredThread()
             holder = thread.owner
             if holder is not None and holder != owner and is_live(holder, thread.expires_at, now=now):
                 raise ThreadBusyError(thread_id, holder=str(holder), expires_at=thread.expires_at)
@@ -140,7 +145,7 @@ class InMemorySaver(BaseCheckpointSaver):
         rows = [text_row(row, pinned=False) for row in commit.rows]
         with self._lock:
             thread = self._held(lease)
-            # All that can be wrong is found before the first change: so it is all or nothing.
+            # All checks come before the first change: there is no rollback here, and a commit is all or nothing.
             head = (rows[-1].ns, rows[-1].checkpoint_id) if rows else commit.head
             if head is not None and (
                 thread.heads.get(head[0]) != commit.expected_head or not (rows or head in thread.rows)
@@ -162,13 +167,13 @@ class InMemorySaver(BaseCheckpointSaver):
                 ns, tip = head
                 thread.heads[ns] = tip
             for event in commit.events:
-                thread.keep(event)
+                thread.add_event(event)
             for ns, checkpoint_id, task_id in commit.clears:
                 records = thread.records.get((ns, checkpoint_id))
                 if records is not None and records.pop(task_id, None) is not None and not records:
                     del thread.records[ns, checkpoint_id]
             if commit.records:
-                thread.put(commit.records)
+                thread.put_records(commit.records)
             thread.expires_at = commit.expires_at
             if commit.releases:
                 self._release(lease.thread_id, thread)
@@ -176,7 +181,7 @@ class InMemorySaver(BaseCheckpointSaver):
     async def record(self, lease: Lease, records: Sequence[TaskRecord], *, expires_at: float) -> None:
         with self._lock:
             thread = self._held(lease)
-            thread.put(records)
+            thread.put_records(records)
             thread.expires_at = expires_at
 
     async def release(self, lease: Lease) -> None:
@@ -239,9 +244,9 @@ class InMemorySaver(BaseCheckpointSaver):
                 thread.insert(row)
             thread.heads = dict(dump.heads)
             thread.metadata = metadata
-            thread.put(dump.records)
+            thread.put_records(dump.records)
             for event in dump.events:
-                thread.keep(event)
+                thread.add_event(event)
 
     async def erase(self, lease: Lease) -> None:
         with self._lock:
@@ -273,6 +278,8 @@ class InMemorySaver(BaseCheckpointSaver):
             thread = self._threads.get(thread_id)
             if thread is None or not thread.rows:
                 return None
+            # Everything is copied under the lock, so that the dump is of one moment; metadata of rows is decoded after
+            # it.
             stored = [thread.rows[ns, checkpoint_id] for checkpoint_id, ns in thread.order]
             heads, metadata = dict(thread.heads), read_metadata(thread.metadata, f"thread {thread_id!r}")
             records = [
@@ -293,16 +300,17 @@ class InMemorySaver(BaseCheckpointSaver):
             asked = thread.rows.get((ns, head if checkpoint_id is None else checkpoint_id))
             if asked is None:
                 return None
-            stored = thread.upto(asked)
+            stored = thread.rows_up_to(asked)
+            # The base of a delta may be a snapshot, whose own base is the keyframe: a chain has at most two segments.
             base = thread.rows.get((ns, asked.base_id))
             if base is not None and base.base_id != base.checkpoint_id:
-                stored = [*thread.upto(base), *stored]
+                stored = [*thread.rows_up_to(base), *stored]
                 base = thread.rows.get((ns, base.base_id))
             records = thread.records_of(ns, asked.checkpoint_id)
         if base is None or base.base_id != base.checkpoint_id:
             raise CorruptCheckpointError(
                 f"thread {thread_id!r}, checkpoint {asked.checkpoint_id}",
-                f"the base of its chain, {asked.base_id}, is missing, or leads to no full row",
+                f"the base of its chain, {asked.base_id}, is missing, or leads to no keyframe",
             )
         return Chain(rows=tuple(one.row() for one in stored), records=tuple(records), head=head)
 
@@ -327,12 +335,12 @@ class InMemorySaver(BaseCheckpointSaver):
         limit: int = PAGE,
         filter: Mapping[str, Any] | None = None,
     ) -> tuple[Header, ...]:
-        async def page(after: Place | None, size: int) -> list[Header]:
+        async def page(after: Cursor | None, size: int) -> list[Header]:
             with self._lock:
                 rows = self._page(thread_id, ns, after, size)
             return [_header(stored, name) for name, stored in rows]
 
-        return await listed(page, place_before(before), place_of, limit, filter)
+        return await list_headers(page, cursor_before(before), cursor_of, limit, filter)
 
     async def events(self, thread_id: str, *, since: EventKey | None = None, limit: int = PAGE) -> tuple[EventRow, ...]:
         with self._lock:
@@ -352,23 +360,24 @@ class InMemorySaver(BaseCheckpointSaver):
                 raise ThreadBusyError(thread_id, holder=str(thread.owner), expires_at=thread.expires_at)
             del self._threads[thread_id]
 
-    # ---- inside the lock -------------------------------------------------------------------------------------
+    # The methods below are called with the lock held.
 
-    def _held(self, lease: Lease) -> _Thread:
+    def _held(self, lease: Lease) -> _StoredThread:
+        """Return the thread of a lease that is held; raise ThreadBusyError if it was lost."""
         thread = self._threads.get(lease.thread_id)
         if thread is None or thread.epoch != lease.epoch or thread.owner != lease.owner:
             raise _lost(lease.thread_id, thread)
         return thread
 
-    def _release(self, thread_id: str, thread: _Thread) -> None:
+    def _release(self, thread_id: str, thread: _StoredThread) -> None:
         thread.owner = None
         if thread.newest is None:
             del self._threads[thread_id]
 
     def _page(
-        self, thread_id: str | None, ns: str | None, before: Place | None, size: int
+        self, thread_id: str | None, ns: str | None, before: Cursor | None, size: int
     ) -> list[tuple[str, TextRow]]:
-        """Rows, newest first, after a place."""
+        """Return rows after a cursor, newest first."""
         names = self._threads if thread_id is None else [thread_id] if thread_id in self._threads else []
 
         def of(name: str) -> Iterable[tuple[str, str, str]]:
@@ -403,7 +412,7 @@ def _header(row: TextRow, thread_id: str) -> Header:
 
 
 def _unfounded(heads: Mapping[str, CheckpointId], keys: Collection[tuple[str, CheckpointId]]) -> str | None:
-    """What is wrong between heads and the checkpoints that are stored; None when nothing is."""
+    """Return why heads and stored checkpoints do not fit together; None if they do."""
     for ns, head in heads.items():
         if (ns, head) not in keys:
             return f"the head of namespace {ns!r} would be checkpoint {head}, which is not stored"
@@ -421,7 +430,7 @@ def _taken(thread_id: str, what: str) -> StorageError:
     return StorageError(f"thread {thread_id!r}: {what} is stored already. Nothing was stored.")
 
 
-def _lost(thread_id: str, thread: _Thread | None) -> ThreadBusyError:
+def _lost(thread_id: str, thread: _StoredThread | None) -> ThreadBusyError:
     if thread is None or thread.owner is None:
         return ThreadBusyError(thread_id, lost=True)
     return ThreadBusyError(thread_id, holder=str(thread.owner), expires_at=thread.expires_at, lost=True)

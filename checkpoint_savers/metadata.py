@@ -1,7 +1,7 @@
-"""Metadata of checkpoints and threads: as text, which is the same in every saver, and how they are merged and compared.
+"""Metadata of checkpoints and threads as text, and how metadata are merged and compared.
 
-The text is JSON, so that people and databases can read it. A thread's metadata are the user's alone. A checkpoint's are
-those of the call that made it, and what the runtime says of the checkpoint.
+The text is the same in every saver. It is JSON, so that people and databases can read it. A thread's metadata belong to
+the user alone. A checkpoint's consist of those of the call that made it, and of what the runtime adds.
 """
 
 from __future__ import annotations
@@ -16,19 +16,31 @@ from .errors import CorruptCheckpointError
 from .records import CheckpointId, CheckpointRow
 
 SCALARS: Final = frozenset((str, int, float, bool))
-"""What values of metadata may be that users give."""
+"""The types of values that users may pass as metadata."""
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 def write_metadata(metadata: dict[str, Any]) -> str:
-    """The text of JSON values."""
+    """Return metadata as JSON text.
+
+    Args:
+        metadata: JSON values by key.
+    """
     return _encode(metadata).decode()
 
 
 def read_metadata(text: str | bytes, where: str) -> dict[str, Any]:
-    """A new dict. Raises `CorruptCheckpointError`."""
+    """Return the metadata of a JSON text, as a new dict.
+
+    Args:
+        text: the JSON text.
+        where: what is being read, for the error.
+
+    Raises:
+        CorruptCheckpointError: the text is no JSON object.
+    """
     try:
         return _decode(text)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
@@ -36,7 +48,7 @@ def read_metadata(text: str | bytes, where: str) -> dict[str, Any]:
 
 
 class TextRow(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """A `CheckpointRow` with its metadata as text, so that callers hold no reference into it."""
+    """A `CheckpointRow` with its metadata as text, so that callers hold no reference into stored metadata."""
 
     ns: str
     checkpoint_id: CheckpointId
@@ -48,9 +60,13 @@ class TextRow(msgspec.Struct, array_like=True, frozen=True, gc=False):
     pinned: bool
 
     def row(self, where: str = "") -> CheckpointRow:
-        """
+        """Return the row with its metadata decoded.
+
         Args:
-            where: begins the message about damaged metadata.
+            where: a prefix for the error about damaged metadata.
+
+        Raises:
+            CorruptCheckpointError: the metadata cannot be read.
         """
         return CheckpointRow(
             ns=self.ns,
@@ -65,13 +81,26 @@ class TextRow(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 def text_row(row: CheckpointRow, *, pinned: bool) -> TextRow:
+    """Return a row with its metadata as text.
+
+    Args:
+        row: the row.
+        pinned: whether the result is pinned.
+    """
     metadata = write_metadata(row.metadata)
     return TextRow(row.ns, row.checkpoint_id, row.parent_id, row.base_id, row.step, metadata, row.frame, pinned)
 
 
 def plain_scalar(value: Any) -> Any:
-    """Return what is stored of a value that a user gave: of a subclass of a scalar the plain value (of a `StrEnum`'s
-    member, say, or of a text that a template calls safe); None of what is no scalar."""
+    """Return the plain value of a scalar, as it is stored.
+
+    Args:
+        value: a scalar, or an object of a subclass of one (a `StrEnum`'s member, or the safe string of a template
+            engine).
+
+    Returns:
+        The plain value; None if the value is no scalar.
+    """
     if type(value) in SCALARS:
         return value
     for kind, plain in ((str, str.__str__), (int, int.__pos__), (float, float.__pos__)):
@@ -90,22 +119,35 @@ def id_text(given: object) -> str:
 
 
 def with_defaults(metadata: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a thread's metadata with the given keys that it lacks. Those that it has stay as they are."""
+    """Return a thread's metadata with the given keys that it lacks. Existing keys keep their values.
+
+    Args:
+        metadata: the thread's metadata.
+        given: the metadata of a call.
+    """
     return {**metadata, **{key: value for key, value in given.items() if key not in metadata}}
 
 
 def with_changes(metadata: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a thread's metadata after changes; None deletes a key."""
+    """Return a thread's metadata after changes.
+
+    Args:
+        metadata: the thread's metadata.
+        changes: values by key; None deletes a key.
+    """
     changed = {**metadata, **changes}
     return {key: value for key, value in changed.items() if value is not None or key not in changes}
 
 
 def checked_changes(changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return changes of a thread's metadata if these may be stored.
+    """Return changes of a thread's metadata as they are stored, if they are allowed.
+
+    Args:
+        changes: values by key; None deletes a key.
 
     Raises:
-        ValueError: the changes are no mapping; a key is no text, or one that the runtime keeps for itself; or a value
-            is no text, number or bool.
+        ValueError: the changes are no mapping; a key is not text, or begins with "__" as those of the runtime do; a
+            value is not text, a finite number or a bool; or a text has a lone surrogate.
     """
     if not isinstance(cast("object", changes), Mapping):
         raise ValueError(f"metadata is a mapping of keys to values, or to None to delete them, not {changes!r}")
@@ -126,7 +168,14 @@ def checked_changes(changes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def metadata_matches(metadata: Mapping[str, Any], filter: Mapping[str, Any] | None) -> bool:
-    """Return True if all entries of a filter are equal in the metadata. A bool is not a number here, at any depth."""
+    """Return True if all entries of a filter are equal in the metadata.
+
+    A bool never equals a number here, at any depth.
+
+    Args:
+        metadata: the metadata.
+        filter: the entries; None matches everything.
+    """
     return not filter or all(key in metadata and _equal(metadata[key], wanted) for key, wanted in filter.items())
 
 

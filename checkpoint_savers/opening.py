@@ -1,4 +1,4 @@
-"""What is opened with `async with`, and says so to whoever writes `with`."""
+"""The base class of everything that is opened with `async with`: using `with` raises an explanation."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 
 class OpenedAsync:
-    """A base of savers, stores and caches that have something to open."""
+    """A base of savers, stores and caches that must be opened."""
 
     if not TYPE_CHECKING:  # a type checker refuses `with` by itself
 
@@ -18,4 +18,4 @@ class OpenedAsync:
             )
 
         def __exit__(self, *error):
-            """Python looks for it before it calls `__enter__`."""
+            """Exists because Python looks it up before it calls `__enter__`."""

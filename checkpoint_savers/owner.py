@@ -1,10 +1,10 @@
-"""Who holds a lease, and whether that process is certainly gone, so that a restart after SIGKILL need not wait.
+"""The owner of a lease, and whether its process has certainly ended, so that a restart after SIGKILL need not wait.
 
-A process is told apart from a later one with the same pid by the time at which it started, and from one of an earlier
-boot by the boot id. Whatever cannot be known for sure counts as alive: a lease that is wrongly believed dead means two
-writers, one that is wrongly believed alive costs waiting until it expires.
+A process is distinguished from a later one with the same pid by its start time, and from one of an earlier boot by the
+boot id. In doubt a process counts as alive: a lease wrongly considered dead means two writers, one wrongly considered
+alive only costs waiting until it expires.
 
-What a process knows of itself it asks for once, and anew after `fork()`: its parent's start time is not its own.
+The identity of the current process is read once, and again after `fork()`: a child's start time is not its parent's.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .records import Owner
 
 
 def this_process(run_id: str) -> Owner:
-    """The owner that a run in this process is.
+    """Return the owner for a run in this process.
 
     Args:
         run_id: unique among all runs.
@@ -28,28 +28,33 @@ def this_process(run_id: str) -> Owner:
     return Owner(host=host, boot=boot, pid=pid, started=started, run_id=run_id)
 
 
-@lru_cache(maxsize=1)  # three files of /proc, for each run otherwise
+@lru_cache(maxsize=1)  # otherwise each run would read three files of /proc
 def _identity(pid: int) -> tuple[str, str, str]:
-    """Of this process: its host, boot, and when it started, in which pid namespace."""
+    """Return this process's host, boot id, and start time with its pid namespace."""
     found = _process(pid)
     return _host(), _boot(), "" if found is None else f"{found.start}@{_namespace()}"
 
 
 def _host() -> str:
-    import socket  # it loads much, which a program that never claims a thread needs not
+    import socket  # imported late: slow, and unneeded in a program that never acquires a thread
 
     return socket.gethostname()
 
 
-if hasattr(os, "register_at_fork"):  # a child in another pid namespace may have its parent's number
+# The cache is keyed by pid, which is not enough: a child in another pid namespace may have the same pid as its parent.
+if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_identity.cache_clear)
 
 
 def is_gone(owner: Owner) -> bool:
-    """Whether the owner's process has certainly ended.
+    """Return True if the owner's process has certainly ended.
 
-    True on the owner's own host, when it has booted since, when no process has its pid, when another has, or when
-    it is a zombie. False in all other cases: another host, another pid namespace, a platform that does not tell.
+    True on the owner's own host if it has rebooted since, if no process has the pid, if another process has it, or if
+    the process is a zombie. False in all other cases: another host, another pid namespace, or a platform that does not
+    provide this information.
+
+    Args:
+        owner: the owner.
     """
     if owner.host != _host():
         return False
@@ -59,7 +64,7 @@ def is_gone(owner: Owner) -> bool:
     start, _, namespace = owner.started.partition("@")
     here = _namespace()
     if namespace and here and namespace != here:
-        return False  # a container beside this one, under the same host name: its pids mean nothing here
+        return False  # another container with the same host name: its pids mean nothing here
     if not _exists(owner.pid):
         return True
     found = _process(owner.pid)
@@ -67,19 +72,25 @@ def is_gone(owner: Owner) -> bool:
 
 
 def is_live(owner: Owner, expires_at: float, *, now: float) -> bool:
-    """Whether a lease still stands: it has not lapsed at `now` (unix seconds), and its process may be there."""
+    """Return True if a lease is live: it has not expired, and its process may exist.
+
+    Args:
+        owner: the lease's owner.
+        expires_at: its expiry, in unix seconds.
+        now: the current time, in unix seconds.
+    """
     return now < expires_at and not is_gone(owner)
 
 
 class _Process(NamedTuple):
-    """What the system says about a process: when it started, in clock ticks since boot, and whether it has ended."""
+    """What the system says about a process: its start time in clock ticks since boot, and whether it is a zombie."""
 
     start: str
     zombie: bool
 
 
 def _process(pid: int) -> _Process | None:
-    """From /proc/<pid>/stat; None where that is not to be had (another system, or /proc mounted with hidepid)."""
+    """Read /proc/<pid>/stat. Return None if it is unavailable (another system, or /proc mounted with hidepid)."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             text = file.read()
@@ -96,7 +107,7 @@ def _process(pid: int) -> _Process | None:
 
 
 def _namespace() -> str:
-    """The pid namespace, in which this process's pids have their meaning."""
+    """Return the pid namespace of this process; "" if unknown."""
     try:
         return os.readlink("/proc/self/ns/pid")
     except OSError:
@@ -112,7 +123,8 @@ def _boot() -> str:
 
 
 def _exists(pid: int) -> bool:
-    """Whether there may be a process with this pid. /proc is not asked: it may hide other users' processes."""
+    """Return True if a process with this pid may exist."""
+    # By signal 0 and not by /proc, which may hide the processes of other users.
     if sys.platform == "win32" or pid <= 0:
         return True  # os.kill(pid, 0) would end the process on Windows; 0 and below name groups
     try:

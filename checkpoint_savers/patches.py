@@ -1,14 +1,14 @@
-"""Values that grow: an encoded list or dict in parts, so that what it shares with an earlier value is stored once.
+"""Incremental values: an encoded list or dict in parts, so that what it shares with an earlier value is stored once.
 
-    value = in_parts(data)              an encoded list or dict that is large enough to be worth it; else the bytes
-    patch = diff(now, before)     what makes the one of the other; None when there is nothing to gain
-    now == patched(before, patch)       nothing is put together before somebody asks for it
+    value = as_incremental(data)        an encoded list or dict that is large enough; else the bytes
+    patch = diff(now, before)           turns `before` into `now`; None if it would save less than a quarter
+    now == apply_patch(before, patch)   lazy: the bytes are joined when they are requested
 
-What two values share is seen in their bytes, part by part: no reducer is asked, and none is run again. A list's parts
-are its elements, a dict's are its entries; entries that are lists or dicts themselves are looked into. Tuples, sets
-and objects are stored as a whole.
+Values are compared by their bytes, part by part: no reducer is called. A list's parts are its elements, a dict's are
+its entries; entries that are lists or dicts themselves are compared in the same way. Tuples, sets and objects are
+stored as a whole.
 
-A thread of n appended messages has a chain of n patches. So nothing here recurses along a chain.
+A thread of n appended messages has a chain of n patches, so nothing here recurses along a chain.
 """
 
 from __future__ import annotations
@@ -23,24 +23,25 @@ from .codec.collisions import is_plain_key
 from .codec.containers import array_header
 from .errors import CorruptCheckpointError
 
-WORTH: Final = 256
-"""Bytes from which on a value is looked at part by part."""
+MIN_INCREMENTAL: Final = 256
+"""Bytes from which a list or dict becomes incremental."""
 
 DEPTH: Final = 8
-"""How deep dicts in dicts are looked into."""
+"""Number of levels of nested dicts that are compared by entry."""
 
 ANCHOR: Final = 8
-"""Patches from one decoded whole that is held on to, to the next: so that neighbours need not start from the first."""
+"""Number of patches between two decoded values that are retained, so that decoding a neighbour need not start from the
+first."""
 
 SPAN: Final = 8
-"""Bytes that naming a span of the value before takes, at most about."""
+"""Bytes that a reference to a span takes, at most about. A shorter span is copied instead."""
 
 
 class ListPatch(msgspec.Struct, array_like=True, tag="l", frozen=True, gc=False):
-    """What makes one list of another.
+    """Turns one list into another.
 
     Attributes:
-        pieces: from the first element to the last: (start, stop) stands for these elements of the list before, bytes
+        pieces: from the first element to the last: (start, stop) stands for these elements of the earlier list, bytes
             for the elements of an encoded list.
     """
 
@@ -48,12 +49,12 @@ class ListPatch(msgspec.Struct, array_like=True, tag="l", frozen=True, gc=False)
 
 
 class DictPatch(msgspec.Struct, array_like=True, tag="d", frozen=True, gc=False):
-    """What makes one dict of another: first entries go, then some change in place, then others are put.
+    """Turns one dict into another: entries are removed, then some are patched in place, then others are put.
 
     Attributes:
-        gone: an encoded list of keys.
+        gone: an encoded list of removed keys.
         grown: encoded key and patch, of entries that are lists or dicts.
-        put: an encoded list: key, value, key, value. New keys go to the end.
+        put: an encoded list: key, value, key, value. New keys are appended.
     """
 
     gone: bytes
@@ -71,7 +72,11 @@ _NOTHING: Final[tuple[Any, Any]] = (None, None)
 
 
 class IncrementalValue:
-    """An encoded list or dict: as bytes, in parts, or as what a patch makes of another. Never changed."""
+    """An encoded list or dict: as bytes, in parts, or as a patch of another value. Immutable, apart from caches.
+
+    Attributes:
+        is_list: True for a list, False for a dict.
+    """
 
     __slots__ = ("_before", "_data", "_known", "_made", "_parts", "_patch", "_size", "is_list")
 
@@ -84,19 +89,19 @@ class IncrementalValue:
         self._patch = patch
         self._parts: list[bytes] | dict[bytes, bytes] | None = None
         self._size = -1 if data is None else len(data)
-        self._known = self._made = _NOTHING  # its patch, decoded; and the whole, decoded: of few
+        self._known = self._made = _NOTHING  # (codec, decoded patch); (codec, decoded value)
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, IncrementalValue):
             return self is other or self.data == other.data
         return self.data == other if isinstance(other, bytes) else NotImplemented
 
-    __hash__ = None  # type: ignore[assignment]  # compared by what may be large
+    __hash__ = None  # type: ignore[assignment]  # equality reads the bytes, which may be large
 
     @property
     def size(self) -> int:
-        """Bytes of the whole, but for the header's."""
-        # What only grows, and is by far the most frequent, is not put together for this.
+        """Size of the value's bytes, without the exact size of its header."""
+        # A list that was only appended to is by far the most frequent: adding up its patches needs no join.
         more, at = 0, self
         while at._size < 0 and at._before is not None and _appends(at._patch):
             more += len(cast("bytes", at._patch.pieces[1]))
@@ -109,17 +114,17 @@ class IncrementalValue:
 
     @property
     def data(self) -> bytes:
-        """The whole, as `Codec.encode` gives it."""
+        """The bytes of the value, as `Codec.encode` returns them."""
         if self._data is not None:
             return self._data
         parts = self.parts
-        return joined(parts) if isinstance(parts, list) else joined_map(parts)
+        return join_list(parts) if isinstance(parts, list) else join_map(parts)
 
     @property
     def parts(self) -> list[bytes] | dict[bytes, bytes]:
         """The elements, or values by key; encoded, in order. Do not change them."""
         if self._parts is None:
-            patches, start = self._way()
+            patches, start = self._path()
             parts = start._parts
             if parts is None:
                 assert start._data is not None
@@ -130,12 +135,13 @@ class IncrementalValue:
                 assert each._patch is not None
                 parts = apply_encoded(each._patch, parts)
             self._parts = parts
-            self._before = self._patch = None  # what it was made of may go
+            # Release the earlier value: a long thread would otherwise keep each of its versions in memory.
+            self._before = self._patch = None
             self._known = _NOTHING
         return self._parts
 
-    def _way(self) -> tuple[list[IncrementalValue], IncrementalValue]:
-        """The patches that lead here, the last first; and what they start from."""
+    def _path(self) -> tuple[list[IncrementalValue], IncrementalValue]:
+        """Return the patches to apply, the last first, and the value that they start from."""
         patches: list[IncrementalValue] = []
         at = self
         while at._parts is None and at._before is not None:
@@ -144,14 +150,23 @@ class IncrementalValue:
         return patches, at
 
     def since(self, before: object) -> Patch | None:
-        """The patch, where it is known to be made of that very value."""
+        """Return the patch if this value was made from that very object; else None.
+
+        Args:
+            before: the object to compare with, by identity.
+        """
         return self._patch if before is self._before else None
 
     def decode(self, codec: Codec, *, channel: str) -> Any:
-        """The value, made of objects that other values may hold too: it must not be changed in place.
+        """Return the decoded value. It shares objects with other decoded values: do not change it in place.
+
+        Args:
+            codec: decodes the parts.
+            channel: the value's channel, for errors.
 
         Raises:
-            CorruptCheckpointError, UnknownTypeError
+            CorruptCheckpointError: a part is damaged, or does not fit the value that it extends.
+            UnknownTypeError: a part's type is not registered.
         """
         patches: list[IncrementalValue] = []
         at = self
@@ -159,8 +174,8 @@ class IncrementalValue:
             patches.append(at)
             at = at._before
         if at._made[0] is not codec:
-            whole: Any = codec.decode(at.data, channel=channel)
-            at._made = codec, whole
+            as_keyframe: Any = codec.decode(at.data, channel=channel)
+            at._made = codec, as_keyframe
         made = at._made[1].copy()
         left = len(patches)
         while left:
@@ -173,18 +188,24 @@ class IncrementalValue:
                 made = _applied(each._known[1], made)
             except (LookupError, TypeError, ValueError, AttributeError) as error:
                 raise CorruptCheckpointError(f"channel {channel!r}", "a part does not fit what it extends") from error
+            # States of a listing are decoded newest first, and each would decode the chain again from its start.
+            # Anchors bound this to ANCHOR patches; retaining every version would take quadratic memory.
             if left and not left % ANCHOR:
                 each._made = codec, made.copy()
         return made
 
 
-Value: TypeAlias = bytes | IncrementalValue
+EncodedValue: TypeAlias = bytes | IncrementalValue
 """An encoded value."""
 
 
-def in_parts(data: bytes) -> Value:
-    """An encoded value, as something that can be compared part by part, if that is worth it."""
-    if len(data) < WORTH:
+def as_incremental(data: bytes) -> EncodedValue:
+    """Return an encoded value as an incremental one, if it is a list or dict and large enough; else the bytes.
+
+    Args:
+        data: the encoded value.
+    """
+    if len(data) < MIN_INCREMENTAL:
         return data
     first = data[0]
     if 0x90 <= first <= 0x9F or first in (0xDC, 0xDD):
@@ -194,8 +215,16 @@ def in_parts(data: bytes) -> Value:
     return data
 
 
-def patched(before: Value | None, patch: Patch) -> IncrementalValue:
-    """What a patch makes of a value. Raises `ValueError` when the value is of another kind."""
+def apply_patch(before: EncodedValue | None, patch: Patch) -> IncrementalValue:
+    """Return the value that a patch makes of an earlier one. Nothing is joined before it is requested.
+
+    Args:
+        before: the earlier value.
+        patch: the patch.
+
+    Raises:
+        ValueError: the value is missing, or the patch is for the other kind (list or dict).
+    """
     is_list = isinstance(patch, ListPatch)
     if not isinstance(before, IncrementalValue) or before.is_list is not is_list:
         raise ValueError("a patch extends what is not there")
@@ -203,30 +232,56 @@ def patched(before: Value | None, patch: Patch) -> IncrementalValue:
 
 
 def appended(before: IncrementalValue, length: int, more: bytes) -> IncrementalValue:
-    """A list of so many elements, with the elements of another encoded list behind them."""
-    return patched(before, ListPatch(((0, length), more)))
+    """Return a list with further elements appended.
+
+    Args:
+        before: the list.
+        length: its number of elements.
+        more: an encoded list of the further elements.
+    """
+    return apply_patch(before, ListPatch(((0, length), more)))
 
 
-def data_of(value: Value) -> bytes:
-    """The bytes of the whole."""
+def data_of(value: EncodedValue) -> bytes:
+    """Return the bytes of a value.
+
+    Args:
+        value: the encoded value.
+    """
     return value if isinstance(value, bytes) else value.data
 
 
-def size_of(value: Value) -> int:
-    """How many they are."""
+def size_of(value: EncodedValue) -> int:
+    """Return the size of a value, in bytes.
+
+    Args:
+        value: the encoded value.
+    """
     return len(value) if type(value) is bytes else cast("IncrementalValue", value).size
 
 
-def decode(value: Value, codec: Codec, *, channel: str) -> Any:
-    """The value. A list or dict may share what it holds with others; see `IncrementalValue.decode`."""
+def decode(value: EncodedValue, codec: Codec, *, channel: str) -> Any:
+    """Return the decoded value. A list or dict may share objects with others; see `IncrementalValue.decode`.
+
+    Args:
+        value: the encoded value.
+        codec: decodes it.
+        channel: the value's channel, for errors.
+
+    Raises:
+        CorruptCheckpointError: the bytes are damaged.
+        UnknownTypeError: a type is not registered.
+    """
     return codec.decode(value, channel=channel) if isinstance(value, bytes) else value.decode(codec, channel=channel)
 
 
-def diff(now: Value, before: Value | None, depth: int = DEPTH) -> Patch | None:
-    """What makes `now` of `before`; None when that takes more than about three quarters of `now`.
+def diff(now: EncodedValue, before: EncodedValue | None, depth: int = DEPTH) -> Patch | None:
+    """Return the patch that turns `before` into `now`; None if it would save less than about a quarter of `now`.
 
     Args:
-        depth: how deep dicts in dicts are looked into.
+        now: the later value.
+        before: the earlier value; None if the channel was empty.
+        depth: number of levels of nested dicts to compare by entry.
     """
     if (
         not isinstance(now, IncrementalValue)
@@ -246,13 +301,15 @@ def diff(now: Value, before: Value | None, depth: int = DEPTH) -> Patch | None:
 
 def _lists(now: list[bytes], before: list[bytes]) -> ListPatch:
     same = len(before)
-    if now[:same] != before:  # as fast as comparing gets, and the rule
+    if now[:same] != before:  # one comparison in C; a list that only grew needs no more
         same = next((at for at, (one, other) in enumerate(zip(now, before, strict=False)) if one != other), len(now))
         same = min(same, len(now), len(before))
     pieces: list[tuple[int, int] | list[bytes]] = [(0, same)] if same else []
-    places: dict[bytes, int] = {}
+    # First position of each remaining element: a window that drops its oldest messages, or a summary in the place of
+    # some, still shares long spans. Looking for the longest common subsequence would take quadratic time.
+    positions: dict[bytes, int] = {}
     for at in range(len(before) - 1, same - 1, -1):
-        places[before[at]] = at
+        positions[before[at]] = at
     span: tuple[int, int] | None = None
     for part in now[same:]:
         if span is not None and span[1] < len(before) and before[span[1]] == part:
@@ -261,14 +318,14 @@ def _lists(now: list[bytes], before: list[bytes]) -> ListPatch:
         if span is not None:
             _put_span(pieces, span, before)
             span = None
-        found = places.get(part)
+        found = positions.get(part)
         if found is not None:
             span = found, found + 1
         else:
             _put(pieces, [part])
     if span is not None:
         _put_span(pieces, span, before)
-    return ListPatch(tuple([each if isinstance(each, tuple) else joined(each) for each in pieces]))
+    return ListPatch(tuple([each if isinstance(each, tuple) else join_list(each) for each in pieces]))
 
 
 def _put(pieces: list[tuple[int, int] | list[bytes]], parts: list[bytes]) -> None:
@@ -292,7 +349,7 @@ def _dicts(now: dict[bytes, bytes], before: dict[bytes, bytes], depth: int) -> D
     stays: set[bytes] = set()
     for key in now:
         if key not in before or next(stood, None) != key:
-            break  # what comes after a new key, or elsewhere than it stood, is put again, in the order of now
+            break  # all keys from the first new or moved one on are put again: dicts keep their order
         stays.add(key)
     gone = [key for key in before if key not in stays]
     grown: list[tuple[bytes, Patch]] = []
@@ -301,23 +358,27 @@ def _dicts(now: dict[bytes, bytes], before: dict[bytes, bytes], depth: int) -> D
         if key not in stays:
             put += (key, value)
         elif before[key] != value:
-            inner = diff(in_parts(value), in_parts(before[key]), depth - 1) if depth else None
+            inner = diff(as_incremental(value), as_incremental(before[key]), depth - 1) if depth else None
             if inner is None:
                 put += (key, value)
             else:
                 grown.append((key, inner))
-    return DictPatch(joined(gone), tuple(grown), joined(put))
+    return DictPatch(join_list(gone), tuple(grown), join_list(put))
 
 
 def size_of_patch(patch: Patch) -> int:
-    """About how many bytes it takes."""
+    """Return about how many bytes a patch takes.
+
+    Args:
+        patch: the patch.
+    """
     if isinstance(patch, ListPatch):
         return sum([len(piece) if isinstance(piece, bytes) else SPAN for piece in patch.pieces])
     return len(patch.gone) + len(patch.put) + sum([len(key) + size_of_patch(inner) for key, inner in patch.grown])
 
 
 def _appends(patch: Patch | None) -> TypeGuard[ListPatch]:
-    """Whether it keeps the whole list before and puts something behind it; by its form."""
+    """Return True if a patch retains the whole list and appends to it, as far as its form shows."""
     if type(patch) is not ListPatch or len(patch.pieces) != 2:
         return False
     kept, new = patch.pieces
@@ -325,13 +386,25 @@ def _appends(patch: Patch | None) -> TypeGuard[ListPatch]:
 
 
 def literal_of(patch: Patch) -> bytes | None:
-    """The encoded list that a patch ends with: the elements that are new at the end."""
+    """Return the encoded list with which a patch ends, its new last elements; None if it ends otherwise.
+
+    Args:
+        patch: the patch.
+    """
     last = patch.pieces[-1] if isinstance(patch, ListPatch) and patch.pieces else None
     return last if isinstance(last, bytes) else None
 
 
 def apply_encoded(patch: Patch, parts: list[bytes] | dict[bytes, bytes]) -> list[bytes] | dict[bytes, bytes]:
-    """The parts that a patch makes of others. Raises `CorruptCheckpointError` where it does not fit them."""
+    """Return the parts that a patch makes of others.
+
+    Args:
+        patch: the patch.
+        parts: the elements of a list, or values by key, encoded.
+
+    Raises:
+        CorruptCheckpointError: the patch does not fit the parts.
+    """
     try:
         if isinstance(patch, ListPatch):
             return _apply_list(patch, cast("list[bytes]", parts))
@@ -342,7 +415,7 @@ def apply_encoded(patch: Patch, parts: list[bytes] | dict[bytes, bytes]) -> list
             is_list = isinstance(inner, ListPatch)
             old = split(made[key]) if is_list else split_map(made[key])
             new = apply_encoded(inner, old)
-            made[key] = joined(new) if isinstance(new, list) else joined_map(new)
+            made[key] = join_list(new) if isinstance(new, list) else join_map(new)
         flat = split(patch.put)
         made.update(zip(flat[::2], flat[1::2], strict=True))
         return made
@@ -368,7 +441,7 @@ def _span_of(elements: list[Any], span: tuple[int, int]) -> list[Any]:
 
 
 def _decoded(patch: Patch, codec: Codec, channel: str) -> Any:
-    """A patch with values in the place of bytes."""
+    """Return a patch with decoded values in the place of bytes."""
 
     def listed(data: bytes) -> list[Any]:
         made = codec.decode(data, channel=channel)
@@ -388,7 +461,7 @@ def _decoded(patch: Patch, codec: Codec, channel: str) -> Any:
 
 
 def _applied(patch: Any, made: Any) -> Any:
-    """What a decoded patch makes of a list or dict. That one is changed in place where it can be."""
+    """Return a list or dict with a decoded patch applied. Changes it in place where possible."""
     if isinstance(patch, list):
         if len(patch) == 2 and patch[0] == (0, len(made)) and isinstance(patch[1], list):
             made += patch[1]
@@ -401,13 +474,20 @@ def _applied(patch: Any, made: Any) -> Any:
     for key in gone:
         del made[key]
     for key, inner in grown:
-        made[key] = _applied(inner, made[key].copy())  # other values may hold it
+        made[key] = _applied(inner, made[key].copy())  # an earlier value holds the original
     made.update(put)
     return made
 
 
 def split(data: bytes) -> list[bytes]:
-    """The elements of an encoded list."""
+    """Return the elements of an encoded list.
+
+    Args:
+        data: the encoded list.
+
+    Raises:
+        CorruptCheckpointError: the bytes are no list.
+    """
     try:
         return [bytes(raw) for raw in _raws(data)]
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
@@ -415,7 +495,14 @@ def split(data: bytes) -> list[bytes]:
 
 
 def split_map(data: bytes) -> dict[bytes, bytes]:
-    """The entries of an encoded dict."""
+    """Return the entries of an encoded dict.
+
+    Args:
+        data: the encoded dict.
+
+    Raises:
+        CorruptCheckpointError: the bytes are no dict.
+    """
     first = data[0] if data else 0
     if 0x80 <= first <= 0x8F:
         count, start = first & 0x0F, 1
@@ -428,24 +515,40 @@ def split_map(data: bytes) -> dict[bytes, bytes]:
     return dict(zip(flat[::2], flat[1::2], strict=True))
 
 
-def joined(parts: Sequence[bytes]) -> bytes:
-    """The list of these elements, encoded."""
-    return b"".join((array_header(len(parts)), *parts)) if parts else _EMPTY  # a sum would copy them once more
+def join_list(parts: Sequence[bytes]) -> bytes:
+    """Return the encoded list of these elements.
+
+    Args:
+        parts: the encoded elements.
+    """
+    return b"".join((array_header(len(parts)), *parts)) if parts else _EMPTY  # `+` would copy them again
 
 
-def joined_map(parts: dict[bytes, bytes]) -> bytes:
-    """The dict of these entries, encoded."""
+def join_map(parts: dict[bytes, bytes]) -> bytes:
+    """Return the encoded dict of these entries.
+
+    Args:
+        parts: encoded values by encoded key.
+    """
     return b"".join((map_header(len(parts)), *_flat(parts.items())))
 
 
 def body(data: bytes) -> bytes:
-    """An encoded list without its header."""
+    """Return an encoded list without its header.
+
+    Args:
+        data: the encoded list.
+    """
     first = data[0]
     return data[1 if first <= 0x9F else 3 if first == 0xDC else 5 :]
 
 
 def length_of(data: bytes) -> int:
-    """How many elements an encoded list has; 0 for any other value."""
+    """Return the number of elements of an encoded list; 0 for any other value.
+
+    Args:
+        data: the encoded value.
+    """
     first = data[0] if data else 0
     if 0x90 <= first <= 0x9F:
         return first & 0x0F
@@ -453,12 +556,21 @@ def length_of(data: bytes) -> int:
 
 
 def is_map(data: bytes) -> bool:
-    """Whether it is an encoded dict with plain keys."""
+    """Return True if the bytes are a dict with plain keys.
+
+    Args:
+        data: the encoded value.
+    """
     first = data[0] if data else 0
     return 0x80 <= first <= 0x8F or first in (0xDE, 0xDF)
 
 
 def map_header(length: int) -> bytes:
+    """Return the header of an encoded dict.
+
+    Args:
+        length: its number of entries.
+    """
     if length < 16:
         return bytes((0x80 | length,))
     if length < 2**16:

@@ -1,4 +1,4 @@
-"""What a program hands over besides a saver, for annotations: they can be resolved, and load it only then."""
+"""Types of the parameters that accept a store or a cache, for annotations: they resolve, and load on first access."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The pytest plugin: runs the conformance suite on a saver without a test file, and says which promises hold.
+"""The pytest plugin: runs the conformance suite on a saver without a test file, and reports which promises hold.
 
     pytest --saver mypackage.store:open_saver
 
-pytest loads it wherever this package is installed. It imports the suite only when it is asked for.
+pytest loads it wherever this package is installed. It imports the suite only if an option requests it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,11 @@ import pytest
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options of the conformance suite (a pytest hook).
+
+    Args:
+        parser: pytest's parser.
+    """
     group = parser.getgroup("checkpoint-savers", "conformance of savers (checkpoint_savers.conformance)")
     group.addoption(
         "--saver",
@@ -40,6 +45,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    """Load the conformance suite if an option requests it (a pytest hook).
+
+    Args:
+        config: pytest's config.
+    """
     if config.getoption("saver") is not None or config.getoption("promises"):
         from .conformance.plugin import configure
 

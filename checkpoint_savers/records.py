@@ -1,18 +1,19 @@
-"""The records that pass through the savers' port: what a run leases, commits and records, and what is read back.
+"""The records that cross the saver port: what a run leases, commits and records, and what is read back.
 
 A saver stores rows whose payload is a *frame*: opaque bytes, sealed by the codec with a format number, a length and
-a checksum. It needs to understand keys, heads and leases, and never a value.
+a checksum. A saver interprets keys, heads and leases, and never a value.
 
 How a thread is laid out
     Every namespace of a thread (`""` is the root graph's) is a tree of checkpoints, linked by `parent_id`; the
-    namespace's *head* is the tip of the branch that was last run or made. A checkpoint's row says what its superstep
-    changed. Its state is read from the rows of its *chain*, which starts at its base. There are three kinds of rows:
+    namespace's *head* is the tip of the branch that was run or edited last. A checkpoint's row stores what its
+    superstep changed. Its state is read from the rows of its *chain*, which starts at its base. There are three kinds
+    of rows:
 
-        full        it holds everything, and is its own base
-        milestone   it holds all that has changed since the milestone before it; its base is a full row
-        step        it holds what has changed since its parent; its base is the nearest milestone or full row
+        keyframe    holds the complete state, and is its own base
+        snapshot    holds all changes since the snapshot before it; its base is a keyframe
+        delta       holds the changes since its parent; its base is the nearest snapshot or keyframe
 
-    So a chain is a full row, the milestones after it, and the steps after the last of them: `read` returns it with one
+    So a chain is a keyframe, the snapshots after it, and the deltas after the last of them: `read` returns it with one
     query of two ranges.
 """
 
@@ -26,52 +27,60 @@ import msgspec
 
 CheckpointId = NewType("CheckpointId", str)
 """A UUID in its canonical spelling: 36 characters, in lower case. Unique; sorts, as a string, by creation, and is
-greater than its parent's. Events that were shown before there was a checkpoint have the empty text in its place."""
+greater than the id of its parent. Events that were shown before the first checkpoint have the empty string instead."""
 
 _is_uuid = re.compile("[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}").fullmatch
 
 
 def is_checkpoint_id(text: str) -> bool:
-    """Return True if a text is spelled as the ids of checkpoints are. Any other names no checkpoint of any thread."""
+    """Return True if a text is spelled like a checkpoint id. Any other text names no checkpoint of any thread.
+
+    Args:
+        text: the text to check.
+
+    Returns:
+        True for 36 characters of a UUID in lower case.
+    """
     return _is_uuid(text) is not None
 
 
 TaskId = NewType("TaskId", str)
-"""Structural: the same work has the same id on every attempt, replay, resume and fork."""
+"""An id computed from the task's position in the run: equal on every attempt, replay, resume and fork."""
 
 FORMAT = 1
-"""The number of the stored format that this version writes. Readers for all numbers up to it are kept."""
+"""The number of the stored format that this version writes. It reads this format and all earlier ones."""
 
 CALLER = "__task__"
-"""The metadata key that says which task ran a graph whose namespace does not: one that keeps its state."""
+"""The metadata key that names the task that ran a stateful subgraph, whose namespace contains no task id."""
 
 GIVEN = "__given__"
-"""The metadata key that says what a node ran: the graph's name, and a digest of its input in hex."""
+"""The metadata key that identifies a subgraph call: the graph's name, and a digest of its input in hex."""
 
 MADE_IN = "__thread__"
-"""The metadata key of a checkpoint that was copied from another thread, whose id is there: the ids of the tasks under
-which something is recorded on it are made of that id."""
+"""The metadata key of a checkpoint that was copied from another thread. Its value is that thread's id: the ids of the
+tasks with records on the checkpoint are computed from that id."""
 
 RUN = "__run__"
-"""The metadata key under which a checkpoint has what a service knows of the run that made it: a dict, apart from the
-user's own keys."""
+"""The metadata key under which a checkpoint holds what a service knows of the run that made it: a dict, separate from
+the user's own keys."""
 
 FOLLOWED = "__followed__"
-"""The metadata key of a checkpoint whose children are gone: `CLOSED` when one of them closed its superstep, `BRANCHED`
-when they were copies only. So it is not taken for the tip of a branch."""
+"""The metadata key of a checkpoint whose children were pruned: `CLOSED` if one of them closed its superstep, `BRANCHED`
+if they were only copies. Without it the checkpoint would look like the tip of a branch."""
 
 CLOSED = "closed"
 BRANCHED = "branched"
 
 
 class Owner(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Who holds a lease: one run in one process.
+    """The owner of a lease: one run in one process.
 
     Attributes:
         host: the machine's name.
-        boot: an id that changes when the machine boots; "" where there is none.
-        pid: the process.
-        started: when the process started, as the system counts it, so that a reused pid is told apart.
+        boot: an id that changes when the machine boots; "" if unknown.
+        pid: the process id.
+        started: when the process started, in the system's own notation; distinguishes it from a later process that has
+            the same pid.
         run_id: the run; unique.
     """
 
@@ -86,13 +95,13 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Lease(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The right to write one thread, as `BaseCheckpointSaver.lease` gave it.
+    """The right to write one thread, as `SaverPort.acquire` returned it.
 
     Attributes:
         thread_id: the thread.
-        epoch: greater by one than the lease before it. Every write compares it.
-        owner: who holds it.
-        newest: the greatest checkpoint id of the thread, of any namespace and branch; None on a new thread. The next
+        epoch: the fencing token: greater by one than that of the lease before. Every write compares it.
+        owner: the run that holds the lease.
+        newest: the greatest checkpoint id of the thread, of any namespace and branch; None for a new thread. The next
             id must be greater.
     """
 
@@ -107,13 +116,15 @@ class CheckpointRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     Attributes:
         ns: the namespace, "" for the root graph.
-        parent_id: the checkpoint it came from; None for the first.
-        base_id: the row that it is read with: see above. Equal to `checkpoint_id` when this row holds everything.
+        checkpoint_id: the checkpoint.
+        parent_id: the checkpoint that it was made from; None for the first.
+        base_id: the first row of the segment that it is read with; see the module's docstring. Equal to `checkpoint_id`
+            for a keyframe.
         step: the superstep's number: -1 for the first input, 0 for the hidden start.
-        metadata: what listings of checkpoints filter by: source, step, parents, run_id, and the user's own scalars that
-            the call was given which made it. JSON values.
+        metadata: JSON values that listings of checkpoints filter by: source, step, parents, run_id, and the scalars
+            that the user passed to the call that made the checkpoint.
         frame: the payload, sealed.
-        pinned: retention leaves it alone. Rows are committed without a pin; `rewrite` pins.
+        pinned: True if retention must not delete the checkpoint. Rows are committed without a pin; `rewrite` pins.
     """
 
     ns: str
@@ -130,14 +141,15 @@ RecordKind = Literal["result", "error", "interrupt"]
 
 
 class TaskRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What became of one task of the superstep that follows a checkpoint.
+    """The outcome of one task of the superstep that follows a checkpoint.
 
-    One is kept per task: a later record of the same task replaces the earlier one (a result that of an error).
+    A task has at most one record: a later record of the same task replaces the earlier one (a result replaces an
+    error).
 
     Attributes:
         ns, checkpoint_id: the checkpoint on which the task was planned.
-        task_id: the task. The id `""` stands for the superstep itself (its fold failed).
-        index: the task's place in the plan. Records are read back in this order.
+        task_id: the task. The id `""` is reserved for the superstep itself (its fold failed).
+        index: the task's position in the plan. Records are read back in this order.
         kind: what the frame holds.
         frame: the payload, sealed.
     """
@@ -151,25 +163,25 @@ class TaskRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 EventKey = tuple[CheckpointId, int, int]
-"""Where a row of events stands in its thread: checkpoint id, epoch, position. Compared from left to right."""
+"""The key of a row of events in its thread: checkpoint id, epoch, position. Compared from left to right."""
 
 EventKind = Literal["head", "part", "tail"]
 
 
 class EventRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Stream events of one superstep that belong together: they were stored in one transaction. Positions of rows may
-    interleave: a row has the events of work that was recorded together.
+    """Stream events of one superstep that were stored in one transaction.
 
-    A superstep that is run by several leases, one after the other, has the events of each, under its epoch. Savers
-    keep rows in the order of their keys, and interpret neither kinds nor frames.
+    Positions of rows may interleave: a row has the events of work that was recorded together. A superstep that several
+    leases run, one after the other, has the events of each under its epoch. Savers store rows in the order of their
+    keys, and interpret neither kinds nor frames.
 
     Attributes:
         checkpoint_id: the root graph's checkpoint on which the superstep was planned.
-        epoch: that of the lease under which the events were shown.
-        position: of the first event in the frame, counted from 1 for each (checkpoint_id, epoch).
-        kind: `"head"`: stored by the transaction that made the checkpoint, or that recorded what the events are of.
-            `"part"`: stored before that; void unless a later row closes it. `"tail"`: stored by the transaction that
-            closed the superstep, or recorded where it stopped.
+        epoch: the epoch of the lease under which the events were shown.
+        position: the position of the first event in the frame, counted from 1 for each (checkpoint_id, epoch).
+        kind: `"head"`: stored by the transaction that made the checkpoint, or that recorded the work that emitted the
+            events. `"part"`: stored before that; void unless a later row closes it. `"tail"`: stored by the transaction
+            that closed the superstep, or that recorded where it stopped.
         frame: the payload, sealed.
     """
 
@@ -181,26 +193,26 @@ class EventRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def key(self) -> EventKey:
-        """No two rows of a thread have the same."""
+        """The row's key, which is unique in its thread."""
         return self.checkpoint_id, self.epoch, self.position
 
 
 class Commit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One transaction: the checkpoints that it adds, and what it expects to find.
+    """One transaction: the rows that it adds, and the head that it expects.
 
-    Without rows and without `head` it expects no head: records and events alone are stored under the lease.
+    Without rows and without `head` it expects no head: it stores only records and events.
 
     Attributes:
         rows: the new checkpoints, oldest first, all of one namespace; the last becomes the namespace's head.
-        expected_head: the namespace's head now; None when it has none.
+        expected_head: the namespace's current head; None if it has none.
         head: without rows: a namespace, and the stored checkpoint that becomes its head (the tip of another branch).
         records: records of tasks of the superstep that this commit closes, or of the one that it opens.
-        clears: keys of records that this commit makes void, as (ns, checkpoint_id, task_id).
+        clears: keys of records that this commit deletes, as (ns, checkpoint_id, task_id).
         expires_at: the lease's new expiry, in unix seconds.
-        releases: give the lease up in the same transaction.
-        events: stream events to be kept beside. A row whose key is taken, in the thread or among these, makes the
-            commit fail: events that were shown are not replaced by others.
-        metadata: entries of the thread's metadata. Each is set if the thread lacks its key, and changes nothing if not.
+        releases: True to release the lease in the same transaction.
+        events: stream events to store. If the key of a row is taken, in the thread or among these, the commit fails:
+            events that were shown are never replaced by others.
+        metadata: entries of the thread's metadata. Each is set if the thread lacks its key, and ignored otherwise.
     """
 
     rows: tuple[CheckpointRow, ...]
@@ -215,13 +227,14 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Chain(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What `read` returns.
+    """What `read` returns: the rows from which a checkpoint's state is read.
 
     Attributes:
-        rows: in the order of their ids: every row between the asked one's base and the asked one that has that base;
-            before them, where that base is no full row, every row between its own base and it that has that. The first
-            is a full row, the last the asked one. Rows that are of no use may lie between, those of other branches too.
-        records: those of the asked checkpoint, by index.
+        rows: in the order of their ids. They are all rows between the checkpoint's base and the checkpoint that have
+            this base; preceded, if the base is a snapshot, by all rows between its keyframe and it that have the
+            keyframe as base. The first row is a keyframe, the last the requested checkpoint. Unneeded rows may lie in
+            between, of other branches too.
+        records: the records of the requested checkpoint, by index.
         head: the namespace's head.
     """
 
@@ -231,11 +244,11 @@ class Chain(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A checkpoint without its payload, as `scan` lists it.
+    """A checkpoint without its payload, as `scan` lists it. Attributes not listed here are those of `CheckpointRow`.
 
     Attributes:
-        size: bytes of its frame.
-        pinned: as in `CheckpointRow`.
+        thread_id: the checkpoint's thread.
+        size: the length of its frame, in bytes.
     """
 
     thread_id: str
@@ -253,12 +266,13 @@ class ThreadHeader(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A thread without its rows, as `threads` lists it.
 
     Attributes:
-        epoch: of its last lease.
-        owner: who holds its lease, or did until it lapsed; None when it was given up.
-        expires_at: when that lease lapses, in unix seconds; 0 without an owner.
-        newest: its greatest checkpoint id, of any namespace; None when it holds none.
-        head: the checkpoint at which the root graph stands; None when it has none.
-        metadata: the thread's own: what its calls were given and `update_thread` has made of it.
+        thread_id: the thread.
+        epoch: the epoch of its last lease.
+        owner: the run that holds its lease, or held it until it expired; None if it was released.
+        expires_at: when that lease expires, in unix seconds; 0 without an owner.
+        newest: its greatest checkpoint id, of any namespace; None if it holds no checkpoint.
+        head: the head of the root graph's namespace; None if it has none.
+        metadata: the thread's metadata: what its calls passed, changed by `update_thread`.
     """
 
     thread_id: str
@@ -271,14 +285,14 @@ class ThreadHeader(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class ThreadDump(msgspec.Struct, frozen=True, kw_only=True):
-    """All that is stored of a thread, but for its lease: as of one moment, and byte for byte.
+    """All that is stored of a thread except its lease, byte for byte, read as of one moment.
 
     Attributes:
-        heads: by namespace.
+        heads: head by namespace.
         rows: in the order of (id, namespace).
         records: in the order of (checkpoint id, namespace, index, task id).
         events: in the order of their keys.
-        metadata: the thread's own.
+        metadata: the thread's metadata.
     """
 
     heads: dict[str, CheckpointId]
@@ -289,16 +303,17 @@ class ThreadDump(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rewrite(msgspec.Struct, frozen=True, kw_only=True):
-    """One transaction of upkeep: what is taken out of a thread, and what is left put in order. It makes no checkpoint.
+    """One transaction of upkeep: what it deletes from a thread, and what it changes in the remaining rows.
+
+    It makes no checkpoint.
 
     Attributes:
-        gone: checkpoints that are deleted, as (ns, checkpoint_id), with what is recorded on them. Unknown ones are
-            passed over.
-        rows: stand in the place of the stored rows with the same ns and checkpoint_id, which must be there.
-        heads: namespace -> the stored checkpoint at which it now stands; None: the namespace is no more, and must hold
-            nothing any more.
+        gone: checkpoints to delete, as (ns, checkpoint_id), with their records. Unknown ones are ignored.
+        rows: replace the stored rows with the same ns and checkpoint_id, which must exist.
+        heads: namespace -> the stored checkpoint that becomes its head; None removes the namespace, which must then
+            hold no checkpoint.
         events: ids of checkpoints of the root graph whose rows of events are deleted.
-        pins: (ns, checkpoint_id) -> whether it is pinned from now on; it must be there.
+        pins: (ns, checkpoint_id) -> whether it is pinned; the checkpoint must exist.
     """
 
     gone: tuple[tuple[str, CheckpointId], ...] = ()
@@ -309,15 +324,13 @@ class Rewrite(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckpointMetadata(TypedDict, total=False):
-    """What is known about a checkpoint besides its state.
+    """What is known about a checkpoint besides its state, and the caller's own scalar metadata.
 
     Keys:
         source: what made it: an `input`, a superstep (`loop`), an `update` by hand, or a `fork`.
         step: the superstep's number.
         parents: namespace -> checkpoint id, of the enclosing graphs.
-        run_id: of the run that made it.
-
-    And the caller's own scalar metadata.
+        run_id: the run that made it.
     """
 
     source: Literal["input", "loop", "update", "fork"]
@@ -327,16 +340,16 @@ class CheckpointMetadata(TypedDict, total=False):
 
 
 class Checkpoint(TypedDict):
-    """A thread's state at a superstep's boundary, decoded.
+    """A thread's state between two supersteps, decoded.
 
     Keys:
         v: the stored format's number.
-        id: the checkpoint's.
+        id: the checkpoint's id.
         ts: when it was made; ISO 8601, UTC.
-        channel_values: of the channels that hold something.
-        channel_versions: of the same.
-        versions_seen: by node, the version of each channel at which it ran last.
-        pending_sends: what was sent, in order: `Send`s where the codec knows that class, else `StoredObject`s.
+        channel_values: the values of the channels that are not empty.
+        channel_versions: the versions of the same channels.
+        versions_seen: by node, the version of each channel at which the node ran last.
+        pending_sends: pending sends, in order: `Send`s if the codec has that class, otherwise `StoredObject`s.
     """
 
     v: int
@@ -351,14 +364,14 @@ class Checkpoint(TypedDict):
 class StoredObject(msgspec.Struct, frozen=True, order=False):
     """An object read by a codec that does not have its class: its fields as data.
 
-    `Codec.decode` reads only what the runtime stores by itself like this (`Send`, `Interrupt`, ...): an object of a
-    user's class that is not registered is an `UnknownTypeError`. `Codec.decode_stored` reads objects of users' classes
-    like this too.
+    `Codec.decode` reads only the runtime's own classes like this (`Send`, `Interrupt`, ...): an object of a user's
+    class that is not registered raises `UnknownTypeError`. `Codec.decode_stored` reads objects of users' classes like
+    this too.
 
     Attributes:
         type: the tag of the class, such as `"pregel_async.Send"`.
-        fields: its fields by name, decoded; of a send, `node`, `arg` and `timeout`. Of an object that is not stored by
-            fields (an enum's member, a subclass of list), what is stored for it, under `"value"`.
+        fields: its fields by name, decoded; of a send, `node`, `arg` and `timeout`. For an object that is not stored by
+            fields (an enum's member, a subclass of list), the stored value under `"value"`.
     """
 
     type: str
@@ -366,11 +379,11 @@ class StoredObject(msgspec.Struct, frozen=True, order=False):
 
 
 class Shared(msgspec.Struct, frozen=True):
-    """Stands, in a stored send, for a value that a channel of the same checkpoint holds. See `sharing`.
+    """A reference, in a stored send, to a value that a channel of the same checkpoint holds. See `sharing`.
 
     Attributes:
         channel: the channel.
-        count: so many of the first elements of its list; None for its whole value.
+        count: number of elements taken from the start of the channel's list; None for the whole value.
         rest: the elements that follow them, which the channel's list does not have.
     """
 
@@ -380,12 +393,14 @@ class Shared(msgspec.Struct, frozen=True):
 
 
 class CheckpointTuple(msgspec.Struct, frozen=True, kw_only=True):
-    """A checkpoint, and what belongs to it.
+    """A checkpoint, with its config, metadata and pending writes.
 
     Attributes:
         config: addresses this checkpoint: `{"configurable": {"thread_id", "checkpoint_ns", "checkpoint_id"}}`.
+        checkpoint: the state.
+        metadata: the checkpoint's metadata.
         parent_config: addresses its parent; None for the first.
-        pending_writes: what tasks of the superstep after it have left, as (task id, channel, value).
+        pending_writes: what tasks of the following superstep have written, as (task id, channel, value).
     """
 
     config: Mapping[str, Any]

@@ -1,14 +1,15 @@
-"""The port between the runtime and storage: the verbs that a saver implements, over rows and bytes.
+"""The port between the runtime and storage: the methods that a saver implements, over rows and bytes.
 
 The contract, for every saver
-    - Every writing verb is one transaction: all of it is stored, or nothing. When it returns, what it wrote is durable.
-    - `commit`, `record`, `renew` compare the lease's epoch and owner; `commit` compares the namespace's head too, all
-      inside the transaction. A mismatch raises `ThreadBusyError(lost=True)` and changes nothing.
-    - Cancelling a verb's caller does not tear the transaction: it ends, one way or the other, before control returns.
+    - Each writing method is one transaction: all of it is stored, or nothing. It is durable when the method returns.
+    - `commit`, `record`, `renew` and the methods for upkeep compare the lease's epoch and owner inside the
+      transaction; `commit` also compares the namespace's head. A mismatch raises `ThreadBusyError(lost=True)` and
+      changes nothing.
+    - Cancelling the caller does not interrupt the transaction: it commits or rolls back before control returns.
     - An open saver serves concurrent calls from any thread and any event loop of the process, asyncio and trio.
-    - A database's own exceptions are translated to `StorageError`s, with their cause. Damaged rows give
-      `CorruptCheckpointError`, a newer format `UnsupportedFormatError`.
-    - Frames come back byte for byte, those of records and events too.
+    - Exceptions of the database driver are raised as `StorageError`, with the driver's exception as cause. Damaged rows
+      raise `CorruptCheckpointError`, a newer format raises `UnsupportedFormatError`.
+    - Frames are returned byte for byte, those of records and events too.
 """
 
 from __future__ import annotations
@@ -37,177 +38,303 @@ from .records import (
 )
 
 PAGE = 256
-"""Rows or headers that are read at a time when no other number is given."""
+"""Default number of rows or headers per page."""
 
 
 class SaverPort(ABC):
-    """The verbs over rows and bytes. `BaseCheckpointSaver` has those that users call, on top of these.
+    """The methods over rows and bytes. `BaseCheckpointSaver` adds those that users call, on top of these.
 
     Attributes:
         codec: turns values into bytes.
-        clock: unix seconds, for what users call outside of a run.
+        clock: returns the time in unix seconds, for calls outside of a run.
     """
 
     codec: Codec
     clock: Callable[[], float]
 
     commit_is_shielded: ClassVar[bool] = False
-    """True if a cancel scope cannot interrupt `commit`, even one that is cancelled already: the cancellation is raised
-    at the caller's next await. The runtime wraps `commit` of all other savers in a shielded scope. A subclass that
-    overrides `commit` must set this again; otherwise it is False.
-    """
+    """True if a cancel scope cannot interrupt `commit`, even a scope that is cancelled before the call: the
+    cancellation is raised at the caller's next await. The runtime wraps `commit` of all other savers in a shielded
+    scope. A subclass that overrides `commit` must set this attribute again; otherwise it is False."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        # A subclass that overrides `commit` may await where its base class does not. An inherited True would then leave
+        # its commit without any shield, so the class that defines `commit` has to make the claim itself.
         says = next(each for each in cls.__mro__ if {"commit", "commit_is_shielded"} & each.__dict__.keys())
         if "commit_is_shielded" not in says.__dict__:
             cls.commit_is_shielded = False
 
-    # ---- writing: the verbs of a run -------------------------------------------------------------------------
-
     @abstractmethod
     async def acquire(self, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Lease:
-        """Take the thread for one run: compare-and-set of epoch + 1, owner and expiry.
+        """Acquire the thread's lease for one run: compare-and-set of epoch + 1, owner and expiry.
 
-        A lease that another owner holds is live unless it has been released, `now` is at or past its expiry, or its
-        process on this host is gone (`owner.is_gone`).
+        A lease of another owner is live unless it was released, it has expired at `now`, or its process ran on this
+        host and has ended (`owner.is_gone`). A lease of the same owner is replaced. An unknown thread is created. The
+        lease is durable when this returns.
+
+        Args:
+            thread_id: the thread.
+            owner: the run that acquires the lease.
+            now: the current time, in unix seconds.
+            expires_at: when the lease expires unless it is renewed, in unix seconds.
+
+        Returns:
+            The lease. Its epoch is greater by one than that of the thread's previous lease.
 
         Raises:
             ThreadBusyError: another lease is live; nothing was changed.
+            StorageError: the database failed; the lease was not acquired.
         """
 
     @abstractmethod
     async def renew(self, lease: Lease, *, expires_at: float) -> None:
-        """Move the lease's expiry. Raises `ThreadBusyError(lost=True)` when the lease is no longer held."""
+        """Set a new expiry for the lease. It is durable when this returns.
+
+        Args:
+            lease: the lease of the calling run.
+            expires_at: the new expiry, in unix seconds.
+
+        Raises:
+            ThreadBusyError: with `lost=True`: the lease is no longer held.
+            StorageError: the database failed; the expiry is unchanged.
+        """
 
     @abstractmethod
     async def commit(self, lease: Lease, commit: Commit) -> None:
-        """Store a superstep: rows, records, cleared records, events, the thread's metadata, the new head, the expiry,
-        perhaps the release.
+        """Store a superstep in one transaction. All of it is durable when this returns.
+
+        The transaction holds the new rows, records and events, clears records, sets missing keys of the thread's
+        metadata, sets the namespace's head and the lease's expiry, and releases the lease if `commit.releases` is set.
+
+        Args:
+            lease: the lease of the calling run.
+            commit: what to store, and the head that the namespace is expected to have.
 
         Raises:
             ThreadBusyError: with `lost=True`: the lease is no longer held, the head is not the expected one, or the
                 checkpoint that is to become the head is not stored.
-            StorageError: among others: a checkpoint or a row of events with one of these keys is stored already.
+            StorageError: a checkpoint or a row of events with one of these keys is stored already, or the database
+                failed. Nothing was stored.
         """
 
     @abstractmethod
     async def record(self, lease: Lease, records: Sequence[TaskRecord], *, expires_at: float) -> None:
-        """Store what became of tasks of an open superstep; a record of the same task is replaced.
+        """Store the outcomes of tasks of an open superstep, and renew the lease. They are durable when this returns.
+
+        Args:
+            lease: the lease of the calling run.
+            records: one record per task. A stored record of the same task is replaced.
+            expires_at: the lease's new expiry, in unix seconds.
 
         Raises:
-            ThreadBusyError: with `lost=True`: the lease is no longer held.
+            ThreadBusyError: with `lost=True`: the lease is no longer held; nothing was stored.
+            StorageError: the database failed; nothing was stored.
         """
 
     @abstractmethod
     async def release(self, lease: Lease) -> None:
-        """Release the lease; do nothing if it is no longer held. A thread without a checkpoint is removed."""
+        """Release the lease. Do nothing if it is no longer held.
+
+        A thread that holds no checkpoint is deleted. The release is durable when this returns.
+
+        Args:
+            lease: the lease to release.
+
+        Raises:
+            StorageError: the database failed; the lease remains until it expires.
+        """
 
     async def wait_for_release(self, thread_id: str) -> None:
         """Wait until the thread may have been released. May return early or never; callers also poll.
 
-        Callers subscribe before they try the lease, and cancel this when they try it again.
+        Callers subscribe before they try to acquire the lease, and cancel this call before they try again: a release
+        between a failed attempt and a later subscription would be missed. The default never returns.
+
+        Args:
+            thread_id: the thread.
         """
         await anyio.sleep_forever()
 
-    # ---- writing: upkeep. Under a lease, as a run's verbs are --------------------------------------------------
-    #
-    # Not abstract, nor are `threads` and `dump`: runs do not need them, and a saver may do without upkeep (a log that
-    # is never rewritten, say). Such a saver names them to the conformance kit (`lacks`), and calling them raises.
+    # The methods for upkeep, `threads` and `dump` are not abstract: runs do not need them, and a saver may do without
+    # upkeep (a log that is never rewritten, for example). Such a saver passes their names to the conformance suite
+    # (`lacks`), and calls of them raise NotImplementedError.
 
     async def rewrite(self, lease: Lease, change: Rewrite) -> None:
-        """Delete rows of a thread, and replace rows that depended on them. See `Rewrite`.
+        """Delete rows of a thread, and replace rows that depended on them, in one transaction.
 
-        `newest` stays what it was, whatever is deleted: ids are never given twice.
+        `newest` of the thread does not change, whatever is deleted, so that checkpoint ids are never used twice. The
+        change is durable when this returns.
+
+        Args:
+            lease: the lease under which the thread is pruned.
+            change: what to delete, replace and pin; see `Rewrite`.
 
         Raises:
             ThreadBusyError: with `lost=True`: the lease is no longer held.
-            StorageError: among others: a row, head or pin is of a checkpoint that is not stored (after `gone`), or a
-                namespace without a head holds checkpoints. Nothing was changed.
+            StorageError: a row, head or pin names a checkpoint that is not stored (after the deletions), a namespace
+                without a head would hold checkpoints, or the database failed. Nothing was changed.
+            NotImplementedError: the saver has no upkeep.
         """
         raise self._lacks("rewrite")
 
     async def update_thread(self, thread_id: str, changes: Mapping[str, Any]) -> None:
-        """Change a thread's metadata, in one transaction.
+        """Change a thread's metadata, in one transaction. The change is durable when this returns.
 
-        No lease is needed, and a live one does not prevent it. Commits of a run set only keys that the thread lacks.
+        It needs no lease, and works while a run holds one: commits of a run only set keys that the thread lacks.
 
         Args:
+            thread_id: the thread.
             changes: JSON values by key; None deletes the key, if the thread has it.
 
         Raises:
             ThreadNotFoundError: the thread holds no checkpoint; nothing was stored.
-            StorageError
+            StorageError: the database failed; nothing was changed.
+            NotImplementedError: the saver stores no metadata of threads.
         """
         raise self._lacks("update_thread")
 
     async def load(self, lease: Lease, dump: ThreadDump) -> None:
-        """Store a dumped thread, byte for byte. The thread must be empty.
+        """Store a dumped thread, byte for byte, in one transaction. It is durable when this returns.
+
+        Args:
+            lease: the lease of the thread, which must hold no rows, records or events.
+            dump: what `dump` returned, from any saver.
 
         Raises:
             ThreadBusyError: with `lost=True`: the lease is no longer held.
-            StorageError: among others: the thread holds something, two rows have one key, or a head is of a checkpoint
-                that is not among the rows. Nothing was stored.
+            StorageError: the thread holds something, two rows have the same key, a head names a checkpoint that is not
+                among the rows, a namespace of rows has no head, or the database failed. Nothing was stored.
+            NotImplementedError: the saver has no upkeep.
         """
         raise self._lacks("load")
 
     async def erase(self, lease: Lease) -> None:
-        """Delete all that is stored of the thread, its lease too, so that no byte of it is left in what the saver
-        writes: no row, no free page, no log. Where a database keeps deleted bytes for longer, its saver says so.
+        """Delete all that is stored of the thread, including its lease, and overwrite the deleted bytes.
+
+        When this returns, none of the thread's bytes are left in what the saver writes: no row, no free page, no log. A
+        saver whose database retains deleted bytes for longer documents it.
+
+        Args:
+            lease: the lease of the thread.
 
         Raises:
             ThreadBusyError: with `lost=True`: the lease is no longer held; nothing was deleted.
+            ErasureIncompleteError: the thread is deleted, but bytes of it may be left in the database's files.
+            StorageError: the database failed.
+            NotImplementedError: the saver has no upkeep.
         """
         raise self._lacks("erase")
 
     async def drop(self, lease: Lease) -> None:
-        """Delete all that is stored of the thread, its lease too.
+        """Delete all that is stored of the thread, including its lease. The deletion is durable when this returns.
 
-        Unlike `erase`, this may leave deleted bytes in free pages or logs. Override it if that is cheaper.
+        Unlike `erase`, this may leave deleted bytes in free pages or logs. The default calls `erase`; override it if
+        deleting alone is cheaper.
+
+        Args:
+            lease: the lease of the thread.
 
         Raises:
             ThreadBusyError: with `lost=True`: the lease is no longer held; nothing was deleted.
+            StorageError: the database failed.
+            NotImplementedError: the saver has no upkeep.
         """
         await self.erase(lease)
-
-    # ---- reading: rows ---------------------------------------------------------------------------------------
 
     async def threads(
         self, *, after: str | None = None, limit: int = PAGE, filter: Mapping[str, Any] | None = None
     ) -> tuple[ThreadHeader, ...]:
-        """Return up to `limit` threads, in the order of their ids' code points. Threads without a checkpoint count.
+        """Return up to `limit` threads, in the order of their ids' code points.
+
+        Threads that hold no checkpoint yet are included.
 
         Args:
-            after: return ids strictly greater than this (keyset pagination).
-            filter: entries of the threads' metadata, all of which must be equal. Bound parameters, never text in a
-                query.
+            after: return ids strictly greater than this (keyset pagination); None starts at the first.
+            limit: maximum number of threads.
+            filter: entries of the threads' metadata, all of which must be equal. Bind them as parameters; never put
+                them into the text of a query.
+
+        Returns:
+            The headers; fewer than `limit` if there are no more.
+
+        Raises:
+            CorruptCheckpointError: a thread's metadata cannot be read.
+            StorageError: the database failed.
+            NotImplementedError: the saver does not list threads.
         """
         raise self._lacks("threads")
 
     async def dump(self, thread_id: str) -> ThreadDump | None:
-        """Return all that is stored of a thread, as of one moment; None if it holds no checkpoint."""
+        """Return all that is stored of a thread, read as of one moment.
+
+        Args:
+            thread_id: the thread.
+
+        Returns:
+            The thread without its lease; None if it holds no checkpoint.
+
+        Raises:
+            CorruptCheckpointError: metadata of the thread or of a row cannot be read.
+            StorageError: the database failed.
+            NotImplementedError: the saver has no upkeep.
+        """
         raise self._lacks("dump")
 
     async def heads(self, thread_id: str, ns: str | None = None) -> dict[str, CheckpointId]:
-        """Return the heads of a thread's namespaces, by namespace. Listings check that the rows of these are stored.
+        """Return the heads of a thread's namespaces. Listings check that the rows of these heads are stored.
 
-        The default returns the head of one namespace: the root, if none is given.
+        The default returns the head of one namespace: the given one, or the root.
 
         Args:
+            thread_id: the thread.
             ns: only this namespace; None for all.
+
+        Returns:
+            The head's checkpoint id by namespace; empty for an unknown thread.
+
+        Raises:
+            CorruptCheckpointError: a row cannot be read.
+            StorageError: the database failed.
         """
         chain = await self.read(thread_id, ns or "")
         return {} if chain is None else {ns or "": chain.head}
 
     @abstractmethod
     async def read(self, thread_id: str, ns: str = "", checkpoint_id: CheckpointId | None = None) -> Chain | None:
-        """Return the chain of a checkpoint, or of the head if no id is given; None if it does not exist."""
+        """Return the rows from which one checkpoint's state is read.
+
+        Args:
+            thread_id: the thread.
+            ns: the namespace; "" for the root graph's.
+            checkpoint_id: the checkpoint; None for the namespace's head.
+
+        Returns:
+            The checkpoint's chain, with the records of its tasks; None if the checkpoint is not stored.
+
+        Raises:
+            CorruptCheckpointError: a row of the chain is missing or cannot be read.
+            StorageError: the database failed.
+        """
 
     @abstractmethod
     async def segment(
         self, thread_id: str, ns: str, base_id: CheckpointId
     ) -> tuple[tuple[CheckpointRow, ...], tuple[TaskRecord, ...]]:
-        """Return the rows that have this base, by id, and their records, by checkpoint id and index."""
+        """Return all rows that have one base, and their records.
+
+        Args:
+            thread_id: the thread.
+            ns: the namespace; "" for the root graph's.
+            base_id: the rows' `base_id`.
+
+        Returns:
+            The rows by checkpoint id, and the records by checkpoint id and index; two empty tuples if there are none.
+
+        Raises:
+            CorruptCheckpointError: a row cannot be read.
+            StorageError: the database failed.
+        """
 
     @abstractmethod
     async def scan(
@@ -222,39 +349,61 @@ class SaverPort(ABC):
         """Return up to `limit` headers, newest first by checkpoint id.
 
         Args:
-            thread_id, ns: None for all.
+            thread_id: only this thread; None for all.
+            ns: only this namespace; None for all.
             before: return ids strictly smaller than this.
-            filter: metadata entries, all of which must be equal. Bound parameters, never text in a query.
+            limit: maximum number of headers.
+            filter: metadata entries, all of which must be equal. Bind them as parameters; never put them into the text
+                of a query.
+
+        Returns:
+            The headers; fewer than `limit` if there are no more.
+
+        Raises:
+            CorruptCheckpointError: a row's metadata cannot be read.
+            StorageError: the database failed.
         """
 
-    # Abstract, although savers that were written before there were events lack it: their `commit` would drop events,
-    # and no default could notice that. Without this method they cannot be instantiated, which informs their authors.
+    # Abstract, although savers that were written before stream events existed lack it: their `commit` would drop
+    # events, and no default could detect that. Without this method they cannot be instantiated, so authors notice.
     @abstractmethod
     async def events(self, thread_id: str, *, since: EventKey | None = None, limit: int = PAGE) -> tuple[EventRow, ...]:
-        """Return up to `limit` rows of a thread's stream events, by key; none for an unknown thread.
+        """Return up to `limit` rows of a thread's stream events, ordered by key; none for an unknown thread.
 
         For the next page, pass the last row's key with the position increased by one. Rows that are stored meanwhile
         may have smaller keys: a run that starts from an older checkpoint stores its first events there.
 
         Args:
+            thread_id: the thread.
             since: return rows whose key (checkpoint id, epoch, position) is equal or greater; None for all. It need not
                 be the key of a stored row. A row has the position of its first event, so that a later event of it has
                 a greater position than its row.
-            limit: rows, not events; at 0 or less there are none.
+            limit: maximum number of rows, not of events; 0 or less returns none.
+
+        Returns:
+            The rows, in the order of their keys.
 
         Raises:
-            CorruptCheckpointError, StorageError
+            CorruptCheckpointError: a row cannot be read.
+            StorageError: the database failed.
         """
 
     @abstractmethod
     async def adelete_thread(self, thread_id: str) -> None:
-        """Delete all that is stored of a thread, in all namespaces, events too. An unknown thread is no error.
+        """Delete all that is stored of a thread, in all namespaces, including events. Ignore an unknown thread.
+
+        The deletion is durable when this returns.
+
+        Args:
+            thread_id: the thread.
 
         Raises:
-            ThreadBusyError: a run owns the thread; nothing was deleted.
+            ThreadBusyError: a run holds the thread's lease; nothing was deleted.
+            StorageError: the database failed; nothing was deleted.
         """
 
     def _lacks(self, verb: str) -> NotImplementedError:
+        """Return the error for a method that this saver does not implement."""
         return NotImplementedError(
             f"{type(self).__qualname__} does not offer {verb}(), which looking after threads needs (listing, their "
             "metadata, copying, pruning, pinning, exporting, erasing). Implement it, or pass it on where the saver "

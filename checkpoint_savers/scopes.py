@@ -1,27 +1,37 @@
-"""Telling a cancel scope's cancellation from asyncio's own."""
+"""Distinguishes a cancel scope's cancellation from asyncio's own."""
 
 from __future__ import annotations
 
 
-def is_a_scopes(cancelled: BaseException) -> bool:
-    """Whether an `asyncio.CancelledError` is a cancel scope's, which is told again and again, and not that of a
-    `Task.cancel()`, which is told once.
+def is_from_cancel_scope(cancelled: BaseException) -> bool:
+    """Return True if an `asyncio.CancelledError` was raised by an anyio cancel scope, and not by `Task.cancel()`.
 
-    anyio says it in the message, and in no other way: "Cancelled via cancel scope ...", or "by" in earlier versions.
+    A scope raises its cancellation again at each await; `Task.cancel()` raises once.
+
+    Args:
+        cancelled: the cancellation.
     """
-    told = cancelled.args[0] if cancelled.args else None
-    return isinstance(told, str) and " cancel scope " in told
+    # anyio marks it only in the message: "Cancelled via cancel scope ...", or "by" in earlier versions.
+    message = cancelled.args[0] if cancelled.args else None
+    return isinstance(message, str) and " cancel scope " in message
 
 
 def mark_done(cancelled: BaseException) -> None:
-    """Note on a cancellation that what it came to was done all the same, well.
+    """Note on a cancellation that the interrupted work was completed successfully.
 
-    A native one is raised by what cannot be stopped when that has ended, in the place of its result. Without the note
-    its caller would not know whether a transaction was stored.
+    Work that cannot be interrupted raises a native cancellation after it has ended, instead of returning its result.
+    Without the note the caller would not know whether its transaction was stored.
+
+    Args:
+        cancelled: the cancellation.
     """
     cancelled.__dict__["_done"] = True
 
 
 def is_done(cancelled: BaseException) -> bool:
-    """Return True if `mark_done` was called with this cancellation."""
+    """Return True if `mark_done` was called with this cancellation.
+
+    Args:
+        cancelled: the cancellation.
+    """
     return cancelled.__dict__.get("_done", False) is True

@@ -1,15 +1,15 @@
-"""Pending sends that carry the state: what they share with the state's own values is stored once.
+"""Pending sends that carry the state: values that they share with the state's channels are stored once.
 
-    stored = shared(send.arg, Shareable(values))     writing: marks in the place of what the state holds
-    arg = filled(stored, value_of)                   reading: the values in the place of the marks
+    stored = shared(send.arg, Shareable(values))     writing: references in the place of the state's values
+    arg = filled(stored, value_of)                   reading: values in the place of the references
 
 `Send("tools", {**state, "call": call})` carries all messages of the state, and the next superstep's sends carry them
-again. Stored as they are, a thread of n messages would take n * n of them. A mark (`Shared`) names the channel of the
-same checkpoint that holds the same objects.
+again. Stored as they are, a thread of n messages would take space for n * n of them. A reference (`Shared`) names the
+channel of the same checkpoint that holds the same objects.
 
 Shared values are found by identity: a node that returns its input unchanged returns the object that the state holds.
-Other lists are compared only with the channel of the same name as their key in the argument, and only up to the first
-element that differs: a pydantic model copies its lists, so that none of its elements is identical.
+Other lists are compared only with the channel that has the same name as their key in the argument, and only up to the
+first different element: a pydantic model copies its lists, so that none of its elements is identical.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from .errors import CorruptCheckpointError
 from .records import Shared, StoredObject
 
 DEPTH: Final = 4
-"""Levels of dicts and objects in an argument that are looked into: `{"state": {"messages": [...]}}` has two."""
+"""Number of levels of dicts and objects in an argument that are searched: `{"state": {"messages": [...]}}` has two."""
 
 LARGE: Final = 64
-"""Characters or bytes, or scalars in a list, from which on a mark is smaller than what it stands for."""
+"""Characters or bytes of a text, or scalars of a list, from which a reference is smaller than the value."""
 
 
 class Shareable:
     """The values of a checkpoint's channels, by identity.
 
     Args:
-        values: by channel; of those that are stored.
-        alike: gives the number of a list's first elements that the channel of this name stores as the same bytes.
+        values: value by channel, of the channels that are stored.
+        alike: returns how many of a list's first elements the channel of this name stores as the same bytes.
     """
 
     def __init__(self, values: Mapping[str, Any], alike: Callable[[str, list[Any]], int]) -> None:
@@ -56,7 +56,8 @@ class Shareable:
         """Return a reference to a value, or to the longest shared prefix of a list; None if nothing is shared.
 
         Args:
-            name: of the value in what holds it; empty for none.
+            value: a value in a send's argument.
+            name: the value's key or field in its container; "" if it has none.
         """
         whole = self._wholes.get(id(value))
         if whole is not None:
@@ -77,7 +78,14 @@ class Shareable:
 
 
 def shared(arg: Any, held: Shareable, depth: int = DEPTH, name: str = "") -> Any:
-    """Return what is stored of a send's argument: itself, or a copy with marks."""
+    """Return a send's argument as it is stored: itself, or a copy with references.
+
+    Args:
+        arg: the argument.
+        held: the channels' values.
+        depth: number of levels to search.
+        name: the argument's key or field in its container; "" if it has none.
+    """
     mark = held.mark(arg, name)
     if mark is not None:
         return mark
@@ -88,13 +96,15 @@ def shared(arg: Any, held: Shareable, depth: int = DEPTH, name: str = "") -> Any
 
 
 def filled(arg: Any, value_of: Callable[[str], Any], depth: int = DEPTH) -> Any:
-    """Return a send's argument with the values in the place of the marks.
+    """Return a send's argument with values in the place of references.
 
     Args:
-        value_of: gives the value of a channel, decoded.
+        arg: the stored argument.
+        value_of: returns the decoded value of a channel.
+        depth: number of levels to search.
 
     Raises:
-        LookupError, TypeError: a mark does not fit what the channel holds: the checkpoint is damaged.
+        LookupError, TypeError: a reference does not fit the channel's value: the checkpoint is damaged.
     """
     if type(arg) is Shared:
         value = value_of(arg.channel)
@@ -110,24 +120,29 @@ def filled(arg: Any, value_of: Callable[[str], Any], depth: int = DEPTH) -> Any:
 
 
 def filled_sends(sends: Iterable[Any], value_of: Callable[[str], Any], where: str) -> list[Any]:
-    """Return pending sends with the values in the place of the marks in their arguments.
+    """Return pending sends with values in the place of the references in their arguments.
 
     Args:
-        value_of: as in `filled`.
+        sends: the stored sends.
+        value_of: returns the decoded value of a channel.
         where: what is being read, for the error.
 
     Raises:
-        CorruptCheckpointError: a mark does not fit what the channel holds.
+        CorruptCheckpointError: a reference does not fit the channel's value.
     """
     try:
-        return [filled(send, value_of, DEPTH + 1) for send in sends]  # a send is a level itself
+        return [filled(send, value_of, DEPTH + 1) for send in sends]  # the send itself is one level
     except (LookupError, TypeError) as error:
         reason = f"a part of it refers to what is not stored ({error})"
         raise CorruptCheckpointError(f"{where}, a pending send", reason) from error
 
 
 def parts_of(arg: Any) -> list[tuple[str, Any]]:
-    """Return the entries of a dict that have names, or the fields of an object of a state's class."""
+    """Return the entries of a dict that have text keys, or the fields of an object of a state's class; else nothing.
+
+    Args:
+        arg: the dict or object.
+    """
     if isinstance(arg, StoredObject):
         return list(arg.fields.items())
     if isinstance(arg, dict):
@@ -144,9 +159,16 @@ def parts_of(arg: Any) -> list[tuple[str, Any]]:
 
 
 def with_parts(arg: Any, parts: Mapping[str, Any]) -> Any:
-    """Return a copy of an argument with other parts. No code of its class runs."""
+    """Return a copy of an argument with some parts replaced.
+
+    Args:
+        arg: the dict or object.
+        parts: the new parts, by name.
+    """
     if isinstance(arg, StoredObject):
         return StoredObject(arg.type, {**arg.fields, **parts})
+    # A shallow copy and attribute assignment, since the class's own code must not run: a constructor or validator could
+    # refuse a reference in the place of a value.
     made = copy.copy(arg)
     for name, value in parts.items():
         if isinstance(made, dict):

@@ -22,7 +22,7 @@ from typing import Final
 
 import anyio
 
-from ..bridge import Waiter, here, tell
+from ..bridge import Waiter, loop_scheduler, wake
 
 Compute = Callable[[], Awaitable[bytes | None]]
 """Makes a value; None if there is nothing to share."""
@@ -95,7 +95,7 @@ class Flights:
                     flight = None
                     break
                 landed = anyio.Event()
-                flight.waiters[landed] = Waiter(here(), landed.set)
+                flight.waiters[landed] = Waiter(loop_scheduler(), landed.set)
                 for mine in led:
                     mine.needs.append(flight)
             try:
@@ -122,7 +122,7 @@ class Flights:
             with _LOCK:
                 del self._under_way[key]
                 waiters = list(flight.waiters.values())
-            tell(waiters)
+            wake(waiters)
 
 
 def _comes_back(flight: _Flight, led: tuple[_Flight, ...]) -> bool:

@@ -1,4 +1,4 @@
-"""Values to bytes and back, and frames of bytes that are checked as a whole."""
+"""Encodes values to bytes and decodes them, and seals bytes in frames with a checksum."""
 
 from ..errors import TypeRegistrationError
 from .codec import Codec

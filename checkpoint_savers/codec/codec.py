@@ -1,4 +1,4 @@
-"""`Codec`: values to bytes and back. Of bytes it makes a fixed set of kinds, and the types given to it in code."""
+"""`Codec`: values to bytes and back. It creates only a fixed set of types, and those that were registered in code."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from .annotations import classes, fields, is_typed_dict
 from .canonical import CanonicalWriter, DigestWriter, is_canonical
 from .collisions import FEW, check_maps
 from .plain_scalars import plain_maker
-from .reading import Changed, Loader, Makes, Misfit, UnknownTag
+from .reading import Changed, Loader, Misfit, ObjectReader, UnknownTag
 from .registered import CustomShape, Registered, explain, full_name, shape_of
 from .runtime_types import RUNTIME_READERS, TolerantTags
 from .shape import Shape
-from .writing import SCALARS, HeldWriter, Refused, Writer, is_plain, pack
+from .writing import SCALARS, NodeValueWriter, Refused, ValueWriter, is_plain, pack
 
 T = TypeVar("T")
 
@@ -49,19 +49,19 @@ class Codec:
     int, float, str, bytes, list, tuple, dict, set and frozenset, and any class at all with two functions. A subclass
     of a registered class is another type.
 
-    A subclass of int, float, str or bytes that is no Enum and has neither a `__dict__` nor slots holds nothing of its
-    own: unless it is registered, the plain value is stored.
+    An unregistered subclass of int, float, str or bytes that is no Enum and has neither a `__dict__` nor slots is
+    stored as the plain value, since it holds nothing else.
 
-    An object of a class of the runtime's (`Send`, `Interrupt`, ...), which graphs register by themselves, is read as a
-    `StoredObject` by a codec that does not have the class.
+    The runtime's classes (`Send`, `Interrupt`, ...) are registered by graphs. A codec without them reads their objects
+    as `StoredObject`s.
 
-    An object that a value holds twice comes back as two.
+    An object that a value holds twice is decoded as two objects.
 
-    Sets and dicts that Python takes quadratic time to make, as many of their members have the same hash, are refused:
-    when they are encoded, and in bytes. See `collisions.py`.
+    Sets and dicts that Python would take quadratic time to create, since many of their members have the same hash, are
+    refused, by encoding and by decoding. See `collisions.py`.
 
     Attributes:
-        kept_scalars: such subclasses of plain scalars that are registered, whose objects are stored as what they are.
+        kept_scalars: registered subclasses of plain scalars, whose objects are decoded as objects of the subclass.
     """
 
     __slots__ = (
@@ -86,11 +86,11 @@ class Codec:
         self._kinds = kinds
         self._tags = tags
         self.kept_scalars = frozenset(cls for cls in kinds if plain_maker(cls) is not None)
-        self._quick = Writer(_QUICK | writers, SCALARS, explain)
-        self._careful = Writer(_CAREFUL | writers, _LOOKED_AT, explain)
-        self._held = HeldWriter(_QUICK | writers, SCALARS, explain)
-        self._careful_held = HeldWriter(_CAREFUL | writers, _LOOKED_AT, explain)
-        self._digest: tuple[DigestWriter, DigestWriter] | None = None  # made for the first digest
+        self._quick = ValueWriter(_QUICK | writers, SCALARS, explain)
+        self._careful = ValueWriter(_CAREFUL | writers, _LOOKED_AT, explain)
+        self._held = NodeValueWriter(_QUICK | writers, SCALARS, explain)
+        self._careful_held = NodeValueWriter(_CAREFUL | writers, _LOOKED_AT, explain)
+        self._digest: tuple[DigestWriter, DigestWriter] | None = None  # created by the first digest
         self._canonical = CanonicalWriter(_CANONICAL | writers, canonical.SAFE, explain)
         self._careful_canonical = CanonicalWriter(
             _CAREFUL_CANONICAL | writers, canonical.SAFE - scalars.CAREFUL.keys(), explain
@@ -98,19 +98,23 @@ class Codec:
         self._loader = Loader(_READERS, {**RUNTIME_READERS, **tags})
 
     def with_types(self, *types: type, tag: str | None = None, aliases: Iterable[str] = ()) -> Codec:
-        """A codec that knows these types too, and those that the annotations of their fields name.
+        """Return a codec that also knows these types, and those that the annotations of their fields name.
 
-        A type that is registered already stays as it is, unless a tag is given: then it is written under that tag, and
-        read under all that it ever had.
+        A type that is registered already remains unchanged, unless a tag is given: then it is written under that tag,
+        and read under all tags that it ever had.
 
         Args:
+            types: the classes.
             tag: the name to store, for a single type. The default is `module.qualname`, as the class is found now (a
-                class of the main script counts to the module that the script would be imported as). With a tag of its
-                own a class may be moved and renamed later.
-            aliases: further names to read it under, for a single type.
+                class of the main script belongs to the module that the script would be imported as). With an explicit
+                tag a class may be moved and renamed later.
+            aliases: further names under which to read it, for a single type.
+
+        Returns:
+            The new codec; the same one if there is nothing new.
 
         Raises:
-            TypeRegistrationError: a tag stands for another type, or the type is of no kind that can be registered.
+            TypeRegistrationError: another type has the tag, or the type is of no kind that can be registered.
         """
         if len(types) != 1 and (tag is not None or aliases):
             names = ", ".join(cls.__name__ for cls in types)
@@ -138,16 +142,21 @@ class Codec:
         tag: str | None = None,
         aliases: Iterable[str] = (),
     ) -> Codec:
-        """A codec that stores objects of one class by two functions.
+        """Return a codec that stores objects of one class by two functions.
 
         Args:
-            encode: makes of an object something else that can be stored.
-            decode: makes the object of that again; exactly of this class. Whatever it raises means that the class has
-                changed since.
-            tag, aliases: as in `with_types`.
+            cls: the class.
+            encode: turns an object into a storable value.
+            decode: turns that value into an object of exactly this class. Any exception that it raises means that the
+                class has changed since.
+            tag: the name to store; see `with_types`.
+            aliases: further names under which to read it.
+
+        Returns:
+            The new codec.
 
         Raises:
-            TypeRegistrationError: a tag stands for another type, or the type needs no registration.
+            TypeRegistrationError: another type has the tag, or the type needs no registration.
         """
         if self._needs_nothing(cls):
             raise TypeRegistrationError(full_name(cls), "it is stored without registration")
@@ -157,11 +166,17 @@ class Codec:
         return self._next(draft)
 
     def with_annotations(self, *hints: object) -> Codec:
-        """A codec that knows all types that these annotations name, at any depth, and that can be registered.
+        """Return a codec that knows all types that these annotations name, at any depth, and that can be registered.
 
-        Everything else in them is passed over: what needs no registration, what does not resolve, and classes of no
-        known kind, whose objects are refused when they are written. Types that are registered already stay as they
-        are; the same codec is returned if there is nothing new.
+        Everything else in them is ignored: types that need no registration, names that do not resolve, and classes of
+        no known kind, whose objects are refused when they are written. Types that are registered already remain
+        unchanged.
+
+        Args:
+            hints: the annotations.
+
+        Returns:
+            The new codec; the same one if there is nothing new.
 
         Raises:
             TypeRegistrationError: two different types would get the same tag.
@@ -188,50 +203,76 @@ class Codec:
         return cls in _QUICK or is_typed_dict(cls)
 
     def knows(self, cls: type) -> bool:
-        """Whether objects of exactly this type can be stored (if what they hold can)."""
+        """Return True if objects of exactly this type can be stored, provided that their parts can.
+
+        Args:
+            cls: the type.
+        """
         return cls in _QUICK or cls in self._kinds
 
     def encode(self, value: object, *, channel: str) -> bytes:
-        """The bytes of a value. Values of equal types, parts and order of dict keys give equal bytes.
+        """Encode a value. Values with equal types, parts and order of dict keys give equal bytes.
+
+        Args:
+            value: the value.
+            channel: the value's channel, for errors.
+
+        Returns:
+            The bytes.
 
         Raises:
-            UnstorableValueError: the value, or something in it, cannot be stored.
+            UnstorableValueError: the value, or a part of it, cannot be stored.
         """
         if type(value) in SCALARS:
             try:
                 return pack(value)
             except (OverflowError, ValueError):
-                pass  # MessagePack has no room for it
+                pass  # too large for MessagePack: the careful writer below handles it
         return _packed(value, is_plain, self._quick, self._careful, channel)
 
     def encode_held(self, value: object, *, channel: str) -> bytes:
-        """As `encode`, of a value that a node may hold.
+        """Encode a value that a node may hold, as `encode` does otherwise.
 
-        A node is given objects in the place of plain lists and dicts. Before its results get to `encode`, the runtime
-        has made plain ones of these; what a node hands to somebody else (a store) may have them at any depth. They are
-        encoded as what a copy of them is.
+        A node gets the runtime's own container objects in the place of plain lists and dicts. The runtime replaces them
+        before it encodes a node's results; a value that a node passes on directly, to a store for example, may still
+        contain them, at any depth. They are encoded as the plain container that copying them gives.
+
+        Args:
+            value: the value.
+            channel: the value's channel, for errors.
+
+        Returns:
+            The bytes.
 
         Raises:
-            UnstorableValueError: the value, or something in it, cannot be stored.
+            UnstorableValueError: the value, or a part of it, cannot be stored.
         """
         return _packed(value, is_plain, self._held, self._careful_held, channel)
 
     def canonical(self, value: object, *, channel: str) -> bytes:
-        """What a value is known by: bytes that are equal exactly for equal values of equal types, in every process.
+        """Return bytes that identify a value: equal exactly for equal values of equal types, in every process.
 
-        The order of dict keys, of sets and of an object's attributes does not count. See `canonical.py` for what else
-        counts as equal. They cannot be decoded, and are no part of the stored format: another version of this package
-        may make others.
+        The order of dict keys, of sets and of an object's attributes does not count; `canonical.py` defines what else
+        is equal. The bytes cannot be decoded, and are not part of the stored format: another version of this package
+        may produce others.
+
+        Args:
+            value: the value.
+            channel: the value's channel, for errors.
 
         Raises:
-            UnstorableValueError: the value, or something in it, cannot be stored.
+            UnstorableValueError: the value, or a part of it, cannot be stored.
         """
         return _packed(value, is_canonical, self._canonical, self._careful_canonical, channel)
 
     def digestible(self, value: object, *, channel: str) -> bytes:
-        """As `canonical`, of values of any kind: what cannot be stored counts by the name of its type, at any depth.
+        """Return bytes as `canonical` does, of values of any kind: an unstorable part counts by the name of its type.
 
-        Values that can be stored give the bytes that `canonical` gives.
+        Storable values give the bytes that `canonical` gives.
+
+        Args:
+            value: the value.
+            channel: the value's channel, for errors.
         """
         if self._digest is None:
             writers = {cls: kind.write for cls, kind in self._kinds.items()}
@@ -242,23 +283,38 @@ class Codec:
         return _packed(value, is_canonical, *self._digest, channel)
 
     def decode(self, data: bytes | memoryview, *, channel: str) -> object:
-        """The value of bytes that `encode` returned.
+        """Decode bytes that `encode` returned.
+
+        Args:
+            data: the bytes.
+            channel: the value's channel, for errors.
+
+        Returns:
+            The value.
 
         Raises:
             CorruptCheckpointError: the bytes are damaged.
-            StoredTypeChangedError: the class of a stored object has changed, and does not take what is stored.
-            UnknownTypeError: an object of a type is stored that this codec does not know (a CorruptCheckpointError).
+            StoredTypeChangedError: a stored object does not fit its class as it is now.
+            UnknownTypeError: a stored object's type is not registered (a CorruptCheckpointError).
         """
         return self._decoded(self._loader, data, channel)
 
     def decode_stored(self, data: bytes | memoryview, *, channel: str) -> object:
-        """As `decode`, but each object that no class can be made of is read as a `StoredObject`: its type is not
-        registered, or its class does not take what is stored of it. For showing what is stored; not to run with.
+        """Decode bytes for display: an object that its class cannot restore is read as a `StoredObject`.
+
+        Its type is not registered, or the class does not accept what is stored. Do not run a graph with the result.
+
+        Args:
+            data: the bytes.
+            channel: the value's channel, for errors.
+
+        Returns:
+            The value.
 
         Raises:
             CorruptCheckpointError: the bytes are damaged.
         """
-        tags: dict[str, Makes] = {**RUNTIME_READERS, **self._tags}
+        tags: dict[str, ObjectReader] = {**RUNTIME_READERS, **self._tags}
         return self._decoded(Loader(_READERS, TolerantTags(tags)), data, channel)
 
     def _decoded(self, loader: Loader, data: bytes | memoryview, channel: str) -> object:
@@ -271,12 +327,12 @@ class Codec:
         except UnknownTag as unknown:
             raise UnknownTypeError(f"channel {channel!r}", unknown.tag) from None
         except MemoryError:
-            raise  # it says nothing about the bytes: no kind takes more memory than in proportion to them
+            raise  # says nothing about the bytes: each type takes memory in proportion to its bytes only
         except RecursionError as error:
             reason = "it is nested deeper than what is written (or read with next to nothing of Python's stack left)"
             raise CorruptCheckpointError(f"channel {channel!r}", reason) from error
         except Exception as error:
-            # Damage shows as what the type's own constructor raises: everything there is.
+            # Damaged bytes make a type's constructor raise any kind of exception.
             reason = f"its bytes make no value ({type(error).__name__}: {error})"
             raise CorruptCheckpointError(f"channel {channel!r}", reason) from error
 
@@ -294,19 +350,21 @@ def _changed_error(where: str, changed: Changed) -> StoredTypeChangedError:
     return StoredTypeChangedError(where, tag, name, None, reason, f"{own}.")
 
 
-def _packed(value: object, is_ready: Callable[[object], bool], quick: Writer, careful: Writer, channel: str) -> bytes:
+def _packed(
+    value: object, is_ready: Callable[[object], bool], quick: ValueWriter, careful: ValueWriter, channel: str
+) -> bytes:
     try:
         try:
             return pack(value if is_ready(value) else quick.prepare(value, set()))
         except (OverflowError, ValueError):
-            # An int, str or bytes that MessagePack has no room for. It is rare: looking for it takes a second pass, so
-            # that all others take none.
+            # An int, str or bytes is too large for MessagePack. That is rare: only then a second pass looks for it, so
+            # that all other values take one pass.
             return pack(careful.prepare(value, set()))
     except Refused as refused:
         raise UnstorableValueError(channel, refused.path, refused.reason) from refused.__cause__
     except RecursionError as error:
         raise UnstorableValueError(channel, "", "too little of Python's stack is left to look into it") from error
-    except Exception as error:  # from a function given to with_type, or a property
+    except Exception as error:  # from a user's encode function, or a property
         annotate(error, f"While storing a value of channel {channel!r}.")
         raise
 
@@ -335,7 +393,11 @@ class _Draft:
 
 
 def default_tag(cls: type) -> str:
-    """`module.qualname`. A script's classes have the tag that they would have if it were imported."""
+    """Return `module.qualname` of a class. A script's classes get the tag that they would have if it were imported.
+
+    Args:
+        cls: the class.
+    """
     module = cls.__module__
     if module in ("__main__", "__mp_main__"):  # the second is the first, in a process that multiprocessing has started
         main = sys.modules.get(module)

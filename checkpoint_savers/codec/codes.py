@@ -1,7 +1,7 @@
-"""The MessagePack extension code of every kind of value that MessagePack has not. Part of the stored format.
+"""The MessagePack extension codes of all types that MessagePack does not have. Part of the stored format.
 
-A number is given once: it is never changed, and never given again when a kind goes out of use. Codes below zero
-belong to MessagePack itself.
+A code is assigned once: it is never changed, and never reused when a type is removed. Codes below zero belong to
+MessagePack itself.
 """
 
 from __future__ import annotations

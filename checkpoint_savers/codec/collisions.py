@@ -1,13 +1,13 @@
-"""Sets and dicts that would take quadratic time to build, refused before they are built.
+"""Refuses sets and dicts that would take quadratic time to build, before they are built.
 
 Python compares a new member of a set with the members before it that have the same hash. Hashes of texts and bytes are
-drawn anew in every process, and those of numbers are not: multiples of 2**61 - 1 all have the hash 0, -1 has that of
--2, powers of two share 61 hashes, and a tuple or a class of such numbers has the same hash as another. 780 KB of the
-first kind took 20 seconds. A file that somebody sends for an import may hold that, so the work is bounded when bytes
-are read; and when they are written, so that what can be written can be read.
+random in each process, and those of numbers are not: multiples of 2**61 - 1 all have the hash 0, -1 has that of -2,
+powers of two share 61 hashes, and a tuple or a class of such numbers has the same hash as another. 780 KB of the first
+kind took 20 seconds. An imported file from an untrusted source may contain that, so the work is bounded when bytes are
+read; and when they are written, so that what can be written can be read.
 
-A dict with plain keys needs no look at its hashes: of numbers of 64 bits at most about 50 share one. MessagePack knows
-maps with other keys, which this package never writes and msgspec reads. `check_maps` refuses those.
+A dict with plain keys needs no such check: of 64-bit numbers at most about 50 share one hash. MessagePack allows maps
+with other keys, which this package never writes but msgspec reads. `check_maps` refuses those.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from .reading import Damaged
 from .writing import SCALARS
 
 MOST_PER_MEMBER: Final = 256
-"""How many members with the same hash each may be compared with, on average. All powers of two below 2**30000, and all
-vectors of nine numbers between -2 and 2, have less; 780 KB take a third of a second at that."""
+"""Number of members with the same hash that each may be compared with, on average. All powers of two below 2**30000,
+and all vectors of nine numbers between -2 and 2, have less; 780 KB with this many take a third of a second."""
 
 FEW: Final = 2 * MOST_PER_MEMBER
-"""So many members cannot have more, whatever their hashes are."""
+"""Up to this number of members, the average cannot be exceeded, whatever their hashes are."""
 
 REASON: Final = (
     f"so many of its members have the same hash (each the same as {MOST_PER_MEMBER} others, on average) that making it "
@@ -62,14 +62,18 @@ _OPAQUE: Final = frozenset(
         codes.UNSET,
     }
 )
-"""Extensions whose payload is no MessagePack."""
+"""Extensions whose payload is not MessagePack."""
 
 _SHORT: Final = frozenset({codes.DATETIME, codes.TIME})
-"""Extensions whose payload has MessagePack somewhere behind its beginning, and is short."""
+"""Extensions whose payload is short, and has MessagePack somewhere behind its beginning."""
 
 
 def collide(members: Collection[object]) -> bool:
-    """Return True if a set of these members, or a dict of these keys, takes quadratic time to build."""
+    """Return True if a set of these members, or a dict with these keys, takes quadratic time to build.
+
+    Args:
+        members: the members or keys.
+    """
     if len(members) <= FEW or _RANDOMIZED.issuperset(map(type, members)):
         return False
     most = MOST_PER_MEMBER * len(members)
@@ -80,17 +84,26 @@ def collide(members: Collection[object]) -> bool:
 
 
 def is_plain_key(key: object) -> bool:
-    """Return True if a key is one of those of an encoded dict: a scalar that MessagePack has."""
+    """Return True if a key may be in an encoded map: a scalar that MessagePack has.
+
+    Args:
+        key: the key.
+    """
     kind = type(key)
     return kind in SCALARS and (kind is not int or -(2**63) <= cast("int", key) < 2**64)
 
 
 def check_maps(data: bytes) -> None:
-    """Refuse encoded dicts of many keys, at any depth, that are not plain: arrays and extensions may share a hash.
+    """Refuse encoded maps of many entries, at any depth, whose keys are not plain.
+
+    Arrays and extensions may share a hash.
+
+    Args:
+        data: the encoded value.
 
     Raises:
-        Damaged: there is one.
-        msgspec.MsgspecError: these are the bytes of no value.
+        Damaged: the bytes contain such a map.
+        msgspec.MsgspecError: the bytes are no value.
     """
     parts = [data]
     while parts:
@@ -116,7 +129,7 @@ def check_maps(data: bytes) -> None:
 
 
 def _containers(raws: list[msgspec.Raw]) -> list[bytes]:
-    """Those that may hold a map of many entries."""
+    """Return the raw values that may contain a map of many entries."""
     return [part for raw in raws if len(raw) > FEW and (part := bytes(raw))[0] not in _SCALARS]
 
 
@@ -133,7 +146,7 @@ def _header(length: int) -> bytes:
 
 
 def _as_list(part: bytes) -> bytes:
-    """The bytes of a dict as those of a list: key, value, key, value."""
+    """Return the bytes of a map as those of a list: key, value, key, value."""
     first = part[0]
     start = 3 if first == 0xDE else 5 if first == 0xDF else 1
     count = int.from_bytes(part[1:start], "big") if start > 1 else first & 0x0F
@@ -141,8 +154,9 @@ def _as_list(part: bytes) -> bytes:
 
 
 def _may_hold_many(data: bytes) -> bool:
-    """Return True if some bytes could be the header of a map of many entries, and that many bytes follow. It is quick
-    and not exact: a string or a float may look like that."""
+    """Return True if the bytes may contain a map of many entries: a header with a count that fits their length."""
+    # A quick filter, and not exact: a string or a float may contain the same bytes. Nearly all values end here, without
+    # being parsed twice.
     end = len(data)
     for header, width in ((b"\xde", 2), (b"\xdf", 4)):
         place = data.find(header)

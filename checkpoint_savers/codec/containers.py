@@ -1,6 +1,6 @@
-"""Encode and decode containers: each pair of functions side by side, one-line pairs in the tables at the end.
+"""Encodes and decodes containers. Each pair of functions is adjacent; one-line pairs are in the tables at the end.
 
-Lists, and dicts with plain keys, are MessagePack's own. All others are extensions whose payload is an array.
+Lists, and dicts with plain keys, are MessagePack's own types. All others are extensions whose payload is an array.
 """
 
 from __future__ import annotations
@@ -12,56 +12,63 @@ from typing import Final, cast
 from . import codes
 from .collisions import FEW, REASON, collide
 from .reading import Damaged, Loader, Read
-from .writing import SCALARS, Refused, Write, Writer, enter, ext, pack, shown
+from .writing import SCALARS, Refused, ValueWriter, Write, enter, ext, pack, short_repr
 
 
-def _write_list(value: list[object], writer: Writer, inside: set[int]) -> object:
-    enter(value, inside)
-    out = writer.items(value, inside)
-    inside.discard(id(value))
+def _write_list(value: list[object], writer: ValueWriter, enclosing: set[int]) -> object:
+    enter(value, enclosing)
+    out = writer.items(value, enclosing)
+    enclosing.discard(id(value))
     return out
 
 
-def _write_dict(value: dict[object, object], writer: Writer, inside: set[int]) -> object:
-    if not plain_keys(value, writer, inside):
-        return ext(codes.DICT, _pairs(value, writer, inside))
-    enter(value, inside)
+def _write_dict(value: dict[object, object], writer: ValueWriter, enclosing: set[int]) -> object:
+    if not plain_keys(value, writer, enclosing):
+        return ext(codes.DICT, _pairs(value, writer, enclosing))
+    enter(value, enclosing)
     safe, out, key = writer.safe, dict[object, object](), object()
     try:
         for key, item in value.items():
-            out[key] = item if type(item) in safe else writer.prepare(item, inside)
+            out[key] = item if type(item) in safe else writer.prepare(item, enclosing)
     except Refused as refused:
-        refused.parts.append(f"[{shown(key)}]")
+        refused.parts.append(f"[{short_repr(key)}]")
         raise
-    inside.discard(id(value))
+    enclosing.discard(id(value))
     return out
 
 
-def plain_keys(value: dict[object, object], writer: Writer, inside: set[int]) -> bool:
+def plain_keys(value: dict[object, object], writer: ValueWriter, enclosing: set[int]) -> bool:
+    """Return True if all keys of a dict are scalars that MessagePack has.
+
+    Args:
+        value: the dict.
+        writer: prepares the keys.
+        enclosing: ids of the enclosing containers.
+    """
     if writer.safe.issuperset(map(type, value)):
         return True
-    # The careful writer leaves no int and no str without a look; one that is as it was, is plain.
-    return all(type(key) in SCALARS and writer.prepare(key, inside) is key for key in value)
+    # The careful writer checks ints, strs and bytes too: a key that it returns unchanged is plain.
+    return all(type(key) in SCALARS and writer.prepare(key, enclosing) is key for key in value)
 
 
-def _pairs(value: dict[object, object], writer: Writer, inside: set[int]) -> bytes:
-    """The payload: key, value, key, value."""
+def _pairs(value: dict[object, object], writer: ValueWriter, enclosing: set[int]) -> bytes:
+    """Return the payload: key, value, key, value."""
     if collide(value):
         raise Refused(f"{REASON}. Store a list of pairs")
-    enter(value, inside)
+    enter(value, enclosing)
     out = list[object]()
     for key, item in value.items():
         try:
-            out.append(writer.prepare(key, inside))
+            out.append(writer.prepare(key, enclosing))
         except Refused as refused:
-            refused.parts.append(f"<key {shown(key)}>")
+            refused.parts.append(f"<key {short_repr(key)}>")
             raise
         try:
-            out.append(writer.prepare(item, inside))
+            out.append(writer.prepare(item, enclosing))
         except Refused as refused:
-            refused.parts.append(f"[{shown(key)}]")
+            refused.parts.append(f"[{short_repr(key)}]")
             raise
-    inside.discard(id(value))
+    enclosing.discard(id(value))
     return pack(out)
 
 
@@ -76,10 +83,10 @@ def _read_pairs(data: memoryview, loader: Loader) -> Iterable[tuple[object, obje
 
 
 def _without_attributes(value: object) -> None:
-    """Refuse attributes of a dict of `collections`: they have no place in what is stored, and would be lost.
+    """Refuse attributes of a dict of `collections`: the stored form has no place for them, and they would be lost.
 
     Raises:
-        Refused
+        Refused: the dict has an attribute.
     """
     attributes: dict[str, object] = getattr(value, "__dict__", {})
     for name in attributes:
@@ -89,47 +96,53 @@ def _without_attributes(value: object) -> None:
             raise Refused(what, f".{name}")
 
 
-def _write_ordered(value: OrderedDict[object, object], writer: Writer, inside: set[int]) -> object:
+def _write_ordered(value: OrderedDict[object, object], writer: ValueWriter, enclosing: set[int]) -> object:
     _without_attributes(value)
-    return ext(codes.ORDERED_DICT, _pairs(value, writer, inside))
+    return ext(codes.ORDERED_DICT, _pairs(value, writer, enclosing))
 
 
-def _write_counter(value: Counter[object], writer: Writer, inside: set[int]) -> object:
+def _write_counter(value: Counter[object], writer: ValueWriter, enclosing: set[int]) -> object:
     _without_attributes(value)
-    return ext(codes.COUNTER, _pairs(cast("dict[object, object]", value), writer, inside))
+    return ext(codes.COUNTER, _pairs(cast("dict[object, object]", value), writer, enclosing))
 
 
 def _read_counter(data: memoryview, loader: Loader) -> object:
     counter = Counter[object]()
-    dict[object, object].update(cast("dict[object, object]", counter), _read_pairs(data, loader))  # not what adds
+    # dict.update, since Counter.update would add counts.
+    dict[object, object].update(cast("dict[object, object]", counter), _read_pairs(data, loader))
     return counter
 
 
-def _write_tuple(value: tuple[object, ...], writer: Writer, inside: set[int]) -> object:
-    enter(value, inside)
-    out = writer.items(value, inside)
-    inside.discard(id(value))
+def _write_tuple(value: tuple[object, ...], writer: ValueWriter, enclosing: set[int]) -> object:
+    enter(value, enclosing)
+    out = writer.items(value, enclosing)
+    enclosing.discard(id(value))
     return ext(codes.TUPLE, pack(out))
 
 
-def _members(value: Collection[object], writer: Writer, inside: set[int]) -> bytes:
-    """The payload of a set, in the order of the members' bytes: equal sets give equal bytes in every process."""
+def _members(value: Collection[object], writer: ValueWriter, enclosing: set[int]) -> bytes:
+    """Return the payload of a set, sorted by the members' bytes: equal sets give equal bytes in every process."""
     if collide(value):
         raise Refused(f"{REASON}. Store a list")
-    enter(value, inside)
+    enter(value, enclosing)
     out = list[bytes]()
     for member in value:
         try:
-            out.append(pack(writer.prepare(member, inside)))
+            out.append(pack(writer.prepare(member, enclosing)))
         except Refused as refused:
-            refused.parts.append(f"<member {shown(member)}>")
+            refused.parts.append(f"<member {short_repr(member)}>")
             raise
-    inside.discard(id(value))
+    enclosing.discard(id(value))
     out.sort()
     return array_header(len(out)) + b"".join(out)
 
 
 def array_header(length: int) -> bytes:
+    """Return the header of an encoded list.
+
+    Args:
+        length: its number of elements.
+    """
     if length < 16:
         return bytes((0x90 | length,))
     if length < 2**16:
@@ -144,10 +157,10 @@ def _read_members(data: memoryview, loader: Loader) -> list[object]:
     return members
 
 
-def _write_deque(value: deque[object], writer: Writer, inside: set[int]) -> object:
-    enter(value, inside)
-    out = writer.items(value, inside)
-    inside.discard(id(value))
+def _write_deque(value: deque[object], writer: ValueWriter, enclosing: set[int]) -> object:
+    enter(value, enclosing)
+    out = writer.items(value, enclosing)
+    enclosing.discard(id(value))
     return ext(codes.DEQUE, pack([value.maxlen, *out]))
 
 
@@ -158,10 +171,10 @@ def _read_deque(data: memoryview, loader: Loader) -> object:
     return deque(items, maxlen)
 
 
-def _write_slice(value: slice, writer: Writer, inside: set[int]) -> object:
-    enter(value, inside)
-    out = writer.fields({"start": value.start, "stop": value.stop, "step": value.step}, inside)
-    inside.discard(id(value))
+def _write_slice(value: slice, writer: ValueWriter, enclosing: set[int]) -> object:
+    enter(value, enclosing)
+    out = writer.fields({"start": value.start, "stop": value.stop, "step": value.step}, enclosing)
+    enclosing.discard(id(value))
     return ext(codes.SLICE, pack(list(out.values())))
 
 
@@ -174,8 +187,8 @@ WRITERS: Final[dict[type, Write]] = {
     list: _write_list,
     dict: _write_dict,
     tuple: _write_tuple,
-    set: lambda value, writer, inside: ext(codes.SET, _members(value, writer, inside)),
-    frozenset: lambda value, writer, inside: ext(codes.FROZENSET, _members(value, writer, inside)),
+    set: lambda value, writer, enclosing: ext(codes.SET, _members(value, writer, enclosing)),
+    frozenset: lambda value, writer, enclosing: ext(codes.FROZENSET, _members(value, writer, enclosing)),
     deque: _write_deque,
     OrderedDict: _write_ordered,
     Counter: _write_counter,

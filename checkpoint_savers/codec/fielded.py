@@ -1,4 +1,4 @@
-"""Classes that are made of named fields: dataclasses, msgspec Structs, named tuples, pydantic models."""
+"""Shapes of classes with named fields: dataclasses, msgspec Structs, named tuples, pydantic models."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from msgspec.structs import force_setattr
 
 from .annotations import has, model_fields
 from .reading import Damaged
-from .shape import Default, Rest, Shape, constant, filled, mapping, present
-from .writing import Refused, Writer
+from .shape import Default, ExtraAttributes, Shape, constant, filled, mapping, present
+from .writing import Refused, ValueWriter
 
 
 class DataclassShape(Shape):
-    """A dataclass that derives from nothing but Python classes."""
+    """A dataclass whose only built-in base is object."""
 
     __slots__ = ("_names", "_optional")
 
     def __init__(self, cls: type) -> None:
         fields = dataclasses.fields(cls)
-        super().__init__(cls, Rest.of(cls, [field.name for field in fields]))
+        super().__init__(cls, ExtraAttributes.of(cls, [field.name for field in fields]))
         self._names = {field.name: _dataclass_default(field) for field in fields}
-        # A field that __init__ does not take, and that has no default, may rightly be unset.
+        # A field that __init__ does not accept, and that has no default, may legitimately be unset.
         self._optional = {field.name for field in fields if not field.init and self._names[field.name] is None}
 
-    def take(self, value: object, writer: Writer, inside: set[int]) -> object:
+    def take(self, value: object, writer: ValueWriter, enclosing: set[int]) -> object:
         names: Collection[str] = self._names
         if self._optional:
             names = [name for name in names if name not in self._optional or hasattr(value, name)]
-        return writer.fields(present(value, names), inside)
+        return writer.fields(present(value, names), enclosing)
 
     def make(self, state: object) -> object:
         names: Mapping[str, Default | None] = self._names
@@ -59,15 +59,15 @@ class StructShape(Shape):
 
     def __init__(self, cls: type[Struct], make: Callable[..., Struct]) -> None:
         names, defaults = cls.__struct_fields__, cls.__struct_defaults__
-        super().__init__(cls, Rest.of(cls, names))
+        super().__init__(cls, ExtraAttributes.of(cls, names))
         self._make = make
         required = len(names) - len(defaults)
         self._names = dict.fromkeys(names[:required]) | {
             name: _struct_default(default) for name, default in zip(names[required:], defaults, strict=True)
         }
 
-    def take(self, value: object, writer: Writer, inside: set[int]) -> object:
-        return writer.fields(present(value, self._names), inside)
+    def take(self, value: object, writer: ValueWriter, enclosing: set[int]) -> object:
+        return writer.fields(present(value, self._names), enclosing)
 
     def make(self, state: object) -> object:
         return self._make(**filled(self.cls, self._names, state))
@@ -88,12 +88,10 @@ def _struct_default(default: Any) -> Default | None:
 
 
 def _maker(cls: type[Struct]) -> Callable[..., Struct]:
-    """Makes objects of a Struct class without its `__post_init__`.
-
-    Only its constructor can make one. It does nothing but assign (msgspec validates in decoding, not here) and call
-    `__post_init__`. Where there is one, a subclass that has an empty one instead makes the object, which then is
-    given the class that it should have: both are laid out alike.
-    """
+    """Return a function that creates objects of a Struct class without running its `__post_init__`."""
+    # Only the constructor can create a Struct. It assigns the fields (msgspec validates when decoding, not here) and
+    # calls `__post_init__`. So a subclass with an empty `__post_init__` creates the object, whose class is then set to
+    # the real one: both have the same memory layout.
     if not has(cls, "__post_init__"):
         return cls
     meta: type = type(cls)
@@ -109,7 +107,14 @@ def _maker(cls: type[Struct]) -> Callable[..., Struct]:
 
 
 def struct_shape(cls: type[Struct]) -> StructShape | None:
-    """None for Struct itself, and for classes that cannot be made without running their code."""
+    """Return the shape of a Struct class; None if there is none.
+
+    There is none for Struct itself, and for classes whose objects cannot be created without running their
+    code.
+
+    Args:
+        cls: the class.
+    """
     if cls is Struct:
         return None
     try:
@@ -120,7 +125,7 @@ def struct_shape(cls: type[Struct]) -> StructShape | None:
 
 
 def _nothing(self: object) -> None:
-    """Stands in for `__post_init__`."""
+    """Do nothing, in the place of `__post_init__`."""
 
 
 class NamedTupleShape(Shape):
@@ -129,12 +134,12 @@ class NamedTupleShape(Shape):
     __slots__ = ("_names",)
 
     def __init__(self, cls: Any) -> None:
-        super().__init__(cls, Rest.of(cls, ()))
+        super().__init__(cls, ExtraAttributes.of(cls, ()))
         defaults: Mapping[str, object] = cls._field_defaults
         self._names = {name: constant(defaults[name]) if name in defaults else None for name in cls._fields}
 
-    def take(self, value: tuple[object, ...], writer: Writer, inside: set[int]) -> object:
-        return writer.fields(dict(zip(self._names, tuple[object, ...].__iter__(value), strict=True)), inside)
+    def take(self, value: tuple[object, ...], writer: ValueWriter, enclosing: set[int]) -> object:
+        return writer.fields(dict(zip(self._names, tuple[object, ...].__iter__(value), strict=True)), enclosing)
 
     def make(self, state: object) -> object:
         fields = filled(self.cls, self._names, state)
@@ -143,7 +148,7 @@ class NamedTupleShape(Shape):
 
 
 class ModelShape(Shape):
-    """A pydantic v2 model, told by its attributes: this package does not depend on pydantic."""
+    """A pydantic v2 model, recognised by its attributes: this package does not depend on pydantic."""
 
     __slots__ = ("_is_root", "_keeps_extra", "_names", "_private")
 
@@ -152,23 +157,23 @@ class ModelShape(Shape):
         self._names = {name: _model_default(field) for name, field in model_fields(cls).items()}
         private: Mapping[str, Any] = self.cls.__private_attributes__
         self._private = {name: _private_default(attribute) for name, attribute in private.items()}
-        self._is_root: bool = self.cls.__pydantic_root_model__  # has no slots for what it cannot have
+        self._is_root: bool = self.cls.__pydantic_root_model__  # a root model has no slots for extra and private values
         self._keeps_extra: bool = self.cls.model_config.get("extra") == "allow"
 
-    def take(self, value: Any, writer: Writer, inside: set[int]) -> object:
+    def take(self, value: Any, writer: ValueWriter, enclosing: set[int]) -> object:
         parts = cast("dict[str, object]", value.__dict__)  # cached properties are in there too, and are not taken
         if missing := self._names.keys() - parts.keys():
             raise Refused("this field is not set", f".{min(missing)}")
         return [
-            writer.fields({name: parts[name] for name in self._names}, inside),
+            writer.fields({name: parts[name] for name in self._names}, enclosing),
             sorted(value.__pydantic_fields_set__),
-            writer.fields(value.__pydantic_extra__ or {}, inside),
-            writer.fields(value.__pydantic_private__ or {}, inside),
+            writer.fields(value.__pydantic_extra__ or {}, enclosing),
+            writer.fields(value.__pydantic_private__ or {}, enclosing),
         ]
 
     def make(self, state: object) -> object:
         fields, given, extra, private = cast("list[object]", state)
-        more = mapping(extra)  # what was extra then may be a field now
+        more = mapping(extra)  # an extra value of that time may be a field of the class now
         value = self.cls.__new__(self.cls)
         put = object.__setattr__
         put(value, "__dict__", {**filled(self.cls, self._names, {**more, **mapping(fields)})})
@@ -205,5 +210,5 @@ def _private_default(attribute: Any) -> Default | None:
 
 
 def _needs_other_fields(field: Any) -> bool:
-    """Whether the default is computed in the course of a validation, which there is none of here."""
+    """Return True if the default is computed from other fields during validation, which does not run here."""
     return bool(getattr(field, "default_factory_takes_validated_data", False))

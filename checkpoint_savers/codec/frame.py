@@ -1,10 +1,10 @@
-"""A frame: bytes that say by themselves whether they are whole, and in which format they are.
+"""A frame: bytes that carry their own format number, length and checksum.
 
     magic (2) | format (1) | length of the body (8) | checksum (4) | body
 
-The header is the same in every format, so that any version can tell a newer frame (say so, leave it alone) from a
-damaged one. The checksum covers magic, format, length and body: damage to the format byte is damage, and never looks
-like a frame from the future.
+The header is the same in every format, so that any version can distinguish a newer frame, which it must leave alone,
+from a damaged one. The checksum covers magic, format, length and body: a damaged format byte is reported as damage, and
+never looks like a frame of a later version.
 """
 
 from __future__ import annotations
@@ -31,24 +31,29 @@ def _same(body: memoryview) -> memoryview:
 
 
 _READERS: dict[int, Callable[[memoryview], memoryview]] = {1: _same}
-"""Format number -> what makes a body of the current format out of a body of that format. Entries are never removed."""
+"""Format number -> function from a body of that format to one of the current format. Entries are never removed."""
 
 
 def seal(body: bytes) -> bytes:
-    """The frame of a body, in the current format."""
+    """Return the frame of a body, in the current format.
+
+    Args:
+        body: the bytes to seal.
+    """
     start = _CHECKED.pack(MAGIC, FORMAT, len(body))
     return b"".join((start, crc32(body, crc32(start)).to_bytes(4, "big"), body))
 
 
 def unseal(frame: bytes | memoryview, where: str) -> memoryview:
-    """The body of a frame, as a view of it: nothing is copied.
+    """Return the body of a frame, as a view: nothing is copied.
 
     Args:
+        frame: the frame.
         where: what is being read, for the error.
 
     Raises:
-        CorruptCheckpointError: the frame is damaged, truncated or too long, or never was one.
-        UnsupportedFormatError: the frame is whole, in a format newer than this version.
+        CorruptCheckpointError: the frame is damaged, truncated or too long, or the bytes are no frame.
+        UnsupportedFormatError: the frame is intact, in a format newer than this version supports.
     """
     try:
         view = memoryview(frame) if type(frame) is bytes else memoryview(frame).cast("B")

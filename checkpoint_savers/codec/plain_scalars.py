@@ -1,8 +1,9 @@
-"""Subclasses of plain scalars that hold nothing of their own: what is stored of them is the plain value.
+"""Subclasses of plain scalars that hold nothing else: the plain value is stored for them.
 
-Libraries return such objects in the place of a `str`, for example to give it a method that was a property once. Nothing
-is lost by storing the plain value. An Enum's member is something else than its value, and an object that has a
-`__dict__` or slots may carry more than the value: those are stored by registration only.
+Libraries return such objects in the place of a `str`, for example to give it a method that used to be a property.
+Storing the plain value loses nothing. An Enum's member is more than its value, and an object with a `__dict__` or slots
+may hold
+more: those are stored by registration only.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any, Final
 Plain = Callable[[Any], object]
 
 _MAKERS: Final[tuple[tuple[type, Plain], ...]] = (
-    # By the built-in type's own methods: what the subclass overrides does not run.
+    # The built-in type's own methods, so that no override of the subclass runs.
     (str, str.__str__),
     (int, int.__pos__),
     (float, float.__pos__),
@@ -24,7 +25,11 @@ _MAKERS: Final[tuple[tuple[type, Plain], ...]] = (
 
 
 def plain_maker(kind: Any) -> Plain | None:
-    """Return what makes the plain value of an object of this class; None if the class is no such subclass."""
+    """Return a function that creates the plain value of an object of this class; None if the class is no such subclass.
+
+    Args:
+        kind: the class.
+    """
     return _maker_of(kind)
 
 

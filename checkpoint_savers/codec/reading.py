@@ -1,7 +1,7 @@
-"""From bytes back to values: only the kinds of the fixed set and the registered types are ever made.
+"""Decodes bytes to values: creates only the fixed set of types and the registered ones.
 
-What the bytes name is looked up in two dictionaries that code has filled. A name that is in neither is an error;
-nothing is imported for it, and nothing called.
+Names in the bytes are looked up in two dictionaries that code has filled. An unknown name is an error; nothing is
+imported or called because of it.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from .codes import REGISTERED
 
 
 class Damaged(Exception):
-    """These bytes are of no value. Any other exception while reading means the same."""
+    """The bytes are no value. While reading, any other exception means the same."""
 
 
 class Misfit(Exception):
-    """A class as it is now does not take a part of a stored object.
+    """A class as it is now does not accept a part of a stored object.
 
     Attributes:
         name: the field or enum member.
-        reason: what does not fit, of "a stored object".
+        reason: what does not fit; continues the sentence "a stored object ...".
         advice: what to do.
     """
 
@@ -35,10 +35,10 @@ class Misfit(Exception):
 
 
 class Changed(Exception):
-    """A registered class does not take what is stored of one of its objects; the cause says why.
+    """A registered class does not accept what is stored of one of its objects; the cause says why.
 
     Attributes:
-        tag: the name that is stored.
+        tag: the stored name.
         type_name: the class, qualified by its module.
     """
 
@@ -49,23 +49,27 @@ class Changed(Exception):
 
 
 class UnknownTag(Exception):
-    """A value of a registered type whose tag this codec does not know."""
+    """The tag of a stored object is not registered with this codec.
+
+    Attributes:
+        tag: the stored name.
+    """
 
     def __init__(self, tag: str) -> None:
         super().__init__(tag)
         self.tag = tag
 
 
-class Makes(Protocol):
-    """Makes values of one registered type."""
+class ObjectReader(Protocol):
+    """Creates objects of one registered type."""
 
     def make(self, state: object, rest: object) -> object: ...
 
 
 class Tags(Protocol):
-    """Finds what makes values by the tag that is stored with them; None for an unknown tag."""
+    """Finds the reader for a stored tag; returns None for an unknown tag."""
 
-    def get(self, tag: str, /) -> Makes | None: ...
+    def get(self, tag: str, /) -> ObjectReader | None: ...
 
 
 Read = Callable[[memoryview, "Loader"], object]
@@ -75,8 +79,8 @@ class Loader:
     """Decodes values.
 
     Attributes:
-        any, list, tuple, set, frozenset: decode a value that may be anything, or has to be an array and is made that
-            type.
+        any: decodes any value.
+        list, tuple, set, frozenset: decode an array, as this type.
     """
 
     __slots__ = ("_kinds", "_tags", "any", "frozenset", "list", "set", "tuple")
@@ -96,7 +100,7 @@ class Loader:
             if read is None:
                 raise Damaged(f"there is no kind of value with the code {code}")
             return read(data, self)
-        # Done here and not in a function of its own, because every frame counts against the depth that can be read.
+        # Inline and not in a function of its own: every stack frame reduces the depth of values that can be read.
         parts = self.list(data)
         tag = parts[0] if 2 <= len(parts) <= 3 else None
         if type(tag) is not str:

@@ -1,4 +1,4 @@
-"""Types that a codec knows by registration: each stands under a tag, which is chosen in code."""
+"""Types that a codec knows by registration, each under a tag that code has chosen."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from . import codes
 from .annotations import has
 from .fielded import DataclassShape, ModelShape, NamedTupleShape, struct_shape
 from .reading import Changed, Damaged, Misfit
-from .shape import HEAP_TYPE, Rest, Shape, mapping
-from .writing import Refused, Writer, enter, ext, pack
+from .shape import HEAP_TYPE, ExtraAttributes, Shape, mapping
+from .writing import Refused, ValueWriter, enter, ext, pack
 
 
 class Registered:
     """A class under a tag.
 
     Attributes:
-        tag: the name that is stored. The class may be renamed, the tag may not.
-        shape: how its objects are taken apart and made.
+        tag: the stored name. The class may be renamed, the tag may not.
+        shape: takes its objects apart and creates them.
     """
 
     __slots__ = ("_head", "_long_head", "shape", "tag")
@@ -32,42 +32,58 @@ class Registered:
         self.tag: Final = tag
         self.shape: Final = shape
         self._head = b"\x92" + pack(tag)  # an array of two: tag and state
-        self._long_head = b"\x93" + pack(tag)  # and of three, with the rest
+        self._long_head = b"\x93" + pack(tag)  # an array of three: tag, state and extra attributes
 
-    def write(self, value: object, writer: Writer, inside: set[int]) -> msgspec.msgpack.Ext:
-        """The extension for an object."""
+    def write(self, value: object, writer: ValueWriter, enclosing: set[int]) -> msgspec.msgpack.Ext:
+        """Return the extension for an object.
+
+        Args:
+            value: the object.
+            writer: prepares its parts.
+            enclosing: ids of the enclosing containers.
+
+        Raises:
+            Refused: a part cannot be stored.
+        """
         shape = self.shape
-        enter(value, inside)
-        state = shape.take(value, writer, inside)
-        rest = None if shape.rest is None else shape.rest.take(value, writer, inside)
-        inside.discard(id(value))
+        enter(value, enclosing)
+        state = shape.take(value, writer, enclosing)
+        rest = None if shape.rest is None else shape.rest.take(value, writer, enclosing)
+        enclosing.discard(id(value))
         payload = self._head + pack(state) if rest is None else self._long_head + pack(state) + pack(rest)
         return ext(codes.REGISTERED, payload)
 
     def make(self, state: object, rest: object) -> object:
-        """The object of what was decoded. Raises `Changed`.
+        """Create the object from its decoded parts.
 
-        What was decoded has been whole: frames are checked before, and damage in the parts of an object shows before
-        the object is made. So whatever the class raises here is about the class, and no backup would help.
+        Args:
+            state: what `Shape.take` returned, decoded.
+            rest: its extra attributes, decoded; None for none.
+
+        Raises:
+            Changed: the class does not accept the parts.
         """
+        # The decoded parts are intact: frames are checked before, and damage in the parts shows before the object is
+        # created. So any exception of the class here is about the class, and no backup would help.
         more = None if rest is None or self.shape.rest is None else mapping(rest)
         try:
             value = self.shape.make(state)
             if more is not None and self.shape.rest is not None:
                 self.shape.rest.give(value, more)
         except (MemoryError, RecursionError):
-            raise  # they say nothing about the class
+            raise  # these say nothing about the class
         except Exception as error:
             raise Changed(self.tag, full_name(self.shape.cls)) from error
         return value
 
 
 def shape_of(cls: type[object], *, explicitly: bool) -> Shape | None:
-    """How to take apart objects of a class; None if that is not known.
+    """Return the shape of a class; None if its objects cannot be taken apart.
 
     Args:
-        explicitly: the class itself was given, and not an annotation that names it. Then subclasses of built-in types
-            count too.
+        cls: the class.
+        explicitly: True if the class itself was registered, False if an annotation names it. Subclasses of built-in
+            types count only if they were registered.
     """
     native = next(base for base in cls.__mro__ if not base.__flags__ & HEAP_TYPE)
     if isinstance(cls, EnumType):
@@ -92,7 +108,7 @@ def _enum_shape(cls: Any) -> Shape | None:
 
 
 class CustomShape(Shape):
-    """A class for which two functions are given."""
+    """A class with two functions of the user."""
 
     __slots__ = ("_decode", "_encode")
 
@@ -101,10 +117,10 @@ class CustomShape(Shape):
         self._encode = encode
         self._decode = decode
 
-    def take(self, value: object, writer: Writer, inside: set[int]) -> object:
+    def take(self, value: object, writer: ValueWriter, enclosing: set[int]) -> object:
         state = self._encode(value)
         try:
-            return writer.prepare(state, inside)
+            return writer.prepare(state, enclosing)
         except Refused as refused:
             refused.parts.append("<encoded>")
             raise
@@ -117,7 +133,7 @@ class CustomShape(Shape):
 
 
 class _EnumShape(Shape):
-    """By name: a member's value may change, and need not be storable."""
+    """Stored by name: a member's value may change, and need not be storable."""
 
     __slots__ = ("_members",)
 
@@ -125,7 +141,7 @@ class _EnumShape(Shape):
         super().__init__(cls)
         self._members: dict[object, object] = dict(self.cls.__members__)
 
-    def take(self, value: Any, writer: Writer, inside: set[int]) -> object:
+    def take(self, value: Any, writer: ValueWriter, enclosing: set[int]) -> object:
         return value._name_
 
     def make(self, state: object) -> object:
@@ -136,20 +152,20 @@ class _EnumShape(Shape):
 
 
 class _FlagShape(Shape):
-    """By value: a combination has no name of its own."""
+    """Stored by value: a combination of flags has no name of its own."""
 
     __slots__ = ("_bits",)
 
     def __init__(self, cls: type) -> None:
         super().__init__(cls)
-        # A flag class that keeps unknown bits looks at each of them, in quadratic time.
+        # Damaged bytes must not take long: a flag class with boundary KEEP examines unknown bits in quadratic time.
         self._bits = max(1024, *(member._value_.bit_length() for member in self.cls.__members__.values()))
 
-    def take(self, value: Any, writer: Writer, inside: set[int]) -> object:
+    def take(self, value: Any, writer: ValueWriter, enclosing: set[int]) -> object:
         bits: int = value._value_
         if bits.bit_length() > self._bits:
             raise Refused(f"a flag of more than {self._bits} bits")
-        return writer.prepare(bits, inside)
+        return writer.prepare(bits, enclosing)
 
     def make(self, state: object) -> object:
         if type(state) is not int or state < 0 or state.bit_length() > self._bits:
@@ -158,17 +174,17 @@ class _FlagShape(Shape):
 
 
 class _NativeShape(Shape):
-    """A subclass of a built-in type: the value that it is, and its attributes."""
+    """A subclass of a built-in type: its plain value, and its attributes."""
 
     __slots__ = ("_bare", "_native", "_wear")
 
     def __init__(self, cls: type, native: type) -> None:
-        super().__init__(cls, Rest.of(cls, ()))
+        super().__init__(cls, ExtraAttributes.of(cls, ()))
         self._native = native
         self._bare, self._wear = _NATIVE[native]
 
-    def take(self, value: object, writer: Writer, inside: set[int]) -> object:
-        return writer.prepare(self._bare(value), inside)
+    def take(self, value: object, writer: ValueWriter, enclosing: set[int]) -> object:
+        return writer.prepare(self._bare(value), enclosing)
 
     def make(self, state: object) -> object:
         if type(state) is not self._native:
@@ -198,8 +214,8 @@ def _new_filled(native: Any, fill: Callable[[Any, Any], object]) -> Callable[[An
 
 
 _NATIVE: Final[dict[type, tuple[Callable[[Any], object], Callable[[Any, Any], object]]]] = {
-    # The first makes a plain value of one of a subclass, the second the other way round. Both by the built-in type's
-    # own methods: what the subclass overrides, its __new__ and __init__ included, does not run.
+    # From an object of a subclass to the plain value, and back. Both use the built-in type's own methods, so that no
+    # override of the subclass runs, not even its __new__ and __init__.
     int: (int.__pos__, _new(int)),
     float: (float.__pos__, _new(float)),
     str: (str.__str__, _new(str)),
@@ -213,11 +229,15 @@ _NATIVE: Final[dict[type, tuple[Callable[[Any], object], Callable[[Any, Any], ob
 
 
 def explain(cls: type[object]) -> str:
-    """Why values of a type that a codec does not know cannot be stored, and what to do about it."""
+    """Return why values of an unregistered type cannot be stored, and what to do about it.
+
+    Args:
+        cls: the type.
+    """
     name = full_name(cls)
     if issubclass(cls, BaseException):
         return f"{name} is an exception, which is no value: store its text"
-    if cls.__module__ == "builtins":  # a function, a class, a generator, a bare object: nobody has a function for those
+    if cls.__module__ == "builtins":  # functions, classes, generators, bare objects: no registration helps
         what = f"a value of type {cls.__name__} cannot be stored"
         return f"{what}: leave it out. A state may keep it in an UntrackedValue channel, which is not stored"
     if shape_of(cls, explicitly=True) is not None:
@@ -229,4 +249,9 @@ def explain(cls: type[object]) -> str:
 
 
 def full_name(cls: type) -> str:
+    """Return a class's name, qualified by its module.
+
+    Args:
+        cls: the class.
+    """
     return f"{cls.__module__}.{cls.__qualname__}"

@@ -1,9 +1,9 @@
-"""The tags under which the runtime stores objects of its own classes, and how a codec without these classes reads them.
+"""The tags of the runtime's own classes, and how a codec without these classes reads their objects.
 
 The classes belong to `pregel_async`, which this package does not import. The runtime registers them under these tags
 for its graphs. A codec without them, such as that of a saver that is opened alone, reads their objects as
-`StoredObject`s: an error would hide everything else in a checkpoint that has pending sends. Classes of users are not
-read like this, since an object of theirs has to come back as what it was, or with an error that says what to register.
+`StoredObject`s: an error would hide everything else in a checkpoint that has pending sends. Users' classes are not read
+like this: their objects must be decoded as what they were, or raise an error that says what to register.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from types import NoneType
 from typing import Final, cast
 
 from ..records import Shared, StoredObject
-from .reading import Damaged, Makes
+from .reading import Damaged, ObjectReader
 from .shape import mapping
 
 RUNTIME_TAGS: Final = (
@@ -34,14 +34,14 @@ _IN_ORDER: Final[Mapping[str, Sequence[str]]] = {
     "pregel_async.NodeError": ("node", "task_id", "error"),
     "pregel_async.RecordedFailureError": ("type", "message"),
 }
-"""The fields of objects that are stored as lists, without the names."""
+"""The fields of objects that are stored as lists, without names."""
 
 _MODEL_PARTS: Final = [dict, list, dict, dict]
-"""The parts that a pydantic model is stored as: fields, the names of those that are set, extra and private values."""
+"""The parts of a stored pydantic model: fields, names of the fields that were set, extra and private values."""
 
 
 class _DataReader:
-    """Makes a `StoredObject` of what is stored under a tag."""
+    """Creates a `StoredObject` from what is stored under a tag."""
 
     __slots__ = ("_tag",)
 
@@ -58,7 +58,7 @@ class _DataReader:
 
 
 class TolerantTags:
-    """Readers by tag that make a `StoredObject` where a class is missing, or does not take what is stored.
+    """Readers by tag that create a `StoredObject` if the class is missing, or does not accept what is stored.
 
     Args:
         tags: those of the codec, and of the runtime.
@@ -66,30 +66,35 @@ class TolerantTags:
 
     __slots__ = ("_tags",)
 
-    def __init__(self, tags: Mapping[str, Makes]) -> None:
+    def __init__(self, tags: Mapping[str, ObjectReader]) -> None:
         self._tags = tags
 
-    def get(self, tag: str) -> Makes:
+    def get(self, tag: str) -> ObjectReader:
+        """Return the reader for a tag.
+
+        Args:
+            tag: the stored name.
+        """
         return _TolerantReader(tag, self._tags.get(tag))
 
 
 class _TolerantReader:
     __slots__ = ("_known", "_tag")
 
-    def __init__(self, tag: str, known: Makes | None) -> None:
+    def __init__(self, tag: str, known: ObjectReader | None) -> None:
         self._tag = tag
         self._known = known
 
     def make(self, state: object, rest: object) -> object:
         if self._known is not None:
-            # What a class of the user's raises here may be anything; its bytes are shown all the same.
+            # A user's class may raise anything here; its object is shown as data all the same.
             with suppress(Exception):
                 return self._known.make(state, rest)
         return StoredObject(self._tag, _fields_of(state))
 
 
 def _fields_of(state: object) -> dict[str, object]:
-    """The parts of an object of which only the stored form is known."""
+    """Return the parts of an object of which only the stored form is known."""
     if type(state) is dict:
         return cast("dict[str, object]", state)
     if type(state) is list:
@@ -100,7 +105,7 @@ def _fields_of(state: object) -> dict[str, object]:
 
 
 class _SharedReader:
-    """Makes a `Shared`, whose class is this package's own, so that a saver that is opened alone can fill sends."""
+    """Creates a `Shared`: the class belongs to this package, so that a saver that is opened alone can resolve sends."""
 
     __slots__ = ()
 
@@ -112,7 +117,7 @@ class _SharedReader:
         return Shared(channel, cast("int | None", count), cast("list[object]", more))
 
 
-RUNTIME_READERS: Final[Mapping[str, Makes]] = {
+RUNTIME_READERS: Final[Mapping[str, ObjectReader]] = {
     **{tag: _DataReader(tag) for tag in RUNTIME_TAGS},
     "checkpoint_savers.Shared": _SharedReader(),
 }

@@ -1,9 +1,9 @@
-"""Encode and decode scalar types that MessagePack lacks.
+"""Encodes and decodes scalar types that MessagePack lacks.
 
-Each pair of functions is side by side; one-line pairs are in the tables at the end.
+Each pair of functions is adjacent; one-line pairs are in the tables at the end.
 
-Reading takes time and memory in proportion to the bytes, whatever they say: no exponent is computed, and a time zone's
-name opens no file outside the zone database.
+Reading takes time and memory in proportion to the bytes, whatever they contain: no exponent is computed, and the name
+of a time zone opens no file outside the zone database.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from msgspec import UnsetType
 
 from . import codes
 from .reading import Damaged, Loader, Read
-from .writing import MAX_BYTES, Refused, Write, Writer, ext, pack
+from .writing import MAX_BYTES, Refused, ValueWriter, Write, ext, pack
 
 
 def _text(data: memoryview) -> str:
@@ -37,21 +37,21 @@ def _text(data: memoryview) -> str:
 
 
 def _bytes(text: str) -> bytes:
-    # A lone surrogate stands for a byte of a file name that is no UTF-8 (os.fsdecode), so people do have them.
+    # Texts with lone surrogates do occur: os.fsdecode uses them for bytes of file names that are not UTF-8.
     return text.encode("utf-8", "surrogatepass")
 
 
-def _as_it_is(value: object, writer: Writer, inside: set[int]) -> object:
+def _as_it_is(value: object, writer: ValueWriter, enclosing: set[int]) -> object:
     return value
 
 
-def _write_int(value: int, writer: Writer, inside: set[int]) -> object:
+def _write_int(value: int, writer: ValueWriter, enclosing: set[int]) -> object:
     if -(2**63) <= value < 2**64:
         return value
     return ext(codes.BIG_INT, value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True))
 
 
-def _write_str(value: str, writer: Writer, inside: set[int]) -> object:
+def _write_str(value: str, writer: ValueWriter, enclosing: set[int]) -> object:
     try:
         size = len(value) if value.isascii() else len(value.encode())
     except UnicodeEncodeError:
@@ -61,7 +61,7 @@ def _write_str(value: str, writer: Writer, inside: set[int]) -> object:
     return value
 
 
-def _write_bytes(value: bytes, writer: Writer, inside: set[int]) -> object:
+def _write_bytes(value: bytes, writer: ValueWriter, enclosing: set[int]) -> object:
     if len(value) > MAX_BYTES:
         raise Refused(f"{len(value)} bytes, and one value may take {MAX_BYTES}")
     return value
@@ -70,12 +70,12 @@ def _write_bytes(value: bytes, writer: Writer, inside: set[int]) -> object:
 _COMPLEX = Struct(">dd")
 
 _EXACT = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN, traps=[InvalidOperation])
-"""Not the thread's own context, in which text that is no number may give NaN instead of an error."""
+"""Used instead of the thread's own context, in which an invalid text may give NaN instead of an error."""
 
 _FRACTION_BITS: Final = 65_536  # making one divides by the gcd, which is quadratic in the length
 
 
-def _write_decimal(value: Decimal, writer: Writer, inside: set[int]) -> object:
+def _write_decimal(value: Decimal, writer: ValueWriter, enclosing: set[int]) -> object:
     return ext(codes.DECIMAL, _EXACT.to_sci_string(value).encode("ascii"))
 
 
@@ -87,10 +87,10 @@ def _read_decimal(data: memoryview, loader: Loader) -> object:
     return value
 
 
-def _write_fraction(value: Fraction, writer: Writer, inside: set[int]) -> object:
+def _write_fraction(value: Fraction, writer: ValueWriter, enclosing: set[int]) -> object:
     if max(value.numerator.bit_length(), value.denominator.bit_length()) > _FRACTION_BITS:
         raise Refused(f"a fraction of numbers of more than {_FRACTION_BITS} bits")
-    return ext(codes.FRACTION, pack(writer.items((value.numerator, value.denominator), inside)))
+    return ext(codes.FRACTION, pack(writer.items((value.numerator, value.denominator), enclosing)))
 
 
 def _read_fraction(data: memoryview, loader: Loader) -> object:
@@ -100,8 +100,8 @@ def _read_fraction(data: memoryview, loader: Loader) -> object:
     return Fraction(top, bottom)
 
 
-def _write_range(value: range, writer: Writer, inside: set[int]) -> object:
-    return ext(codes.RANGE, pack(writer.items((value.start, value.stop, value.step), inside)))
+def _write_range(value: range, writer: ValueWriter, enclosing: set[int]) -> object:
+    return ext(codes.RANGE, pack(writer.items((value.start, value.stop, value.step), enclosing)))
 
 
 def _ints(data: memoryview, loader: Loader, count: int) -> list[int]:
@@ -119,7 +119,7 @@ _TIMEDELTA = Struct(">iii")
 _ZONE_KEY = re.compile(r"[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)*")
 
 
-def _write_uuid(value: UUID, writer: Writer, inside: set[int]) -> object:
+def _write_uuid(value: UUID, writer: ValueWriter, enclosing: set[int]) -> object:
     safe = value.is_safe.value  # None when nothing is known, as for all but uuid1
     return ext(codes.UUID, value.bytes if safe is None else value.bytes + safe.to_bytes(1, "big", signed=True))
 
@@ -129,11 +129,11 @@ def _read_uuid(data: memoryview, loader: Loader) -> object:
     return UUID(bytes=bytes(data[:16]), is_safe=safe)
 
 
-def _write_datetime(value: datetime, writer: Writer, inside: set[int]) -> object:
+def _write_datetime(value: datetime, writer: ValueWriter, enclosing: set[int]) -> object:
     moment = _DATETIME.pack(
         value.year, value.month, value.day, value.hour, value.minute, value.second, value.microsecond, value.fold
     )
-    return ext(codes.DATETIME, moment + _write_tzinfo(value.tzinfo, writer, inside))
+    return ext(codes.DATETIME, moment + _write_tzinfo(value.tzinfo, writer, enclosing))
 
 
 def _read_datetime(data: memoryview, loader: Loader) -> object:
@@ -142,9 +142,9 @@ def _read_datetime(data: memoryview, loader: Loader) -> object:
     return datetime(year, month, day, hour, minute, second, micro, zone, fold=fold)
 
 
-def _write_time(value: time, writer: Writer, inside: set[int]) -> object:
+def _write_time(value: time, writer: ValueWriter, enclosing: set[int]) -> object:
     moment = _TIME.pack(value.hour, value.minute, value.second, value.microsecond, value.fold)
-    return ext(codes.TIME, moment + _write_tzinfo(value.tzinfo, writer, inside))
+    return ext(codes.TIME, moment + _write_tzinfo(value.tzinfo, writer, enclosing))
 
 
 def _read_time(data: memoryview, loader: Loader) -> object:
@@ -152,14 +152,14 @@ def _read_time(data: memoryview, loader: Loader) -> object:
     return time(hour, minute, second, micro, _read_tzinfo(data[_TIME.size :], loader), fold=fold)
 
 
-def _write_tzinfo(zone: tzinfo | None, writer: Writer, inside: set[int]) -> bytes:
-    """Nothing for none, and for UTC, which is what most are, the one byte of an encoded None."""
+def _write_tzinfo(zone: tzinfo | None, writer: ValueWriter, enclosing: set[int]) -> bytes:
+    """Return the encoded zone: empty for None, and one byte (an encoded None) for UTC, the most frequent one."""
     if zone is None:
         return b""
     if zone is UTC:
         return b"\xc0"
     try:
-        return pack(writer.prepare(zone, inside))
+        return pack(writer.prepare(zone, enclosing))
     except Refused as refused:
         refused.parts.append(".tzinfo")
         raise
@@ -176,12 +176,12 @@ def _read_tzinfo(data: memoryview, loader: Loader) -> tzinfo | None:
     return zone
 
 
-def _write_timedelta(value: timedelta, writer: Writer, inside: set[int]) -> object:
+def _write_timedelta(value: timedelta, writer: ValueWriter, enclosing: set[int]) -> object:
     return ext(codes.TIMEDELTA, _TIMEDELTA.pack(value.days, value.seconds, value.microseconds))
 
 
-def _write_timezone(value: timezone, writer: Writer, inside: set[int]) -> object:
-    # What copy uses. Nothing else tells a name that was given from the one that is made of the offset.
+def _write_timezone(value: timezone, writer: ValueWriter, enclosing: set[int]) -> object:
+    # As copy does. Nothing else distinguishes an explicit name from one derived from the offset.
     offset, *name = cast("tuple[timedelta] | tuple[timedelta, str]", cast("Any", value).__getinitargs__())
     packed = _TIMEDELTA.pack(offset.days, offset.seconds, offset.microseconds)
     return ext(codes.TIMEZONE, packed + b"".join(b"=" + _bytes(given) for given in name))
@@ -193,7 +193,7 @@ def _read_timezone(data: memoryview, loader: Loader) -> object:
     return timezone(offset, name[1:]) if name else timezone(offset)
 
 
-def _write_zone(value: ZoneInfo, writer: Writer, inside: set[int]) -> object:
+def _write_zone(value: ZoneInfo, writer: ValueWriter, enclosing: set[int]) -> object:
     try:
         _zone(value.key)
     except (Damaged, ValueError, OSError, TypeError) as error:  # a TypeError: from a file, without a key
@@ -203,8 +203,8 @@ def _write_zone(value: ZoneInfo, writer: Writer, inside: set[int]) -> object:
 
 @lru_cache(maxsize=1024)
 def _zone(key: str) -> ZoneInfo:
-    # ZoneInfo(key) imports a module named after the key when no file is. So only names that exist get that far: those
-    # of a file, or else those that the tzdata package lists (the one thing that may be imported here, by its own name).
+    # ZoneInfo(key) imports a module named after the key if there is no such file. So only existing names are passed to
+    # it: those of a file, or those that the tzdata package lists (the only package that may be imported here).
     if not _ZONE_KEY.fullmatch(key):
         raise Damaged("no name of a time zone")
     files = (os.path.join(root, *key.split("/")) for root in zoneinfo.TZPATH)
@@ -218,13 +218,13 @@ def _listed() -> frozenset[str]:
     return frozenset(zoneinfo.available_timezones())
 
 
-# Paths and addresses are an index of the class, and text.
+# Paths and addresses are stored as the index of their class in these tuples, and text: append only.
 _PATHS: Final = (PurePosixPath, PureWindowsPath, PosixPath, WindowsPath)
 _ADDRESSES: Final = (IPv4Address, IPv6Address, IPv4Network, IPv6Network, IPv4Interface, IPv6Interface)
 
 
 def _write_named(code: int, classes: Sequence[type]) -> Write:
-    return lambda value, writer, inside: ext(code, bytes((classes.index(type(value)),)) + _bytes(str(value)))
+    return lambda value, writer, enclosing: ext(code, bytes((classes.index(type(value)),)) + _bytes(str(value)))
 
 
 WRITERS: Final[dict[type, Write]] = {
@@ -234,13 +234,13 @@ WRITERS: Final[dict[type, Write]] = {
     int: _as_it_is,
     str: _as_it_is,
     bytes: _as_it_is,
-    bytearray: lambda value, writer, inside: ext(codes.BYTEARRAY, bytes(value)),
-    complex: lambda value, writer, inside: ext(codes.COMPLEX, _COMPLEX.pack(value.real, value.imag)),
+    bytearray: lambda value, writer, enclosing: ext(codes.BYTEARRAY, bytes(value)),
+    complex: lambda value, writer, enclosing: ext(codes.COMPLEX, _COMPLEX.pack(value.real, value.imag)),
     Decimal: _write_decimal,
     Fraction: _write_fraction,
     range: _write_range,
     UUID: _write_uuid,
-    date: lambda value, writer, inside: ext(codes.DATE, _DATE.pack(value.year, value.month, value.day)),
+    date: lambda value, writer, enclosing: ext(codes.DATE, _DATE.pack(value.year, value.month, value.day)),
     datetime: _write_datetime,
     time: _write_time,
     timedelta: _write_timedelta,
@@ -249,11 +249,11 @@ WRITERS: Final[dict[type, Write]] = {
     **dict.fromkeys(_PATHS, _write_named(codes.PATH, _PATHS)),
     **dict.fromkeys(_ADDRESSES, _write_named(codes.IP, _ADDRESSES)),
     # What a msgspec Struct has in a field that was not given.
-    UnsetType: lambda value, writer, inside: ext(codes.UNSET, b""),
+    UnsetType: lambda value, writer, enclosing: ext(codes.UNSET, b""),
 }
 
 CAREFUL: Final[dict[type, Write]] = {int: _write_int, str: _write_str, bytes: _write_bytes}
-"""For a value of which some int, str or bytes does not fit: finds it."""
+"""Writers that check the size of ints, strs and bytes: used after MessagePack has refused a value."""
 
 READERS: Final[dict[int, Read]] = {
     codes.BIG_INT: lambda data, loader: int.from_bytes(data, "big", signed=True),

@@ -1,8 +1,8 @@
-"""How objects of a class are taken apart for storing, and made again without running their code: the contract.
+"""The contract of shapes: how objects are taken apart for storing, and created again without running their code.
 
-An object is made of its parts as copy and pickle make one: `__init__`, `__post_init__` and validators do not run, since
-what was stored had been made once. Parts are stored by name, so that a class may change: a field that it has now and
-the bytes have not takes its default, and one that it has no longer is dropped.
+An object is created from its parts as copy and pickle do: `__init__`, `__post_init__` and validators do not run, since
+they ran when the object was first created. Parts are stored by name, so that a class may change: a field that is not in
+the bytes takes its default, and a stored field that the class no longer has is dropped.
 """
 
 from __future__ import annotations
@@ -14,45 +14,60 @@ from types import MemberDescriptorType
 from typing import Any, Final, cast
 
 from .reading import Damaged, Misfit
-from .writing import Refused, Writer
+from .writing import Refused, ValueWriter
 
 HEAP_TYPE: Final = 1 << 9
-"""Py_TPFLAGS_HEAPTYPE: a class of a class statement (or of a C module of the newer kind)."""
+"""Py_TPFLAGS_HEAPTYPE: the flag of a class of a class statement (or of a C module of the newer kind)."""
 
 Default = Callable[[], object]
-"""Makes the default of a field."""
+"""Returns the default of a field."""
 
 _ABSENT: Final = object()
 
 
 class Shape(ABC):
-    """How objects of one class are taken apart and made again.
+    """How objects of one class are taken apart and created.
 
     Attributes:
         cls: the class.
-        rest: what its objects may carry beside their fields; None for nothing.
+        rest: the attributes that its objects may have besides their fields; None for none.
     """
 
     __slots__ = ("cls", "rest")
 
-    def __init__(self, cls: type, rest: Rest | None = None) -> None:
+    def __init__(self, cls: type, rest: ExtraAttributes | None = None) -> None:
         self.cls: Final[Any] = cls
         self.rest: Final = rest
 
     @abstractmethod
-    def take(self, value: Any, writer: Writer, inside: set[int]) -> object:
-        """What to encode for an object. Raises `Refused`."""
+    def take(self, value: Any, writer: ValueWriter, enclosing: set[int]) -> object:
+        """Return what to encode for an object.
+
+        Args:
+            value: the object.
+            writer: prepares its parts.
+            enclosing: ids of the enclosing containers.
+
+        Raises:
+            Refused: a part cannot be stored.
+        """
 
     @abstractmethod
     def make(self, state: object) -> object:
-        """The object of what was encoded. Whatever it raises means that the class has changed since."""
+        """Create the object from its decoded state. Any exception means that the class has changed since.
+
+        Args:
+            state: what `take` returned, decoded.
+        """
 
 
-class Rest:
-    """Attributes of an object beside its fields: what a `__post_init__` computed, or a subclass of list carries.
+class ExtraAttributes:
+    """Attributes of an object besides its fields.
 
-    Cached properties are left out (they come again when they are asked for), and so are names with two leading
-    underscores, which typing leaves on objects of generic classes.
+    A `__post_init__` may have computed them, or a subclass of list carries them.
+
+    Cached properties are omitted (they are computed again on access), and so are names with two leading underscores,
+    which typing sets on objects of generic classes.
     """
 
     __slots__ = ("_left_out", "_slots")
@@ -62,40 +77,73 @@ class Rest:
         self._slots = slots
 
     @classmethod
-    def of(cls, owner: type, fields: Collection[str]) -> Rest | None:
-        """None if objects of the class cannot have other attributes."""
+    def of(cls, owner: type, fields: Collection[str]) -> ExtraAttributes | None:
+        """Return the extra attributes of a class; None if its objects cannot have any.
+
+        Args:
+            owner: the class.
+            fields: names of its fields.
+        """
         members = [item for base in owner.__mro__ if base.__flags__ & HEAP_TYPE for item in vars(base).items()]
         cached = {name for name, member in members if isinstance(member, cached_property)}
         slots = {name for name, member in members if isinstance(member, MemberDescriptorType)}
         slots = {name for name in slots.difference(fields) if not name.startswith("__")}
         return cls(frozenset(cached.union(fields)), frozenset(slots)) if slots or owner.__dictoffset__ else None
 
-    def take(self, value: object, writer: Writer, inside: set[int]) -> object:
-        """The attributes to encode; None if there are none."""
+    def take(self, value: object, writer: ValueWriter, enclosing: set[int]) -> object:
+        """Return the attributes to encode; None if there are none.
+
+        Args:
+            value: the object.
+            writer: prepares the attributes.
+            enclosing: ids of the enclosing containers.
+        """
         found = {name: part for name in sorted(self._slots) if (part := getattr(value, name, _ABSENT)) is not _ABSENT}
-        loose: dict[str, object] = getattr(value, "__dict__", {})
-        found |= {n: part for n, part in loose.items() if n not in self._left_out and not n.startswith("__")}
-        return writer.fields(found, inside) if found else None
+        attributes: dict[str, object] = getattr(value, "__dict__", {})
+        found |= {n: part for n, part in attributes.items() if n not in self._left_out and not n.startswith("__")}
+        return writer.fields(found, enclosing) if found else None
 
     def give(self, value: object, rest: Mapping[str, object]) -> None:
-        """Sets attributes. The names come from the bytes: fields, and names of Python's own, are left alone."""
-        loose: dict[str, object] | None = getattr(value, "__dict__", None)
+        """Set attributes of an object.
+
+        Args:
+            value: the object.
+            rest: value by name.
+        """
+        # The names come from the bytes. Fields, and names of Python's own, are ignored: damaged or hostile bytes must
+        # not set `__class__`.
+        attributes: dict[str, object] | None = getattr(value, "__dict__", None)
         for name, part in rest.items():
             if name in self._slots:
                 object.__setattr__(value, name, part)
-            elif loose is not None and name not in self._left_out and not name.startswith("__"):
-                loose[name] = part
+            elif attributes is not None and name not in self._left_out and not name.startswith("__"):
+                attributes[name] = part
 
 
 def mapping(state: object) -> Mapping[str, object]:
-    """The parts of an object, by name."""
+    """Return the parts of an object by name, if they are such.
+
+    Args:
+        state: a decoded state.
+
+    Raises:
+        Damaged: it is no dict.
+    """
     if type(state) is not dict:
         raise Damaged("an object without the names of its parts")
     return cast("dict[str, object]", state)
 
 
 def present(value: object, names: Collection[str]) -> dict[str, object]:
-    """An object's fields. One that is not set is refused: it would come back as its default, or not at all."""
+    """Return an object's fields.
+
+    Args:
+        value: the object.
+        names: the fields' names.
+
+    Raises:
+        Refused: a field is not set. It would be restored as its default, or not at all.
+    """
     try:
         return {name: getattr(value, name) for name in names}
     except AttributeError:
@@ -104,7 +152,16 @@ def present(value: object, names: Collection[str]) -> dict[str, object]:
 
 
 def filled(cls: type, names: Mapping[str, Default | None], state: object) -> Mapping[str, object]:
-    """The stored fields that a class has now, with defaults for those that were not stored. Raises `Misfit`."""
+    """Return the stored fields that a class has now, with defaults for those that were not stored.
+
+    Args:
+        cls: the class.
+        names: default by name of its fields; None for a required field.
+        state: the decoded fields.
+
+    Raises:
+        Misfit: a required field was not stored.
+    """
     stored = mapping(state)
     if stored.keys() == names.keys():
         return stored
@@ -121,5 +178,9 @@ def filled(cls: type, names: Mapping[str, Default | None], state: object) -> Map
 
 
 def constant(value: object) -> Default:
-    """The default that is one value."""
+    """Return a default that is always the same value.
+
+    Args:
+        value: the value.
+    """
     return lambda: value

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any, Generic, TypeVar, cast
 
-from ..bridge import DriverThread, Hosted, Waiter, tell, until
+from ..bridge import DriverThread, Hosted, Waiter, wait_until_woken, wake
 from ..errors import SaverClosedError
 from .connecting import Source
 from .failures import translate
@@ -97,13 +97,13 @@ class Driver(Hosted):
                 job.value = await work()
             except Exception as error:
                 job.error = translate(error, self.source.name)
-            self.tell((job,))
+            self.wake((job,))
 
-        await until(lambda waiter: self.submit(job, waiter, lambda: self.post(do)))
+        await wait_until_woken(lambda waiter: self.submit(job, waiter, lambda: self.post(do)))
         return job.told()
 
     def submit(self, work: Work[Any], waiter: Waiter, begin: Callable[[], None]) -> None:
-        """Take something in, from any thread: somebody will call `tell` with it.
+        """Take something in, from any thread: somebody will call `wake` with it.
 
         Args:
             begin: called under the lock. When it raises, nothing was taken in.
@@ -133,12 +133,12 @@ class Driver(Hosted):
                 raise self.closed()
             self.post(work)
 
-    def tell(self, works: Iterable[Work[Any]]) -> None:
+    def wake(self, works: Iterable[Work[Any]]) -> None:
         """Let those go on who wait for these: what came of them is known."""
         with self.lock:
             done = self._accepted.intersection(works)
             self._accepted -= done
-        tell([work.waiter for work in done if work.waiter is not None])
+        wake([work.waiter for work in done if work.waiter is not None])
 
     def post(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Begin work on the loop, from any thread, under the lock.
@@ -193,7 +193,7 @@ class Driver(Hosted):
                     self._group = group
                     with self.lock:
                         self._open = self._was_open = not self._stopped
-                    self._tell_opener()
+                    self._wake_opener()
                     if self._open:
                         await self._stop.wait()
                     self._closing()
@@ -210,8 +210,8 @@ class Driver(Hosted):
             for work in left:
                 work.error = self.closed()
                 work.error.__cause__ = self._failure
-            self.tell(left)
-            self._tell_opener()
+            self.wake(left)
+            self._wake_opener()
 
     def begin(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Begin work that the saver waits for when it closes. On the loop itself, and while other work is going on."""
@@ -257,14 +257,14 @@ class Guest:
 
     async def join(self) -> None:
         """Wait until it has ended."""
-        await until(self._tell_end)
+        await wait_until_woken(self._wake_at_end)
 
-    def _tell_end(self, waiter: Waiter) -> None:
+    def _wake_at_end(self, waiter: Waiter) -> None:
         with self._lock:
             if not (self._ended or self._loop is None or self._loop.is_closed()):
                 self._waiting.append(waiter)
                 return
-        tell((waiter,))
+        wake((waiter,))
 
     async def _run(self) -> None:
         try:
@@ -272,4 +272,4 @@ class Guest:
         finally:
             with self._lock:
                 self._ended = True
-            tell(self._waiting)
+            wake(self._waiting)

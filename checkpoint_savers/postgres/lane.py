@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Sequence
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
-from ..bridge import until
+from ..bridge import wait_until_woken
 from ..errors import StorageLockedError
 from .connecting import Cursor
 from .driver import Driver, Work
@@ -94,12 +94,14 @@ class Lane(Generic[W]):
         """Have a write stored, and return when it is durable, or raise its error.
 
         Args:
-            shielded: as in `until`.
+            shielded: as in `wait_until_woken`.
 
         Raises:
             SaverClosedError: the saver is not open, or is in another process.
         """
-        return until(lambda waiter: self._driver.submit(write, waiter, partial(self._queue, write)), shielded=shielded)
+        return wait_until_woken(
+            lambda waiter: self._driver.submit(write, waiter, partial(self._queue, write)), shielded=shielded
+        )
 
     def _queue(self, write: W) -> None:
         if self._servers < self._width:
@@ -159,7 +161,7 @@ class Lane(Generic[W]):
             done = [write for write in piece if write not in again]
             with self._driver.lock:
                 self._under_way.difference_update(write.thread_id for write in done)
-            self._driver.tell(done)
+            self._driver.wake(done)
 
     def _has_patience(self, write: W) -> bool:
         now = time.monotonic()

@@ -15,7 +15,7 @@ from collections.abc import Callable
 import anyio
 import psycopg
 
-from ..bridge import here
+from ..bridge import loop_scheduler
 from .connecting import Source
 from .driver import Driver
 from .failures import UnreachableError
@@ -51,7 +51,7 @@ class Listener:
         Raises:
             SaverClosedError
         """
-        event, post = anyio.Event(), here()
+        event, post = anyio.Event(), loop_scheduler()
 
         def ear() -> None:
             with contextlib.suppress(RuntimeError):  # the loop of whoever waits has ended

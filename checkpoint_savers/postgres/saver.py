@@ -15,7 +15,7 @@ import psycopg_pool
 from ..abc import BaseCheckpointSaver
 from ..codec import Codec
 from ..errors import CheckpointError, SaverClosedError
-from ..listing import Place, listed, place_before, place_of
+from ..listing import Cursor, cursor_before, cursor_of, list_headers
 from ..records import (
     Chain,
     CheckpointId,
@@ -289,7 +289,7 @@ class PostgresSaver(Connected, BaseCheckpointSaver):
         async def page(after: str | None, size: int) -> list[ThreadHeader]:
             return [thread_of(row) for row in await self._run(self._reading.threads, after, size)]
 
-        return await listed(page, after, attrgetter("thread_id"), limit, filter)
+        return await list_headers(page, after, attrgetter("thread_id"), limit, filter)
 
     async def heads(self, thread_id: str, ns: str | None = None) -> dict[str, CheckpointId]:
         return await self._run(self._reading.heads, thread_id, ns)
@@ -314,10 +314,10 @@ class PostgresSaver(Connected, BaseCheckpointSaver):
         limit: int = PAGE,
         filter: Mapping[str, Any] | None = None,
     ) -> tuple[Header, ...]:
-        async def page(after: Place | None, size: int) -> list[Header]:
+        async def page(after: Cursor | None, size: int) -> list[Header]:
             return [header_of(row) for row in await self._run(self._reading.page, thread_id, ns, after, size)]
 
-        return await listed(page, place_before(before), place_of, limit, filter)
+        return await list_headers(page, cursor_before(before), cursor_of, limit, filter)
 
     async def events(self, thread_id: str, *, since: EventKey | None = None, limit: int = PAGE) -> tuple[EventRow, ...]:
         return await self._run(self._reading.events, thread_id, since, limit)

@@ -13,7 +13,7 @@ import anyio
 import msgspec
 
 from ..atomic_file import AtomicFile
-from ..bridge import Waiter, tell, until
+from ..bridge import Waiter, wait_until_woken, wake
 from ..children import start_soon
 from ..errors import StorageError
 from .failures import translate
@@ -111,7 +111,7 @@ async def copy(source: Callable[[], sqlite3.Connection], name: str, target: Path
         except BaseException as error:
             failure.append(error)
         finally:
-            tell((waiter,))
+            wake((waiter,))
 
     threads: list[threading.Thread] = []
 
@@ -123,7 +123,7 @@ async def copy(source: Callable[[], sqlite3.Connection], name: str, target: Path
     async with anyio.create_task_group() as group:
         start_soon(group, _when_cancelled, stopped.set)
         try:
-            await until(start)
+            await wait_until_woken(start)
         finally:
             for thread in threads:
                 thread.join()  # it has told, and has nothing left to do: this takes microseconds

@@ -18,7 +18,7 @@ import anyio
 from ..abc import BaseCheckpointSaver
 from ..codec import Codec
 from ..errors import CheckpointError, ErasureIncompleteError
-from ..listing import Place, listed, place_before, place_of
+from ..listing import Cursor, cursor_before, cursor_of, list_headers
 from ..records import (
     Chain,
     CheckpointId,
@@ -227,10 +227,10 @@ class SqliteSaver(Connected, BaseCheckpointSaver):
         limit: int = PAGE,
         filter: Mapping[str, Any] | None = None,
     ) -> tuple[Header, ...]:
-        async def page(after: Place | None, size: int) -> Sequence[Header]:
+        async def page(after: Cursor | None, size: int) -> Sequence[Header]:
             return await self._read(reading.page, thread_id, ns, after, size)
 
-        return await listed(page, place_before(before), place_of, limit, filter)
+        return await list_headers(page, cursor_before(before), cursor_of, limit, filter)
 
     async def threads(
         self, *, after: str | None = None, limit: int = PAGE, filter: Mapping[str, Any] | None = None
@@ -238,7 +238,7 @@ class SqliteSaver(Connected, BaseCheckpointSaver):
         async def page(after: str | None, size: int) -> Sequence[ThreadHeader]:
             return await self._read(reading.threads, after, size)
 
-        return await listed(page, after, attrgetter("thread_id"), limit, filter)
+        return await list_headers(page, after, attrgetter("thread_id"), limit, filter)
 
     async def heads(self, thread_id: str, ns: str | None = None) -> dict[str, CheckpointId]:
         return await self._read(reading.heads, thread_id, ns)

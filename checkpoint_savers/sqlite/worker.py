@@ -33,7 +33,7 @@ from typing import Any, Generic, NamedTuple, TypeVar, TypeVarTuple, cast
 
 import aiosqlite
 
-from ..bridge import DriverThread, Hosted, Waiter, tell, until
+from ..bridge import DriverThread, Hosted, Waiter, wait_until_woken, wake
 from ..errors import CheckpointError, SaverClosedError
 from ..scopes import mark_done
 from .failures import is_about_tables, is_busy, translate
@@ -156,13 +156,13 @@ class Worker(Hosted):
         """Have a job done, and return its value or raise its error.
 
         Args:
-            shielded: as in `until`.
+            shielded: as in `wait_until_woken`.
 
         Raises:
             SaverClosedError: the worker is not open, or is in another process.
         """
         try:
-            await until(partial(self.submit, job), shielded=shielded)
+            await wait_until_woken(partial(self.submit, job), shielded=shielded)
         except asyncio.CancelledError as cancelled:
             if shielded and job.error is None:
                 mark_done(cancelled)
@@ -222,7 +222,7 @@ class Worker(Hosted):
                 # there.
                 self._thread.join()
             self._refuse_rest()
-            self._tell_opener()
+            self._wake_opener()
 
     def _refuse_rest(self) -> None:
         with self._lock:
@@ -247,7 +247,7 @@ class Worker(Hosted):
             cursor.execute("SELECT 1 FROM sqlite_schema").fetchone()  # SQLite opens the log with a first transaction
             self._file.opened(file_of(cursor))
         self._open = True
-        self._tell_opener()
+        self._wake_opener()
         take, empty = self._queue.get, self._queue.empty
         while True:
             job = take()
@@ -377,7 +377,7 @@ class Worker(Hosted):
 
 
 def _tell(jobs: list[Job[Any]]) -> None:
-    tell([job.waiter for job in jobs if job.waiter is not None])
+    wake([job.waiter for job in jobs if job.waiter is not None])
 
 
 def _roll_back(cursor: sqlite3.Cursor) -> None:

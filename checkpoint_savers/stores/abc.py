@@ -28,7 +28,7 @@ from typing import Any, ClassVar, Literal, Self
 import anyio
 import anyio.lowlevel
 
-from ..bridge import Waiter, block, running_library, until
+from ..bridge import Waiter, block, running_library, wait_until_woken
 from ..codec import Codec
 from ..errors import SaverClosedError, SyncCallError, VectorSearchError
 from .asking import ask_of, lifetimes, listing
@@ -211,7 +211,7 @@ class BaseStore(ABC):
         total = 0
         while True:
             gathering = Gathering(sweeps=MANY)
-            await until(partial(self._begin_alone, gathering))
+            await wait_until_woken(partial(self._begin_alone, gathering))
             count = gathering.result().swept
             total += count
             if count < MANY:
@@ -317,7 +317,7 @@ class BaseStore(ABC):
             await anyio.lowlevel.checkpoint()
             return []
         joined = list[Gathering]()
-        await until(lambda waiter: joined.append(self._gatherings.join(asks, waiter, self._begin)))
+        await wait_until_woken(lambda waiter: joined.append(self._gatherings.join(asks, waiter, self._begin)))
         return joined[0].answers(asks)
 
     def _one_here(self, verb: str, op: Op) -> Any:

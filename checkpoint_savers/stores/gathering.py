@@ -2,8 +2,8 @@
 
 Whoever asks first in a turn has the loop call `_go` in its next one; whoever asks until then joins. It is a callback
 that begins the batch, and a thread of the backend's that ends it: no task is needed, and none can be cancelled. Who
-waits does so in `bridge.until`, which returns when the batch is over, cancelled or not. So a caller that is cancelled
-takes nothing from the others, and nothing is written any more once it has been told.
+waits does so in `bridge.wait_until_woken`, which returns when the batch is over, cancelled or not. So a caller that is
+cancelled takes nothing from the others, and nothing is written any more once it has been told.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from ..bridge import Waiter, loop_here, soon, tell
+from ..bridge import Waiter, call_soon, current_loop, wake
 from ..errors import PregelError
 from .port import Outcome, Read, Write
 
@@ -68,7 +68,7 @@ class Gathering:
         """It is over. The first call counts, from whichever thread."""
         if self._end.acquire(blocking=False):  # for good
             self.outcome = outcome
-            tell(self.waiters)
+            wake(self.waiters)
 
     def result(self) -> Outcome:
         """What came of it. Raises, for each who asks, an exception of his own."""
@@ -99,7 +99,7 @@ class Gatherings:
             begin: hands a gathering to the backend. (Passed here, since a store that it were kept with could not be
                 collected at once.)
         """
-        loop = loop_here()
+        loop = current_loop()
         with self._lock:
             gathering = self._open.get(loop)
             is_first = gathering is None
@@ -108,7 +108,7 @@ class Gatherings:
             gathering.add(asks)
             gathering.waiters.append(waiter)
         if is_first:
-            soon(partial(self._go, loop, begin))
+            call_soon(partial(self._go, loop, begin))
         return gathering
 
     def _go(self, loop: object, begin: Callable[[Gathering], None]) -> None:

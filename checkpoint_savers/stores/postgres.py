@@ -23,7 +23,7 @@ except ModuleNotFoundError as error:
         name=error.name,
     ) from error
 
-from ..bridge import at_once
+from ..bridge import callback_waiter
 from ..codec import Codec
 from ..errors import SaverClosedError, StorageError, StorageReadOnlyError
 from .abc import BaseStore
@@ -149,7 +149,7 @@ class _Transaction:
     def begin(self) -> None:
         driver = self._driver
         try:
-            driver.submit(self._work, at_once(self._end), lambda: driver.post(self._run))
+            driver.submit(self._work, callback_waiter(self._end), lambda: driver.post(self._run))
         except SaverClosedError as error:  # said of a saver
             raise _closed(driver.source.name) from error
 
@@ -167,7 +167,7 @@ class _Transaction:
                 work.error.__cause__ = error.__cause__
         except Exception as error:
             work.error = translate(error, source.name)
-        self._driver.tell((work,))
+        self._driver.wake((work,))
 
     async def _do(self, cursor: Cursor) -> Outcome:
         """On one connection; begun anew on another when that breaks."""

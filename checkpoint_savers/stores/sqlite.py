@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal, Self
 
-from ..bridge import at_once
+from ..bridge import callback_waiter
 from ..codec import Codec
 from ..errors import CorruptCheckpointError, SaverClosedError, StorageReadOnlyError, UnsupportedFormatError
 from ..sqlite import schema
@@ -121,7 +121,7 @@ class _Transaction:
         self._submit(self._writing, self._end)
 
     def _submit(self, job: Job[Any], then: Callable[[], None] | None) -> None:
-        self._worker.submit(job, None if then is None else at_once(then))
+        self._worker.submit(job, None if then is None else callback_waiter(then))
 
     def _read_only(self) -> None:
         """The reads are done, and there is nothing else to do, unless rows were found that are to live longer."""

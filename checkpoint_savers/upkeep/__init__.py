@@ -1,10 +1,10 @@
-"""Looking after what is stored, over the verbs of any saver:
+"""Upkeep of stored threads, over the methods of any saver:
 
-threads     listing, copying, erasing and pinning them
-export      writing them to a file, and reading them from one
-retention   what of a thread may go, and what stays because something that stays needs it
-mending     rows that stay, made so that they are read without those that go
-pruning     the three together: taking checkpoints out of threads
+threads     lists, copies, erases and pins threads
+export      writes threads to a file, and reads them from one
+retention   decides which checkpoints to delete, and which to retain since a retained one needs them
+rebasing    rewrites retained rows so that they can be read without the deleted ones
+pruning     combines the three: deletes checkpoints of threads
 """
 
 from __future__ import annotations

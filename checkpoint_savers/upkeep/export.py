@@ -1,14 +1,14 @@
-"""Threads in a file: byte for byte as they are stored, to be imported into a saver of any kind.
+"""Threads in a file: byte for byte as they are stored, for import into any saver.
 
-    magic (8) | format (2) | checksum (4)                       the file's beginning
-    tag (1) | length (8) | checksum (4) | body | checksum (4)   blocks, one behind the other
+    magic (8) | format (2) | checksum (4)                       the file's header
+    tag (1) | length (8) | checksum (4) | body | checksum (4)   blocks, one after the other
 
-A block is a thread (T: its id, its heads and how many blocks of each kind follow), a checkpoint (C), a record of a task
-(R), a row of events (E), or the file's end (Z: how many threads there were). A checksum covers all of the file before
-it, so that a block that is damaged, missing, doubled or out of place is noticed where it stands; a file without its end
-was truncated. Bodies are MessagePack. Frames are in them as they are stored.
+A block is a thread (T: its id, its heads and how many blocks of each kind follow), a checkpoint (C), a task's record
+(R), a row of events (E), or the end of the file (Z: the number of threads). A checksum covers all of the file before
+it, so that a block that is damaged, missing, duplicated or misplaced is detected at its position; a file without an end
+block was truncated. Bodies are MessagePack. They contain frames as they are stored.
 
-A file is read twice when it is imported: nothing is stored before all of it was found whole.
+An import reads the file twice: nothing is stored before the whole file has been checked.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from zlib import crc32
 import msgspec
 
 from ..atomic_file import AtomicFile, is_regular_or_new
-from ..bridge import Waiter, tell, until
+from ..bridge import Waiter, wait_until_woken, wake
 from ..codec import unseal
 from ..errors import CorruptCheckpointError, ThreadExistsError, ThreadNotFoundError, UnsupportedFormatError
 from ..listing import check_parents
 from ..metadata import TextRow, read_metadata, text_row, write_metadata
 from ..records import CheckpointId, EventRow, TaskRecord, ThreadDump
 from ..saver_port import SaverPort
-from .threads import load_thread, moved
+from .threads import load_thread, renamed
 
 MAGIC: Final = b"\x89PREGT\r\n"
-"""No text begins like this, and a transfer as text would change it."""
+"""No text file begins like this, and a transfer in text mode would change it."""
 
 EXPORT_FORMAT: Final = 1
 """The number of the layout above, which this version writes."""
@@ -54,8 +54,8 @@ _SUM = Struct(">I")
 _ADVICE = "Export the thread again"
 
 
-class _Thread(msgspec.Struct, array_like=True, frozen=True):
-    """The block that a thread begins with. Here and below: new fields go to the end, with a default."""
+class _ThreadBlock(msgspec.Struct, array_like=True, frozen=True):
+    """The block with which a thread begins. Here and below: new fields are appended, with a default."""
 
     thread_id: str
     heads: dict[str, CheckpointId]
@@ -65,19 +65,23 @@ class _Thread(msgspec.Struct, array_like=True, frozen=True):
     metadata: str
 
 
-class _Record(TaskRecord, array_like=True, frozen=True, kw_only=True):
+class _RecordBlock(TaskRecord, array_like=True, frozen=True, kw_only=True):
     pass
 
 
-class _Event(EventRow, array_like=True, frozen=True, kw_only=True):
+class _EventBlock(EventRow, array_like=True, frozen=True, kw_only=True):
     pass
 
 
 _encode = msgspec.msgpack.Encoder().encode
 
 
-class Writer:
-    """Writes threads to a file that is open in binary mode. It is complete when `end` has returned."""
+class ExportWriter:
+    """Writes threads to a file. The file is complete when `end` has returned.
+
+    Args:
+        file: open in binary mode.
+    """
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -90,21 +94,27 @@ class Writer:
     def add(self, thread_id: str, dump: ThreadDump) -> None:
         """Write a thread.
 
+        Args:
+            thread_id: the thread's id.
+            dump: what is stored of it.
+
         Raises:
-            CorruptCheckpointError: what is stored of it is damaged. The file is of no use then.
+            CorruptCheckpointError: what is stored is damaged. The file is useless then.
+            UnsupportedFormatError: a frame is in a format of a later version.
         """
         check_frames(thread_id, dump)
         counts = len(dump.rows), len(dump.records), len(dump.events)
-        self._block(b"T", _encode(_Thread(thread_id, dump.heads, *counts, write_metadata(dump.metadata))))
+        self._block(b"T", _encode(_ThreadBlock(thread_id, dump.heads, *counts, write_metadata(dump.metadata))))
         for row in dump.rows:
             self._block(b"C", _encode(text_row(row, pinned=row.pinned)))
         for record in dump.records:
-            self._block(b"R", _encode(_Record(**msgspec.structs.asdict(record))))
+            self._block(b"R", _encode(_RecordBlock(**msgspec.structs.asdict(record))))
         for event in dump.events:
-            self._block(b"E", _encode(_Event(**msgspec.structs.asdict(event))))
+            self._block(b"E", _encode(_EventBlock(**msgspec.structs.asdict(event))))
         self._threads += 1
 
     def end(self) -> None:
+        """Write the end block, and flush the file's buffer."""
         self._block(b"Z", _encode(self._threads))
         self._file.flush()
 
@@ -123,10 +133,15 @@ class Writer:
 
 
 def check_frames(thread_id: str, dump: ThreadDump) -> None:
-    """Look whether all frames of a thread are whole, and in a format that this version reads.
+    """Check that all frames of a thread are complete, and in a format that this version reads.
+
+    Args:
+        thread_id: the thread's id, for errors.
+        dump: what is stored of it.
 
     Raises:
-        CorruptCheckpointError, UnsupportedFormatError
+        CorruptCheckpointError: a frame is damaged.
+        UnsupportedFormatError: a frame is in a format of a later version.
     """
     where = f"thread {thread_id!r}"
     for row in dump.rows:
@@ -138,14 +153,18 @@ def check_frames(thread_id: str, dump: ThreadDump) -> None:
 
 
 def read_file(file: BinaryIO, where: str) -> Iterator[tuple[str, ThreadDump]]:
-    """The threads of a file, one after the other, as (id, dump).
+    """Read the threads of a file, one after the other.
 
     Args:
+        file: open in binary mode, at the beginning of the export.
         where: what is being read, for errors.
 
+    Yields:
+        Id and dump of each thread.
+
     Raises:
-        CorruptCheckpointError: it is no file of ours, or damaged, or truncated.
-        UnsupportedFormatError: it, or what is stored in it, is of a later version of this package.
+        CorruptCheckpointError: the file is not an export, or is damaged or truncated.
+        UnsupportedFormatError: the file, or a frame in it, is in a format of a later version.
     """
     blocks = _Blocks(file, where)
     known: set[str] = set()
@@ -158,14 +177,14 @@ def read_file(file: BinaryIO, where: str) -> Iterator[tuple[str, ThreadDump]]:
                 raise _damaged(where, "something follows its end")
             return
         if tag != b"T":
-            raise _damaged(where, f"a block {tag!r} stands where a thread begins")
-        begin = _decoded(body, _Thread, where)
+            raise _damaged(where, f"a block {tag!r} is where a thread should begin")
+        begin = _decoded(body, _ThreadBlock, where)
         here = f"{where}, thread {begin.thread_id!r}"
         if begin.thread_id in known:
-            raise _damaged(here, "it stands there twice")
+            raise _damaged(here, "the file has it twice")
         rows = [_decoded(blocks.of(b"C"), TextRow, here).row(f"{here}, ") for _ in range(begin.rows)]
-        records = [_decoded(blocks.of(b"R"), _Record, here) for _ in range(begin.records)]
-        events = [_decoded(blocks.of(b"E"), _Event, here) for _ in range(begin.events)]
+        records = [_decoded(blocks.of(b"R"), _RecordBlock, here) for _ in range(begin.records)]
+        events = [_decoded(blocks.of(b"E"), _EventBlock, here) for _ in range(begin.events)]
         dump = ThreadDump(
             heads=begin.heads,
             rows=tuple(rows),
@@ -179,7 +198,7 @@ def read_file(file: BinaryIO, where: str) -> Iterator[tuple[str, ThreadDump]]:
 
 
 class _Blocks:
-    """The blocks of a file, checked."""
+    """Reads the blocks of a file, and verifies their checksums."""
 
     def __init__(self, file: BinaryIO, where: str) -> None:
         self._file = file
@@ -195,19 +214,19 @@ class _Blocks:
             raise UnsupportedFormatError(where, number, EXPORT_FORMAT)
 
     def next(self) -> tuple[bytes, bytes]:
-        """The next block's tag and body."""
+        """Return the next block's tag and body."""
         start = self._read(_BLOCK.size)
-        self._check()  # before anybody believes the length
+        self._check()  # a damaged length would make the next read allocate any amount of memory
         tag, length = _BLOCK.unpack(start)
         body = self._read(length)
         self._check()
         return tag, body
 
     def of(self, tag: bytes) -> bytes:
-        """The body of the next block, which is one of these."""
+        """Return the body of the next block, which must have this tag."""
         found, body = self.next()
         if found != tag:
-            raise _damaged(self._where, f"a block {found!r} stands where one {tag!r} is announced")
+            raise _damaged(self._where, f"a block {found!r} is where a block {tag!r} should be")
         return body
 
     def _read(self, size: int) -> bytes:
@@ -235,59 +254,81 @@ def _damaged(where: str, reason: str) -> CorruptCheckpointError:
 
 
 async def export_threads(saver: SaverPort, thread_ids: Iterable[str], target: Place) -> int:
-    """Write threads to a file, one after the other: no more than one is held in memory. How many there were.
+    """Write threads to a file, one after the other: only one is held in memory at a time.
 
     Args:
-        thread_ids: each is written once.
-        target: a path, where the file appears when it is complete, and replaces another of that name, whose
-            permissions it takes over; or an open file. Two exports to one path at the same time both finish, and the
-            last one stays.
+        saver: stores the threads.
+        thread_ids: the threads; each is written once.
+        target: a path, at which the file appears when it is complete, and replaces another of that name, whose
+            permissions it takes over; or an open file. Two concurrent exports to one path both succeed, and the last
+            one remains.
+
+    Returns:
+        The number of threads written.
 
     Raises:
         ThreadNotFoundError: nothing is stored of one of them.
         CorruptCheckpointError, StorageError
-        OSError: the file's.
+        OSError: the file could not be written.
     """
     count = 0
     async with _written(target) as file:
-        writer = await _apart(lambda: Writer(file))
+        writer = await _in_worker_thread(lambda: ExportWriter(file))
         for thread_id in dict.fromkeys(thread_ids):
             dump = await saver.dump(thread_id)
             if dump is None:
                 raise ThreadNotFoundError(thread_id)
             check_parents(thread_id, dump.rows)
-            await _apart(partial(writer.add, thread_id, dump))
+            await _in_worker_thread(partial(writer.add, thread_id, dump))
             count += 1
-        await _apart(writer.end)
+        await _in_worker_thread(writer.end)
     return count
 
 
 async def import_threads(saver: SaverPort, source: Place | bytes, *, thread_id: str | None = None) -> list[str]:
-    """Make threads of those of a file, and return their ids.
+    """Create threads from a file.
 
     Args:
+        saver: stores the new threads.
         source: a path, an open file that can be read twice, or the file's bytes.
-        thread_id: what the file's only thread is to be called; None leaves all their names.
+        thread_id: the id of the file's only thread; None for the ids in the file.
+
+    Returns:
+        The ids of the new threads.
 
     Raises:
         CorruptCheckpointError, UnsupportedFormatError: as `read_file`; nothing was stored.
-        ThreadExistsError: a thread of one of these names holds something; nothing was stored.
-        ValueError: a name is given, and the file has not exactly one thread; nothing was stored.
+        ThreadExistsError: a thread with one of these ids holds something; nothing was stored.
+        ValueError: an id is given, and the file does not have exactly one thread; nothing was stored.
         ThreadBusyError, StorageError: the threads before that one are stored.
-        OSError: the file's.
+        OSError: the file could not be read.
     """
     return await _import(saver, source, thread_id, alone=thread_id is not None)
 
 
 async def import_thread(saver: SaverPort, source: Place | bytes, *, thread_id: str | None = None) -> str:
-    """Make a thread of a file that has exactly one. As `import_threads`."""
+    """Create a thread from a file that has exactly one.
+
+    Args:
+        saver: stores the new thread.
+        source: a path, an open file that can be read twice, or the file's bytes.
+        thread_id: the thread's id; None for the one in the file.
+
+    Returns:
+        The thread's id.
+
+    Raises:
+        ValueError: the file does not have exactly one thread; nothing was stored.
+        CorruptCheckpointError, UnsupportedFormatError, ThreadExistsError, ThreadBusyError, StorageError, OSError: as
+            `import_threads`.
+    """
     return (await _import(saver, source, thread_id, alone=True))[0]
 
 
 async def _import(saver: SaverPort, source: Place | bytes, thread_id: str | None, *, alone: bool) -> list[str]:
     async with _opened(source) as (file, where):
-        start = await _apart(file.tell)
-        names = await _apart(lambda: [name for name, _ in read_file(file, where)])
+        start = await _in_worker_thread(file.tell)
+        names = await _in_worker_thread(lambda: [name for name, _ in read_file(file, where)])
         if alone and len(names) != 1:
             raise ValueError(
                 f"{where} has {len(names)} threads, and not one. Import all, under their own names: "
@@ -297,11 +338,11 @@ async def _import(saver: SaverPort, source: Place | bytes, thread_id: str | None
         for name in made:
             if await saver.scan(name, None, limit=1):
                 raise ThreadExistsError(name)
-        await _apart(lambda: file.seek(start))
+        await _in_worker_thread(lambda: file.seek(start))
         threads = read_file(file, where)
         for target in made:
-            name, dump = await _apart(lambda: _next(threads, where))
-            await load_thread(saver, target, dump if target == name else moved(dump, name))
+            name, dump = await _in_worker_thread(lambda: _next(threads, where))
+            await load_thread(saver, target, dump if target == name else renamed(dump, name))
     return made
 
 
@@ -312,18 +353,15 @@ async def _written(target: Place) -> AsyncGenerator[BinaryIO, None]:
         return
     made = _Target(target)
     try:
-        yield await _apart(made.open)
-        await _apart(made.finish)
+        yield await _in_worker_thread(made.open)
+        await _in_worker_thread(made.finish)
     except BaseException:
         made.discard()
         raise
 
 
 class _Target:
-    """A file that is written by its path. Its state is kept here, as a caller who is cancelled sees no return value.
-
-    Pipes and devices, as /dev/stdout, are written as they are: renamed over them, a file would take their place.
-    """
+    """A file that is written by its path. Its state is kept here, as a cancelled caller sees no return value."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = path
@@ -331,6 +369,7 @@ class _Target:
         self._atomic: AtomicFile | None = None
 
     def open(self) -> BufferedWriter:
+        # Pipes and devices, such as /dev/stdout, are written directly: a rename would replace them with a file.
         if is_regular_or_new(self._path):
             self._atomic = AtomicFile(self._path)
             self._file = BufferedWriter(FileIO(self._atomic.create(), "wb"))
@@ -349,7 +388,7 @@ class _Target:
 
     def discard(self) -> None:
         if self._file is not None:
-            with contextlib.suppress(OSError):  # what is left in its buffer finds no room either
+            with contextlib.suppress(OSError):  # flushing the rest of its buffer may fail like the write did
                 self._file.close()
         if self._atomic is not None:
             self._atomic.discard()
@@ -361,9 +400,10 @@ async def _opened(source: Place | bytes) -> AsyncGenerator[tuple[BinaryIO, str],
         yield BytesIO(source), "the bytes to be imported"
     elif isinstance(source, (str, os.PathLike)):
         path = os.fspath(source)
-        files: list[BufferedReader] = []  # a caller who is cancelled sees no return value, and the file is closed
+        # A list and not a return value: a cancelled caller never sees the latter, and could not close the file.
+        files: list[BufferedReader] = []
         try:
-            await _apart(lambda: files.append(BufferedReader(FileIO(path))))
+            await _in_worker_thread(lambda: files.append(BufferedReader(FileIO(path))))
             yield files[0], f"file {path!r}"
         finally:
             for file in files:
@@ -379,9 +419,12 @@ def _next(threads: Iterator[tuple[str, ThreadDump]], where: str) -> tuple[str, T
     return found
 
 
-async def _apart(work: Callable[[], T]) -> T:
-    """Do something with a file in a worker thread: disks make the event loop wait. It has ended when this returns or
-    raises, however the caller is cancelled: so the file may be closed and deleted then."""
+async def _in_worker_thread(work: Callable[[], T]) -> T:
+    """Call a function in a worker thread: disk I/O would block the event loop.
+
+    It has ended when this returns or raises, even if the caller is cancelled: so the file may then be closed and
+    deleted.
+    """
     values: list[T] = []
     failures: list[BaseException] = []
 
@@ -391,12 +434,14 @@ async def _apart(work: Callable[[], T]) -> T:
         except BaseException as error:
             failures.append(error)
         finally:
-            tell((waiter,))
+            wake((waiter,))
 
-    await until(lambda waiter: Thread(target=run, args=(waiter,), name="file of threads", daemon=True).start())
+    await wait_until_woken(
+        lambda waiter: Thread(target=run, args=(waiter,), name="file of threads", daemon=True).start()
+    )
     if failures:
         try:
             raise failures[0]
         finally:
-            failures.clear()  # else the error's traceback holds this frame, and that the error
+            failures.clear()  # breaks the reference cycle: error, traceback, this frame, error
     return values[0]

@@ -1,7 +1,7 @@
-"""Taking checkpoints out of threads, so that what stays reads as before: by age, number and size, or by the run.
+"""Deleting checkpoints from threads so that the others read as before: by age, number and size, or by run.
 
-What may go is `retention`'s to say, and `mending` makes rows anew that were read with one that goes. Here the thread is
-read and written.
+`retention` decides what is deleted, and `rebasing` rewrites rows that were read with a deleted one. This module reads
+and writes the thread.
 """
 
 from __future__ import annotations
@@ -29,24 +29,33 @@ from .retention import (
     Why,
     changes,
     made_since_input,
-    next_heads,
-    weight,
-    within,
+    moved_heads,
+    rewrite_size,
+    within_limits,
 )
 from .threads import headers_of, list_threads
 
-LIGHT = 64 * 1024
-"""Bytes that are written anew at the end of a run whatever that frees."""
+SMALL_REWRITE = 64 * 1024
+"""Bytes up to which a prune at the end of a run may rewrite rows, however little it frees."""
 
-LOOKS = 20
-"""How often a thread is looked at again that is changed meanwhile, where no lease keeps others from it."""
+PREVIEW_ATTEMPTS = 20
+"""Number of times that a thread is inspected without a lease when it changes meanwhile."""
 
 _ALL = 2**31 - 1
-"""As many as there are."""
+"""A limit that no listing reaches."""
 
 
 async def delete_for_runs(saver: SaverPort, run_ids: Collection[str]) -> None:
-    """See `BaseCheckpointSaver.adelete_for_runs`."""
+    """Delete the checkpoints that these runs have made. See `BaseCheckpointSaver.adelete_for_runs`.
+
+    Args:
+        saver: stores the threads.
+        run_ids: the runs.
+
+    Raises:
+        TypeError: `run_ids` is a single string.
+        ThreadBusyError: a run holds one of the threads; those before it, in the order of their ids, are done.
+    """
     if isinstance(run_ids, str):
         raise TypeError(f"run_ids is a collection of run ids, not {run_ids!r}")
     wanted = set(run_ids)
@@ -55,15 +64,15 @@ async def delete_for_runs(saver: SaverPort, run_ids: Collection[str]) -> None:
         found = await saver.scan(None, None, limit=_ALL, filter={"run_id": run_id})
         threads |= {header.thread_id for header in found}
     for thread_id in sorted(threads):
-        async with UpkeepLease(saver, thread_id) as held:
-            kin = CheckpointTree(await headers_of(saver, thread_id))
-            stays = {key for key, row in kin.rows.items() if row.metadata.get("run_id") not in wanted}
-            if not stays:
-                await saver.drop(held.token)
-            elif len(stays) < len(kin.rows):
-                change = await _change(saver, thread_id, kin, stays, changes(kin, stays, forgotten=True))
-                await held.keep()
-                await saver.rewrite(held.token, change)
+        async with UpkeepLease(saver, thread_id) as lease:
+            tree = CheckpointTree(await headers_of(saver, thread_id))
+            retained = {key for key, row in tree.rows.items() if row.metadata.get("run_id") not in wanted}
+            if not retained:
+                await saver.drop(lease.token)
+            elif len(retained) < len(tree.rows):
+                change = await _change(saver, thread_id, tree, retained, changes(tree, retained, forgotten=True))
+                await lease.renew_if_due()
+                await saver.rewrite(lease.token, change)
 
 
 async def prune(
@@ -74,9 +83,24 @@ async def prune(
     strategy: str | None,
     dry_run: bool,
 ) -> Pruned:
-    """See `BaseCheckpointSaver.aprune`."""
+    """Delete checkpoints that are no longer needed. See `BaseCheckpointSaver.aprune`.
+
+    Args:
+        saver: stores the threads.
+        thread_ids: one or several threads; None for all.
+        retention: the limits.
+        strategy: instead of `retention`: "keep_latest" or "delete".
+        dry_run: only report what would be deleted.
+
+    Returns:
+        What was deleted, or would be, and what was retained against the limits.
+
+    Raises:
+        ValueError: neither retention nor strategy was passed, or both; or the strategy is unknown.
+        ThreadBusyError: a run holds one of the named threads; those before it are done.
+    """
     if (retention is None) == (strategy is None):
-        raise ValueError("aprune is told either retention= or strategy=, to know what is to be kept")
+        raise ValueError("aprune needs either retention= or strategy=, not both or neither")
     if strategy not in (None, "keep_latest", "delete"):
         raise ValueError(f"strategy is 'keep_latest' or 'delete', not {strategy!r}")
     limits = None if strategy == "delete" else retention or Retention(keep=1)
@@ -84,155 +108,165 @@ async def prune(
     busy: list[str] = []
     if thread_ids is not None:
         names = dict.fromkeys([thread_ids] if isinstance(thread_ids, str) else thread_ids)
-        do = _would if dry_run else _prune
+        do = _preview if dry_run else _prune
         done += [await do(saver, name, limits) for name in names]
     else:
         async with aclosing(list_threads(saver)) as threads:
             async for header in threads:
-                told = await _would(saver, header.thread_id, limits)
-                if not dry_run and (limits is None or told.gone):
+                # Inspect first without the lease: acquiring it for each of many threads, most of which need no change,
+                # would cost a write per thread and would delay runs.
+                report = await _preview(saver, header.thread_id, limits)
+                if not dry_run and (limits is None or report.gone):
                     try:
-                        told = await _prune(saver, header.thread_id, limits)
+                        report = await _prune(saver, header.thread_id, limits)
                     except ThreadBusyError:
                         busy.append(header.thread_id)
                         continue
-                done.append(told)
+                done.append(report)
     changed = [thread for thread in done if thread.gone or thread.stayed]
     return Pruned(threads=tuple(changed), busy=tuple(busy), dry_run=dry_run)
 
 
-async def _would(saver: SaverPort, thread_id: str, retention: Retention | None) -> PrunedThread:
-    """What would go, seen without the lease: while somebody changes the thread, it is looked at again."""
-    for _ in range(LOOKS):
+async def _preview(saver: SaverPort, thread_id: str, retention: Retention | None) -> PrunedThread:
+    """Return what would be deleted, without the lease. Retry if the thread changes while it is read."""
+    for _ in range(PREVIEW_ATTEMPTS):
         with contextlib.suppress(ThreadBusyError):
-            return (await _look(saver, thread_id, retention)).told
-    return (await _look(saver, thread_id, retention)).told
+            return (await _inspect(saver, thread_id, retention)).report
+    return (await _inspect(saver, thread_id, retention)).report
 
 
 async def _prune(saver: SaverPort, thread_id: str, retention: Retention | None) -> PrunedThread:
-    async with UpkeepLease(saver, thread_id) as held:
-        looked = await _look(saver, thread_id, retention)
+    async with UpkeepLease(saver, thread_id) as lease:
+        inspection = await _inspect(saver, thread_id, retention)
         if retention is None:
-            await saver.drop(held.token)
-        elif looked.told.gone:
-            change = await looked.change(saver)
-            await held.keep()
-            await saver.rewrite(held.token, change)
-    return looked.told
+            await saver.drop(lease.token)
+        elif inspection.report.gone:
+            change = await inspection.change(saver)
+            await lease.renew_if_due()
+            await saver.rewrite(lease.token, change)
+    return inspection.report
 
 
-async def prune_held(
+async def prune_with_lease(
     saver: SaverPort, lease: Lease, retention: Retention, *, now: float, since_input: bool = False
 ) -> None:
-    """Prune a thread at the end of a run that owns it, if that is worth what has to be written anew: when it is little,
-    or at most half of what goes.
+    """Prune a thread at the end of a run that holds its lease, if that is worth the bytes to rewrite.
+
+    It is if these are at most `SMALL_REWRITE`, or at most half of the bytes that are freed.
 
     Args:
-        now: in unix seconds.
-        since_input: what was made since the last input stays, whatever the limits say, and what that came from.
+        saver: stores the thread.
+        lease: the run's lease.
+        retention: the limits.
+        now: the current time, in unix seconds.
+        since_input: True to retain, whatever the limits say, what was made since the last input, and its starting
+            point.
     """
-    looked = await _look(saver, lease.thread_id, retention, now=now, since_input=since_input)
-    if looked.told.gone and (looked.weight <= LIGHT or 2 * looked.weight <= looked.told.freed):
-        await saver.rewrite(lease, await looked.change(saver))
+    inspection = await _inspect(saver, lease.thread_id, retention, now=now, since_input=since_input)
+    if inspection.report.gone and (
+        inspection.rewrite_size <= SMALL_REWRITE or 2 * inspection.rewrite_size <= inspection.report.freed
+    ):
+        await saver.rewrite(lease, await inspection.change(saver))
 
 
-class _Look:
-    """What goes of a thread, and what stays.
+class _Inspection:
+    """What a prune deletes from a thread, and what it retains.
 
     Attributes:
-        told: for who has asked.
+        report: the result for the caller.
     """
 
-    def __init__(self, thread_id: str, kin: CheckpointTree, stays: Mapping[Key, Why | None]) -> None:
-        gone = tuple([key for key in kin.rows if key not in stays])
-        self.told = PrunedThread(
+    def __init__(self, thread_id: str, tree: CheckpointTree, retained: Mapping[Key, Why | None]) -> None:
+        gone = tuple([key for key in tree.rows if key not in retained])
+        self.report = PrunedThread(
             thread_id=thread_id,
             gone=gone,
-            freed=sum([kin.rows[key].size for key in gone]),
-            stayed=tuple([Stayed(*key, why) for key in kin.rows if (why := stays.get(key)) is not None]),
+            freed=sum([tree.rows[key].size for key in gone]),
+            stayed=tuple([Stayed(*key, why) for key in tree.rows if (why := retained.get(key)) is not None]),
         )
-        self._kin = kin
-        self._stays = stays
+        self._tree = tree
+        self._retained = retained
 
     @cached_property
     def _due(self) -> list[Change]:
-        return changes(self._kin, self._stays)
+        return changes(self._tree, self._retained)
 
     @property
-    def weight(self) -> int:
+    def rewrite_size(self) -> int:
         """About how many bytes have to be written."""
-        return weight(self._kin, self._due)
+        return rewrite_size(self._tree, self._due)
 
     async def change(self, saver: SaverPort) -> Rewrite:
-        """What is to be done."""
-        return await _change(saver, self.told.thread_id, self._kin, self._stays, self._due)
+        """Return the transaction that does it."""
+        return await _change(saver, self.report.thread_id, self._tree, self._retained, self._due)
 
 
-async def _look(
+async def _inspect(
     saver: SaverPort,
     thread_id: str,
     retention: Retention | None,
     *,
     now: float | None = None,
     since_input: bool = False,
-) -> _Look:
-    """What would go by these limits; without limits, everything."""
+) -> _Inspection:
+    """Return what these limits would delete; without limits, everything."""
     headers = await headers_of(saver, thread_id)
-    kin = CheckpointTree(headers)
+    tree = CheckpointTree(headers)
     if retention is None:
-        return _Look(thread_id, kin, {})
-    limits = within(retention, headers, saver.clock() if now is None else now)
+        return _Inspection(thread_id, tree, {})
+    allowed = within_limits(retention, headers, saver.clock() if now is None else now)
     if since_input:
-        limits |= made_since_input(kin)
-    if len(limits) == len(kin.rows):
-        return _Look(thread_id, kin, dict.fromkeys(limits))
+        allowed |= made_since_input(tree)
+    if len(allowed) == len(tree.rows):
+        return _Inspection(thread_id, tree, dict.fromkeys(allowed))
     chain = await saver.read(thread_id)
-    needed = RetentionPlan(kin, limits, None if chain is None else chain.head)
+    plan = RetentionPlan(tree, allowed, None if chain is None else chain.head)
     tips: set[Key] = set()
-    if kin.keeps_states:
-        roots = [key for key in needed.stays if key[0] == ""]
-        reader = (await _readers(saver, thread_id, kin, roots))[""]
+    if tree.has_stateful_subgraphs:
+        roots = [key for key in plan.retained if key[0] == ""]
+        reader = (await _readers(saver, thread_id, tree, roots))[""]
         for _, root in roots:
             tips |= {(ns, CheckpointId(tip)) for ns, tip in reader.state(root).tips.items()}
-    needed.inside(tips)
-    return _Look(thread_id, kin, needed.stays)
+    plan.add_subgraphs(tips)
+    return _Inspection(thread_id, tree, plan.retained)
 
 
 async def _change(
-    saver: SaverPort, thread_id: str, kin: CheckpointTree, stays: Collection[Key], due: Sequence[Change]
+    saver: SaverPort, thread_id: str, tree: CheckpointTree, retained: Collection[Key], due: Sequence[Change]
 ) -> Rewrite:
-    """What has to be done so that nothing but some checkpoints of a thread stays."""
-    gone = [key for key in kin.rows if key not in stays]
-    readers = await _readers(saver, thread_id, kin, [change.key for change in due])
+    """Return the transaction after which only the retained checkpoints are left."""
+    gone = [key for key in tree.rows if key not in retained]
+    readers = await _readers(saver, thread_id, tree, [change.key for change in due])
     rows: list[CheckpointRow] = []
     for ns, reader in readers.items():
-        rows += rebased(reader, kin, stays, [change for change in due if change.key[0] == ns])
+        rows += rebased(reader, tree, retained, [change for change in due if change.key[0] == ns])
     heads: dict[str, CheckpointId] = {}
     shrinking = {ns for ns, _ in gone}
-    for ns in shrinking & {ns for ns, _ in stays}:
+    for ns in shrinking & {ns for ns, _ in retained}:
         chain = await saver.read(thread_id, ns)
         if chain is not None:
             heads[ns] = chain.head
     events = [checkpoint_id for ns, checkpoint_id in gone if ns == ""]
-    if any(kin.rows["", checkpoint_id].parent_id is None for checkpoint_id in events):
-        events.append(CheckpointId(""))  # what was shown before there was a checkpoint
+    if any(tree.rows["", checkpoint_id].parent_id is None for checkpoint_id in events):
+        events.append(CheckpointId(""))  # events that were shown before the first checkpoint
     return Rewrite(
-        gone=tuple(gone), rows=tuple(rows), heads=next_heads(kin, stays, heads, shrinking), events=tuple(events)
+        gone=tuple(gone), rows=tuple(rows), heads=moved_heads(tree, retained, heads, shrinking), events=tuple(events)
     )
 
 
 async def _readers(
-    saver: SaverPort, thread_id: str, kin: CheckpointTree, keys: Sequence[Key]
+    saver: SaverPort, thread_id: str, tree: CheckpointTree, keys: Sequence[Key]
 ) -> dict[str, ChainReader]:
-    """What can restore the states of checkpoints, by namespace.
+    """Return readers that can restore the states of these checkpoints, by namespace.
 
     Raises:
-        ThreadBusyError: with `lost=True`: one is not there any more, which only another owner of the thread can do.
+        ThreadBusyError: with `lost=True`: a checkpoint is missing, which only another owner of the thread can have
+            done.
         CorruptCheckpointError, StorageError
     """
     newest: dict[Key, CheckpointId] = {}
     for key in sorted(keys, key=lambda key: key[1]):
-        newest[key[0], kin.rows[key].base_id] = key[1]  # what it is read with, all others of its base are
+        newest[key[0], tree.rows[key].base_id] = key[1]  # the newest row's chain contains those of the others
     readers: dict[str, ChainReader] = {}
     for (ns, _), checkpoint_id in newest.items():
         chain = await saver.read(thread_id, ns, checkpoint_id)

@@ -1,8 +1,8 @@
-"""Rows that stay when others go with which they were read: made so that they are read without those.
+"""Rewrites retained rows whose base or ancestors are being pruned.
 
-The oldest of them becomes a full row. What came from it says what has changed since its parent, and stays as it is; a
-milestone, which says what has changed since one that goes, says it since the nearest that stays. So a thread is not
-larger after it was pruned than before.
+The oldest of them becomes a keyframe. Deltas that follow it hold the changes since their parents, and remain as they
+are; a snapshot that holds the changes since a pruned one is rewritten on the nearest retained one. So pruning never
+makes a thread larger.
 """
 
 from __future__ import annotations
@@ -17,56 +17,60 @@ from .retention import Change, CheckpointTree, Key
 
 
 def rebased(
-    reader: ChainReader, kin: CheckpointTree, stays: Collection[Key], due: Sequence[Change]
+    reader: ChainReader, tree: CheckpointTree, retained: Collection[Key], due: Sequence[Change]
 ) -> list[CheckpointRow]:
-    """The rows that stand in the place of the stored ones.
+    """Return the rows that replace stored ones.
 
     Args:
-        reader: of one namespace, with all rows that those of the changes are read with.
+        reader: of one namespace, with the chains of all rows that change.
+        tree: the thread's checkpoints.
+        retained: the checkpoints that are not deleted.
         due: all changes of that namespace.
 
     Raises:
         CorruptCheckpointError: a frame is damaged.
     """
-    mending = _Rebase(reader, kin, stays)
-    for change in sorted(due, key=lambda change: change.key[1]):  # what a row came from comes before it
-        mending.mend(change)
-    return [row for row in mending.made.values() if row != reader.rows[row.checkpoint_id]]
+    rebase = _Rebase(reader, tree, retained)
+    # Parents first: a row's new base depends on its parent's.
+    for change in sorted(due, key=lambda change: change.key[1]):
+        rebase.add(change)
+    return [row for row in rebase.made.values() if row != reader.rows[row.checkpoint_id]]
 
 
 class _Rebase:
-    def __init__(self, reader: ChainReader, kin: CheckpointTree, stays: Collection[Key]) -> None:
+    def __init__(self, reader: ChainReader, tree: CheckpointTree, retained: Collection[Key]) -> None:
         self.made: dict[CheckpointId, CheckpointRow] = {}
         self._reader = reader
-        self._kin = kin
-        self._stay = stays
-        self._steps: set[CheckpointId] = set()  # of those that were made: neither full rows nor milestones
+        self._tree = tree
+        self._retained = retained
+        self._deltas: set[CheckpointId] = set()  # rewritten rows that are deltas
 
-    def mend(self, change: Change) -> None:
+    def add(self, change: Change) -> None:
         at = change.key[1]
-        row = self._rebase(at, change.parent_id) if change.loose else self._reader.rows[at]
+        row = self._rebase(at, change.parent_id) if change.orphaned else self._reader.rows[at]
         metadata = row.metadata if change.followed is None else {**row.metadata, FOLLOWED: change.followed}
         self.made[at] = replace(row, parent_id=change.parent_id, metadata=metadata)
 
     def _rebase(self, at: CheckpointId, parent: CheckpointId | None) -> CheckpointRow:
-        """A row that is read with others that stay, or with none."""
+        """Return a row that is read only with retained rows, or by itself."""
         reader = self._reader
         row, since = reader.rows[at], reader.stored(at).since
-        if since and (reader.ns, since) in self._stay:
-            return replace(row, base_id=self._full(CheckpointId(since)))
+        if since and (reader.ns, since) in self._retained:
+            return replace(row, base_id=self._keyframe_of(CheckpointId(since)))
         if parent is None:
             return reader.row(at, parent_id=None, base_id=at)
-        mark = self._mark(parent)
+        base = self._base_of(parent)
         if since:
-            return reader.row(at, parent_id=parent, base_id=self._full(mark), since=mark)
-        self._steps.add(at)
-        return replace(row, base_id=mark)
+            return reader.row(at, parent_id=parent, base_id=self._keyframe_of(base), since=base)
+        self._deltas.add(at)
+        return replace(row, base_id=base)
 
-    def _mark(self, at: CheckpointId) -> CheckpointId:
-        """The full row or milestone that what comes from a row is read with."""
-        return self.made[at].base_id if at in self._steps else at  # it was made, as what comes from it is loose too
+    def _base_of(self, at: CheckpointId) -> CheckpointId:
+        """Return the base of a row's children: the row itself if it is a keyframe or snapshot, else its base."""
+        # A delta here was rewritten before: the retained parent of an orphaned row is orphaned too.
+        return self.made[at].base_id if at in self._deltas else at
 
-    def _full(self, mark: CheckpointId) -> CheckpointId:
-        """The full row that a full row or milestone is read with."""
-        made = self.made.get(mark)
-        return self._kin.rows[self._reader.ns, mark].base_id if made is None else made.base_id
+    def _keyframe_of(self, base: CheckpointId) -> CheckpointId:
+        """Return the keyframe with which a keyframe or snapshot is read."""
+        made = self.made.get(base)
+        return self._tree.rows[self._reader.ns, base].base_id if made is None else made.base_id

@@ -1,20 +1,21 @@
-"""What of a thread may go, and what stays because something that stays needs it. Nothing here reads or writes storage.
+"""Decides which checkpoints of a thread may be deleted. Nothing here reads or writes storage.
 
-    limits = within(retention, headers, now)     what the limits let stay
-    kin = Kin(headers)                           who came from whom
-    needed = Needed(kin, limits, head)           what has to stay besides, of the root graph
-    needed.inside(tips)                          and of the graphs inside
-    changes(kin, needed.stays)                   what has to be done to the rows that stay
+    allowed = within_limits(retention, headers, now)     what the limits retain
+    tree = CheckpointTree(headers)                       which checkpoint was made from which
+    plan = RetentionPlan(tree, allowed, head)            what else must be retained of the root graph
+    plan.add_subgraphs(tips)                             and of subgraphs
+    changes(tree, plan.retained)                         what to change in the retained rows
 
-What stays, whatever the limits say
-    - the head, and the tip of every branch: a checkpoint whose superstep nobody has closed. What is recorded on it, and
-      the questions that are open on it, stay with it;
-    - what is pinned; the checkpoints of the graphs around that it was made on; and the checkpoint that followed each of
-      them, which says what their tasks gave;
-    - of the graphs inside: for each checkpoint that stays, the state that each graph inside has got to on it, and the
-      states that the root's says to go on from, or that the tasks of its open superstep have left.
+What is retained, whatever the limits say
+    - the head, and the tip of each branch: a checkpoint whose superstep is still open, with its records and open
+      questions;
+    - pinned checkpoints; the checkpoints of outer graphs that they were made on; and the checkpoint that followed each
+    of
+      these, which has the results of their tasks;
+    - of subgraphs: for each retained checkpoint, the latest state that each subgraph reached on it; and the states that
+      the root's checkpoint refers to, or that the tasks of its open superstep have made.
 
-Fork points that nothing else needs go: the branches are stored so that they are read without them.
+Fork points that nothing else needs are deleted: the branches are rewritten so that they are read without them.
 """
 
 from __future__ import annotations
@@ -28,28 +29,29 @@ import msgspec
 from ..records import BRANCHED, CALLER, CLOSED, FOLLOWED, CheckpointId, Header
 
 Key: TypeAlias = tuple[str, CheckpointId]
-"""A checkpoint in its thread: namespace and id."""
+"""The key of a checkpoint in its thread: namespace and id."""
 
 Why = Literal["head", "tip", "pinned", "around", "follows", "inside"]
-"""Why a checkpoint stays that the limits would let go: the root graph stands there; it is a branch's tip; it is pinned;
-a pinned one of a graph inside was made on it; it says what the tasks of one of these gave; a graph inside stands there,
-for one that stays."""
+"""Why a checkpoint is retained against the limits: it is the root graph's head; a branch's tip; pinned; a pinned
+checkpoint of a subgraph was made on it ("around"); it has the results of the tasks planned on one of these ("follows");
+it is the state of a subgraph that a retained checkpoint needs ("inside")."""
 
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True):
-    """How much of a thread is kept. A checkpoint stays when all limits that are given let it stay, or when something
-    needs it that stays.
+    """How much of a thread to retain.
+
+    A checkpoint is retained if all given limits allow it, or if a retained one needs it.
 
         Retention(keep=20)
         Retention(max_age=timedelta(days=30), max_bytes=10_000_000)
 
     Attributes:
-        keep: the newest so many checkpoints of each namespace.
-        max_age: those that were made no longer ago.
-        max_bytes: the newest ones whose frames, as they are stored, take no more bytes together; of all namespaces.
+        keep: number of checkpoints to retain in each namespace, the newest first.
+        max_age: the greatest age of a retained checkpoint.
+        max_bytes: total bytes of retained frames, as they are stored; the newest first, of all namespaces.
 
     Raises:
-        ValueError: no limit is given, or one that nothing could keep.
+        ValueError: no limit is given, or one is too small.
         TypeError: a limit is no number, or no timedelta.
     """
 
@@ -78,7 +80,13 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Stayed(msgspec.Struct, frozen=True):
-    """A checkpoint that the limits would let go, and that stays."""
+    """A checkpoint that is retained against the limits.
+
+    Attributes:
+        ns: its namespace.
+        checkpoint_id: its id.
+        why: the reason.
+    """
 
     ns: str
     checkpoint_id: CheckpointId
@@ -86,12 +94,13 @@ class Stayed(msgspec.Struct, frozen=True):
 
 
 class PrunedThread(msgspec.Struct, frozen=True, kw_only=True):
-    """What of one thread went, or would go.
+    """What was deleted from one thread, or would be.
 
     Attributes:
-        gone: the checkpoints, oldest first, as (namespace, id).
-        freed: bytes of their frames. What is written anew, so that others can be read without them, is not taken off.
-        stayed: those that the limits would let go, and that stay, oldest first.
+        thread_id: the thread.
+        gone: the deleted checkpoints, oldest first, as (namespace, id).
+        freed: bytes of their frames. Rewritten rows are not subtracted.
+        stayed: checkpoints that are retained against the limits, oldest first.
     """
 
     thread_id: str
@@ -101,12 +110,12 @@ class PrunedThread(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pruned(msgspec.Struct, frozen=True, kw_only=True):
-    """What a call to `aprune` has done, or would do.
+    """What a call of `aprune` has done, or would do.
 
     Attributes:
-        threads: those of which something goes, or stays against the limits.
-        busy: threads that were passed over as a run owned them, when all threads were asked for.
-        dry_run: nothing was done.
+        threads: threads of which checkpoints were deleted, or retained against the limits.
+        busy: threads that were skipped since a run held them, when all threads were to be pruned.
+        dry_run: True if nothing was deleted.
     """
 
     threads: tuple[PrunedThread, ...] = ()
@@ -115,19 +124,25 @@ class Pruned(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def checkpoints(self) -> int:
-        """How many went."""
+        """The number of deleted checkpoints."""
         return sum([len(thread.gone) for thread in self.threads])
 
     @property
     def freed(self) -> int:
-        """Bytes of their frames."""
+        """The bytes of their frames."""
         return sum([thread.freed for thread in self.threads])
 
 
 def created(checkpoint_id: str) -> float | None:
-    """When a checkpoint was made, in unix seconds, as its id says; None when the id is none of the runtime's.
+    """Return when a checkpoint was made, according to its id.
 
     Source: RFC 9562, 5.7.
+
+    Args:
+        checkpoint_id: the id.
+
+    Returns:
+        Unix seconds; None if the id is not a UUID of version 7.
     """
     if len(checkpoint_id) != 36 or checkpoint_id[14] != "7":
         return None
@@ -137,16 +152,17 @@ def created(checkpoint_id: str) -> float | None:
         return None
 
 
-def within(retention: Retention, headers: Sequence[Header], now: float) -> set[Key]:
-    """The checkpoints that the limits let stay.
+def within_limits(retention: Retention, headers: Sequence[Header], now: float) -> set[Key]:
+    """Return the checkpoints that the limits retain.
 
     Args:
-        headers: all of one thread, newest first.
-        now: in unix seconds. A checkpoint whose age nobody knows is not too old.
+        retention: the limits.
+        headers: all headers of one thread, newest first.
+        now: the current time, in unix seconds. A checkpoint of unknown age is not too old.
     """
     counts: dict[str, int] = {}
     taken = 0
-    stays: set[Key] = set()
+    retained: set[Key] = set()
     oldest = None if retention.max_age is None else now - retention.max_age.total_seconds()
     for header in headers:
         taken += header.size
@@ -158,15 +174,18 @@ def within(retention: Retention, headers: Sequence[Header], now: float) -> set[K
         made = None if oldest is None else created(header.checkpoint_id)
         if oldest is not None and made is not None and made < oldest:
             continue
-        stays.add((header.ns, header.checkpoint_id))
-    return stays
+        retained.add((header.ns, header.checkpoint_id))
+    return retained
 
 
 class CheckpointTree:
-    """The checkpoints of a thread, and who came from whom.
+    """The checkpoints of a thread, and which was made from which.
+
+    Args:
+        headers: all headers of the thread.
 
     Attributes:
-        rows: by key, oldest first.
+        rows: header by key, oldest first.
     """
 
     def __init__(self, headers: Sequence[Header]) -> None:
@@ -178,145 +197,171 @@ class CheckpointTree:
                 self._children.setdefault((header.ns, header.parent_id), []).append(key)
 
     def children(self, key: Key) -> list[Key]:
-        """Those that came from a checkpoint, oldest first."""
+        """Return the checkpoints that were made from a checkpoint, oldest first.
+
+        Args:
+            key: the checkpoint.
+        """
         return self._children.get(key, [])
 
     def closing(self, key: Key) -> list[Key]:
-        """Those that closed its superstep. (A fork is a copy of its parent.)"""
+        """Return the children that closed a checkpoint's superstep. (A fork is a copy of its parent.)
+
+        Args:
+            key: the checkpoint.
+        """
         return [child for child in self.children(key) if self.rows[child].metadata.get("source") != "fork"]
 
     def is_tip(self, key: Key) -> bool:
-        """Whether nobody has closed its superstep."""
+        """Return True if a checkpoint's superstep is still open.
+
+        Args:
+            key: the checkpoint.
+        """
         return self.rows[key].metadata.get(FOLLOWED) != CLOSED and not self.closing(key)
 
-    def around(self, key: Key) -> list[Key]:
-        """The checkpoints of the graphs around that it was made on."""
+    def outer_checkpoints(self, key: Key) -> list[Key]:
+        """Return the checkpoints of outer graphs that a checkpoint was made on.
+
+        Args:
+            key: the checkpoint.
+        """
         parents = self.rows[key].metadata.get("parents")
         if not isinstance(parents, dict):
             return []
         return [(str(ns), CheckpointId(str(checkpoint_id))) for ns, checkpoint_id in parents.items()]
 
     @property
-    def keeps_states(self) -> bool:
-        """Whether there are graphs inside that keep their state from call to call."""
+    def has_stateful_subgraphs(self) -> bool:
+        """True if the thread has subgraphs that keep their state from call to call."""
         return any(CALLER in header.metadata for header in self.rows.values())
 
 
 class RetentionPlan:
-    """What stays of a thread.
+    """The checkpoints of a thread to retain.
 
     Args:
-        limits: what the limits let stay.
-        head: where the root graph stands; None when it stands nowhere.
+        tree: the thread's checkpoints.
+        allowed: the checkpoints that the limits retain.
+        head: the root graph's head; None if it has none.
 
     Attributes:
-        stays: key -> why, for what stays against the limits; None for the others.
+        retained: key -> why it is retained against the limits; None if the limits retain it.
     """
 
-    def __init__(self, kin: CheckpointTree, limits: Collection[Key], head: CheckpointId | None) -> None:
-        self.stays: dict[Key, Why | None] = {}
-        self._kin = kin
-        self._limits = limits
-        for key, header in kin.rows.items():
+    def __init__(self, tree: CheckpointTree, allowed: Collection[Key], head: CheckpointId | None) -> None:
+        self.retained: dict[Key, Why | None] = {}
+        self._tree = tree
+        self._allowed = allowed
+        for key, header in tree.rows.items():
             if header.pinned:
                 self._with_what_followed(key, "pinned")
-                for outer in kin.around(key):
+                for outer in tree.outer_checkpoints(key):
                     self._with_what_followed(outer, "around")
         if head is not None:
-            self._stay(("", head), "head")
-        for key in kin.rows:
-            if key[0] == "" and (key in limits or kin.is_tip(key)):
-                self._stay(key, "tip")
+            self._retain(("", head), "head")
+        for key in tree.rows:
+            if key[0] == "" and (key in allowed or tree.is_tip(key)):
+                self._retain(key, "tip")
 
-    def inside(self, tips: Collection[Key]) -> None:
-        """Go on with the graphs inside, when it is known which of the root's stay.
+    def add_subgraphs(self, tips: Collection[Key]) -> None:
+        """Add the checkpoints of subgraphs that the retained checkpoints need.
 
         Args:
-            tips: where the root's states that stay say that graphs stand which keep their state from call to call.
+            tips: the current states of stateful subgraphs, according to the retained checkpoints of the root.
         """
-        kin = self._kin
-        rows = [(kin.around(key), key) for key in kin.rows if key[0] != ""]
+        tree = self._tree
+        rows = [(tree.outer_checkpoints(key), key) for key in tree.rows if key[0] != ""]
         newest: dict[tuple[str, tuple[Key, ...], Any], Key] = {}
-        moved: dict[tuple[str, Key], Key] = {}  # where the open superstep's tasks have left states that are kept
+        moved: dict[tuple[str, Key], Key] = {}  # by root checkpoint: latest states made by its tasks
         for outer, key in rows:  # oldest first
-            caller = kin.rows[key].metadata.get(CALLER)
+            caller = tree.rows[key].metadata.get(CALLER)
             newest[key[0], tuple(outer), caller] = key
             if caller is not None:
                 moved.update([((key[0], root), key) for root in outer if root[0] == ""])
-        for key in (*tips, *[key for (_, root), key in moved.items() if root in self.stays and kin.is_tip(root)]):
-            self._stay(key, "inside")
-        stands = set(newest.values())
-        for outer, key in sorted(rows, key=lambda row: len(row[0])):  # those around first
-            reached = outer and all(each in self.stays for each in outer)
-            if reached and (key in self._limits or key in stands or kin.is_tip(key)):
-                self._stay(key, "inside")
+        for key in (*tips, *[key for (_, root), key in moved.items() if root in self.retained and tree.is_tip(root)]):
+            self._retain(key, "inside")
+        latest = set(newest.values())
+        # Outer graphs first: whether a subgraph's checkpoint is retained depends on theirs.
+        for outer, key in sorted(rows, key=lambda row: len(row[0])):
+            reached = outer and all(each in self.retained for each in outer)
+            if reached and (key in self._allowed or key in latest or tree.is_tip(key)):
+                self._retain(key, "inside")
 
     def _with_what_followed(self, key: Key, why: Why) -> None:
-        self._stay(key, why)
-        for child in self._kin.closing(key):
-            self._stay(child, "follows")
+        self._retain(key, why)
+        for child in self._tree.closing(key):
+            self._retain(child, "follows")
 
-    def _stay(self, key: Key, why: Why) -> None:
-        if key in self._kin.rows and self.stays.get(key, "follows") == "follows":
-            self.stays[key] = None if key in self._limits else why
+    def _retain(self, key: Key, why: Why) -> None:
+        if key in self._tree.rows and self.retained.get(key, "follows") == "follows":
+            self.retained[key] = None if key in self._allowed else why
 
 
-def made_since_input(kin: CheckpointTree) -> set[Key]:
-    """The checkpoints that were made since the thread's last input, and the one that this came to."""
-    inputs = [row for (ns, _), row in kin.rows.items() if ns == "" and row.metadata.get("source") == "input"]
+def made_since_input(tree: CheckpointTree) -> set[Key]:
+    """Return the checkpoints that were made since the thread's last input, and the one on which that input was made.
+
+    Args:
+        tree: the thread's checkpoints.
+    """
+    inputs = [row for (ns, _), row in tree.rows.items() if ns == "" and row.metadata.get("source") == "input"]
     since = inputs[-1].parent_id if inputs else None
-    return {key for key in kin.rows if since is None or key[1] >= since}
+    return {key for key in tree.rows if since is None or key[1] >= since}
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """What has to be done to a row, as others go.
+    """What to change in a retained row, since others are deleted.
 
     Attributes:
-        key: whose.
-        loose: a row goes that it may be read with.
-        parent_id: what it came from, if that stays.
-        followed: what its metadata has to say of its children (`FOLLOWED`); None when nothing changes there.
+        key: the row.
+        orphaned: True if a row that it may be read with is deleted.
+        parent_id: its parent, if that is retained.
+        followed: the new value of `FOLLOWED` in its metadata; None if it does not change.
     """
 
     key: Key
-    loose: bool
+    orphaned: bool
     parent_id: CheckpointId | None
     followed: str | None
 
 
-def changes(kin: CheckpointTree, stays: Collection[Key], *, forgotten: bool = False) -> list[Change]:
-    """What has to be done to the rows that stay when all others go.
+def changes(tree: CheckpointTree, retained: Collection[Key], *, forgotten: bool = False) -> list[Change]:
+    """Return what to change in the retained rows when all others are deleted.
 
     Args:
-        forgotten: those that go are to be as if they had never been: what they came from is a tip again.
+        tree: the thread's checkpoints.
+        retained: the checkpoints to retain.
+        forgotten: True if the deleted checkpoints are to be as if they had never been made: their parents become tips
+            again.
     """
     found: list[Change] = []
-    for key in stays:
-        row = kin.rows[key]
-        parent = None if row.parent_id is None or (row.ns, row.parent_id) not in stays else row.parent_id
-        followed = None if forgotten else _followed(kin, key, stays)
-        loose = not _stands(kin, key, stays)
-        if loose or parent != row.parent_id or followed is not None:
-            found.append(Change(key=key, loose=loose, parent_id=parent, followed=followed))
+    for key in retained:
+        row = tree.rows[key]
+        parent = None if row.parent_id is None or (row.ns, row.parent_id) not in retained else row.parent_id
+        followed = None if forgotten else _followed(tree, key, retained)
+        orphaned = not _is_readable(tree, key, retained)
+        if orphaned or parent != row.parent_id or followed is not None:
+            found.append(Change(key=key, orphaned=orphaned, parent_id=parent, followed=followed))
     return found
 
 
-def _followed(kin: CheckpointTree, key: Key, stays: Collection[Key]) -> str | None:
-    before = kin.rows[key].metadata.get(FOLLOWED)
-    closing, children = kin.closing(key), kin.children(key)
-    if closing and before != CLOSED and not any(child in stays for child in closing):
+def _followed(tree: CheckpointTree, key: Key, retained: Collection[Key]) -> str | None:
+    """Return the new value of `FOLLOWED` of a checkpoint, if all its children of a kind are deleted; else None."""
+    before = tree.rows[key].metadata.get(FOLLOWED)
+    closing, children = tree.closing(key), tree.children(key)
+    if closing and before != CLOSED and not any(child in retained for child in closing):
         return CLOSED
-    if children and before is None and not any(child in stays for child in children):
+    if children and before is None and not any(child in retained for child in children):
         return BRANCHED
     return None
 
 
-def _stands(kin: CheckpointTree, key: Key, stays: Collection[Key]) -> bool:
-    """Whether all rows stay that a row may be read with: its ancestors, as far back as one that holds everything."""
+def _is_readable(tree: CheckpointTree, key: Key, retained: Collection[Key]) -> bool:
+    """Return True if all rows that a row may be read with are retained: its ancestors back to a keyframe."""
     at = key
     while True:
-        row = kin.rows.get(at)
-        if row is None or at not in stays:
+        row = tree.rows.get(at)
+        if row is None or at not in retained:
             return False
         if row.base_id == row.checkpoint_id:
             return True
@@ -325,49 +370,68 @@ def _stands(kin: CheckpointTree, key: Key, stays: Collection[Key]) -> bool:
         at = (row.ns, row.parent_id)
 
 
-def weight(kin: CheckpointTree, due: Collection[Change]) -> int:
-    """About how many bytes have to be written for changes, by what is known without reading: a row that nothing before
-    it is left of has to hold everything, which is at most about what the rows take that it was read with."""
+def rewrite_size(tree: CheckpointTree, due: Collection[Change]) -> int:
+    """Return about how many bytes the changes have to write, as far as headers show.
+
+    Args:
+        tree: the thread's checkpoints.
+        due: the changes.
+    """
     total = 0
     for change in due:
-        row = kin.rows[change.key]
+        row = tree.rows[change.key]
         total += row.size
-        if change.loose and change.parent_id is None:
-            for key in ancestors(kin, change.key):
-                if row.base_id == row.checkpoint_id or key not in kin.rows:
+        # A row with no retained ancestor becomes a keyframe. That takes at most about what the rows take with which it
+        # was read.
+        if change.orphaned and change.parent_id is None:
+            for key in ancestors(tree, change.key):
+                if row.base_id == row.checkpoint_id or key not in tree.rows:
                     break
-                row = kin.rows[key]
+                row = tree.rows[key]
                 total += row.size
     return total
 
 
-def ancestors(kin: CheckpointTree, key: Key) -> list[Key]:
-    """A checkpoint's ancestors, the nearest first."""
+def ancestors(tree: CheckpointTree, key: Key) -> list[Key]:
+    """Return a checkpoint's ancestors, the nearest first.
+
+    Args:
+        tree: the thread's checkpoints.
+        key: the checkpoint.
+    """
     found: list[Key] = []
-    row = kin.rows.get(key)
+    row = tree.rows.get(key)
     while row is not None and row.parent_id is not None:
         found.append((row.ns, row.parent_id))
-        row = kin.rows.get(found[-1])
+        row = tree.rows.get(found[-1])
     return found
 
 
-def next_heads(
-    kin: CheckpointTree, stays: Collection[Key], heads: Mapping[str, CheckpointId], namespaces: Collection[str]
+def moved_heads(
+    tree: CheckpointTree, retained: Collection[Key], heads: Mapping[str, CheckpointId], namespaces: Collection[str]
 ) -> dict[str, CheckpointId | None]:
-    """Where the namespaces stand of which something goes: at the head, or the nearest of its ancestors that stays, or
-    the newest checkpoint that stays; None for those of which nothing does. Only those that change.
+    """Return the new heads of the namespaces of which checkpoints are deleted; only those that change.
+
+    A new head is the nearest retained ancestor of the old one, or else the newest retained checkpoint.
 
     Args:
-        heads: of those of which something stays.
-        namespaces: of which something goes.
+        tree: the thread's checkpoints.
+        retained: the checkpoints to retain.
+        heads: current heads of the namespaces of which a checkpoint is retained.
+        namespaces: the namespaces of which checkpoints are deleted.
+
+    Returns:
+        Head by namespace; None for a namespace of which nothing is retained.
     """
-    newest = {ns: checkpoint_id for ns, checkpoint_id in kin.rows if (ns, checkpoint_id) in stays}  # the last counts
+    newest = {
+        ns: checkpoint_id for ns, checkpoint_id in tree.rows if (ns, checkpoint_id) in retained
+    }  # rows are oldest first, so the newest one wins
     moved: dict[str, CheckpointId | None] = {}
     for ns in namespaces:
         head = heads.get(ns)
         if ns not in newest:
             moved[ns] = None
-        elif head is None or (ns, head) not in stays:
-            nearest = [] if head is None else [key for key in ancestors(kin, (ns, head)) if key in stays]
+        elif head is None or (ns, head) not in retained:
+            nearest = [] if head is None else [key for key in ancestors(tree, (ns, head)) if key in retained]
             moved[ns] = nearest[0][1] if nearest else newest[ns]
     return moved

@@ -1,7 +1,7 @@
-"""Looking after threads over the verbs of any saver: listing, copying, erasing and pinning.
+"""Upkeep of threads over the methods of any saver: listing, copying, erasing and pinning.
 
-What writes takes the thread's lease, as a run does: a thread that a run owns is left alone (`ThreadBusyError`). What it
-changes of one thread is one transaction. These are `BaseCheckpointSaver`'s methods of the same names.
+Writing functions acquire the thread's lease, as a run does, and raise `ThreadBusyError` if a run holds it. What they
+change of one thread is one transaction. `BaseCheckpointSaver` has methods of the same names.
 """
 
 from __future__ import annotations
@@ -19,14 +19,24 @@ from ..listing import GapFinder, check_gaps, check_parents
 from ..records import MADE_IN, CheckpointId, Header, Rewrite, ThreadDump, ThreadHeader
 from ..saver_port import PAGE, SaverPort
 
-ERASED = 64
-"""Threads that are erased at the same time."""
+CONCURRENT_ERASURES = 64
+"""Number of threads that are erased at the same time."""
 
 
 async def list_threads(
     saver: SaverPort, *, filter: Mapping[str, Any] | None = None, after: str | None = None, limit: int | None = None
 ) -> AsyncGenerator[ThreadHeader, None]:
-    """See `BaseCheckpointSaver.alist_threads`."""
+    """List threads in the order of their ids. See `BaseCheckpointSaver.alist_threads`.
+
+    Args:
+        saver: stores the threads.
+        filter: entries of a thread's metadata, all of which must be equal.
+        after: list only ids strictly greater than this.
+        limit: maximum number of threads; None for all.
+
+    Yields:
+        The header of each thread.
+    """
     left = limit
     while left is None or left > 0:
         size = PAGE if left is None else min(PAGE, left)
@@ -41,6 +51,10 @@ async def list_threads(
 
 async def headers_of(saver: SaverPort, thread_id: str) -> list[Header]:
     """List all checkpoints of a thread, of all namespaces, newest first.
+
+    Args:
+        saver: stores the thread.
+        thread_id: the thread.
 
     Raises:
         CorruptCheckpointError: a row's parent is missing.
@@ -60,7 +74,18 @@ async def headers_of(saver: SaverPort, thread_id: str) -> list[Header]:
 
 
 async def copy_thread(saver: SaverPort, source: str, target: str) -> None:
-    """See `BaseCheckpointSaver.acopy_thread`."""
+    """Copy a thread. See `BaseCheckpointSaver.acopy_thread`.
+
+    Args:
+        saver: stores both threads.
+        source: the id of the thread to copy.
+        target: the id of the copy.
+
+    Raises:
+        ThreadNotFoundError: nothing is stored of `source`.
+        ThreadExistsError: something is stored of `target`, or both are the same.
+        ThreadBusyError: a run holds one of them.
+    """
     if source == target:
         raise ThreadExistsError(target)
     async with UpkeepLease(saver, source):
@@ -68,31 +93,42 @@ async def copy_thread(saver: SaverPort, source: str, target: str) -> None:
         if dump is None:
             raise ThreadNotFoundError(source)
         check_parents(source, dump.rows)
-        await load_thread(saver, target, moved(dump, source))
+        await load_thread(saver, target, renamed(dump, source))
 
 
 async def load_thread(saver: SaverPort, thread_id: str, dump: ThreadDump) -> None:
-    """Make a thread of a dump.
+    """Create a thread from a dump.
+
+    Args:
+        saver: stores the thread.
+        thread_id: the id of the new thread.
+        dump: what to store.
 
     Raises:
-        ThreadExistsError: it holds something already.
-        ThreadBusyError: a run owns it.
+        ThreadExistsError: the thread holds a checkpoint already.
+        ThreadBusyError: a run holds it.
         StorageError: nothing was stored.
     """
-    async with UpkeepLease(saver, thread_id) as held:
-        if held.token.newest is not None:
+    async with UpkeepLease(saver, thread_id) as lease:
+        if lease.token.newest is not None:
             raise ThreadExistsError(thread_id)
-        await held.go_on_from(max([event.epoch for event in dump.events], default=0))
-        await saver.load(held.token, dump)
+        # Events of the dump keep their epochs. Runs of the new thread must have greater ones, since events are ordered
+        # by epoch.
+        await lease.advance_epoch(max([event.epoch for event in dump.events], default=0))
+        await saver.load(lease.token, dump)
 
 
-def moved(dump: ThreadDump, source: str) -> ThreadDump:
-    """A thread's dump, for a thread of another name.
+def renamed(dump: ThreadDump, source: str) -> ThreadDump:
+    """Return a thread's dump for a thread with another id.
 
-    Ids of tasks are made of the thread's. What was recorded of tasks, what they gave and what they asked, stands under
-    the ids that they have in `source`: the checkpoints on which they were planned say so. Tasks that are planned in the
-    other thread have ids of its own: services that know them as keys are not to take the work of two threads for one.
+    Args:
+        dump: the dump.
+        source: the id of the thread from which it was made.
     """
+    # Task ids are computed from the thread's id. Records, answers and questions are stored under the ids that the tasks
+    # have in `source`, so the checkpoints on which these tasks were planned are marked with it. Tasks that the new
+    # thread plans get ids of its own: services that use them as idempotency keys must not confuse the work of two
+    # threads.
     begun = {(row.ns, row.parent_id) for row in dump.rows} | {(one.ns, one.checkpoint_id) for one in dump.records}
     begun |= {(ns, made_on) for row in dump.rows for ns, made_on in row.metadata.get("parents", {}).items()}
     rows = [
@@ -103,21 +139,36 @@ def moved(dump: ThreadDump, source: str) -> ThreadDump:
 
 
 async def erase_thread(saver: SaverPort, thread_id: str) -> None:
-    """See `BaseCheckpointSaver.aerase_thread`."""
-    async with UpkeepLease(saver, thread_id) as held:
-        await saver.erase(held.token)
+    """Erase a thread. See `BaseCheckpointSaver.aerase_thread`.
+
+    Args:
+        saver: stores the thread.
+        thread_id: the thread.
+
+    Raises:
+        ThreadBusyError: a run holds the thread; nothing was deleted.
+    """
+    async with UpkeepLease(saver, thread_id) as lease:
+        await saver.erase(lease.token)
 
 
 async def erase_threads(saver: SaverPort, thread_ids: Sequence[str]) -> None:
-    """Erase several threads, many at the same time: a saver that rewrites its files for it does so once for these.
+    """Erase several threads, many at the same time.
 
-    Raises: as `erase_thread`: the first error in their order. The others are erased.
+    Args:
+        saver: stores the threads.
+        thread_ids: the threads.
+
+    Raises:
+        ThreadBusyError, StorageError: the first error in the order of the ids. The other threads are erased.
     """
+    # At the same time, since a saver that rewrites its files for an erasure does so once for all that are waiting. An
+    # error must not cancel the others, so it is raised when all have ended.
     failures: dict[str, Exception] = {}
-    places = anyio.CapacityLimiter(ERASED)
+    limiter = anyio.CapacityLimiter(CONCURRENT_ERASURES)
 
     async def one(thread_id: str) -> None:
-        async with places:
+        async with limiter:
             try:
                 await erase_thread(saver, thread_id)
             except Exception as error:
@@ -132,8 +183,21 @@ async def erase_threads(saver: SaverPort, thread_ids: Sequence[str]) -> None:
 
 
 async def pin(saver: SaverPort, thread_id: str, ns: str, checkpoint_id: CheckpointId | None, *, pinned: bool) -> None:
-    """See `BaseCheckpointSaver.apin`."""
-    async with UpkeepLease(saver, thread_id) as held:
+    """Pin or unpin a checkpoint. See `BaseCheckpointSaver.apin`.
+
+    Args:
+        saver: stores the thread.
+        thread_id: the thread.
+        ns: the namespace.
+        checkpoint_id: the checkpoint; None for the namespace's head.
+        pinned: True to pin, False to unpin.
+
+    Raises:
+        CheckpointNotFoundError: the thread does not have the checkpoint.
+        ThreadNotFoundError: no checkpoint is named, and the thread does not exist.
+        ThreadBusyError: a run holds the thread.
+    """
+    async with UpkeepLease(saver, thread_id) as lease:
         chain = await saver.read(thread_id, ns, checkpoint_id)
         if chain is None:
             raise (
@@ -143,4 +207,4 @@ async def pin(saver: SaverPort, thread_id: str, ns: str, checkpoint_id: Checkpoi
             )
         row = chain.rows[-1]
         if row.pinned is not pinned:
-            await saver.rewrite(held.token, Rewrite(pins={(ns, row.checkpoint_id): pinned}))
+            await saver.rewrite(lease.token, Rewrite(pins={(ns, row.checkpoint_id): pinned}))

@@ -108,7 +108,7 @@ class Attributes:
     """The attributes that objects of a class may have in addition to their fields or elements.
 
     Attributes that a `__post_init__` sets, or that an object of a list subclass has, are data as the fields are: they
-    are copied and stored with the object (`checkpoint_savers.codec.shape.Rest`).
+    are copied and stored with the object (`checkpoint_savers.codec.shape.ExtraAttributes`).
 
     Attributes:
         can_be: objects of the class can have such attributes.

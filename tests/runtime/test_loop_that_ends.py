@@ -17,7 +17,7 @@ import anyio.lowlevel
 import pytest
 
 from checkpoint_savers import InMemorySaver, SqliteSaver, children
-from checkpoint_savers.children import Later
+from checkpoint_savers.children import DeferredCoroutine
 from checkpoint_savers.records import Commit, Lease
 from pregel_async import END, START, Send, StateGraph, entrypoint, task
 from pregel_async.serve import graph_lifespan
@@ -296,23 +296,23 @@ async def test_a_coroutine_that_is_made_later() -> None:
             return "caught"
         return name
 
-    Later(work, ("closed",)).close()
+    DeferredCoroutine(work, ("closed",)).close()
     assert made == []
-    assert await Later(work, ("awaited",)) == "awaited"
+    assert await DeferredCoroutine(work, ("awaited",)) == "awaited"
     for name, drive, result in (
         ("sent to", lambda later: later.send(None), "sent to"),
         ("thrown at", lambda later: later.throw(ValueError()), "caught"),
     ):
-        later = Later(work, (name,))
+        later = DeferredCoroutine(work, (name,))
         assert later.send(None) is None
         with pytest.raises(StopIteration) as stop:
             drive(later)
         assert stop.value.value == result
-    later = Later(work, ("closed midway",))
+    later = DeferredCoroutine(work, ("closed midway",))
     later.send(None)
     later.close()
     with pytest.raises(RuntimeError, match="cannot reuse"):
         later.send(None)
     with pytest.raises(KeyError):
-        Later(work, ("never",)).throw(KeyError())
+        DeferredCoroutine(work, ("never",)).throw(KeyError())
     assert made == ["awaited", "sent to", "thrown at", "closed midway"]

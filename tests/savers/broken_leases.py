@@ -169,7 +169,7 @@ class KeepsEventsFirst(InMemorySaver):
         thread = self._held(lease)
         for event in commit.events:
             if event.key not in thread.events:
-                thread.keep(event)
+                thread.add_event(event)
         await super().commit(lease, replace(commit, events=()))
 
 

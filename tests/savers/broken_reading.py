@@ -70,7 +70,7 @@ class KnowsNoMilestones(InMemorySaver):
 
 @caught_by("test_every_chain_is_whole")
 class LeavesOutRowsOfOtherBranches(InMemorySaver):
-    """Of the full row's it gives milestones only: but the steps of a branch may hang on what it leaves out."""
+    """Of the keyframe's rows it gives snapshots only: but the deltas of a branch may depend on what it leaves out."""
 
     async def read(self, thread_id: str, ns: str = "", checkpoint_id: CheckpointId | None = None) -> Chain | None:
         chain = await super().read(thread_id, ns, checkpoint_id)
@@ -89,7 +89,7 @@ class GivesAPartOfAChain(InMemorySaver):
         except CorruptCheckpointError:
             thread = self._threads[thread_id]
             asked = thread.rows[ns, checkpoint_id or thread.heads[ns]]
-            return Chain(rows=tuple(one.row() for one in thread.upto(asked)), records=(), head=thread.heads[ns])
+            return Chain(rows=tuple(one.row() for one in thread.rows_up_to(asked)), records=(), head=thread.heads[ns])
 
 
 @caught_by("test_segments_of_milestones")

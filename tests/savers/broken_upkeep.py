@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from checkpoint_savers import InMemorySaver
 from checkpoint_savers.errors import StorageError
-from checkpoint_savers.memory import _Thread
+from checkpoint_savers.memory import _StoredThread
 from checkpoint_savers.metadata import text_row
 from checkpoint_savers.records import Commit, Header, Lease, Rewrite, ThreadDump
 from tests.savers.breaking import caught_by
@@ -35,8 +35,8 @@ class DeletesNoEvents(InMemorySaver):
     async def commit(self, lease: Lease, commit: Commit) -> None:
         events, records = self._left.pop(lease.thread_id, ((), ()))
         for event in events:
-            self._held(lease).keep(event)
-        self._held(lease).put(records)
+            self._held(lease).add_event(event)
+        self._held(lease).put_records(records)
         await super().commit(lease, commit)
 
 
@@ -61,8 +61,8 @@ class LoadsUntilItFails(InMemorySaver):
             thread = self._held(lease)
             for event in dump.events:
                 if event.key not in thread.events:
-                    thread.keep(event)
-            thread.put(dump.records)
+                    thread.add_event(event)
+            thread.put_records(dump.records)
             raise
 
 
@@ -75,9 +75,9 @@ class LoadsRowByRow(InMemorySaver):
         for one in dump.rows:
             thread.insert(text_row(one, pinned=one.pinned))
         thread.heads = dict(dump.heads)
-        thread.put(dump.records)
+        thread.put_records(dump.records)
         for event in dump.events:
-            thread.keep(event)
+            thread.add_event(event)
 
 
 @caught_by("test_a_thread_that_holds_something")
@@ -181,7 +181,7 @@ class LeavesRecords(InMemorySaver):
         thread = self._held(lease)
         records = [one for key in change.gone for one in thread.records_of(*key)]
         await super().rewrite(lease, change)
-        thread.put(records)
+        thread.put_records(records)
 
 
 @caught_by("test_checkpoints_go", "test_events_go")
@@ -289,9 +289,9 @@ class ErasesNoEvents(InMemorySaver):
     async def erase(self, lease: Lease) -> None:
         events = self._held(lease).events
         await super().erase(lease)
-        left = self._threads[lease.thread_id] = _Thread()
+        left = self._threads[lease.thread_id] = _StoredThread()
         for event in events.values():
-            left.keep(event)
+            left.add_event(event)
 
 
 @caught_by("test_it_can_begin_anew", "test_its_lease_is_gone")

@@ -24,9 +24,9 @@ SHORT = 0.3
 
 
 def numbered(number: int, mark: str) -> CheckpointRow:
-    """A superstep of a thread: in chains of twenty, with milestones."""
-    full, milestone = (number - 1) // 20 * 20 + 1, (number - 1) // 5 * 5 + 1
-    base = full if number == milestone else milestone
+    """A superstep of a thread: in chains of twenty, with snapshots."""
+    keyframe, snapshot = (number - 1) // 20 * 20 + 1, (number - 1) // 5 * 5 + 1
+    base = keyframe if number == snapshot else snapshot
     return row(number, number - 1 or None, base=base, frame=f"{mark} {number} ".encode() * (number % 40 + 1))
 
 

@@ -11,7 +11,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from checkpoint_savers.bridge import DriverThread, Waiter, block, loop_here, running_library, tell, until
+from checkpoint_savers.bridge import DriverThread, Waiter, block, current_loop, running_library, wait_until_woken, wake
 
 anyio_only = pytest.mark.anyio
 
@@ -32,7 +32,7 @@ class Work:
         def run() -> None:
             self.ended = True
             assert self.waiter is not None
-            tell([self.waiter])
+            wake([self.waiter])
 
         thread = threading.Thread(target=run)
         thread.start()
@@ -49,7 +49,7 @@ async def test_until() -> None:
     """It returns when it is told, from whichever thread."""
     work = Work()
     async with anyio.create_task_group() as group:
-        group.start_soon(until, work.start)
+        group.start_soon(wait_until_woken, work.start)
         await turns()
         assert work.begun
         work.end()
@@ -58,7 +58,7 @@ async def test_until() -> None:
 @anyio_only
 async def test_told_at_once() -> None:
     """Told before it waits, by its own thread even, it does not wait."""
-    await until(lambda waiter: tell([waiter]))
+    await wait_until_woken(lambda waiter: wake([waiter]))
 
 
 @anyio_only
@@ -69,7 +69,7 @@ async def test_what_start_raises() -> None:
         raise LookupError
 
     with pytest.raises(LookupError):
-        await until(start)
+        await wait_until_woken(start)
 
 
 @anyio_only
@@ -78,9 +78,9 @@ async def test_many_wait() -> None:
     works = [Work() for _ in range(100)]
     async with anyio.create_task_group() as group:
         for work in works:
-            group.start_soon(until, work.start)
+            group.start_soon(wait_until_woken, work.start)
         await turns()
-        tell([work.waiter for work in works if work.waiter is not None])
+        wake([work.waiter for work in works if work.waiter is not None])
 
 
 @anyio_only
@@ -92,7 +92,7 @@ async def test_a_cancelled_scope_waits() -> None:
     async def wait() -> None:
         nonlocal after
         try:
-            await until(work.start)
+            await wait_until_woken(work.start)
         finally:
             assert work.ended
         after = True
@@ -120,11 +120,11 @@ async def test_a_scope_that_was_cancelled_before() -> None:
 
     def start(waiter: Waiter) -> None:
         work.start(waiter)
-        tell([waiter])
+        wake([waiter])
 
     with anyio.CancelScope() as scope:
         scope.cancel()
-        await until(start)
+        await wait_until_woken(start)
     assert scope.cancelled_caught
     assert not work.begun
 
@@ -136,7 +136,7 @@ async def test_shielded() -> None:
     done: list[str] = []
 
     async def wait() -> None:
-        await until(work.start, shielded=True)
+        await wait_until_woken(work.start, shielded=True)
         done.append("returned")
         await anyio.lowlevel.checkpoint()
         done.append("went on")
@@ -164,11 +164,11 @@ async def test_shielded_in_a_scope_that_was_cancelled_before() -> None:
 
     def start(waiter: Waiter) -> None:
         work.start(waiter)
-        tell([waiter])
+        wake([waiter])
 
     with anyio.CancelScope() as scope:
         scope.cancel()
-        await until(start, shielded=True)
+        await wait_until_woken(start, shielded=True)
         returned = True
         await anyio.lowlevel.checkpoint()
     assert scope.cancelled_caught and work.begun and returned
@@ -184,7 +184,7 @@ async def test_a_shield() -> None:
         async def wait() -> None:
             nonlocal done
             with anyio.CancelScope(shield=True):
-                await until(work.start)
+                await wait_until_woken(work.start)
                 done = True
 
         group.start_soon(wait)
@@ -215,7 +215,7 @@ class TestNative:
 
         async def wait() -> None:
             try:
-                await until(work.start)
+                await wait_until_woken(work.start)
             finally:
                 task = asyncio.current_task()
                 assert task is not None
@@ -246,7 +246,7 @@ class TestNative:
         ender = asyncio.ensure_future(end_later())
         with pytest.raises(TimeoutError):
             async with asyncio.timeout_at(deadline):
-                await until(work.start)
+                await wait_until_woken(work.start)
         task = asyncio.current_task()
         assert task is not None and task.cancelling() == 0
         assert work.ended
@@ -269,7 +269,7 @@ class TestNative:
 
         with pytest.raises(ExceptionGroup) as caught:
             async with asyncio.TaskGroup() as group:
-                group.create_task(until(work.start))
+                group.create_task(wait_until_woken(work.start))
                 group.create_task(fail())
         assert caught.group_contains(LookupError)
         assert work.ended
@@ -286,7 +286,7 @@ class TestNative:
             with anyio.CancelScope() as scope:
                 asyncio.get_running_loop().call_soon(scope.cancel)
                 try:
-                    await until(work.start)
+                    await wait_until_woken(work.start)
                 finally:
                     seen.append(task.cancelling())
             assert task.cancelling() == 0
@@ -306,7 +306,7 @@ class TestNative:
             nonlocal after
             with anyio.CancelScope() as scope:
                 asyncio.get_running_loop().call_soon(scope.cancel)
-                await until(work.start)
+                await wait_until_woken(work.start)
             await turns()
             after = True
 
@@ -322,7 +322,7 @@ class TestNative:
     async def test_shielded(self) -> None:
         """P7: no shield keeps `Task.cancel()` off: it is raised when the other side has ended."""
         work = Work()
-        task = asyncio.ensure_future(until(work.start, shielded=True))
+        task = asyncio.ensure_future(wait_until_woken(work.start, shielded=True))
         await turns()
         task.cancel()
         await turns()
@@ -334,7 +334,7 @@ class TestNative:
     async def test_told_and_cancelled_in_one_turn(self) -> None:
         """P7: told already, and cancelled before it could go on: cancelled."""
         work = Work()
-        task = asyncio.ensure_future(until(work.start))
+        task = asyncio.ensure_future(wait_until_woken(work.start))
         await turns()
         work.end()
         await asyncio.sleep(0)  # now it has been told, and is to run in the next turn
@@ -347,16 +347,16 @@ def test_a_loop_that_was_closed() -> None:
     """P13: a loop that is closed under a waiting task harms nobody else."""
     work, other = Work(), Work()
     loop = asyncio.new_event_loop()
-    task = loop.create_task(until(work.start))
+    task = loop.create_task(wait_until_woken(work.start))
     loop.call_soon(loop.stop)
     loop.run_forever()
     loop.close()
 
     async def main() -> None:
-        second = asyncio.ensure_future(until(other.start))
+        second = asyncio.ensure_future(wait_until_woken(other.start))
         await turns()
         assert work.waiter is not None and other.waiter is not None
-        tell([work.waiter, other.waiter])
+        wake([work.waiter, other.waiter])
         await second
 
     asyncio.run(main())
@@ -390,7 +390,7 @@ def test_ctrl_c_on_trio() -> None:
 
     async def main() -> None:
         try:
-            await until(start)
+            await wait_until_woken(start)
         finally:
             assert work.ended
 
@@ -440,7 +440,7 @@ def test_block() -> None:
 
     block(start)
     assert work.ended
-    block(lambda waiter: tell([waiter]))
+    block(lambda waiter: wake([waiter]))
 
 
 def test_ctrl_c_while_it_blocks() -> None:
@@ -471,11 +471,11 @@ def test_ctrl_c_while_it_blocks() -> None:
 
 def test_which_loop_runs() -> None:
     """Each kind of loop is told apart, in its tasks; in a plain thread there is none."""
-    assert running_library() is None and loop_here() is None
+    assert running_library() is None and current_loop() is None
 
     async def main(name: str) -> None:
         assert running_library() == name
-        assert loop_here() is not None
+        assert current_loop() is not None
 
     for name in ("asyncio", "trio"):
         anyio.run(main, name, backend=name)

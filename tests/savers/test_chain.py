@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checkpoint_savers.chain import SMALL, STEPS, ChainReader, ChainWriter, EncodedState
+from checkpoint_savers.chain import SMALL, SNAPSHOT_INTERVAL, ChainReader, ChainWriter, EncodedState
 from checkpoint_savers.codec import Codec
 from checkpoint_savers.deltas import Delta, Results
 from checkpoint_savers.errors import CorruptCheckpointError
-from checkpoint_savers.patches import decode, in_parts
+from checkpoint_savers.patches import as_incremental, decode
 from checkpoint_savers.records import CheckpointId, CheckpointRow
 
 LARGE = bytes(50_000)
@@ -22,7 +22,7 @@ CODEC = Codec()
 
 def entry(clock: int, values: dict[str, Any], results: Results | None = None, emptied: tuple[str, ...] = ()) -> Delta:
     return Delta(
-        full=False,
+        keyframe=False,
         ts=0.0,
         clock=clock,
         values=values,
@@ -36,7 +36,7 @@ def entry(clock: int, values: dict[str, Any], results: Results | None = None, em
 
 
 def encoded(value: object) -> Any:
-    return in_parts(CODEC.encode(value, channel="c"))
+    return as_incremental(CODEC.encode(value, channel="c"))
 
 
 def cid(number: int) -> CheckpointId:
@@ -96,7 +96,7 @@ def test_a_chain_does_not_grow_for_ever() -> None:
     rows = chain_of(2000, small=3000)
     for at in (500, 1000, 1999):
         reader = ChainReader("t", "", read_for(rows, at))
-        assert sum(len(reader.rows[each].frame) for each in reader.way(cid(at))) < 2 * (len(LARGE) + SMALL)
+        assert sum(len(reader.rows[each].frame) for each in reader.path(cid(at))) < 2 * (len(LARGE) + SMALL)
 
 
 def test_a_chain_gives_its_state() -> None:
@@ -109,7 +109,7 @@ def test_a_chain_gives_its_state() -> None:
 
 
 def test_a_list_that_grows_takes_what_is_new() -> None:
-    """P10: n appended messages take O(n) bytes: each is stored in a step and in a milestone, and full rows are few."""
+    """P10: n appended messages take O(n) bytes: each is stored in a delta and in a snapshot, and keyframes are few."""
     taken = {steps: sum(len(row.frame) for row in thread_of(steps)[0]) for steps in (100, 1000)}
     one = len(CODEC.encode(message(1), channel="c"))
     assert taken[1000] < 12 * taken[100]
@@ -121,12 +121,12 @@ def test_a_list_that_grows_takes_what_is_new() -> None:
 
 
 def test_a_list_that_grows_is_read_from_few_rows() -> None:
-    """P10: reading is no slower for it: a chain has a milestone for every STEPS rows, and at most STEPS steps."""
+    """P10: reading is no slower for it: a snapshot for every 32 rows, and at most 32 deltas."""
     rows, said = thread_of(1000)
     for at in (0, 1, 40, 500, 999):
         chain = read_for(rows, at)
         reader = ChainReader("t", "", chain)
-        assert len(reader.way(cid(at))) == len(chain) <= at / STEPS + STEPS + 2
+        assert len(reader.path(cid(at))) == len(chain) <= at / SNAPSHOT_INTERVAL + SNAPSHOT_INTERVAL + 2
         assert decode(reader.state(cid(at)).values["messages"], CODEC, channel="c") == said[: at + 1]
         assert reader.state(cid(at)).decode(cid(at), CODEC)["channel_values"] == {"messages": said[: at + 1]}
 
@@ -137,7 +137,7 @@ def test_going_on_applies_each_row_once(monkeypatch: pytest.MonkeyPatch) -> None
     apply = EncodedState.apply
 
     def counted(self: EncodedState, entry: Any, values: Any) -> None:
-        applied.append(entry.full)
+        applied.append(entry.keyframe)
         apply(self, entry, values)
 
     rows, _ = thread_of(1000)
@@ -169,7 +169,7 @@ def test_history_shares_what_states_have_in_common() -> None:
 
 
 def test_a_branch_goes_on_from_any_row() -> None:
-    """P10: a chain that was resumed in the middle of a chain, from a milestone and from a full row writes what the
+    """P10: a chain that was resumed in the middle of a chain, from a snapshot and from a keyframe writes what the
     uninterrupted one would."""
     rows, said = thread_of(300)
     for at in (0, 5, 31, 32, 33, 64, 100, 287, 298):
@@ -251,11 +251,11 @@ STATES = st.builds(
 
 @given(STATES, STATES)
 def test_what_changed_since(before: EncodedState, now: EncodedState) -> None:
-    """A milestone makes of the state of the milestone before it the state that all supersteps between have made, in
+    """A snapshot makes of the state of the snapshot before it the state that all supersteps between have made, in
     the order in which channels were written."""
     now = msgspec.structs.replace(now, tips={**before.tips, **now.tips})  # what stands stays
     made = before.copy()
-    entry = now.since(before, {})
+    entry = now.delta_since(before, {})
     made.apply(entry, entry.values)
     assert made == now
     assert [*made.values] == [*now.values]
@@ -266,7 +266,7 @@ def test_a_missing_row_is_damage() -> None:
     rows, _ = thread_of(200)
     chain = read_for(rows, 199)
     reader = ChainReader("t", "", chain)
-    for gone in reader.way(cid(199))[1:]:
+    for gone in reader.path(cid(199))[1:]:
         with pytest.raises(CorruptCheckpointError):
             ChainReader("t", "", [row for row in chain if row.checkpoint_id != gone]).state(cid(199))
 

@@ -178,7 +178,7 @@ def encoded(value: object) -> bytes:
 def entry(start: int, stop: int) -> bytes:
     values = {f"channel{i}": encoded(value) for i, value in enumerate(VALUES[start:stop])}
     made = Delta(
-        full=True,
+        keyframe=True,
         ts=1.7e9,
         clock=7,
         values=values | {SENDS: encoded([("node", {"x": 1}), ("node", (2,))])},

@@ -19,7 +19,7 @@ DATA = st.binary(max_size=2)
 WRITES = st.lists(st.tuples(CHANNELS, st.none() | DATA), max_size=3).map(tuple)
 ENTRIES = st.builds(
     Delta,
-    full=st.booleans(),
+    keyframe=st.booleans(),
     ts=st.floats(0, 9),
     clock=NUMBERS,
     values=st.dictionaries(CHANNELS, DATA, max_size=3),
@@ -31,14 +31,14 @@ ENTRIES = st.builds(
     results=st.dictionaries(st.sampled_from(["t", "u"]), WRITES, max_size=2),
     tips=st.dictionaries(st.sampled_from(["x", "y"]), st.sampled_from(["1", "2"]), max_size=2),
 )
-SPARSE = ENTRIES.map(lambda entry: msgspec.structs.replace(entry, full=False))
+SPARSE = ENTRIES.map(lambda entry: msgspec.structs.replace(entry, keyframe=False))
 
 
 def _as_runs_make_them(entry: Delta) -> Delta:
     """Only what holds something has a kind and a version."""
     return msgspec.structs.replace(
         entry,
-        full=False,
+        keyframe=False,
         kinds=dict.fromkeys(entry.values, "k"),
         versions={name: version for name, version in entry.versions.items() if name in entry.values},
     )
@@ -100,11 +100,11 @@ def test_what_was_put_off_is_read_back(before: list[Delta], late: list[Delta]) -
     above, roots = chain.tip, ["r1", "r2", "r3"]
     for at, entry in enumerate(late):
         root = roots[at * len(roots) // len(late)]
-        chain.put_off(entry, checkpoint_id=name(), step=number, metadata={"parents": {"": root}})
-        assert len(chain.put) <= 2 and chain.tip in chain.stands and above in chain.stands
-    made = chain.take_put_off(all_closed=False)
+        chain.defer(entry, checkpoint_id=name(), step=number, metadata={"parents": {"": root}})
+        assert len(chain.deferred) <= 2 and chain.tip in chain.stored_checkpoints and above in chain.stored_checkpoints
+    made = chain.take_deferred(all_closed=False)
     assert [row.parent_id for row in made] == [above, *[row.checkpoint_id for row in made[:-1]]]
-    assert made[-1].checkpoint_id == chain.tip and not chain.put
+    assert made[-1].checkpoint_id == chain.tip and not chain.deferred
     reader = ChainReader("t", "", [*rows, *made])
     assert reader.state(made[-1].checkpoint_id) == chain.state
     assert ChainWriter.resume(reader, made[-1].checkpoint_id).tip == chain.tip
@@ -116,7 +116,7 @@ def test_it_does_not_grow() -> None:
     sizes: list[int] = []
     for number in range(1000):
         entry = Delta(
-            full=False,
+            keyframe=False,
             ts=1.0,
             clock=number,
             values={"a": b"x"},
@@ -127,8 +127,8 @@ def test_it_does_not_grow() -> None:
             ran=("n",),
             results={f"task {number}": (("a", None),)},
         )
-        chain.put_off(entry, checkpoint_id=CheckpointId(f"{number:04}"), step=number, metadata={})
-        sizes.append(len(msgspec.msgpack.encode(chain.put[0].entry)))
+        chain.defer(entry, checkpoint_id=CheckpointId(f"{number:04}"), step=number, metadata={})
+        sizes.append(len(msgspec.msgpack.encode(chain.deferred[0].delta)))
     assert max(sizes[2:]) <= sizes[1] + 16
-    [row] = chain.take_put_off()
+    [row] = chain.take_deferred()
     assert row.parent_id is None and row.base_id == row.checkpoint_id and len(row.frame) < 200

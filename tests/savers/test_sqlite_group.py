@@ -55,19 +55,19 @@ class Seen:
 @asynccontextmanager
 async def watched(saver: SqliteSaver, patch: pytest.MonkeyPatch) -> AsyncIterator[Seen]:
     seen = Seen()
-    tell = worker.tell
+    wake = worker.tell
 
     def count(waiters: Sequence[Waiter]) -> None:
         if waiters:
             seen.hops.append(len(waiters))
-        tell(waiters)
+        wake(waiters)
 
     await execute(saver, lambda db: db.connection.set_trace_callback(seen.statements.append))
     patch.setattr(worker, "tell", count)
     try:
         yield seen
     finally:
-        patch.setattr(worker, "tell", tell)
+        patch.setattr(worker, "tell", wake)
         await execute(saver, lambda db: db.connection.set_trace_callback(None))
 
 

@@ -33,7 +33,7 @@ from checkpoint_savers.errors import (
 )
 from checkpoint_savers.lease import UpkeepLease
 from checkpoint_savers.records import ThreadDump
-from checkpoint_savers.upkeep.export import _BEGIN, _SUM, MAGIC, Writer, export_threads, import_threads, read_file
+from checkpoint_savers.upkeep.export import _BEGIN, _SUM, MAGIC, ExportWriter, export_threads, import_threads, read_file
 from checkpoint_savers.upkeep.threads import load_thread
 from pregel_async import Command
 from tests.savers.upkeep_graphs import KINDS, Ran, nested, opened, steps
@@ -73,9 +73,9 @@ async def test_from_one_saver_to_another(saver: BaseCheckpointSaver, target: str
         assert await other.aimport_thread(path) == "t"
         assert await other.dump("t") == dump
         assert await other.aimport_thread(path.read_bytes(), thread_id="named") == "named"
-        moved = await other.dump("named")
-        assert moved is not None and dump is not None
-        assert [row.frame for row in moved.rows] == [row.frame for row in dump.rows]
+        renamed = await other.dump("named")
+        assert renamed is not None and dump is not None
+        assert [row.frame for row in renamed.rows] == [row.frame for row in dump.rows]
         for name in ("t", "named"):
             ran = Ran()
             again = nested(other, ran, keeps=True)
@@ -131,12 +131,12 @@ async def test_each_thread_once(saver: BaseCheckpointSaver) -> None:
     dump = await saver.dump("a")
     assert dump is not None
     doubled = BytesIO()
-    writer = Writer(doubled)
+    writer = ExportWriter(doubled)
     for _ in range(2):
         writer.add("a", dump)
     writer.end()
     other = InMemorySaver()
-    with pytest.raises(CorruptCheckpointError, match="'a': it stands there twice"):
+    with pytest.raises(CorruptCheckpointError, match="'a': the file has it twice"):
         await import_threads(other, doubled.getvalue())
     assert await other.threads() == ()
 
@@ -377,8 +377,8 @@ async def test_a_newer_file() -> None:
     assert "Upgrade" in str(error)
 
 
-class Rewriter(Writer):
-    """Writes what `Writer` would refuse to."""
+class Rewriter(ExportWriter):
+    """Writes what `ExportWriter` would refuse to."""
 
     def add(self, thread_id: str, dump: Any) -> None:
         check, module.check_frames = module.check_frames, lambda *_: None

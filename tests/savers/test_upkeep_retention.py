@@ -11,9 +11,9 @@ from checkpoint_savers.upkeep.retention import (
     RetentionPlan,
     changes,
     created,
-    next_heads,
-    weight,
-    within,
+    moved_heads,
+    rewrite_size,
+    within_limits,
 )
 
 
@@ -46,21 +46,25 @@ def row(
     )
 
 
-def stays(headers: list[Header], limits: set[int], head: int, tips: tuple[tuple[str, int], ...] = ()) -> dict[int, Any]:
-    kin = CheckpointTree(headers)
-    names = {int(checkpoint_id): ns for ns, checkpoint_id in kin.rows}
-    needed = RetentionPlan(kin, {(names[number], cid(number)) for number in limits}, cid(head))
-    needed.inside({(ns, cid(at)) for ns, at in tips})
-    return {int(checkpoint_id): why for (_, checkpoint_id), why in needed.stays.items()}
+def retained(
+    headers: list[Header], limits: set[int], head: int, tips: tuple[tuple[str, int], ...] = ()
+) -> dict[int, Any]:
+    tree = CheckpointTree(headers)
+    names = {int(checkpoint_id): ns for ns, checkpoint_id in tree.rows}
+    plan = RetentionPlan(tree, {(names[number], cid(number)) for number in limits}, cid(head))
+    plan.add_subgraphs({(ns, cid(at)) for ns, at in tips})
+    return {int(checkpoint_id): why for (_, checkpoint_id), why in plan.retained.items()}
 
 
 def test_the_limits_are_counted_by_namespace_and_bytes_by_thread() -> None:
     """P10: the newest so many of each namespace; and bytes of all, the newest first."""
     headers = [row(4), row(3, ns="n", size=5), row(2), row(1, ns="n")]
-    assert within(Retention(keep=1), headers, 0) == {("", cid(4)), ("n", cid(3))}
-    assert within(Retention(max_bytes=15), headers, 0) == {("", cid(4)), ("n", cid(3))}
-    assert within(Retention(max_bytes=14), headers, 0) == {("", cid(4))}
-    assert within(Retention(keep=9, max_bytes=100), headers, 0) == {(one.ns, one.checkpoint_id) for one in headers}
+    assert within_limits(Retention(keep=1), headers, 0) == {("", cid(4)), ("n", cid(3))}
+    assert within_limits(Retention(max_bytes=15), headers, 0) == {("", cid(4)), ("n", cid(3))}
+    assert within_limits(Retention(max_bytes=14), headers, 0) == {("", cid(4))}
+    assert within_limits(Retention(keep=9, max_bytes=100), headers, 0) == {
+        (one.ns, one.checkpoint_id) for one in headers
+    }
 
 
 def test_ids_say_when() -> None:
@@ -73,13 +77,13 @@ def test_ids_say_when() -> None:
 def test_tips_and_the_head() -> None:
     """P10: whatever nobody has closed stays, and where the thread stands."""
     headers = [row(1), row(2, 1), row(3, 1), row(4, 2, source="fork"), row(5, 4)]
-    assert stays(headers, set(), 3) == {2: "tip", 3: "head", 5: "tip"}
-    assert stays(headers, {5}, 1) == {1: "head", 2: "tip", 3: "tip", 5: None}
+    assert retained(headers, set(), 3) == {2: "tip", 3: "head", 5: "tip"}
+    assert retained(headers, {5}, 1) == {1: "head", 2: "tip", 3: "tip", 5: None}
 
 
 def test_what_was_followed_is_no_tip() -> None:
     """P10: nor when all that followed is gone."""
-    assert stays([row(1, **{FOLLOWED: CLOSED}), row(2, **{FOLLOWED: BRANCHED}), row(3)], set(), 3) == {
+    assert retained([row(1, **{FOLLOWED: CLOSED}), row(2, **{FOLLOWED: BRANCHED}), row(3)], set(), 3) == {
         2: "tip",
         3: "head",
     }
@@ -97,7 +101,7 @@ def test_pins() -> None:
         row(7, 2),
         row(8, 7),
     ]
-    assert stays(headers, set(), 8) == {2: "around", 4: "pinned", 5: "follows", 6: "inside", 7: "follows", 8: "head"}
+    assert retained(headers, set(), 8) == {2: "around", 4: "pinned", 5: "follows", 6: "inside", 7: "follows", 8: "head"}
 
 
 def test_graphs_inside() -> None:
@@ -111,10 +115,10 @@ def test_graphs_inside() -> None:
         row(6, 3),
         row(7, 4, ns="n", on={"": 6}, **{CALLER: "c"}),
     ]
-    assert stays(headers, {6}, 6) == {6: None, 7: "inside"}
-    assert stays(headers, {3, 6}, 6) == {3: None, 4: "inside", 5: "inside", 6: None, 7: "inside"}
-    assert stays(headers, {6, 2}, 6) == {6: None, 7: "inside"}
-    assert stays(headers, {6}, 6, (("n", 2),)) == {2: "inside", 6: None, 7: "inside"}
+    assert retained(headers, {6}, 6) == {6: None, 7: "inside"}
+    assert retained(headers, {3, 6}, 6) == {3: None, 4: "inside", 5: "inside", 6: None, 7: "inside"}
+    assert retained(headers, {6, 2}, 6) == {6: None, 7: "inside"}
+    assert retained(headers, {6}, 6, (("n", 2),)) == {2: "inside", 6: None, 7: "inside"}
 
 
 def test_what_open_tasks_have_left() -> None:
@@ -126,34 +130,34 @@ def test_what_open_tasks_have_left() -> None:
         row(3, ns="n|k", on={"": 1, "n": 2}, **{CALLER: "a"}),
         row(4, 2, ns="n", on={"": 1}),
     ]
-    assert stays(headers, set(), 1) == {1: "head", 3: "inside", 4: "inside"}
+    assert retained(headers, set(), 1) == {1: "head", 3: "inside", 4: "inside"}
 
 
 def test_what_has_to_be_done_to_rows() -> None:
     """P10: links to what goes are cut; a row is loose when one goes that it may be read with; what was followed says so."""
-    kin = CheckpointTree(
+    tree = CheckpointTree(
         [row(1), row(2, 1, base=1), row(3, 2, base=1), row(4, 3), row(5, 4, base=4), row(6, 5, source="fork", base=4)]
     )
 
     def due(*left: int, forgotten: bool = False) -> dict[int, tuple[Any, ...]]:
-        found = changes(kin, {("", cid(number)) for number in left}, forgotten=forgotten)
-        return {int(one.key[1]): (one.loose, one.parent_id, one.followed) for one in found}
+        found = changes(tree, {("", cid(number)) for number in left}, forgotten=forgotten)
+        return {int(one.key[1]): (one.orphaned, one.parent_id, one.followed) for one in found}
 
     assert due(1, 2, 3, 4, 5, 6) == {}
     assert due(2, 3, 4, 5, 6) == {2: (True, None, None), 3: (True, cid(2), None)}
     assert due(1, 3, 4, 5, 6) == {1: (False, None, CLOSED), 3: (True, None, None)}
     assert due(4, 5) == {4: (False, None, None), 5: (False, cid(4), BRANCHED)}
     assert due(1, 6, forgotten=True) == {6: (True, None, None)}
-    assert weight(kin, changes(kin, {("", cid(6))})) == 30
+    assert rewrite_size(tree, changes(tree, {("", cid(6))})) == 30
 
 
 def test_heads_go_back() -> None:
     """P10: to the nearest that stays of those that they came from; else to the newest."""
-    kin = CheckpointTree([row(1), row(2, 1), row(3, 2), row(4, 1), row(5, ns="n")])
+    tree = CheckpointTree([row(1), row(2, 1), row(3, 2), row(4, 1), row(5, ns="n")])
 
     def heads(*left: int) -> dict[str, Any]:
-        names = {int(at): ns for ns, at in kin.rows}
-        return next_heads(kin, {(names[one], cid(one)) for one in left}, {"": cid(3), "n": cid(5)}, {"", "n"})
+        names = {int(at): ns for ns, at in tree.rows}
+        return moved_heads(tree, {(names[one], cid(one)) for one in left}, {"": cid(3), "n": cid(5)}, {"", "n"})
 
     assert heads(1, 2, 4, 5) == {"": cid(2)}
     assert heads(1, 4) == {"": cid(1), "n": None}

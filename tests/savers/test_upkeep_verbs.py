@@ -41,7 +41,16 @@ def frames() -> tuple[bytes, bytes]:
     made = [
         chain.append(
             Delta(
-                full=False, ts=0.0, clock=1, values={}, emptied=(), kinds={}, versions={}, seen={}, ran=(), results={}
+                keyframe=False,
+                ts=0.0,
+                clock=1,
+                values={},
+                emptied=(),
+                kinds={},
+                versions={},
+                seen={},
+                ran=(),
+                results={},
             ),
             checkpoint_id=cid(number),
             step=0,

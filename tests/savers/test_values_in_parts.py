@@ -17,12 +17,12 @@ from checkpoint_savers.patches import (
     ListPatch,
     Patch,
     appended,
+    apply_patch,
+    as_incremental,
     data_of,
     decode,
     diff,
-    in_parts,
-    joined,
-    patched,
+    join_list,
     size_of,
     size_of_patch,
 )
@@ -32,7 +32,7 @@ LONG = "long " * 60
 
 
 def encoded(value: object) -> Any:
-    return in_parts(CODEC.encode(value, channel="c"))
+    return as_incremental(CODEC.encode(value, channel="c"))
 
 
 def read(value: Any) -> Any:
@@ -58,7 +58,7 @@ def test_what_lists_share(before: list[Any], now: list[Any], pieces: list[Any]) 
     assert isinstance(patch, ListPatch)
     shown = [piece if isinstance(piece, tuple) else CODEC.decode(piece, channel="c") for piece in patch.pieces]
     assert shown == pieces
-    assert repr(read(patched(encoded(before), patch))) == repr(now)
+    assert repr(read(apply_patch(encoded(before), patch))) == repr(now)
 
 
 def test_what_dicts_share() -> None:
@@ -70,7 +70,7 @@ def test_what_dicts_share() -> None:
     assert CODEC.decode(patch.gone, channel="c") == ["c"]
     assert [CODEC.decode(key, channel="c") for key, _ in patch.grown] == ["b"]
     assert CODEC.decode(patch.put, channel="c") == ["new", None]
-    made = patched(encoded(before), patch)
+    made = apply_patch(encoded(before), patch)
     assert list(read(made).items()) == list(now.items())
     assert made.data == CODEC.encode(now, channel="c")
 
@@ -144,8 +144,8 @@ def test_a_patch_gives_the_value(both: tuple[Any, Any]) -> None:
     stored: Patch = msgspec.msgpack.decode(msgspec.msgpack.encode(patch), type=ListPatch | DictPatch)
     assert stored == patch
     assert size_of_patch(patch) <= now.size
-    assert repr(read(patched(before, stored))) == repr(both[1])
-    assert patched(before, stored).data == CODEC.encode(both[1], channel="c")
+    assert repr(read(apply_patch(before, stored))) == repr(both[1])
+    assert apply_patch(before, stored).data == CODEC.encode(both[1], channel="c")
 
 
 def test_nobody_changes_what_another_holds() -> None:
@@ -154,7 +154,7 @@ def test_nobody_changes_what_another_holds() -> None:
     second = encoded({"said": [LONG, "more"], "same": [LONG]})
     patch = diff(second, first)
     assert patch is not None
-    later = patched(first, patch)
+    later = apply_patch(first, patch)
     assert read(first)["said"] == [LONG]
     assert read(later)["said"] == [LONG, "more"]
     assert read(first)["said"] == [LONG]
@@ -174,29 +174,32 @@ DICT = encoded({"a": LONG, "b": [1]})
         (LIST, ListPatch(((1, 0),))),
         (LIST, ListPatch((b"\xc0",))),
         (LIST, ListPatch((b"\x92\x01",))),
-        (DICT, DictPatch(joined([b"\xa1z"]), (), joined([]))),
-        (DICT, DictPatch(joined([]), ((b"\xa1z", ListPatch(((0, 1),))),), joined([]))),
-        (DICT, DictPatch(joined([]), ((b"\xa1b", DictPatch(joined([]), (), joined([]))),), joined([b"\x01"]))),
-        (DICT, DictPatch(joined([]), ((b"\xa1b", ListPatch(((0, 2),))),), joined([]))),
-        (DICT, DictPatch(joined([]), (), joined([b"\xa1a"]))),
-        (DICT, DictPatch(b"\xc0", (), joined([]))),
+        (DICT, DictPatch(join_list([b"\xa1z"]), (), join_list([]))),
+        (DICT, DictPatch(join_list([]), ((b"\xa1z", ListPatch(((0, 1),))),), join_list([]))),
+        (
+            DICT,
+            DictPatch(join_list([]), ((b"\xa1b", DictPatch(join_list([]), (), join_list([]))),), join_list([b"\x01"])),
+        ),
+        (DICT, DictPatch(join_list([]), ((b"\xa1b", ListPatch(((0, 2),))),), join_list([]))),
+        (DICT, DictPatch(join_list([]), (), join_list([b"\xa1a"]))),
+        (DICT, DictPatch(b"\xc0", (), join_list([]))),
     ],
 )
 def test_a_patch_that_does_not_fit_is_damage(before: Any, patch: Patch) -> None:
     """P11: a patch of another value gives an error of ours, decoded or put together, and never a value."""
     with pytest.raises(CorruptCheckpointError):
-        read(patched(before, patch))
+        read(apply_patch(before, patch))
     with pytest.raises(CorruptCheckpointError):
-        _ = patched(before, patch).data
+        _ = apply_patch(before, patch).data
     with pytest.raises(ValueError, match="extends what is not there"):
-        patched(DICT if before is LIST else LIST, patch)
+        apply_patch(DICT if before is LIST else LIST, patch)
 
 
 @pytest.mark.parametrize("key", [(1, 2), 2**64, -(2**63) - 1, frozenset()])
 def test_a_patch_puts_no_keys_that_a_dict_in_parts_has_not(key: Any) -> None:
     """P11: else patch upon patch might put keys of one hash, each of which is compared with all others."""
-    put = DictPatch(joined([]), (), joined([CODEC.encode(key, channel="x"), b"\x01"]))
-    grown = DictPatch(joined([]), ((CODEC.encode(key, channel="x"), ListPatch(((0, 1),))),), joined([]))
+    put = DictPatch(join_list([]), (), join_list([CODEC.encode(key, channel="x"), b"\x01"]))
+    grown = DictPatch(join_list([]), ((CODEC.encode(key, channel="x"), ListPatch(((0, 1),))),), join_list([]))
     for patch in (put, grown):
         with pytest.raises(CorruptCheckpointError, match="a part has a key"):
-            read(patched(DICT, patch))
+            read(apply_patch(DICT, patch))

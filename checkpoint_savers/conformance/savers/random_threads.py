@@ -11,7 +11,7 @@ from ...abc import BaseCheckpointSaver
 from ...chain import ChainReader, ChainWriter
 from ...codec import seal
 from ...deltas import Delta, TaskResult, write_record
-from ...patches import in_parts
+from ...patches import as_incremental
 from ...records import CheckpointId, CheckpointTuple, Commit, Lease, TaskId, TaskRecord
 from .suite import LATER, event, take
 
@@ -98,9 +98,9 @@ class RandomThread:
             emptied = ("note",)
         encode = self.saver.codec.encode
         new = {name: value for name, value in values.items() if value != before.get(name, ())}
-        changed = {name: in_parts(encode(value, channel=name)) for name, value in new.items()}
+        changed = {name: as_incremental(encode(value, channel=name)) for name, value in new.items()}
         entry = Delta(
-            full=not before,
+            keyframe=not before,
             ts=STARTED_AT + 60 * self._number,
             clock=values["steps"],
             values=changed,

@@ -133,18 +133,18 @@ class AtExitWriter(CommitWriter):
         if metadata["source"] == "fork":
             return super().add(delta, step, metadata)
         made = self.lease.ids.next(delta.ts)
-        self.chain.put_off(delta, checkpoint_id=made, step=step, metadata=metadata)
+        self.chain.defer(delta, checkpoint_id=made, step=step, metadata=metadata)
         self._drop_unreachable()
         # The row as it would be stored if the run ended now, without a frame: encoding one per superstep would cost
         # what "exit" saves. Its parent is not the previous checkpoint, which is merged into this one and never stored.
-        parent = self.chain.parent_of_put_off
+        parent = self.chain.deferred_parent
         return CheckpointRow(
             ns=self.ns, checkpoint_id=made, parent_id=parent, base_id=made, step=step, metadata=metadata, frame=b""
         )
 
     def _drop_unreachable(self) -> None:
         """Drop queued task records that refer to merged checkpoints, which are never stored."""
-        reachable = {*self.chain.stands, *[row.parent_id for row in self._rows]}
+        reachable = {*self.chain.stored_checkpoints, *[row.parent_id for row in self._rows]}
         self._staged = {key: record for key, record in self._staged.items() if key[1] in reachable}
         self._clears = [key for key in self._clears if key[1] in reachable]
 
@@ -218,10 +218,10 @@ class AtExitWriter(CommitWriter):
         Args:
             root: the root graph's current checkpoint.
         """
-        deferred = self.chain.put
+        deferred = self.chain.deferred
         if deferred and deferred[0].root != root:
             stays_open = deferred[-1].root == root
-            self._rows += self.chain.take_put_off(all_closed=not stays_open)
+            self._rows += self.chain.take_deferred(all_closed=not stays_open)
             if stays_open:
                 closed = tuple(self._rows[:-1])
                 commit = Commit(rows=closed, expected_head=self.head, expires_at=self.lease.expiry())
@@ -232,7 +232,7 @@ class AtExitWriter(CommitWriter):
     async def store(self, *, releases: bool = False) -> None:
         """Store everything queued, in one transaction."""
         if self.has_queued:
-            self._rows += self.chain.take_put_off()
+            self._rows += self.chain.take_deferred()
             await self._send(self._build_commit(releases=releases), self._mark_all_stored)
 
     def _mark_all_stored(self, commit: Commit) -> None:

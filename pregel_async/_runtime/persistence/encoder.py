@@ -13,7 +13,7 @@ from checkpoint_savers.codec import Codec
 from checkpoint_savers.codec.writing import SCALARS
 from checkpoint_savers.deltas import Delta, TaskResult
 from checkpoint_savers.errors import UnstorableValueError
-from checkpoint_savers.patches import WORTH, IncrementalValue, Value, appended, in_parts
+from checkpoint_savers.patches import MIN_INCREMENTAL, EncodedValue, IncrementalValue, appended, as_incremental
 from checkpoint_savers.records import TaskId
 from checkpoint_savers.sharing import Shareable, shared
 
@@ -67,11 +67,11 @@ class Encoder:
         arg = shared(send.arg, held)
         return send if arg is send.arg else msgspec.structs.replace(send, arg=arg)
 
-    def _pending(self, board: Board, sends: Any) -> Value:
+    def _pending(self, board: Board, sends: Any) -> EncodedValue:
         """Return the encoded value of the channel of pending sends."""
         channels = [(name, channel) for name, channel in board.channels.items() if channel.tracked and name != SENDS]
         held = Shareable({name: channel.checkpoint() for name, channel in channels}, self._alike)
-        return in_parts(self.codec.encode([self._sent(send, held) for send in sends], channel=SENDS))
+        return as_incremental(self.codec.encode([self._sent(send, held) for send in sends], channel=SENDS))
 
     def _alike(self, name: str, value: list[Any]) -> int:
         """Return how many of a list's first elements have the same bytes as those of a channel's list."""
@@ -138,7 +138,7 @@ class Encoder:
                     results[by.id] = self._shown(board, outcome.writes)
         clock, versions = board.clock, board.versions
         return Delta(
-            full=False,
+            keyframe=False,
             ts=now,
             clock=clock,
             values=values,
@@ -150,9 +150,9 @@ class Encoder:
             results=results,
         )
 
-    def _changed(self, board: Board, before: EncodedState) -> tuple[dict[str, Value], dict[str, str], list[str]]:
+    def _changed(self, board: Board, before: EncodedState) -> tuple[dict[str, EncodedValue], dict[str, str], list[str]]:
         """Return the channels that a superstep changed: their encoded values, new kinds, and the emptied ones."""
-        values: dict[str, Value] = {}
+        values: dict[str, EncodedValue] = {}
         kinds: dict[str, str] = {}
         emptied: list[str] = []
         untracked, shown, last = self._program.untracked, board.values, self._last
@@ -180,7 +180,7 @@ class Encoder:
                 values[name] = _NIL  # the value of an edge's channel
             else:
                 data = self.codec.encode(stored, channel=name)
-                values[name] = data if len(data) < WORTH else in_parts(data)
+                values[name] = data if len(data) < MIN_INCREMENTAL else as_incremental(data)
             if not is_plain:
                 kind = self._kinds[name]
             else:
@@ -199,7 +199,7 @@ class Encoder:
         held, untracked = channel.checkpoint(), self._program.untracked
         return storable_input(held, untracked) if untracked and name == START else held
 
-    def _value(self, name: str, stored: Any) -> Value:
+    def _value(self, name: str, stored: Any) -> EncodedValue:
         """Return a channel's encoded value. A list that has grown reuses the bytes of its earlier elements."""
         # Elements are compared by identity, which is enough because values on a board are never changed in place (see
         # `isolation`). User code may change opaque objects, so that lists with opaque elements are encoded anew.
@@ -217,9 +217,9 @@ class Encoder:
                 self._last[name] = stored, value
                 return value
         data = self.codec.encode(stored, channel=name)
-        if len(data) < WORTH:
+        if len(data) < MIN_INCREMENTAL:
             return data
-        made = in_parts(data)
+        made = as_incremental(data)
         if isinstance(made, IncrementalValue) and type(stored) is list and not any(map(is_opaque, map(type, stored))):
             self._last[name] = stored, made
         return made

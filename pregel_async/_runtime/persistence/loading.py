@@ -88,7 +88,7 @@ class NamespaceLoader:
         board = restore(self._program, state, start.step, self._codec, thread_id=self._lease.thread_id)
         start.board = board
         self._amend(start, board)
-        made = [each.metadata for each in self._writer.chain.put if each.checkpoint_id == self._writer.tip]
+        made = [each.metadata for each in self._writer.chain.deferred if each.checkpoint_id == self._writer.tip]
         mine = any(site.made_checkpoint(metadata) for metadata in made)
         if mine or (before.continues and before.site.is_same(site)):
             start.continue_call(before.site)

@@ -159,7 +159,7 @@ class NamespaceWriter(LoadedNamespace):
         if self._branches:
             self._branches = False
             delta = Delta(
-                full=False,
+                keyframe=False,
                 ts=self.lease.environment.now(),
                 clock=board.clock,
                 values={},
@@ -385,7 +385,7 @@ class NamespaceWriter(LoadedNamespace):
         (`AMENDED`) are copied, because they are part of the state.
         """
         records, writer = self.task_records, self.writer
-        writer.chain = writer.chain.beside()
+        writer.chain = writer.chain.sibling()
         records.results = {task_id: result for task_id, result in records.results.items() if task_id == AMENDED}
         self._branches = True
         self.branch_off(board)

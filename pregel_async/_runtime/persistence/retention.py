@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from checkpoint_savers.errors import annotate
-from checkpoint_savers.upkeep.pruning import prune_held
+from checkpoint_savers.upkeep.pruning import prune_with_lease
 from checkpoint_savers.upkeep.retention import Retention
 
 from ...errors import RetentionWarning
@@ -55,7 +55,7 @@ class RunPruner:
         if lease.failures:
             return
         try:
-            await prune_held(
+            await prune_with_lease(
                 lease.saver, lease.token, self._retention, now=lease.environment.now(), since_input=self._keeps_events
             )
         except Exception as error:

@@ -79,7 +79,7 @@ class SpendingCounter:
         if result.finished:
             spent += [self._inside.pop(key) for key in keys]
             keys = []
-        return structs.replace(result, spent=as_text(total_of(spent)), inside=self._as_inside(keys))
+        return structs.replace(result, spent=as_text(total_of(spent)), subgraphs_spent=self._as_inside(keys))
 
     def with_unrecorded(self, results: list[tuple[Task, TaskResult]]) -> None:
         """Add the amounts of tasks without a record to the record of the first task that has no result."""
@@ -87,12 +87,12 @@ class SpendingCounter:
         # with some record, or they would be lost.
         for place, (task, result) in enumerate(results):
             if not result.finished:
-                seen = {inside[:2] for _, other in results for inside in other.inside}
+                seen = {inside[:2] for _, other in results for inside in other.subgraphs_spent}
                 keys = [key for key in self._keys() if key[1:] not in seen]
                 spent = as_text(total_of([of_text(result.spent), *self.unrecorded.values()]))
                 self.unrecorded.clear()
-                inside = (*result.inside, *self._as_inside(keys))
-                results[place] = task, structs.replace(result, spent=spent, inside=inside)
+                inside = (*result.subgraphs_spent, *self._as_inside(keys))
+                results[place] = task, structs.replace(result, spent=spent, subgraphs_spent=inside)
                 return
 
     def close_superstep(self, *, anew: bool) -> dict[str, str]:
@@ -162,7 +162,7 @@ def inside_of(records: Mapping[TaskId, TaskResult]) -> Iterator[tuple[TaskId, st
     """Yield the amounts in subgraphs of tasks without a result: task, namespace and amounts, each once."""
     seen: set[tuple[str, str]] = set()
     for result in records.values():
-        for task_id, ns, amounts in result.inside:
+        for task_id, ns, amounts in result.subgraphs_spent:
             if (task_id, ns) not in seen and not records.get(TaskId(task_id), NOT_RECORDED).finished:
                 seen.add((task_id, ns))
                 yield TaskId(task_id), ns, amounts

@@ -9,7 +9,7 @@ import msgspec
 
 from checkpoint_savers.deltas import Delta, TaskResult, read_record, write_record
 from checkpoint_savers.errors import UnstorableValueError
-from checkpoint_savers.patches import WORTH, decode, in_parts
+from checkpoint_savers.patches import MIN_INCREMENTAL, as_incremental, decode
 from checkpoint_savers.records import TaskId, TaskRecord
 from checkpoint_savers.sharing import filled_sends
 
@@ -261,7 +261,7 @@ class TaskRecords:
                 if name not in kinds:
                     delta.kinds[name] = LastValue.kind
                 if kinds.get(name, LastValue.kind).removesuffix(UNFIT) == LastValue.kind:
-                    delta.values[name] = data if len(data) < WORTH else in_parts(data)
+                    delta.values[name] = data if len(data) < MIN_INCREMENTAL else as_incremental(data)
 
     def row(self, task_id: TaskId, index: int, result: TaskResult) -> TaskRecord:
         """Return the row that stores a record."""

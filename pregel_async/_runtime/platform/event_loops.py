@@ -13,7 +13,7 @@ import anyio
 import anyio.lowlevel
 import msgspec
 
-from checkpoint_savers.scopes import is_a_scopes
+from checkpoint_savers.scopes import is_from_cancel_scope
 
 if TYPE_CHECKING:
     import asyncio
@@ -177,7 +177,7 @@ def _ends_of_groups(thrown: Iterable[BaseException]) -> set[FrameType]:
 
 def is_native(cancellation: BaseException) -> bool:
     """Whether a cancellation is asyncio's own, and not that of a scope, which is told again and again."""
-    return is_cancelled_error(cancellation) and not is_a_scopes(cancellation)
+    return is_cancelled_error(cancellation) and not is_from_cancel_scope(cancellation)
 
 
 def is_cancelled_error(error: BaseException) -> bool:

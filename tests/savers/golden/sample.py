@@ -51,7 +51,7 @@ def encoded(value: Any) -> bytes:
 
 LIST = ListPatch(((0, 2), encoded(["three"]), (4, 5)))
 FULL = StoredDelta(
-    full=True,
+    keyframe=True,
     ts=NOW + 0.5,
     clock=3,
     values={"log": encoded(["one", "two"]), "notes": encoded({"a": 1})},
@@ -65,7 +65,7 @@ FULL = StoredDelta(
     spent={"tokens": "12", "usd": "1.50d"},
 )
 GROWN = StoredDelta(
-    full=False,
+    keyframe=False,
     ts=NOW + 1.0,
     clock=4,
     values={"log": LIST, "notes": DictPatch(encoded(["a"]), ((encoded("b"), LIST),), encoded(["c", 3]))},
@@ -86,7 +86,7 @@ TASK = TaskResult(
     answers={"j" * 32: encoded("yes")},
     handled=True,
     spent={"usd": "0.25d"},
-    inside=(("task-3", "a:task-3", {"tokens": "3"}),),
+    subgraphs_spent=(("task-3", "a:task-3", {"tokens": "3"}),),
     askers={"i" * 32: ("task-1", "task-3")},
     call=b"\x01" + bytes(12),
     asked=(("j" * 32, encoded("sure?")),),

@@ -1,4 +1,4 @@
-"""Threads that have grown: values that extend others, milestones, branches in the midst, questions at the end; and what upkeep
+"""Threads that have grown: values that extend others, snapshots, branches in the midst, questions at the end; and what upkeep
 has made of such threads."""
 
 from __future__ import annotations

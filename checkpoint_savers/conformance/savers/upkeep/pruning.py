@@ -54,7 +54,7 @@ def some_pins(random_thread: RandomThread) -> dict[Key, bool]:
 
 
 class Pruning(Suite):
-    needed: ClassVar[tuple[str, ...]] = ("rewrite", "load", "erase", "threads", "dump")
+    plan: ClassVar[tuple[str, ...]] = ("rewrite", "load", "erase", "threads", "dump")
 
     @pytest.mark.parametrize("seed", SEEDS)
     async def test_what_was_grown_is_read(self, saver: BaseCheckpointSaver, seed: int) -> None:
