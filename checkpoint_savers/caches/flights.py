@@ -45,7 +45,7 @@ class _Flight:
         self.needs: list[_Flight] = []
 
 
-_LED: Final[ContextVar[tuple[_Flight, ...]]] = ContextVar("_LED", default=())
+_LEADING: Final[ContextVar[tuple[_Flight, ...]]] = ContextVar("_LEADING", default=())
 """The flights that the running code is part of, the outermost first."""
 
 _LOCK: Final = threading.Lock()
@@ -84,14 +84,14 @@ class Flights:
         Returns:
             The value, and whether this call led: ran its own `compute`. Only then the value may be None.
         """
-        led = _LED.get()
+        led = _LEADING.get()
         while True:
             with _LOCK:
                 flight = self._under_way.get(key)
                 if flight is None:
                     flight = self._under_way[key] = _Flight()
                     break
-                if _comes_back(flight, led):
+                if _would_deadlock(flight, led):
                     flight = None
                     break
                 landed = anyio.Event()
@@ -112,20 +112,20 @@ class Flights:
         return await self._lead(key, flight, compute), True
 
     async def _lead(self, key: Hashable, flight: _Flight, compute: Compute) -> bytes | None:
-        before = _LED.set((*_LED.get(), flight))
+        before = _LEADING.set((*_LEADING.get(), flight))
         try:
             flight.value = await compute()
             return flight.value
         finally:
             with contextlib.suppress(ValueError):  # closed from elsewhere, because its loop is gone
-                _LED.reset(before)
+                _LEADING.reset(before)
             with _LOCK:
                 del self._under_way[key]
                 waiters = list(flight.waiters.values())
             tell(waiters)
 
 
-def _comes_back(flight: _Flight, led: tuple[_Flight, ...]) -> bool:
+def _would_deadlock(flight: _Flight, led: tuple[_Flight, ...]) -> bool:
     """Whether a flight is one of those led, or waits, directly or through others, for one of them to land."""
     todo, seen = [flight], set[_Flight]()
     while todo:

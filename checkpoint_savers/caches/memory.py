@@ -69,7 +69,7 @@ class InMemoryCache(BaseCache):
                 self._entries.move_to_end(key)
                 if entry.expires_at != math.inf:
                     heappush(self._expiries, (entry.expires_at, key))
-            self._forget_expired(now)
+            self._remove_expired(now)
             while len(self._entries) > self.max_entries:
                 self._entries.popitem(last=False)
 
@@ -79,7 +79,7 @@ class InMemoryCache(BaseCache):
             for key in [key for key in self._entries if any(key[0][: len(one)] == one for one in cleared)]:
                 del self._entries[key]
 
-    def _forget_expired(self, now: float) -> None:
+    def _remove_expired(self, now: float) -> None:
         entries, expiries = self._entries, self._expiries
         while expiries and expiries[0][0] <= now:
             _, key = heappop(expiries)

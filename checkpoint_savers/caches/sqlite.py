@@ -18,9 +18,9 @@ from typing import Final, Self, TypeVar
 
 from ..codec import seal, unseal
 from ..errors import CorruptCheckpointError, StorageReadOnlyError, UnsupportedFormatError
-from ..sqlite.connected import Connected
-from ..sqlite.schema import looking, patiently, setting_up, use_wal
-from ..sqlite.worker import Job, Maker
+from ..sqlite.client import SqliteClient
+from ..sqlite.schema import execute_with_retry, read_transaction, setup_transaction, use_wal
+from ..sqlite.worker import ClientKind, Job
 from .abc import BaseCache, CacheEntry, FullKey, Namespace, checked_entries, checked_keys, checked_namespaces
 
 T = TypeVar("T")
@@ -31,7 +31,7 @@ APPLICATION_ID: Final = 0x50524743
 VERSION: Final = 1
 """The number of this layout, in the file's header (`user_version`). A greater one is refused, not touched."""
 
-MANY: Final = 1000
+SWEEP_LIMIT: Final = 1000
 """Expired rows that one write removes at most: it adds fewer, and nobody has to wait long for it."""
 
 # The namespace stands first, so that one range of the table is a namespace with all that are inside it.
@@ -52,8 +52,8 @@ _TABLES: Final = (
 
 _GET: Final = "SELECT frame FROM entries WHERE namespace = ? AND key = ?"
 _PUT: Final = "INSERT OR REPLACE INTO entries (namespace, key, expires_at, frame) VALUES (?, ?, ?, ?)"
-_FORGET: Final = "DELETE FROM entries WHERE namespace = ? AND key = ? AND frame IS ?"
-_FORGET_EXPIRED: Final = (
+_REMOVE: Final = "DELETE FROM entries WHERE namespace = ? AND key = ? AND frame IS ?"
+_REMOVE_EXPIRED: Final = (
     "DELETE FROM entries WHERE (namespace, key) IN "
     "(SELECT namespace, key FROM entries WHERE expires_at <= ? ORDER BY expires_at LIMIT ?)"
 )
@@ -64,7 +64,7 @@ _ANOTHER_FILE: Final = "Choose another file"
 _EXPIRY: Final = Struct(">d")
 
 
-class SqliteCache(Connected, BaseCache):
+class SqliteCache(SqliteClient, BaseCache):
     """Keeps entries in one SQLite file, which any number of processes on one machine may use at once.
 
         async with SqliteCache("cache.db") as cache:
@@ -79,13 +79,13 @@ class SqliteCache(Connected, BaseCache):
         clock: as for every cache.
     """
 
-    _maker = Maker("SqliteCache", "cache", "in 'async with SqliteCache(...)'")
+    _client_kind = ClientKind("SqliteCache", "cache", "in 'async with SqliteCache(...)'")
 
     def __init__(
         self, path: str | os.PathLike[str], *, busy_timeout: float = 5.0, clock: Callable[[], float] = time.time
     ) -> None:
         super().__init__(clock=clock)
-        self._have(path, busy_timeout)
+        self._configure(path, busy_timeout)
 
     async def __aenter__(self) -> Self:
         """Open the database, checking first whose it is.
@@ -98,7 +98,7 @@ class SqliteCache(Connected, BaseCache):
         try:
             await self._connect(partial(_prepare, name=self.path, busy_timeout=self.busy_timeout))
         except CorruptCheckpointError as error:
-            raise _in_own_words(error) from error.__cause__
+            raise _with_cache_advice(error) from error.__cause__
         return self
 
     async def __aexit__(self, *error: object) -> None:
@@ -109,7 +109,7 @@ class SqliteCache(Connected, BaseCache):
         try:
             return await self._connection.run(Job(work, writes=writes))
         except CorruptCheckpointError as error:
-            raise _in_own_words(error) from error.__cause__
+            raise _with_cache_advice(error) from error.__cause__
 
     async def aget(self, keys: Iterable[FullKey]) -> dict[FullKey, bytes]:
         wanted = checked_keys(keys)
@@ -129,14 +129,14 @@ class SqliteCache(Connected, BaseCache):
                 if now < entry.expires_at:
                     found[key] = entry.value
         if damaged:
-            await self._forget(damaged)
+            await self._remove_damaged(damaged)
         return found
 
-    async def _forget(self, damaged: list[tuple[bytes, bytes, object]]) -> None:
+    async def _remove_damaged(self, damaged: list[tuple[bytes, bytes, object]]) -> None:
         """Remove rows, unless they have been written again meanwhile."""
 
         def forget(db: sqlite3.Cursor) -> None:
-            db.executemany(_FORGET, damaged)
+            db.executemany(_REMOVE, damaged)
 
         try:
             await self._run(forget, writes=True)
@@ -151,7 +151,7 @@ class SqliteCache(Connected, BaseCache):
         ]
 
         def put(db: sqlite3.Cursor) -> None:
-            db.execute(_FORGET_EXPIRED, (now, MANY + len(rows)))
+            db.execute(_REMOVE_EXPIRED, (now, SWEEP_LIMIT + len(rows)))
             db.executemany(_PUT, rows)
 
         if rows:
@@ -215,15 +215,15 @@ def _read(key: FullKey, frame: object) -> CacheEntry:
 def _prepare(connection: sqlite3.Connection, name: str, *, busy_timeout: float) -> None:
     """Make a fresh connection ready: check whose file it is before anything is changed; then set an empty one up."""
     deadline = time.monotonic() + busy_timeout
-    with looking(connection, deadline):
+    with read_transaction(connection, deadline):
         is_ready = _is_ready(connection, name)
     if not is_ready:
-        with setting_up(connection, deadline, f"{name}: the database is empty, and cannot be written"):
+        with setup_transaction(connection, deadline, f"{name}: the database is empty, and cannot be written"):
             if not _is_ready(connection, name):
                 for statement in _TABLES:
                     connection.execute(statement)
     use_wal(connection, deadline)
-    patiently(connection, "PRAGMA synchronous = NORMAL", deadline)
+    execute_with_retry(connection, "PRAGMA synchronous = NORMAL", deadline)
 
 
 def _is_ready(connection: sqlite3.Connection, name: str) -> bool:
@@ -243,7 +243,7 @@ def _is_ready(connection: sqlite3.Connection, name: str) -> bool:
     return False
 
 
-def _in_own_words(error: CorruptCheckpointError) -> CorruptCheckpointError:
+def _with_cache_advice(error: CorruptCheckpointError) -> CorruptCheckpointError:
     """What is wrong with the file, with advice for a cache. A file of another program is not to be deleted."""
     if error.advice == _ANOTHER_FILE:
         return error

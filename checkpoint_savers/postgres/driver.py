@@ -17,13 +17,13 @@ from typing import Any, Generic, TypeVar, cast
 
 from ..bridge import DriverThread, Hosted, Waiter, tell, until
 from ..errors import SaverClosedError
-from .connecting import Source
+from .connections import Source
 from .failures import translate
 
 T = TypeVar("T")
 
 
-class Work(Generic[T]):
+class WorkItem(Generic[T]):
     """Something that a caller waits for, and what came of it."""
 
     __slots__ = ("error", "value", "waiter")
@@ -33,7 +33,7 @@ class Work(Generic[T]):
         self.error: BaseException | None = None
         self.waiter: Waiter | None = None
 
-    def told(self) -> T:
+    def result(self) -> T:
         """What came of it: the value, or the error is raised."""
         if self.error is not None:
             try:
@@ -62,25 +62,25 @@ class Driver(Hosted):
         prepare: Callable[[], Awaitable[None]],
         closing: Callable[[], None],
         *,
-        maker: str = "PostgresSaver",
+        class_name: str = "PostgresSaver",
     ) -> None:
         self.source = source
         self.lock = threading.Lock()
         self._prepare = prepare
-        self._closing = closing
-        if source.given is None:
+        self._on_closing = closing
+        if source.user_pool is None:
             # On Windows, psycopg cannot do with the kind of loop that is usual there.
             factory = asyncio.SelectorEventLoop if sys.platform == "win32" else None
-            super().__init__(DriverThread(f"{maker} {source.name}", self._drive, loop_factory=factory))
+            super().__init__(DriverThread(f"{class_name} {source.name}", self._drive, loop_factory=factory))
         else:
-            super().__init__(Guest(self._drive))
+            super().__init__(GuestTask(self._drive))
         self._loop: asyncio.AbstractEventLoop | None = None
         self._context: contextvars.Context | None = None  # the loop's own: a caller's would say that this is his loop
         self._group: asyncio.TaskGroup | None = None
         self._stop: asyncio.Event | None = None
         self._stopped = False
         self._open = self._was_open = False
-        self._accepted: set[Work[Any]] = set()
+        self._accepted: set[WorkItem[Any]] = set()
 
     # ---- for callers, on any loop ----------------------------------------------------------------------------
 
@@ -90,20 +90,20 @@ class Driver(Hosted):
         Raises:
             SaverClosedError: the saver is not open, or is in another process.
         """
-        job: Work[T] = Work()
+        job: WorkItem[T] = WorkItem()
 
         async def do() -> None:
             try:
                 job.value = await work()
             except Exception as error:
                 job.error = translate(error, self.source.name)
-            self.tell((job,))
+            self.complete((job,))
 
         await until(lambda waiter: self.submit(job, waiter, lambda: self.post(do)))
-        return job.told()
+        return job.result()
 
-    def submit(self, work: Work[Any], waiter: Waiter, begin: Callable[[], None]) -> None:
-        """Take something in, from any thread: somebody will call `tell` with it.
+    def submit(self, work: WorkItem[Any], waiter: Waiter, begin: Callable[[], None]) -> None:
+        """Take something in, from any thread: somebody will call `complete` with it.
 
         Args:
             begin: called under the lock. When it raises, nothing was taken in.
@@ -120,7 +120,7 @@ class Driver(Hosted):
             work.waiter = waiter
             self._accepted.add(work)
 
-    def ask(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    def start_in_background(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Begin something for which nobody waits, from any thread.
 
         Raises:
@@ -133,7 +133,7 @@ class Driver(Hosted):
                 raise self.closed()
             self.post(work)
 
-    def tell(self, works: Iterable[Work[Any]]) -> None:
+    def complete(self, works: Iterable[WorkItem[Any]]) -> None:
         """Let those go on who wait for these: what came of them is known."""
         with self.lock:
             done = self._accepted.intersection(works)
@@ -196,7 +196,7 @@ class Driver(Hosted):
                     self._tell_opener()
                     if self._open:
                         await self._stop.wait()
-                    self._closing()
+                    self._on_closing()
         except Exception as error:
             self._failure = translate(error, self.source.name)
         except BaseException:  # the user's loop comes to its end
@@ -210,7 +210,7 @@ class Driver(Hosted):
             for work in left:
                 work.error = self.closed()
                 work.error.__cause__ = self._failure
-            self.tell(left)
+            self.complete(left)
             self._tell_opener()
 
     def begin(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -219,7 +219,7 @@ class Driver(Hosted):
         self._group.create_task(work())
 
 
-class Guest:
+class GuestTask:
     """A task on an event loop that is somebody else's: the counterpart of `DriverThread`.
 
     Args:
@@ -257,9 +257,9 @@ class Guest:
 
     async def join(self) -> None:
         """Wait until it has ended."""
-        await until(self._tell_end)
+        await until(self._wake_at_end)
 
-    def _tell_end(self, waiter: Waiter) -> None:
+    def _wake_at_end(self, waiter: Waiter) -> None:
         with self._lock:
             if not (self._ended or self._loop is None or self._loop.is_closed()):
                 self._waiting.append(waiter)

@@ -15,11 +15,11 @@ from ..errors import (
     StorageReadOnlyError,
 )
 
-_GONE = frozenset(("57P01", "57P02", "57P03", "57P05"))
+_CONNECTION_LOST = frozenset(("57P01", "57P02", "57P03", "57P05"))
 """The server shuts down, has crashed, does not take connections yet, or has ended an idle one."""
 
 
-_AGAIN = frozenset(("40001", "40P01"))
+_RETRYABLE = frozenset(("40001", "40P01"))
 """Of transactions that met each other, the server has rolled this one back."""
 
 
@@ -27,20 +27,20 @@ class UnreachableError(Exception):
     """No connection could be had, or it broke. The cause says why."""
 
 
-def is_lost(error: BaseException, connection: psycopg.AsyncConnection[object] | None) -> bool:
+def is_connection_lost(error: BaseException, connection: psycopg.AsyncConnection[object] | None) -> bool:
     """Whether the connection has gone, so that what it was to do may have been done or not, and another is needed."""
     if not isinstance(error, psycopg.Error):
         return False
     state = error.sqlstate or ""
-    return state in _GONE or state.startswith("08") or (connection is not None and connection.broken)
+    return state in _CONNECTION_LOST or state.startswith("08") or (connection is not None and connection.broken)
 
 
-def is_to_be_tried_again(error: psycopg.Error) -> bool:
+def is_retryable(error: psycopg.Error) -> bool:
     """Whether the same may go well when it is tried again at once: nothing of it was done."""
-    return error.sqlstate in _AGAIN
+    return error.sqlstate in _RETRYABLE
 
 
-def is_everybodys(error: BaseException) -> bool:
+def affects_all_writes(error: BaseException) -> bool:
     """Whether an error has nothing to do with what was to be written, so that trying that by itself is no use."""
     state = getattr(error, "sqlstate", None) or ""
     return (
@@ -65,7 +65,7 @@ def translate(error: BaseException, name: str) -> BaseException:
             f"{name}: the pool that the saver was given is not open. Open it first, and close it last"
         )
     elif isinstance(error, psycopg.Error | psycopg.Warning):
-        said = _say(error, name)
+        said = _translate_sqlstate(error, name)
     elif isinstance(error, UnicodeDecodeError):
         said = CorruptCheckpointError(name, f"a stored text is damaged ({error})")
     else:
@@ -74,7 +74,7 @@ def translate(error: BaseException, name: str) -> BaseException:
     return said
 
 
-def _say(error: psycopg.Error | psycopg.Warning, name: str) -> CheckpointError:
+def _translate_sqlstate(error: psycopg.Error | psycopg.Warning, name: str) -> CheckpointError:
     state = getattr(error, "sqlstate", None) or ""
     what = f"{type(error).__name__}: {str(error).strip()}"
     match state:

@@ -16,7 +16,7 @@ import anyio
 import psycopg
 
 from ..bridge import here
-from .connecting import Source
+from .connections import Source
 from .driver import Driver
 from .failures import UnreachableError
 from .writing import CHANNEL
@@ -24,7 +24,7 @@ from .writing import CHANNEL
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
 """Seconds between two attempts to connect."""
 
-Ear = Callable[[], None]
+Callback = Callable[[], None]
 
 
 class Listener:
@@ -41,11 +41,11 @@ class Listener:
         self._source = source
         self._conninfo = conninfo
         self._lock = threading.Lock()
-        self._waiting: dict[str, set[Ear]] = {}  # by what NOTIFY says of a thread
-        self._is_served = False
+        self._waiting: dict[str, set[Callback]] = {}  # by what NOTIFY says of a thread
+        self._is_started = False
         self._scope: anyio.CancelScope | None = None
 
-    async def wait_for_release(self, said: str, driver: Driver) -> None:
+    async def wait_for_release(self, payload: str, driver: Driver) -> None:
         """Return when something is said, or may have been.
 
         Raises:
@@ -53,34 +53,34 @@ class Listener:
         """
         event, post = anyio.Event(), here()
 
-        def ear() -> None:
+        def callback() -> None:
             with contextlib.suppress(RuntimeError):  # the loop of whoever waits has ended
                 post(event.set)
 
         with self._lock:
-            self._waiting.setdefault(said, set()).add(ear)
+            self._waiting.setdefault(payload, set()).add(callback)
         try:
-            driver.ask(self._serve_once)
+            driver.start_in_background(self._serve_once)
             await event.wait()
         finally:
             with self._lock:
-                ears = self._waiting[said]
-                ears.discard(ear)
-                if not ears:
-                    del self._waiting[said]
+                callbacks = self._waiting[payload]
+                callbacks.discard(callback)
+                if not callbacks:
+                    del self._waiting[payload]
 
     # ---- on the driver's loop --------------------------------------------------------------------------------
 
     def stop(self) -> None:
         """Nothing is heard any more."""
-        self._is_served = True
+        self._is_started = True
         if self._scope is not None:
             self._scope.cancel()
 
     async def _serve_once(self) -> None:
-        if self._is_served:
+        if self._is_started:
             return
-        self._is_served = True
+        self._is_started = True
         with anyio.CancelScope() as self._scope:
             pause = FIRST_PAUSE
             while True:
@@ -88,18 +88,18 @@ class Listener:
                     async with await self._source.connect(self._conninfo) as connection:
                         await connection.execute(f"LISTEN {CHANNEL}".encode())
                         pause = FIRST_PAUSE
-                        self._call(None)  # what was said before is not heard
+                        self._notify(None)  # what was said before is not heard
                         async for notify in connection.notifies():
-                            self._call(notify.payload)
+                            self._notify(notify.payload)
                 except (UnreachableError, psycopg.Error):
                     await asyncio.sleep(random.uniform(0.5, 1.0) * pause)
                     pause = min(2 * pause, LONGEST_PAUSE)
 
-    def _call(self, said: str | None) -> None:
+    def _notify(self, payload: str | None) -> None:
         with self._lock:
-            if said is None:
-                ears = [ear for each in self._waiting.values() for ear in each]
+            if payload is None:
+                callbacks = [callback for each in self._waiting.values() for callback in each]
             else:
-                ears = list(self._waiting.get(said, ()))
-        for ear in ears:
-            ear()
+                callbacks = list(self._waiting.get(payload, ()))
+        for callback in callbacks:
+            callback()

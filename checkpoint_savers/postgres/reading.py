@@ -5,9 +5,9 @@ from __future__ import annotations
 from ..errors import CorruptCheckpointError
 from ..metadata import read_metadata
 from ..records import Chain, CheckpointId, CheckpointRow, EventKey, EventRow, TaskRecord, ThreadDump
-from .connecting import Cursor
-from .rows import Raw, an_id, an_id_or_none, events_of, records_of, rows_of, where_of
-from .texts import stored, stored_or_none, told
+from .connections import Cursor
+from .escaping import escape, escape_or_none, unescape
+from .rows import Raw, events_of, records_of, rows_of, to_checkpoint_id, to_checkpoint_id_or_none, where_of
 
 # Parts of one answer, each with a number: the head and the asked row's place; the rows between the full row and the
 # milestone; those between the milestone, or the full row, and the asked one; the asked one's records.
@@ -93,7 +93,7 @@ _MOST = 2**63 - 1
 """The greatest number that a column takes. A key to begin at may come from a reader far away, and hold any."""
 
 
-class Reading:
+class ReadStatements:
     """The statements of one schema.
 
     Args:
@@ -119,11 +119,11 @@ class Reading:
 
     async def read(self, cursor: Cursor, thread_id: str, ns: str, checkpoint_id: CheckpointId | None) -> Chain | None:
         where = where_of(thread_id, ns)
-        raw = await _all(cursor, self._read, stored(ns), stored_or_none(checkpoint_id), stored(thread_id))
+        raw = await _all(cursor, self._read, escape(ns), escape_or_none(checkpoint_id), escape(thread_id))
         places, rows, records = _parts(raw, where)
         if not places:
             return None
-        head, asked, base, first = (an_id_or_none(text) for text in places[0][1:5])
+        head, asked, base, first = (to_checkpoint_id_or_none(text) for text in places[0][1:5])
         assert head is not None
         if asked is None:
             if checkpoint_id is None:
@@ -136,7 +136,7 @@ class Reading:
     async def segment(
         self, cursor: Cursor, thread_id: str, ns: str, base_id: CheckpointId
     ) -> tuple[tuple[CheckpointRow, ...], tuple[TaskRecord, ...]]:
-        raw = await _all(cursor, self._segment, stored(thread_id), stored(ns), stored(base_id))
+        raw = await _all(cursor, self._segment, escape(thread_id), escape(ns), escape(base_id))
         _, rows, records = _parts(raw, where_of(thread_id, ns))
         return rows, records
 
@@ -144,7 +144,7 @@ class Reading:
         checkpoint_id, *numbers = _FIRST if since is None else since
         bound = [min(max(number, -_MOST), _MOST) for number in numbers]
         raw = await _all(
-            cursor, self._events, stored(thread_id), stored(checkpoint_id), *bound, min(max(limit, 0), _MOST)
+            cursor, self._events, escape(thread_id), escape(checkpoint_id), *bound, min(max(limit, 0), _MOST)
         )
         return events_of(raw, f"{where_of(thread_id)}, its events")
 
@@ -152,27 +152,27 @@ class Reading:
         self, cursor: Cursor, thread_id: str | None, ns: str | None, before: tuple[str, str, str] | None, limit: int
     ) -> list[Raw]:
         """Raw header rows, newest first, after a position (checkpoint id, thread id, namespace)."""
-        checkpoint_id, after_thread, after_ns = (None,) * 3 if before is None else map(stored, before)
-        of_ns = (stored_or_none(ns), stored_or_none(ns))
+        checkpoint_id, after_thread, after_ns = (None,) * 3 if before is None else map(escape, before)
+        of_ns = (escape_or_none(ns), escape_or_none(ns))
         if thread_id is None:
             everywhere = (checkpoint_id, checkpoint_id, after_thread, after_ns)
             return await _all(cursor, self._page_of_all, *everywhere, *of_ns, limit)
         within = (checkpoint_id, checkpoint_id, after_ns)
-        return await _all(cursor, self._page_of_thread, stored(thread_id), *within, *of_ns, limit)
+        return await _all(cursor, self._page_of_thread, escape(thread_id), *within, *of_ns, limit)
 
     async def threads(self, cursor: Cursor, after: str | None, limit: int) -> list[Raw]:
         """Raw thread headers, in the order of their ids."""
-        return await _all(cursor, self._threads, stored_or_none(after), stored_or_none(after), limit)
+        return await _all(cursor, self._threads, escape_or_none(after), escape_or_none(after), limit)
 
     async def heads(self, cursor: Cursor, thread_id: str, ns: str | None) -> dict[str, CheckpointId]:
-        named = stored_or_none(ns)
-        found = await _all(cursor, self._heads, stored(thread_id), named, named)
-        return {told(name): an_id(checkpoint_id) for name, checkpoint_id in found}
+        named = escape_or_none(ns)
+        found = await _all(cursor, self._heads, escape(thread_id), named, named)
+        return {unescape(name): to_checkpoint_id(checkpoint_id) for name, checkpoint_id in found}
 
     async def dump(self, cursor: Cursor, thread_id: str) -> ThreadDump | None:
         where = where_of(thread_id)
         await cursor.execute(b"BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-        found = await _all(cursor, self._thread, stored(thread_id))
+        found = await _all(cursor, self._thread, escape(thread_id))
         heads: list[Raw] = []
         rows: list[Raw] = []
         records: list[Raw] = []
@@ -186,7 +186,7 @@ class Reading:
         if not rows:
             return None
         return ThreadDump(
-            heads={told(ns): an_id(checkpoint_id) for ns, checkpoint_id in heads},
+            heads={unescape(ns): to_checkpoint_id(checkpoint_id) for ns, checkpoint_id in heads},
             rows=rows_of(rows, where),
             records=records_of(records, where),
             events=events_of(events, where),

@@ -21,7 +21,7 @@ from ..records import (
     TaskRecord,
     ThreadHeader,
 )
-from .texts import told
+from .escaping import unescape
 
 Raw = tuple[Any, ...]
 """What a query gives."""
@@ -45,22 +45,22 @@ def owner_of(text: str, thread_id: str) -> Owner:
         raise CorruptCheckpointError(where_of(thread_id), f"the owner of its lease cannot be read ({error})") from error
 
 
-def an_id(text: str) -> CheckpointId:
-    return CheckpointId(told(text))
+def to_checkpoint_id(text: str) -> CheckpointId:
+    return CheckpointId(unescape(text))
 
 
-def an_id_or_none(text: str | None) -> CheckpointId | None:
-    return None if text is None else CheckpointId(told(text))
+def to_checkpoint_id_or_none(text: str | None) -> CheckpointId | None:
+    return None if text is None else CheckpointId(unescape(text))
 
 
 def rows_of(raw: Iterable[Raw], where: str) -> tuple[CheckpointRow, ...]:
     """In the order of their ids. Raw: ns, checkpoint id, parent, base, step, metadata, pinned, frame."""
     rows = [
         CheckpointRow(
-            ns=told(ns),
-            checkpoint_id=an_id(checkpoint_id),
-            parent_id=an_id_or_none(parent_id),
-            base_id=an_id(base_id),
+            ns=unescape(ns),
+            checkpoint_id=to_checkpoint_id(checkpoint_id),
+            parent_id=to_checkpoint_id_or_none(parent_id),
+            base_id=to_checkpoint_id(base_id),
             step=step,
             metadata=read_metadata(metadata, f"{where}, checkpoint {checkpoint_id}"),
             frame=frame,
@@ -76,11 +76,11 @@ def records_of(raw: Iterable[Raw], where: str) -> tuple[TaskRecord, ...]:
     """In the order of checkpoint, namespace, index and task. Raw: ns, checkpoint id, task id, index, kind, frame."""
     records = [
         TaskRecord(
-            ns=told(ns),
-            checkpoint_id=an_id(checkpoint_id),
-            task_id=TaskId(told(task_id)),
+            ns=unescape(ns),
+            checkpoint_id=to_checkpoint_id(checkpoint_id),
+            task_id=TaskId(unescape(task_id)),
             index=index,
-            kind=_known(kind, _RECORD_KINDS, where),
+            kind=_checked_kind(kind, _RECORD_KINDS, where),
             frame=frame,
         )
         for ns, checkpoint_id, task_id, index, kind, frame in raw
@@ -93,10 +93,10 @@ def events_of(raw: Iterable[Raw], where: str) -> tuple[EventRow, ...]:
     """Raw: checkpoint id, epoch, position, kind, frame; in the order in which they are to be."""
     return tuple(
         EventRow(
-            checkpoint_id=an_id(checkpoint_id),
+            checkpoint_id=to_checkpoint_id(checkpoint_id),
             epoch=epoch,
             position=position,
-            kind=_known(kind, _EVENT_KINDS, where),
+            kind=_checked_kind(kind, _EVENT_KINDS, where),
             frame=frame,
         )
         for checkpoint_id, epoch, position, kind, frame in raw
@@ -106,13 +106,13 @@ def events_of(raw: Iterable[Raw], where: str) -> tuple[EventRow, ...]:
 def header_of(raw: Raw) -> Header:
     """Raw: thread id, ns, checkpoint id, parent, base, step, metadata, size, pinned."""
     thread_id, ns, checkpoint_id, parent_id, base_id, step, metadata, size, pinned = raw
-    thread_id, ns = told(thread_id), told(ns)
+    thread_id, ns = unescape(thread_id), unescape(ns)
     return Header(
         thread_id=thread_id,
         ns=ns,
-        checkpoint_id=an_id(checkpoint_id),
-        parent_id=an_id_or_none(parent_id),
-        base_id=an_id(base_id),
+        checkpoint_id=to_checkpoint_id(checkpoint_id),
+        parent_id=to_checkpoint_id_or_none(parent_id),
+        base_id=to_checkpoint_id(base_id),
         step=step,
         metadata=read_metadata(metadata, f"{where_of(thread_id, ns)}, checkpoint {checkpoint_id}"),
         size=size,
@@ -123,14 +123,14 @@ def header_of(raw: Raw) -> Header:
 def thread_of(raw: Raw) -> ThreadHeader:
     """Raw: thread id, epoch, owner, expiry, newest, head, metadata."""
     thread_id, epoch, owner, expires_at, newest, head, metadata = raw
-    thread_id = told(thread_id)
+    thread_id = unescape(thread_id)
     return ThreadHeader(
         thread_id=thread_id,
         epoch=epoch,
         owner=None if owner is None else owner_of(owner, thread_id),
         expires_at=0.0 if owner is None else expires_at or 0.0,
-        newest=an_id_or_none(newest),
-        head=an_id_or_none(head),
+        newest=to_checkpoint_id_or_none(newest),
+        head=to_checkpoint_id_or_none(head),
         metadata=read_metadata(metadata, where_of(thread_id)),
     )
 
@@ -139,7 +139,7 @@ def where_of(thread_id: str, ns: str = "") -> str:
     return f"thread {thread_id!r}, namespace {ns!r}" if ns else f"thread {thread_id!r}"
 
 
-def _known(kind: str, kinds: frozenset[str], where: str) -> Any:
+def _checked_kind(kind: str, kinds: frozenset[str], where: str) -> Any:
     if kind not in kinds:
         raise CorruptCheckpointError(where, f"a stored row is of the kind {kind!r}, which there is not")
     return kind

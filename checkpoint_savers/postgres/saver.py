@@ -32,15 +32,15 @@ from ..records import (
     ThreadHeader,
 )
 from ..saver_port import PAGE
-from .acquiring import Acquiring, Wanted
-from .connected import Connected
-from .connecting import with_defaults
-from .opened import Opened
-from .reading import Reading
+from .acquire import AcquireStatement, LeaseRequest
+from .client import PostgresClient
+from .connections import with_defaults
+from .open_saver import OpenSaver
+from .reading import ReadStatements
 from .rows import header_of, thread_of
 from .schema import SAVER
-from .upkeep import Attempt, Upkeep
-from .writing import UnderLease, Writing, payload
+from .upkeep import UpkeepAttempt, UpkeepStatements
+from .writing import LeasedWrite, WriteStatements, notify_payload
 
 T = TypeVar("T")
 
@@ -48,7 +48,7 @@ SPACING = 1024
 """Numbers between two writes; see `writing`."""
 
 
-class PostgresSaver(Connected, BaseCheckpointSaver):
+class PostgresSaver(PostgresClient, BaseCheckpointSaver):
     """Keeps threads in PostgreSQL, which any number of processes on any number of machines may use at once.
 
         async with PostgresSaver.from_conn_string("postgresql://localhost/app") as saver:
@@ -98,7 +98,7 @@ class PostgresSaver(Connected, BaseCheckpointSaver):
         clock: Callable[[], float] = time.time,
     ) -> None:
         super().__init__(codec=codec, clock=clock)
-        quoted = self._have(
+        quoted = self._configure(
             conn,
             schema=schema,
             setup=setup,
@@ -113,13 +113,13 @@ class PostgresSaver(Connected, BaseCheckpointSaver):
             raise ValueError("listen=True is for a pool that has its connection string: pass one here")
         self._direct = direct
         self._writers = writers
-        self._reading = Reading(quoted)
-        self._writing = Writing(quoted, schema)
-        self._acquiring = Acquiring(quoted, self._source.name)
-        self._upkeep = Upkeep(quoted, schema, self._source.name, self.busy_timeout)
-        self._open: Opened | None = None
+        self._reading = ReadStatements(quoted)
+        self._writing = WriteStatements(quoted, schema)
+        self._acquiring = AcquireStatement(quoted, self._source.name)
+        self._upkeep = UpkeepStatements(quoted, schema, self._source.name, self.busy_timeout)
+        self._open: OpenSaver | None = None
         self._number = 0
-        self._taken: dict[tuple[str, str], Lease] = {}  # by thread and run: taken here, not given up yet
+        self._held_leases: dict[tuple[str, str], Lease] = {}  # by thread and run: taken here, not given up yet
 
     @classmethod
     def from_conn_string(
@@ -176,7 +176,7 @@ class PostgresSaver(Connected, BaseCheckpointSaver):
             StorageError: there is no connection; or no tables, or older ones, and `setup` is not set.
         """
         self._check_not_open()
-        opened = Opened(
+        opened = OpenSaver(
             self._source,
             self._prepare,
             self._acquiring,
@@ -195,11 +195,11 @@ class PostgresSaver(Connected, BaseCheckpointSaver):
         A run that still goes on can store nothing any more; its thread is given up, so that nobody has to wait for it.
         """
         opened, self._open = self._open, None
-        releases = [UnderLease(lease, None, self._next) for lease in self._taken.values()]
-        self._taken = {}
+        releases = [LeasedWrite(lease, None, self._next) for lease in self._held_leases.values()]
+        self._held_leases = {}
         await self._disconnect(None if opened is None else partial(opened.release_all, releases))
 
-    def _opened(self) -> Opened:
+    def _require_open(self) -> OpenSaver:
         opened = self._open  # read once: another thread may close the saver meanwhile
         if opened is None:
             raise SaverClosedError(
@@ -212,8 +212,8 @@ class PostgresSaver(Connected, BaseCheckpointSaver):
         self, work: Callable[..., Awaitable[T]], *args: Any, interrupted: Callable[[], None] | None = None
     ) -> T:
         """Have something done with a cursor of a connection of the pool's."""
-        return await self._opened().driver.run(
-            lambda: self._source.reach(lambda cursor: work(cursor, *args), interrupted=interrupted)
+        return await self._require_open().driver.run(
+            lambda: self._source.run_on_connection(lambda cursor: work(cursor, *args), interrupted=interrupted)
         )
 
     def _next(self) -> int:
@@ -222,9 +222,9 @@ class PostgresSaver(Connected, BaseCheckpointSaver):
         return self._number
 
     async def acquire(self, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Lease:
-        wanted = Wanted(thread_id, owner, now, expires_at)
+        wanted = LeaseRequest(thread_id, owner, now, expires_at)
         try:
-            lease = self._taken[thread_id, owner.run_id] = await self._opened().acquired(wanted)
+            lease = self._held_leases[thread_id, owner.run_id] = await self._require_open().acquire(wanted)
             return lease
         except BaseException:
             # Cancelled, and the lease may have been taken all the same. Its run will never hear of it, and would
@@ -240,33 +240,33 @@ class PostgresSaver(Connected, BaseCheckpointSaver):
     async def commit(self, lease: Lease, commit: Commit) -> None:
         await self._write(lease, commit, shielded=True)
         if commit.releases:
-            self._taken.pop((lease.thread_id, lease.owner.run_id), None)
+            self._held_leases.pop((lease.thread_id, lease.owner.run_id), None)
 
     async def record(self, lease: Lease, records: Sequence[TaskRecord], *, expires_at: float) -> None:
         await self._write(lease, Commit(rows=(), expected_head=None, records=tuple(records), expires_at=expires_at))
 
     async def release(self, lease: Lease) -> None:
         await self._write(lease, None)
-        self._taken.pop((lease.thread_id, lease.owner.run_id), None)
+        self._held_leases.pop((lease.thread_id, lease.owner.run_id), None)
 
     async def _write(self, lease: Lease, commit: Commit | None, *, shielded: bool = False) -> None:
-        await self._opened().written(UnderLease(lease, commit, self._next), shielded=shielded)
+        await self._require_open().write(LeasedWrite(lease, commit, self._next), shielded=shielded)
 
     async def wait_for_release(self, thread_id: str) -> None:
-        opened = self._opened()
+        opened = self._require_open()
         if opened.listener is None:
             await anyio.sleep_forever()
         else:
-            await opened.listener.wait_for_release(payload(self.schema, thread_id), opened.driver)
+            await opened.listener.wait_for_release(notify_payload(self.schema, thread_id), opened.driver)
 
     async def rewrite(self, lease: Lease, change: Rewrite) -> None:
-        await self._run(self._upkeep.rewrite, lease, change, interrupted=Attempt().interrupted)
+        await self._run(self._upkeep.rewrite, lease, change, interrupted=UpkeepAttempt().interrupted)
 
     async def update_thread(self, thread_id: str, changes: Mapping[str, Any]) -> None:
-        await self._run(self._upkeep.update_thread, thread_id, dict(changes), interrupted=Attempt().interrupted)
+        await self._run(self._upkeep.update_thread, thread_id, dict(changes), interrupted=UpkeepAttempt().interrupted)
 
     async def load(self, lease: Lease, dump: ThreadDump) -> None:
-        attempt = Attempt()
+        attempt = UpkeepAttempt()
         await self._run(self._upkeep.load, lease, dump, attempt, interrupted=attempt.interrupted)
 
     async def erase(self, lease: Lease) -> None:
@@ -276,12 +276,12 @@ class PostgresSaver(Connected, BaseCheckpointSaver):
         and written over, and in its log (WAL) until that is recycled: `vacuum(full=True)` writes the tables anew, and
         docs/postgres.md says what else there is to do where bytes matter.
         """
-        attempt = Attempt()
+        attempt = UpkeepAttempt()
         await self._run(self._upkeep.erase, lease, attempt, interrupted=attempt.interrupted)
-        self._taken.pop((lease.thread_id, lease.owner.run_id), None)
+        self._held_leases.pop((lease.thread_id, lease.owner.run_id), None)
 
     async def adelete_thread(self, thread_id: str) -> None:
-        await self._run(self._upkeep.delete, thread_id, self.clock(), interrupted=Attempt().interrupted)
+        await self._run(self._upkeep.delete, thread_id, self.clock(), interrupted=UpkeepAttempt().interrupted)
 
     async def threads(
         self, *, after: str | None = None, limit: int = PAGE, filter: Mapping[str, Any] | None = None

@@ -144,8 +144,8 @@ class Layout(NamedTuple):
     """
 
     kind: str
-    maker: str
-    versioned_by: str
+    class_name: str
+    version_table: str
     tables: Mapping[str, Mapping[str, str]]
     migrations: tuple[tuple[str, ...], ...]
 
@@ -221,7 +221,7 @@ async def setup(cursor: psycopg.AsyncCursor[Any], schema: str, name: str, layout
     """
     await cursor.execute(b"BEGIN ISOLATION LEVEL READ COMMITTED")
     await cursor.execute(b"SELECT pg_advisory_xact_lock(%b)", (_lock(schema),))
-    found = await look(cursor, schema, name, layout)
+    found = await read_version(cursor, schema, name, layout)
     if found < layout.version:
         await cursor.execute(_HAS_SCHEMA, (schema,))
         if await cursor.fetchone() is None:  # asked, as IF NOT EXISTS wants the right to make one all the same
@@ -240,25 +240,25 @@ async def check(cursor: psycopg.AsyncCursor[Any], schema: str, name: str, layout
         CorruptCheckpointError: tables of these names are not ours, or some are missing.
         UnsupportedFormatError: they are of a later version.
     """
-    found = await look(cursor, schema, name, layout)
+    found = await read_version(cursor, schema, name, layout)
     if found < layout.version:
         what = "there are no tables"
         if found:
             what = f"the tables are of version {found}, and this is version {layout.version}"
-        maker = layout.maker
+        class_name = layout.class_name
         raise StorageError(
-            f"{name}: {what}. Make them once, when you deploy: 'await {maker}.from_conn_string(...).setup()', or "
-            f"pass setup=True, or have the database's owner run what {maker}.setup_script(...) returns."
+            f"{name}: {what}. Make them once, when you deploy: 'await {class_name}.from_conn_string(...).setup()', or "
+            f"pass setup=True, or have the database's owner run what {class_name}.setup_script(...) returns."
         )
 
 
-async def look(cursor: psycopg.AsyncCursor[Any], schema: str, name: str, layout: Layout = SAVER) -> int:
+async def read_version(cursor: psycopg.AsyncCursor[Any], schema: str, name: str, layout: Layout = SAVER) -> int:
     """The version of the tables; 0 where there are none. Raises when what is there is not for us."""
-    spoken = cursor.connection.info.encoding
-    if spoken != "utf-8":
+    client_encoding = cursor.connection.info.encoding
+    if client_encoding != "utf-8":
         raise StorageError(
-            f"{name}: the pool's connections have texts encoded as {spoken}, which has not every character that an id "
-            "may have. Let them have client_encoding=UTF8"
+            f"{name}: the pool's connections have texts encoded as {client_encoding}, which lacks "
+            "characters that an id may have. Let them have client_encoding=UTF8"
         )
     await cursor.execute(b"SELECT current_setting('server_encoding')")
     encoding = await cursor.fetchone()
@@ -272,14 +272,14 @@ async def look(cursor: psycopg.AsyncCursor[Any], schema: str, name: str, layout:
         there.setdefault(table, {})[column] = kind
     if not there:
         return 0
-    if there.get(layout.versioned_by, {}).get("version") != "integer":
+    if there.get(layout.version_table, {}).get("version") != "integer":
         raise CorruptCheckpointError(
             name, f"it has {sorted(there)}, which no {layout.kind} has made", "Choose another schema"
         )
-    await cursor.execute(f"SELECT version FROM {quoted(schema)}.{layout.versioned_by}".encode(), ())
+    await cursor.execute(f"SELECT version FROM {quoted(schema)}.{layout.version_table}".encode(), ())
     rows = await cursor.fetchall()
     if len(rows) != 1 or rows[0][0] < 1:
-        raise CorruptCheckpointError(name, f"its table {layout.versioned_by} holds {rows}, and not one version")
+        raise CorruptCheckpointError(name, f"its table {layout.version_table} holds {rows}, and not one version")
     version: int = rows[0][0]
     if version > layout.version:
         raise UnsupportedFormatError(name, version, layout.version)

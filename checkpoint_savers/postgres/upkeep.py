@@ -9,11 +9,11 @@ from ..errors import StorageError, ThreadBusyError, ThreadNotFoundError, Unsuppo
 from ..metadata import read_metadata, with_changes, write_metadata
 from ..owner import is_live
 from ..records import CheckpointRow, Lease, Rewrite, ThreadDump
-from .connecting import Cursor
+from .connections import Cursor
+from .escaping import escape, escape_or_none
 from .rows import Raw, owner_of, where_of
 from .schema import SAVER, TABLES
-from .texts import stored, stored_or_none
-from .writing import CHANNEL, payload
+from .writing import CHANNEL, notify_payload
 
 _THREAD = """
 SELECT thread, epoch, run_id, owner, expires_at FROM {s}.pregel_threads WHERE thread_id = %b FOR UPDATE
@@ -23,7 +23,7 @@ SELECT thread, epoch, run_id, owner, expires_at FROM {s}.pregel_threads WHERE th
 _VERSION = "SELECT max(version) FROM {s}.pregel_saver_version"
 _METADATA = "SELECT newest, metadata FROM {s}.pregel_threads WHERE thread = %b"
 _SET_METADATA = "UPDATE {s}.pregel_threads SET metadata = %b WHERE thread = %b"
-_COUNT = "UPDATE {s}.pregel_threads SET seq = seq + 1 WHERE thread = %b"
+_BUMP_SEQ = "UPDATE {s}.pregel_threads SET seq = seq + 1 WHERE thread = %b"
 _DELETE = tuple(
     f"DELETE FROM {{s}}.pregel_{table} WHERE thread = %b"
     for table in ("records", "checkpoints", "heads", "events", "threads")
@@ -52,7 +52,7 @@ INSERT INTO {s}.pregel_heads (thread, ns, checkpoint_id)
 SELECT %b, r.ns, r.checkpoint_id FROM unnest(%b::text[], %b::text[]) AS r (ns, checkpoint_id)
 ON CONFLICT (thread, ns) DO UPDATE SET checkpoint_id = excluded.checkpoint_id
 """
-_BROKEN = """
+_INVALID_HEADS = """
 SELECT ns, checkpoint_id FROM {s}.pregel_heads h WHERE thread = %b AND NOT EXISTS (
     SELECT FROM {s}.pregel_checkpoints c
     WHERE c.thread = h.thread AND c.checkpoint_id = h.checkpoint_id AND c.ns = h.ns
@@ -62,7 +62,7 @@ SELECT ns, NULL FROM (SELECT DISTINCT ns FROM {s}.pregel_checkpoints WHERE threa
     SELECT FROM {s}.pregel_heads h WHERE h.thread = %b AND h.ns = c.ns
 )
 """
-_HOLDS = """
+_HAS_CONTENT = """
 SELECT EXISTS (SELECT FROM {s}.pregel_checkpoints WHERE thread = %b)
     OR EXISTS (SELECT FROM {s}.pregel_heads WHERE thread = %b)
     OR EXISTS (SELECT FROM {s}.pregel_records WHERE thread = %b)
@@ -94,7 +94,7 @@ CHUNK = 8_000_000
 """Payload of one statement, in bytes, when a thread is loaded."""
 
 
-class Attempt:
+class UpkeepAttempt:
     """What is remembered of the attempts at a transaction.
 
     Attributes:
@@ -108,7 +108,7 @@ class Attempt:
         self.unsure = True
 
 
-class Upkeep:
+class UpkeepStatements:
     """The statements of one schema.
 
     Args:
@@ -122,11 +122,11 @@ class Upkeep:
         self._schema = schema
         self._name = name
         self._where = where
-        self._patience = f"{max(int(busy_timeout * 1000), 1)}ms"
+        self._lock_timeout = f"{max(int(busy_timeout * 1000), 1)}ms"
 
     async def rewrite(self, cursor: Cursor, lease: Lease, change: Rewrite) -> None:
         """Doing it twice is doing it once: no matter whether a first attempt was stored whose connection broke."""
-        thread = await self._begin(cursor, lease)
+        thread = await self._lock_leased(cursor, lease)
         where = where_of(lease.thread_id)
         if change.gone:
             for statement in _GONE:
@@ -140,18 +140,18 @@ class Upkeep:
             if await self._run(cursor, _PIN, *_columns(pins), thread) != len(pins):
                 raise StorageError(f"{where}: a checkpoint that is to be pinned, or not, is not stored. {_NOTHING}")
         if change.events:
-            await self._run(cursor, _GONE_EVENTS, thread, [stored(one) for one in change.events])
-        dropped = [stored(ns) for ns, head in change.heads.items() if head is None]
+            await self._run(cursor, _GONE_EVENTS, thread, [escape(one) for one in change.events])
+        dropped = [escape(ns) for ns, head in change.heads.items() if head is None]
         if dropped:
             await self._run(cursor, _NO_HEADS, thread, dropped)
-        kept = [(stored(ns), stored(head)) for ns, head in change.heads.items() if head is not None]
+        kept = [(escape(ns), escape(head)) for ns, head in change.heads.items() if head is not None]
         if kept:
             await self._run(cursor, _HEADS, thread, *_columns(kept))
-        await self._run(cursor, _BROKEN, thread, thread, thread)
+        await self._run(cursor, _INVALID_HEADS, thread, thread, thread)
         for ns, head in await cursor.fetchall():
             wrong = "it holds checkpoints, and would have no head" if head is None else f"its head {head} is not stored"
             raise StorageError(f"{where_of(lease.thread_id, ns)}: {wrong}. {_NOTHING}")
-        await self._run(cursor, _COUNT, thread)
+        await self._run(cursor, _BUMP_SEQ, thread)
         await cursor.execute(b"COMMIT")
 
     async def update_thread(self, cursor: Cursor, thread_id: str, changes: Mapping[str, Any]) -> None:
@@ -169,11 +169,11 @@ class Upkeep:
         await self._run(cursor, _SET_METADATA, write_metadata(changed), found[0])
         await cursor.execute(b"COMMIT")
 
-    async def load(self, cursor: Cursor, lease: Lease, dump: ThreadDump, attempt: Attempt) -> None:
+    async def load(self, cursor: Cursor, lease: Lease, dump: ThreadDump, attempt: UpkeepAttempt) -> None:
         """Nobody else has the lease: where an attempt may have been stored, and there is something, it is that."""
-        thread = await self._begin(cursor, lease)
+        thread = await self._lock_leased(cursor, lease)
         where = where_of(lease.thread_id)
-        await self._run(cursor, _HOLDS, *[thread] * 4)
+        await self._run(cursor, _HAS_CONTENT, *[thread] * 4)
         if await cursor.fetchone() != (False,):
             if attempt.unsure:
                 await cursor.execute(b"ROLLBACK")
@@ -185,26 +185,26 @@ class Upkeep:
             raise StorageError(f"{where}: heads are not among the rows: {missing}. {_NOTHING}")
         rows = (_values(row) for row in dump.rows)
         records = (
-            (stored(one.ns), stored(one.checkpoint_id), stored(one.task_id), one.index, one.kind, one.frame)
+            (escape(one.ns), escape(one.checkpoint_id), escape(one.task_id), one.index, one.kind, one.frame)
             for one in dump.records
         )
-        events = ((stored(one.checkpoint_id), one.epoch, one.position, one.kind, one.frame) for one in dump.events)
+        events = ((escape(one.checkpoint_id), one.epoch, one.position, one.kind, one.frame) for one in dump.events)
         for statement, whole in ((_LOAD_ROWS, rows), (_LOAD_RECORDS, records), (_LOAD_EVENTS, events)):
             for chunk in _chunks(whole):
                 await self._run(cursor, statement, thread, *_columns(chunk))
         if dump.heads:
-            heads = [(stored(ns), stored(head)) for ns, head in dump.heads.items()]
+            heads = [(escape(ns), escape(head)) for ns, head in dump.heads.items()]
             await self._run(cursor, _HEADS, thread, *_columns(heads))
         if dump.rows:
-            await self._run(cursor, _NEWEST, stored(max(row.checkpoint_id for row in dump.rows)), thread)
+            await self._run(cursor, _NEWEST, escape(max(row.checkpoint_id for row in dump.rows)), thread)
         await self._run(cursor, _SET_METADATA, write_metadata(dump.metadata), thread)
-        await self._run(cursor, _COUNT, thread)
+        await self._run(cursor, _BUMP_SEQ, thread)
         await cursor.execute(b"COMMIT")
 
-    async def erase(self, cursor: Cursor, lease: Lease, attempt: Attempt) -> None:
+    async def erase(self, cursor: Cursor, lease: Lease, attempt: UpkeepAttempt) -> None:
         """Where an attempt may have been stored, and there is no thread any more, it has been."""
         try:
-            thread = await self._begin(cursor, lease)
+            thread = await self._lock_leased(cursor, lease)
         except ThreadBusyError as error:
             if attempt.unsure and error.holder is None:
                 await cursor.execute(b"ROLLBACK")
@@ -248,8 +248,8 @@ class Upkeep:
 
     async def _lock(self, cursor: Cursor, thread_id: str) -> Raw | None:
         await cursor.execute(b"BEGIN ISOLATION LEVEL READ COMMITTED")
-        await cursor.execute(b"SELECT set_config('lock_timeout', %b, true)", (self._patience,))
-        await self._run(cursor, _THREAD, stored(thread_id))
+        await cursor.execute(b"SELECT set_config('lock_timeout', %b, true)", (self._lock_timeout,))
+        await self._run(cursor, _THREAD, escape(thread_id))
         return await cursor.fetchone()
 
     async def _lock_without_lease(self, cursor: Cursor, thread_id: str) -> Raw | None:
@@ -266,13 +266,13 @@ class Upkeep:
             raise UnsupportedFormatError(self._where, version, SAVER.version)
         return found
 
-    async def _begin(self, cursor: Cursor, lease: Lease) -> int:
+    async def _lock_leased(self, cursor: Cursor, lease: Lease) -> int:
         """Lock a thread that is under a lease, and return its number. It is to be counted as changed in the end."""
         found = await self._lock(cursor, lease.thread_id)
         if found is None:
             raise ThreadBusyError(lease.thread_id, lost=True)
         thread, epoch, run_id, owner, until = found
-        if epoch != lease.epoch or run_id != stored(lease.owner.run_id):
+        if epoch != lease.epoch or run_id != escape(lease.owner.run_id):
             if owner is None:
                 raise ThreadBusyError(lease.thread_id, lost=True)
             holder = owner_of(owner, lease.thread_id)
@@ -282,7 +282,7 @@ class Upkeep:
     async def _delete(self, cursor: Cursor, thread_id: str, thread: int) -> None:
         for statement in _DELETE:
             await self._run(cursor, statement, thread)
-        await cursor.execute(b"SELECT pg_notify(%b, %b)", (CHANNEL, payload(self._name, thread_id)))
+        await cursor.execute(b"SELECT pg_notify(%b, %b)", (CHANNEL, notify_payload(self._name, thread_id)))
         await cursor.execute(b"COMMIT")
 
 
@@ -290,7 +290,7 @@ _NOTHING = "Nothing was changed."
 
 
 def _keys(keys: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    return [(stored(ns), stored(checkpoint_id)) for ns, checkpoint_id in keys]
+    return [(escape(ns), escape(checkpoint_id)) for ns, checkpoint_id in keys]
 
 
 def _columns(rows: Sequence[tuple[Any, ...]]) -> Iterator[list[Any]]:
@@ -315,10 +315,10 @@ def _chunks(rows: Iterable[tuple[Any, ...]]) -> Iterator[list[tuple[Any, ...]]]:
 def _values(row: CheckpointRow) -> tuple[Any, ...]:
     """In the order of `_REPLACE` and `_LOAD_ROWS`."""
     return (
-        stored(row.ns),
-        stored(row.checkpoint_id),
-        stored_or_none(row.parent_id),
-        stored(row.base_id),
+        escape(row.ns),
+        escape(row.checkpoint_id),
+        escape_or_none(row.parent_id),
+        escape(row.base_id),
         row.step,
         row.pinned,
         write_metadata(row.metadata),

@@ -20,10 +20,10 @@ from typing import Any
 from ..errors import ThreadBusyError
 from ..metadata import read_metadata, with_defaults, write_metadata
 from ..records import Commit, EventRow, Lease, TaskRecord
-from .connecting import Cursor
-from .lane import Write
+from .connections import Cursor
+from .escaping import escape, escape_or_none, unescape
+from .group_commit import QueuedWrite
 from .rows import owner_of, where_of
-from .texts import stored, stored_or_none, told
 
 CHANNEL = "pregel_saver"
 """On which NOTIFY tells that a thread was given up."""
@@ -107,7 +107,7 @@ _BARE = """, bare AS (
 _ANSWER = """
 SELECT s.n, h.n IS NOT NULL, s.is_held AND s.fits, s.epoch_now, s.seq_now, s.owner, s.until
 FROM seen s LEFT JOIN held h USING (n)"""
-_ANSWER_AND_TELL = """
+_ANSWER_AND_NOTIFY = """
 SELECT s.n, h.n IS NOT NULL, s.is_held AND s.fits, s.epoch_now, s.seq_now, s.owner, s.until,
     pg_notify(%b, r.payload)
 FROM seen s LEFT JOIN held h USING (n)
@@ -123,12 +123,12 @@ Row = tuple[Any, ...]
 """Values to be bound."""
 
 
-def payload(schema: str, thread_id: str) -> str:
+def notify_payload(schema: str, thread_id: str) -> str:
     """What NOTIFY says of a thread. Others who may listen learn no ids from it, and its length is bounded."""
     return hashlib.blake2b(f"{schema}\x00{thread_id}".encode(), digest_size=16).hexdigest()
 
 
-class UnderLease(Write[None]):
+class LeasedWrite(QueuedWrite[None]):
     """A write under a lease: a commit, records, a renewed or released lease.
 
     Args:
@@ -160,9 +160,9 @@ class UnderLease(Write[None]):
             self.ns, self.head = commit.head
         self.rows = [
             (
-                stored(row.checkpoint_id),
-                stored(row.base_id),
-                stored_or_none(row.parent_id),
+                escape(row.checkpoint_id),
+                escape(row.base_id),
+                escape_or_none(row.parent_id),
                 row.step,
                 False,  # `rewrite` pins
                 write_metadata(row.metadata),
@@ -174,7 +174,7 @@ class UnderLease(Write[None]):
         records = {(one.ns, one.checkpoint_id, one.task_id): one for one in commit.records}
         self.records = [_record(one) for one in records.values()]
         self.clears = [
-            (stored(ns), stored(checkpoint_id), stored(task_id))
+            (escape(ns), escape(checkpoint_id), escape(task_id))
             for ns, checkpoint_id, task_id in commit.clears
             if (ns, checkpoint_id, task_id) not in records
         ]
@@ -189,7 +189,7 @@ class UnderLease(Write[None]):
         return self.commit is None or self.commit.releases
 
 
-class Writing:
+class WriteStatements:
     """The statements of one schema.
 
     Args:
@@ -203,11 +203,11 @@ class Writing:
         self._is_stored = _IS_STORED.replace(b"{s}", schema.encode())
         self._metadata = _METADATA.replace(b"{s}", schema.encode())
 
-    async def store(self, cursor: Cursor, writes: Sequence[UnderLease]) -> list[UnderLease]:
-        """See `lane.Store`."""
-        statement, parameters = self._statement(writes, await self._merged(cursor, writes))
+    async def store(self, cursor: Cursor, writes: Sequence[LeasedWrite]) -> list[LeasedWrite]:
+        """See `group_commit.Store`."""
+        statement, parameters = self._statement(writes, await self._merge_metadata(cursor, writes))
         await cursor.execute(statement, parameters, binary=True)
-        locked: list[UnderLease] = []
+        locked: list[LeasedWrite] = []
         for n, done, fits, epoch, seq, owner, until, *_ in await cursor.fetchall():
             write = writes[n]
             if done or (write.commit is None and not fits):
@@ -217,12 +217,12 @@ class Writing:
             if fits:
                 locked.append(write)
             elif not (write.unsure and await self._was_stored(cursor, write, epoch)):
-                write.error = self._lost(write, owner, until)
+                write.error = self._lease_lost(write, owner, until)
         return locked
 
-    async def _merged(
-        self, cursor: Cursor, writes: Sequence[UnderLease]
-    ) -> Mapping[UnderLease, tuple[str, str | None]]:
+    async def _merge_metadata(
+        self, cursor: Cursor, writes: Sequence[LeasedWrite]
+    ) -> Mapping[LeasedWrite, tuple[str, str | None]]:
         """Threads' metadata, as they are to be and as they are now, of the writes that add some.
 
         JSON is merged here and not by the server, which changes numbers and knows no NUL. The statement stores it only
@@ -231,9 +231,9 @@ class Writing:
         given = {write: write.commit.metadata for write in writes if write.commit is not None and write.commit.metadata}
         if not given:
             return {}
-        await cursor.execute(self._metadata, ([stored(write.thread_id) for write in given],), binary=True)
-        there: dict[str, str] = {told(thread_id): text for thread_id, text in await cursor.fetchall()}
-        merged: dict[UnderLease, tuple[str, str | None]] = {}
+        await cursor.execute(self._metadata, ([escape(write.thread_id) for write in given],), binary=True)
+        there: dict[str, str] = {unescape(thread_id): text for thread_id, text in await cursor.fetchall()}
+        merged: dict[LeasedWrite, tuple[str, str | None]] = {}
         for write, metadata in given.items():
             text = there.get(write.thread_id)
             known = {} if text is None else read_metadata(text, where_of(write.thread_id))
@@ -243,22 +243,22 @@ class Writing:
         return merged
 
     def _statement(
-        self, writes: Sequence[UnderLease], metadata: Mapping[UnderLease, tuple[str, str | None]]
+        self, writes: Sequence[LeasedWrite], metadata: Mapping[LeasedWrite, tuple[str, str | None]]
     ) -> tuple[bytes, list[object]]:
         """One for what there is to be done, and no more: each part costs time to plan."""
         commits = [(n, write, write.commit) for n, write in enumerate(writes)]
         text = [_STATEMENT]
         bound: list[object] = [
             list(range(len(writes))),
-            [stored(write.thread_id) for write in writes],
+            [escape(write.thread_id) for write in writes],
             [write.lease.epoch for write in writes],
-            [stored(write.lease.owner.run_id) for write in writes],
+            [escape(write.lease.owner.run_id) for write in writes],
             [write.seq for write in writes],
             [None if commit is None else commit.expires_at for _, _, commit in commits],
             [write.releases for write in writes],
-            [stored_or_none(write.ns) for write in writes],
-            [None if commit is None else stored_or_none(commit.expected_head) for _, _, commit in commits],
-            [stored_or_none(write.head) for write in writes],
+            [escape_or_none(write.ns) for write in writes],
+            [None if commit is None else escape_or_none(commit.expected_head) for _, _, commit in commits],
+            [escape_or_none(write.head) for write in writes],
             [bool(write.rows) for write in writes],
             [metadata[write][0] if write in metadata else None for write in writes],
             [metadata[write][1] if write in metadata else None for write in writes],
@@ -278,26 +278,26 @@ class Writing:
         if any(write.lease.newest is None and write.head is None for _, write in released):
             text.append(_BARE)
         if released:
-            text.append(_ANSWER_AND_TELL)
+            text.append(_ANSWER_AND_NOTIFY)
             bound += [
                 CHANNEL,
                 [n for n, _ in released],
-                [payload(self._name, write.thread_id) for _, write in released],
+                [notify_payload(self._name, write.thread_id) for _, write in released],
             ]
         else:
             text.append(_ANSWER)
         return "".join(text).format(s=self._schema).encode(), bound
 
-    async def _was_stored(self, cursor: Cursor, write: UnderLease, epoch: int | None) -> bool:
+    async def _was_stored(self, cursor: Cursor, write: LeasedWrite, epoch: int | None) -> bool:
         """Whether an attempt whose connection broke has done a write, although the thread is another run's by now."""
         if epoch is None:
             return write.releases  # it was bare, and left no trace
         if not write.rows:
             return False
-        await cursor.execute(self._is_stored, (stored(write.thread_id), write.rows[-1][0], stored_or_none(write.ns)))
+        await cursor.execute(self._is_stored, (escape(write.thread_id), write.rows[-1][0], escape_or_none(write.ns)))
         return await cursor.fetchone() is not None
 
-    def _lost(self, write: UnderLease, owner: str | None, until: float | None) -> ThreadBusyError:
+    def _lease_lost(self, write: LeasedWrite, owner: str | None, until: float | None) -> ThreadBusyError:
         if owner is None:
             return ThreadBusyError(write.thread_id, lost=True)
         holder = owner_of(owner, write.thread_id)
@@ -306,9 +306,9 @@ class Writing:
 
 def _record(record: TaskRecord) -> Row:
     return (
-        stored(record.ns),
-        stored(record.checkpoint_id),
-        stored(record.task_id),
+        escape(record.ns),
+        escape(record.checkpoint_id),
+        escape(record.task_id),
         record.index,
         record.kind,
         record.frame,
@@ -316,4 +316,4 @@ def _record(record: TaskRecord) -> Row:
 
 
 def _event(event: EventRow) -> Row:
-    return (stored(event.checkpoint_id), event.epoch, event.position, event.kind, event.frame)
+    return (escape(event.checkpoint_id), event.epoch, event.position, event.kind, event.frame)

@@ -21,7 +21,7 @@ def translate(error: BaseException, path: str) -> BaseException:
     """
     said: CheckpointError
     if isinstance(error, sqlite3.Error | sqlite3.Warning):
-        said = _say(error, path)
+        said = _translate_code(error, path)
     elif isinstance(error, UnicodeDecodeError):
         # SQLite's message quotes the damaged file, and the module cannot read its message.
         said = CorruptCheckpointError(path, f"SQLite finds the file damaged ({error})")
@@ -51,7 +51,7 @@ def _code(error: BaseException) -> int:
     return code & 0xFF
 
 
-def _say(error: sqlite3.Error | sqlite3.Warning, path: str) -> CheckpointError:
+def _translate_code(error: sqlite3.Error | sqlite3.Warning, path: str) -> CheckpointError:
     match _code(error):
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
             return StorageLockedError(

@@ -121,7 +121,7 @@ async def copy(source: Callable[[], sqlite3.Connection], name: str, target: Path
         threads.append(thread)
 
     async with anyio.create_task_group() as group:
-        start_soon(group, _when_cancelled, stopped.set)
+        start_soon(group, _call_when_cancelled, stopped.set)
         try:
             await until(start)
         finally:
@@ -142,7 +142,7 @@ def copy_now(connection: sqlite3.Connection, target: Path, stopped: threading.Ev
 
     def look(*_: int) -> None:
         if stopped is not None and stopped.is_set():
-            raise _Stopped
+            raise _BackupCancelled
 
     try:
         os.close(file.create())
@@ -155,7 +155,7 @@ def copy_now(connection: sqlite3.Connection, target: Path, stopped: threading.Ev
     except BaseException as error:
         file.discard()
         if isinstance(error, FileExistsError):
-            raise _is_there(target) from error
+            raise _already_exists(target) from error
         if isinstance(error, OSError):
             raise StorageError(f"{target}: the backup cannot be written ({error}). It was not made.") from error
         raise translate(error, str(target)) from error
@@ -165,19 +165,19 @@ def new_file(path: str | os.PathLike[str]) -> Path:
     """Where a copy goes. Raises `StorageError` when something is there already."""
     target = Path(path).absolute()
     if target.exists():
-        raise _is_there(target)
+        raise _already_exists(target)
     return target
 
 
-def _is_there(target: Path) -> StorageError:
+def _already_exists(target: Path) -> StorageError:
     return StorageError(f"{target} is there already: give the backup another name. Nothing was copied.")
 
 
-class _Stopped(Exception):
+class _BackupCancelled(Exception):
     """Whoever wanted the copy was cancelled."""
 
 
-async def _when_cancelled(act: Callable[[], None]) -> None:
+async def _call_when_cancelled(act: Callable[[], None]) -> None:
     try:
         await anyio.sleep_forever()
     finally:

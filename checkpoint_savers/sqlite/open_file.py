@@ -23,13 +23,13 @@ class OpenFile:
         path: as it was given. It is made absolute now, as the process may change its folder.
     """
 
-    __slots__ = ("_beside", "_file", "_name", "_path")
+    __slots__ = ("_companions", "_file", "_name", "_path")
 
     def __init__(self, path: str) -> None:
         self._name = path
         self._path = os.path.abspath(path)
         self._file = _identity(self._path)
-        self._beside: list[tuple[str, _Identity]] = []
+        self._companions: list[tuple[str, _Identity]] = []
 
     def opened(self, file: str) -> None:
         """Note which log and index SQLite has opened.
@@ -38,7 +38,7 @@ class OpenFile:
             file: the path of the database as SQLite knows it: without symbolic links, both lie next to that one.
         """
         paths = (f"{file}-wal", f"{file}-shm")
-        self._beside = [(path, found) for path in paths if (found := _identity(path)) is not None]
+        self._companions = [(path, found) for path in paths if (found := _identity(path)) is not None]
 
     def check(self) -> None:
         """Compare what the paths lead to with the open files. It takes three calls of `stat`.
@@ -49,7 +49,7 @@ class OpenFile:
         try:
             if _identity(self._path) != self._file:
                 raise StorageReplacedError(self._name, self._path)
-            for path, opened in self._beside:
+            for path, opened in self._companions:
                 if _identity(path) != opened:
                     raise StorageReplacedError(self._name, path)
         except OSError:

@@ -24,14 +24,14 @@ from ..records import (
 )
 from .ids import AFTER_ALL, StoredId, write_id
 from .rows import (
-    checked,
-    place,
+    location,
     read_checkpoint_id,
     read_events,
     read_headers,
     read_records,
     read_rows,
     read_thread_headers,
+    validated,
 )
 
 Position: TypeAlias = tuple[str, str, str]
@@ -46,7 +46,7 @@ _HEADER = f"t.id, {_NS}, c.id, c.parent, c.base, c.step, m.counts, m.text, c.pin
 
 _KEY = "SELECT key FROM thread WHERE id = ?"
 _METADATA_OF = "SELECT metadata FROM thread WHERE key = ?"
-_PLACE = (
+_NAMESPACE = (
     "SELECT t.key, CASE WHEN :ns = '' THEN 0 ELSE s.key END, CASE WHEN :ns = '' THEN t.head ELSE s.head END "
     "FROM thread AS t LEFT JOIN space AS s ON s.thread = t.key AND s.ns = :ns WHERE t.id = :thread"
 )
@@ -105,7 +105,7 @@ _ALL_RECORDS = (
     f"WHERE c.thread = ? ORDER BY c.checkpoint, {_NS}, c.place, c.task_id"
 )
 
-MOST = 2**63 - 1
+MAX_INTEGER = 2**63 - 1
 """The greatest number that SQLite takes."""
 
 BEFORE_ALL = (float("-inf"), 0, 0)
@@ -113,8 +113,8 @@ BEFORE_ALL = (float("-inf"), 0, 0)
 
 
 def read(db: sqlite3.Cursor, thread_id: str, ns: str, checkpoint_id: CheckpointId | None) -> Chain | None:
-    where = place(thread_id, ns)
-    found = _place(db, thread_id, ns)
+    where = location(thread_id, ns)
+    found = _find_namespace(db, thread_id, ns)
     if found is None:
         return None
     thread, space, head = found
@@ -144,8 +144,8 @@ def read(db: sqlite3.Cursor, thread_id: str, ns: str, checkpoint_id: CheckpointI
 def segment(
     db: sqlite3.Cursor, thread_id: str, ns: str, base_id: CheckpointId
 ) -> tuple[tuple[CheckpointRow, ...], tuple[TaskRecord, ...]]:
-    where = place(thread_id, ns)
-    found = _place(db, thread_id, ns)
+    where = location(thread_id, ns)
+    found = _find_namespace(db, thread_id, ns)
     if found is None:
         return (), ()
     thread, space, _ = found
@@ -158,15 +158,15 @@ def events(db: sqlite3.Cursor, thread_id: str, since: EventKey | None, limit: in
     found = db.execute(_KEY, (thread_id,)).fetchone()
     if found is None:
         return ()
-    key = BEFORE_ALL if since is None else (write_id(since[0]), *numbers(since))
+    key = BEFORE_ALL if since is None else (write_id(since[0]), *clamped(since))
     raw = db.execute(_EVENTS, (*found, *key, max(limit, 0))).fetchall()
-    return read_events(raw, f"{place(thread_id, '')}, its events")
+    return read_events(raw, f"{location(thread_id, '')}, its events")
 
 
-def numbers(key: EventKey) -> tuple[int, int]:
+def clamped(key: EventKey) -> tuple[int, int]:
     """Those of a key at which to begin, as SQLite takes them: it may come from a reader far away, and hold any."""
     _, epoch, position = key
-    return min(max(epoch, -MOST), MOST), min(max(position, -MOST), MOST)
+    return min(max(epoch, -MAX_INTEGER), MAX_INTEGER), min(max(position, -MAX_INTEGER), MAX_INTEGER)
 
 
 def page(
@@ -190,21 +190,21 @@ def threads(db: sqlite3.Cursor, after: str | None, limit: int) -> list[ThreadHea
 
 
 def heads(db: sqlite3.Cursor, thread_id: str, ns: str | None) -> dict[str, CheckpointId]:
-    where = place(thread_id, ns or "")
+    where = location(thread_id, ns or "")
     if ns is not None:
-        found = _place(db, thread_id, ns)
+        found = _find_namespace(db, thread_id, ns)
         return {} if found is None or found[2] is None else {ns: read_checkpoint_id(found[2], where)}
     key = db.execute(_KEY, (thread_id,)).fetchone()
     return {} if key is None else _heads(db, key, where)
 
 
 def _heads(db: sqlite3.Cursor, key: tuple[int], where: str) -> dict[str, CheckpointId]:
-    heads = checked(db.execute(_HEADS, (*key, *key)).fetchall(), list[tuple[str, Any]], where)
+    heads = validated(db.execute(_HEADS, (*key, *key)).fetchall(), list[tuple[str, Any]], where)
     return {ns: read_checkpoint_id(head, where) for ns, head in heads if head is not None}
 
 
 def dump(db: sqlite3.Cursor, thread_id: str) -> ThreadDump | None:
-    where = place(thread_id, "")
+    where = location(thread_id, "")
     found = db.execute(_KEY, (thread_id,)).fetchone()
     if found is None:
         return None
@@ -215,7 +215,7 @@ def dump(db: sqlite3.Cursor, thread_id: str) -> ThreadDump | None:
         heads=_heads(db, found, where),
         rows=rows,
         records=read_records(db.execute(_ALL_RECORDS, found).fetchall(), where),
-        events=events(db, thread_id, None, MOST),
+        events=events(db, thread_id, None, MAX_INTEGER),
         metadata=thread_metadata(db, found[0], where),
     )
 
@@ -223,13 +223,13 @@ def dump(db: sqlite3.Cursor, thread_id: str) -> ThreadDump | None:
 def thread_metadata(db: sqlite3.Cursor, thread: int, where: str) -> dict[str, Any]:
     """Those of the thread itself."""
     (text,) = db.execute(_METADATA_OF, (thread,)).fetchone()
-    return read_metadata(checked(text, str, where), where)
+    return read_metadata(validated(text, str, where), where)
 
 
-def _place(db: sqlite3.Cursor, thread_id: str, ns: str) -> tuple[int, int, StoredId | None] | None:
+def _find_namespace(db: sqlite3.Cursor, thread_id: str, ns: str) -> tuple[int, int, StoredId | None] | None:
     """The numbers of a thread and of a namespace in it, and where that stands; None when one is unknown."""
     found: tuple[int, int | None, StoredId | None] | None = db.execute(
-        _PLACE, {"thread": thread_id, "ns": ns}
+        _NAMESPACE, {"thread": thread_id, "ns": ns}
     ).fetchone()
     if found is None or found[1] is None:
         return None

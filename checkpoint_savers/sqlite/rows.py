@@ -33,14 +33,14 @@ T = TypeVar("T")
 # ---- to be bound. Made outside of the transaction ------------------------------------------------------------------
 
 
-class Text(NamedTuple):
+class MetadataText(NamedTuple):
     """Metadata as they are stored."""
 
     counts: bool
     text: str
 
 
-class Row(NamedTuple):
+class CheckpointColumns(NamedTuple):
     """A checkpoint to be stored."""
 
     ns: str
@@ -48,23 +48,23 @@ class Row(NamedTuple):
     parent: StoredId | None
     base: StoredId
     step: int
-    metadata: Text
+    metadata: MetadataText
     pinned: bool
     frame: bytes
 
 
-class Record(NamedTuple):
+class RecordColumns(NamedTuple):
     """A task's record to be stored."""
 
     ns: str
     checkpoint: StoredId
     task_id: str
-    place: int
+    position: int
     kind: str
     frame: bytes
 
 
-class Event(NamedTuple):
+class EventColumns(NamedTuple):
     """A row of events to be stored."""
 
     checkpoint: StoredId
@@ -74,29 +74,33 @@ class Event(NamedTuple):
     frame: bytes
 
 
-def write_row(row: CheckpointRow, *, pinned: bool) -> Row:
+def bind_row(row: CheckpointRow, *, pinned: bool) -> CheckpointColumns:
     """Raises `ValueError` if the checkpoint's id is none: it would not be read in its order."""
     id = write_id(row.checkpoint_id)
     if isinstance(id, str):
         raise ValueError(f"a checkpoint's id is a UUID in lower case, not {row.checkpoint_id!r}")
     base = id if row.base_id == row.checkpoint_id else write_id(row.base_id)
     parent = None if row.parent_id is None else write_id(row.parent_id)
-    return Row(row.ns, id, parent, base, row.step, write_text(row.metadata, row.step), pinned, row.frame)
+    return CheckpointColumns(
+        row.ns, id, parent, base, row.step, bind_metadata(row.metadata, row.step), pinned, row.frame
+    )
 
 
-def write_text(metadata: dict[str, Any], step: int) -> Text:
+def bind_metadata(metadata: dict[str, Any], step: int) -> MetadataText:
     counted = metadata.get("step")
     if type(counted) is int and counted == step:
-        return Text(True, write_metadata({**metadata, "step": None}))
-    return Text(False, write_metadata(metadata))
+        return MetadataText(True, write_metadata({**metadata, "step": None}))
+    return MetadataText(False, write_metadata(metadata))
 
 
-def write_record(record: TaskRecord) -> Record:
-    return Record(record.ns, write_id(record.checkpoint_id), record.task_id, record.index, record.kind, record.frame)
+def bind_record(record: TaskRecord) -> RecordColumns:
+    return RecordColumns(
+        record.ns, write_id(record.checkpoint_id), record.task_id, record.index, record.kind, record.frame
+    )
 
 
-def write_event(event: EventRow) -> Event:
-    return Event(write_id(event.checkpoint_id), event.epoch, event.position, event.kind, event.frame)
+def bind_event(event: EventRow) -> EventColumns:
+    return EventColumns(write_id(event.checkpoint_id), event.epoch, event.position, event.kind, event.frame)
 
 
 def write_owner(owner: Owner) -> str:
@@ -106,10 +110,10 @@ def write_owner(owner: Owner) -> str:
 _write_owner = msgspec.json.Encoder().encode
 _read_owner = msgspec.json.Decoder(Owner).decode
 
-_Id: TypeAlias = Any  # bytes or a text, which `Ids` checks: msgspec does not know the one from the other
+_Id: TypeAlias = Any  # bytes or a text, which `IdCache` checks: msgspec does not know the one from the other
 
 
-class Ids(dict[StoredId, CheckpointId]):
+class IdCache(dict[StoredId, CheckpointId]):
     """Ids by what is stored. A listing names most of them three times: as an id, as a base and as a parent."""
 
     def __init__(self, where: str) -> None:
@@ -130,13 +134,13 @@ def read_checkpoint_id(stored: StoredId, where: str) -> CheckpointId:
 # What is read is checked as the one field of a Struct: msgspec looks at a class once, and at other types at each call.
 
 
-class _Rows(msgspec.Struct, array_like=True):
+class _RowList(msgspec.Struct, array_like=True):
     all: list[tuple[str, _Id, _Id | None, _Id, int, int, str, int, bytes]]
 
 
 def read_rows(raw: list[Any], where: str) -> tuple[CheckpointRow, ...]:
     """As (ns, id, parent, base, step, counts, text, pinned, frame)."""
-    ids = Ids(where)
+    ids = IdCache(where)
     return tuple(
         [
             CheckpointRow(
@@ -149,18 +153,18 @@ def read_rows(raw: list[Any], where: str) -> tuple[CheckpointRow, ...]:
                 frame=frame,
                 pinned=pinned != 0,
             )
-            for ns, id, parent, base, step, counts, text, pinned, frame in checked((raw,), _Rows, where).all
+            for ns, id, parent, base, step, counts, text, pinned, frame in validated((raw,), _RowList, where).all
         ]
     )
 
 
-class _Headers(msgspec.Struct, array_like=True):
+class _HeaderList(msgspec.Struct, array_like=True):
     all: list[tuple[str, str, _Id, _Id | None, _Id, int, int, str, int, int]]
 
 
 def read_headers(raw: list[Any]) -> list[Header]:
     """Of any thread and namespace, as (thread, ns, id, parent, base, step, counts, text, pinned, size)."""
-    ids = Ids("a listing")
+    ids = IdCache("a listing")
     return [
         Header(
             thread_id=thread_id,
@@ -173,21 +177,23 @@ def read_headers(raw: list[Any]) -> list[Header]:
             size=size,
             pinned=pinned != 0,
         )
-        for thread_id, ns, id, parent, base, step, counts, text, pinned, size in checked(
-            (raw,), _Headers, "a listing"
+        for thread_id, ns, id, parent, base, step, counts, text, pinned, size in validated(
+            (raw,), _HeaderList, "a listing"
         ).all
     ]
 
 
-class _Threads(msgspec.Struct, array_like=True):
+class _ThreadHeaderList(msgspec.Struct, array_like=True):
     all: list[tuple[str, int, str | None, float | None, _Id | None, _Id | None, _Id | None, str]]
 
 
 def read_thread_headers(raw: list[Any]) -> list[ThreadHeader]:
     """As (thread, epoch, owner, expires_at, newest, head, id, metadata); the id is that of the head's row."""
     found: list[ThreadHeader] = []
-    for thread_id, epoch, owner, expires_at, newest, head, id, text in checked((raw,), _Threads, "a listing").all:
-        where = place(thread_id, "")
+    for thread_id, epoch, owner, expires_at, newest, head, id, text in validated(
+        (raw,), _ThreadHeaderList, "a listing"
+    ).all:
+        where = location(thread_id, "")
         if head is not None and id is None:
             raise CorruptCheckpointError(where, f"its head, checkpoint {read_checkpoint_id(head, where)}, is missing")
         found.append(
@@ -204,34 +210,34 @@ def read_thread_headers(raw: list[Any]) -> list[ThreadHeader]:
     return found
 
 
-class _Records(msgspec.Struct, array_like=True):
+class _RecordList(msgspec.Struct, array_like=True):
     all: list[tuple[str, _Id, str, int, RecordKind, bytes]]
 
 
 def read_records(raw: list[Any], where: str) -> tuple[TaskRecord, ...]:
     """As (ns, checkpoint, task id, place, kind, frame)."""
-    ids = Ids(where)
+    ids = IdCache(where)
     return tuple(
         [
             TaskRecord(
                 ns=ns, checkpoint_id=ids[checkpoint], task_id=TaskId(task_id), index=index, kind=kind, frame=frame
             )
-            for ns, checkpoint, task_id, index, kind, frame in checked((raw,), _Records, where).all
+            for ns, checkpoint, task_id, index, kind, frame in validated((raw,), _RecordList, where).all
         ]
     )
 
 
-class _Events(msgspec.Struct, array_like=True):
+class _EventList(msgspec.Struct, array_like=True):
     all: list[tuple[_Id, int, int, EventKind, bytes]]
 
 
 def read_events(raw: list[Any], where: str) -> tuple[EventRow, ...]:
     """As (checkpoint, epoch, position, kind, frame)."""
-    ids = Ids(where)
+    ids = IdCache(where)
     return tuple(
         [
             EventRow(checkpoint_id=ids[checkpoint], epoch=epoch, position=position, kind=kind, frame=frame)
-            for checkpoint, epoch, position, kind, frame in checked((raw,), _Events, where).all
+            for checkpoint, epoch, position, kind, frame in validated((raw,), _EventList, where).all
         ]
     )
 
@@ -243,14 +249,14 @@ def read_owner(text: str, where: str) -> Owner:
         raise CorruptCheckpointError(where, f"the owner of its lease cannot be read ({error})") from error
 
 
-def checked(raw: Any, type: type[T], where: str) -> T:
+def validated(raw: Any, type: type[T], where: str) -> T:
     try:
         return msgspec.convert(raw, type, builtin_types=(bytes,))  # else a text in a blob's place is read as base64
     except msgspec.ValidationError as error:
         raise CorruptCheckpointError(where, f"a stored row is damaged ({error})") from error
 
 
-def place(thread_id: str, ns: str) -> str:
+def location(thread_id: str, ns: str) -> str:
     """What errors call a namespace."""
     return f"thread {thread_id!r}, namespace {ns!r}" if ns else f"thread {thread_id!r}"
 

@@ -36,16 +36,16 @@ from ..records import (
 )
 from ..saver_port import PAGE
 from . import files, reading, rows, schema, upkeep, writing
-from .connected import Connected
+from .client import SqliteClient
 from .files import DatabaseSize
 from .ids import write_id
-from .worker import Job, Maker
+from .worker import ClientKind, Job
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 
-class SqliteSaver(Connected, BaseCheckpointSaver):
+class SqliteSaver(SqliteClient, BaseCheckpointSaver):
     """Keeps threads in one SQLite file, which any number of processes on one machine may use at once.
 
         async with SqliteSaver.from_conn_string("runs.db") as saver:
@@ -64,7 +64,7 @@ class SqliteSaver(Connected, BaseCheckpointSaver):
 
     commit_is_shielded = True
 
-    _maker = Maker(
+    _client_kind = ClientKind(
         "SqliteSaver", "saver", "inside 'async with SqliteSaver.from_conn_string(...)', or 'with open_sync(...)'"
     )
 
@@ -78,10 +78,10 @@ class SqliteSaver(Connected, BaseCheckpointSaver):
         clock: Callable[[], float] = time.time,
     ) -> None:
         super().__init__(codec=codec, clock=clock)
-        self._have(path, busy_timeout, synchronous)
+        self._configure(path, busy_timeout, synchronous)
         self.synchronous: Literal["FULL", "NORMAL"] = synchronous
         self._refuse_newer = partial(schema.refuse_newer, name=self.path)
-        self._taken: dict[tuple[str, str], Lease] = {}  # by thread and run: taken here, not given up yet
+        self._held_leases: dict[tuple[str, str], Lease] = {}  # by thread and run: taken here, not given up yet
 
     @classmethod
     def from_conn_string(
@@ -115,13 +115,13 @@ class SqliteSaver(Connected, BaseCheckpointSaver):
 
         A run that still goes on can store nothing any more; its thread is given up, so that nobody has to wait for it.
         """
-        left, self._taken = self._taken, {}
+        left, self._held_leases = self._held_leases, {}
         await self._disconnect(*[Job(writing.release, (lease,), writes=True) for lease in left.values()])
 
     async def acquire(self, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Lease:
-        job = self._writing(writing.acquire, (thread_id, owner, now, expires_at, self._refuse_newer))
+        job = self._write_job(writing.acquire, (thread_id, owner, now, expires_at, self._refuse_newer))
         try:
-            lease = self._taken[thread_id, owner.run_id] = await self._connection.run(job)
+            lease = self._held_leases[thread_id, owner.run_id] = await self._connection.run(job)
             return lease
         except BaseException:
             # Cancelled, and the lease may have been taken all the same. Its run will never hear of it, and would
@@ -132,21 +132,21 @@ class SqliteSaver(Connected, BaseCheckpointSaver):
             raise
 
     async def renew(self, lease: Lease, *, expires_at: float) -> None:
-        await self._connection.run(self._writing(writing.renew, (lease, expires_at)))
+        await self._connection.run(self._write_job(writing.renew, (lease, expires_at)))
 
     async def commit(self, lease: Lease, commit: Commit) -> None:
-        await self._connection.run(self._committing(lease, commit), shielded=True)
+        await self._connection.run(self._commit_job(lease, commit), shielded=True)
         if commit.releases:
-            self._taken.pop((lease.thread_id, lease.owner.run_id), None)
+            self._held_leases.pop((lease.thread_id, lease.owner.run_id), None)
 
-    def _committing(self, lease: Lease, commit: Commit) -> Job[None]:
-        new = tuple([rows.write_row(row, pinned=False) for row in commit.rows])
-        records = tuple([rows.write_record(record) for record in commit.records])
-        events = tuple([rows.write_event(event) for event in commit.events])
+    def _commit_job(self, lease: Lease, commit: Commit) -> Job[None]:
+        new = tuple([rows.bind_row(row, pinned=False) for row in commit.rows])
+        records = tuple([rows.bind_record(record) for record in commit.records])
+        events = tuple([rows.bind_event(event) for event in commit.events])
         clears = tuple([(ns, write_id(checkpoint_id), task_id) for ns, checkpoint_id, task_id in commit.clears])
         head = None if commit.expected_head is None else write_id(commit.expected_head)
         moved = None if commit.head is None else (commit.head[0], write_id(commit.head[1]))
-        return self._writing(
+        return self._write_job(
             writing.commit,
             (
                 lease,
@@ -164,32 +164,34 @@ class SqliteSaver(Connected, BaseCheckpointSaver):
         )
 
     async def record(self, lease: Lease, records: Sequence[TaskRecord], *, expires_at: float) -> None:
-        new = [rows.write_record(record) for record in records]
-        await self._connection.run(self._writing(writing.record, (lease, new, expires_at), size=_size_of(new)))
+        new = [rows.bind_record(record) for record in records]
+        await self._connection.run(self._write_job(writing.record, (lease, new, expires_at), size=_size_of(new)))
 
     async def release(self, lease: Lease) -> None:
-        await self._connection.run(self._writing(writing.release, (lease,)))
-        self._taken.pop((lease.thread_id, lease.owner.run_id), None)
+        await self._connection.run(self._write_job(writing.release, (lease,)))
+        self._held_leases.pop((lease.thread_id, lease.owner.run_id), None)
 
     async def rewrite(self, lease: Lease, change: Rewrite) -> None:
         gone = [(ns, write_id(id)) for ns, id in change.gone]
-        new = [rows.write_row(row, pinned=row.pinned) for row in change.rows]
+        new = [rows.bind_row(row, pinned=row.pinned) for row in change.rows]
         heads = {ns: None if head is None else write_id(head) for ns, head in change.heads.items()}
         events = [write_id(id) for id in change.events]
         pins = {(ns, write_id(id)): pinned for (ns, id), pinned in change.pins.items()}
-        job = self._writing(upkeep.rewrite, (lease, gone, new, heads, events, pins), size=_size_of(new))
+        job = self._write_job(upkeep.rewrite, (lease, gone, new, heads, events, pins), size=_size_of(new))
         await self._connection.run(job)
 
     async def update_thread(self, thread_id: str, changes: Mapping[str, Any]) -> None:
-        await self._connection.run(self._writing(writing.update_thread, (thread_id, dict(changes), self._refuse_newer)))
+        await self._connection.run(
+            self._write_job(writing.update_thread, (thread_id, dict(changes), self._refuse_newer))
+        )
 
     async def load(self, lease: Lease, dump: ThreadDump) -> None:
-        new = [rows.write_row(row, pinned=row.pinned) for row in dump.rows]
-        records = [rows.write_record(record) for record in dump.records]
-        events = [rows.write_event(event) for event in dump.events]
+        new = [rows.bind_row(row, pinned=row.pinned) for row in dump.rows]
+        records = [rows.bind_record(record) for record in dump.records]
+        events = [rows.bind_event(event) for event in dump.events]
         heads = {ns: write_id(head) for ns, head in dump.heads.items()}
         size = _size_of(new) + _size_of(records) + _size_of(events)
-        job = self._writing(upkeep.load, (lease, heads, new, records, events, dict(dump.metadata)), size=size)
+        job = self._write_job(upkeep.load, (lease, heads, new, records, events, dict(dump.metadata)), size=size)
         await self._connection.run(job)
 
     async def erase(self, lease: Lease) -> None:
@@ -207,8 +209,8 @@ class SqliteSaver(Connected, BaseCheckpointSaver):
 
     async def drop(self, lease: Lease) -> None:
         """As every saver does. The file is not rewritten: what comes next takes the room."""
-        await self._connection.run(self._writing(upkeep.erase, (lease,)))
-        self._taken.pop((lease.thread_id, lease.owner.run_id), None)
+        await self._connection.run(self._write_job(upkeep.erase, (lease,)))
+        self._held_leases.pop((lease.thread_id, lease.owner.run_id), None)
 
     async def read(self, thread_id: str, ns: str = "", checkpoint_id: CheckpointId | None = None) -> Chain | None:
         return await self._read(reading.read, thread_id, ns, checkpoint_id)
@@ -251,7 +253,7 @@ class SqliteSaver(Connected, BaseCheckpointSaver):
 
     async def adelete_thread(self, thread_id: str) -> None:
         now = self.clock()
-        await self._connection.run(self._writing(writing.delete_thread, (thread_id, now, self._refuse_newer)))
+        await self._connection.run(self._write_job(writing.delete_thread, (thread_id, now, self._refuse_newer)))
 
     async def size(self) -> DatabaseSize:
         """Bytes of the file, of its log, and of what is free in it."""
@@ -289,19 +291,19 @@ class SqliteSaver(Connected, BaseCheckpointSaver):
     def _read(self, work: Callable[[sqlite3.Cursor, *Ts], T], *args: *Ts) -> Coroutine[Any, Any, T]:
         return self._connection.run(Job(work, args, writes=False))
 
-    def _writing(self, work: Callable[[sqlite3.Cursor, *Ts], T], args: tuple[*Ts], *, size: int = 0) -> Job[T]:
+    def _write_job(self, work: Callable[[sqlite3.Cursor, *Ts], T], args: tuple[*Ts], *, size: int = 0) -> Job[T]:
         return Job(work, args, writes=True, size=size)
 
     async def _scrub(self, thread_id: str) -> None:
         """Leave no byte of what is deleted."""
         try:
-            emptied = await self._rewritten()
+            emptied = await self._vacuum_and_truncate()
         except CheckpointError as error:
             raise ErasureIncompleteError(thread_id, str(error)) from error
         if not emptied:
             raise ErasureIncompleteError(thread_id, "another connection still reads an earlier state of the file")
 
-    async def _rewritten(self) -> bool:
+    async def _vacuum_and_truncate(self) -> bool:
         """Rewrite the file, and empty its log. False when others read from that for longer than the busy timeout; all
         have their turn while it waits for them."""
         emptied = await self._connection.run(Job(files.vacuum, writes=True, bare=True))

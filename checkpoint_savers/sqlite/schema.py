@@ -140,14 +140,14 @@ def prepare(
         StorageReadOnlyError: it is empty, and cannot be written.
     """
     deadline = time.monotonic() + busy_timeout
-    with looking(connection, deadline):
+    with read_transaction(connection, deadline):
         found = _version(connection, name)
     # What is deleted is overwritten where that costs no more writing. It is no promise: see `files.vacuum`.
     connection.execute("PRAGMA secure_delete = FAST")
     if found < VERSION:
-        _bring_up(connection, name, deadline)
+        _upgrade(connection, name, deadline)
     use_wal(connection, deadline)
-    patiently(connection, f"PRAGMA synchronous = {synchronous}", deadline)
+    execute_with_retry(connection, f"PRAGMA synchronous = {synchronous}", deadline)
     if sys.platform == "darwin" and synchronous == "FULL":
         # There, fsync leaves the data in the drive's own cache, and a power loss takes it.
         connection.execute("PRAGMA fullfsync = ON")
@@ -156,7 +156,7 @@ def prepare(
 
 def upgraded_since(connection: sqlite3.Connection, name: str) -> UnsupportedFormatError | None:
     """What to say when the file is of a later version by now, and so has other tables; None when it is not."""
-    found = _number(connection)
+    found = _user_version(connection)
     return UnsupportedFormatError(name, found, VERSION) if found > VERSION else None
 
 
@@ -171,9 +171,9 @@ def refuse_newer(db: sqlite3.Cursor, name: str) -> None:
         raise UnsupportedFormatError(name, found, VERSION)
 
 
-def _bring_up(connection: sqlite3.Connection, name: str, deadline: float) -> None:
+def _upgrade(connection: sqlite3.Connection, name: str, deadline: float) -> None:
     """Upgrade a file to this version, in one transaction; an empty one is of version 0."""
-    with setting_up(connection, deadline, f"{name}: the database is empty, and cannot be written"):
+    with setup_transaction(connection, deadline, f"{name}: the database is empty, and cannot be written"):
         found = _version(connection, name)
         if found < VERSION:
             for upgrade in UPGRADES[found:]:
@@ -183,7 +183,7 @@ def _bring_up(connection: sqlite3.Connection, name: str, deadline: float) -> Non
 
 
 @contextmanager
-def setting_up(connection: sqlite3.Connection, deadline: float, refusal: str) -> Generator[None]:
+def setup_transaction(connection: sqlite3.Connection, deadline: float, refusal: str) -> Generator[None]:
     """A transaction that makes what is missing. Look again in it: of several processes that try, the first to get the
     lock does; the others see under it that it is done.
 
@@ -191,9 +191,9 @@ def setting_up(connection: sqlite3.Connection, deadline: float, refusal: str) ->
         refusal: what to say where nothing can be written.
     """
     try:
-        patiently(connection, "BEGIN IMMEDIATE", deadline)
+        execute_with_retry(connection, "BEGIN IMMEDIATE", deadline)
         yield
-        patiently(connection, "COMMIT", deadline)
+        execute_with_retry(connection, "COMMIT", deadline)
     except sqlite3.OperationalError as error:
         if not is_read_only(error):
             raise
@@ -203,9 +203,9 @@ def setting_up(connection: sqlite3.Connection, deadline: float, refusal: str) ->
 
 
 @contextmanager
-def looking(connection: sqlite3.Connection, deadline: float) -> Generator[None]:
+def read_transaction(connection: sqlite3.Connection, deadline: float) -> Generator[None]:
     """A transaction that only reads, so that what it sees is of one moment."""
-    patiently(connection, "BEGIN", deadline)
+    execute_with_retry(connection, "BEGIN", deadline)
     try:
         yield
     finally:
@@ -215,13 +215,13 @@ def looking(connection: sqlite3.Connection, deadline: float) -> Generator[None]:
 def use_wal(connection: sqlite3.Connection, deadline: float) -> None:
     """Have the file keep a write-ahead log, if it can be written."""
     try:
-        patiently(connection, "PRAGMA journal_mode = WAL", deadline)
+        execute_with_retry(connection, "PRAGMA journal_mode = WAL", deadline)
     except sqlite3.OperationalError as error:
         if not is_read_only(error):
             raise
 
 
-def _number(connection: sqlite3.Connection) -> int:
+def _user_version(connection: sqlite3.Connection) -> int:
     number: int = connection.execute("PRAGMA user_version").fetchone()[0]
     return number
 
@@ -229,7 +229,7 @@ def _number(connection: sqlite3.Connection) -> int:
 def _version(connection: sqlite3.Connection, name: str) -> int:
     """The version of a file of ours; 0 when nothing is there yet. Raises when what is there is not for us."""
     application_id: int = connection.execute("PRAGMA application_id").fetchone()[0]
-    version = _number(connection)
+    version = _user_version(connection)
     names = {row[0] for row in connection.execute("SELECT name FROM sqlite_schema")}
     if application_id == APPLICATION_ID:
         if version > VERSION:
@@ -249,7 +249,7 @@ def roll_back(connection: sqlite3.Connection) -> None:
         connection.execute("ROLLBACK")
 
 
-def patiently(connection: sqlite3.Connection, statement: str, deadline: float) -> list[tuple[object, ...]]:
+def execute_with_retry(connection: sqlite3.Connection, statement: str, deadline: float) -> list[tuple[object, ...]]:
     """Execute, and try again while SQLite says busy without waiting by itself, as for the change to WAL."""
     while True:
         try:

@@ -12,8 +12,8 @@ from typing import Any
 from ..errors import StorageError
 from ..records import Lease
 from .ids import StoredId
-from .rows import Event, Record, Row, place, read_checkpoint_id
-from .writing import add_checkpoint, add_events, add_row, delete, held, put_records, set_metadata, space_of
+from .rows import CheckpointColumns, EventColumns, RecordColumns, location, read_checkpoint_id
+from .writing import add_checkpoint, add_events, add_row, check_lease, delete, namespace_key, put_records, set_metadata
 
 Key = tuple[str, StoredId]
 """Of a checkpoint: its namespace and its id."""
@@ -36,7 +36,7 @@ _PIN = "UPDATE checkpoint SET pinned = ? WHERE thread = ? AND space = ? AND base
 _MOVE_ROOT = "UPDATE thread SET head = ? WHERE key = ?"
 _MOVE_SPACE = "UPDATE space SET head = ? WHERE key = ?"
 _NEWEST = "UPDATE thread SET newest = max(ifnull(newest, ''), ?) WHERE key = ?"
-_UNFOUNDED = (
+_INVALID_HEAD = (
     "SELECT ns, head FROM (SELECT 0 AS key, '' AS ns, head FROM thread WHERE key = :thread "
     "UNION ALL SELECT key, ns, head FROM space WHERE thread = :thread) AS s "
     "WHERE CASE WHEN head IS NULL "
@@ -44,7 +44,7 @@ _UNFOUNDED = (
     "ELSE NOT EXISTS (SELECT 1 FROM checkpoint AS c INDEXED BY checkpoint_by_id "
     "WHERE c.thread = :thread AND c.id = s.head AND c.space = s.key) END LIMIT 1"
 )
-_HOLDS = (
+_HAS_CONTENT = (
     "SELECT EXISTS (SELECT 1 FROM checkpoint WHERE thread = :thread) "
     "OR EXISTS (SELECT 1 FROM record WHERE thread = :thread) OR EXISTS (SELECT 1 FROM event WHERE thread = :thread)"
 )
@@ -54,14 +54,14 @@ def rewrite(
     db: sqlite3.Cursor,
     lease: Lease,
     gone: Iterable[Key],
-    rows: Iterable[Row],
+    rows: Iterable[CheckpointColumns],
     heads: Mapping[str, StoredId | None],
     events: Iterable[StoredId],
     pins: Mapping[Key, bool],
 ) -> None:
-    thread, _ = held(db, lease)
+    thread, _ = check_lease(db, lease)
     for ns, id in gone:
-        space = space_of(db, thread, ns)
+        space = namespace_key(db, thread, ns)
         found = db.execute(_STORED, (thread, id, space)).fetchone()
         if found is not None:
             base, frame = found
@@ -87,18 +87,18 @@ def load(
     db: sqlite3.Cursor,
     lease: Lease,
     heads: Mapping[str, StoredId],
-    rows: Sequence[Row],
-    records: Sequence[Record],
-    events: Iterable[Event],
+    rows: Sequence[CheckpointColumns],
+    records: Sequence[RecordColumns],
+    events: Iterable[EventColumns],
     metadata: dict[str, Any],
 ) -> None:
-    thread, _ = held(db, lease)
-    if db.execute(_HOLDS, {"thread": thread}).fetchone()[0]:
+    thread, _ = check_lease(db, lease)
+    if db.execute(_HAS_CONTENT, {"thread": thread}).fetchone()[0]:
         raise _refused(lease, "it holds something already")
     if len({record[:3] for record in records}) < len(records):
         raise _refused(lease, "two of the records to be loaded have one key")
     for row in rows:
-        add_row(db, thread, space_of(db, thread, row.ns), row)
+        add_row(db, thread, namespace_key(db, thread, row.ns), row)
         db.execute(_NEWEST, (row.id, thread))
     _set_heads(db, lease, thread, heads)
     put_records(db, thread, records)
@@ -108,38 +108,38 @@ def load(
 
 def erase(db: sqlite3.Cursor, lease: Lease) -> None:
     """All rows; `files.vacuum` takes care of the bytes that they leave."""
-    delete(db, held(db, lease)[0])
+    delete(db, check_lease(db, lease)[0])
 
 
 def _stored(db: sqlite3.Cursor, lease: Lease, thread: int, key: Key) -> tuple[int, StoredId, int]:
     """The number of its namespace, its base and the number of its frame."""
     ns, id = key
-    space = space_of(db, thread, ns)
+    space = namespace_key(db, thread, ns)
     found = db.execute(_STORED, (thread, id, space)).fetchone()
     if found is None:
-        raise _refused(lease, f"checkpoint {_spelled(lease, id)} of namespace {ns!r} is not stored")
+        raise _refused(lease, f"checkpoint {_id_text(lease, id)} of namespace {ns!r} is not stored")
     return space, found[0], found[1]
 
 
 def _set_heads(db: sqlite3.Cursor, lease: Lease, thread: int, heads: Mapping[str, StoredId | None]) -> None:
     for ns, head in heads.items():
         if ns:
-            db.execute(_MOVE_SPACE, (head, space_of(db, thread, ns)))
+            db.execute(_MOVE_SPACE, (head, namespace_key(db, thread, ns)))
         else:
             db.execute(_MOVE_ROOT, (head, thread))
-    wrong = db.execute(_UNFOUNDED, {"thread": thread}).fetchone()
+    wrong = db.execute(_INVALID_HEAD, {"thread": thread}).fetchone()
     if wrong is None:
         return
     ns, head = wrong
     if head is None:
         raise _refused(lease, f"namespace {ns!r} would hold checkpoints and have no head")
     raise _refused(
-        lease, f"the head of namespace {ns!r} would be checkpoint {_spelled(lease, head)}, which is not stored"
+        lease, f"the head of namespace {ns!r} would be checkpoint {_id_text(lease, head)}, which is not stored"
     )
 
 
-def _spelled(lease: Lease, id: StoredId) -> str:
-    return read_checkpoint_id(id, place(lease.thread_id, ""))
+def _id_text(lease: Lease, id: StoredId) -> str:
+    return read_checkpoint_id(id, location(lease.thread_id, ""))
 
 
 def _refused(lease: Lease, reason: str) -> StorageError:

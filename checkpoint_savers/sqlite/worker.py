@@ -93,7 +93,7 @@ class ServingConnection(sqlite3.Connection):
         return super().execute(sql, parameters)
 
 
-class Maker(NamedTuple):
+class ClientKind(NamedTuple):
     """Whose connection it is.
 
     Attributes:
@@ -102,12 +102,12 @@ class Maker(NamedTuple):
         use: how it is opened.
     """
 
-    kind: str
-    what: str
-    use: str
+    class_name: str
+    noun: str
+    usage: str
 
     def closed(self, name: str) -> SaverClosedError:
-        return SaverClosedError(f"the {self.what} of {name} is not open in this process: use it {self.use}")
+        return SaverClosedError(f"the {self.noun} of {name} is not open in this process: use it {self.usage}")
 
 
 class Worker(Hosted):
@@ -120,7 +120,7 @@ class Worker(Hosted):
         busy_timeout: seconds to wait for another process's lock.
         explain: what to say of a statement that does not fit the tables, where that is not damage.
         watched: whether `database` is the path of a file, which may be replaced while it is open.
-        maker: whose connection it is.
+        client_kind: whose connection it is.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class Worker(Hosted):
         busy_timeout: float,
         explain: Callable[[sqlite3.Connection], BaseException | None] | None = None,
         watched: bool = False,
-        maker: Maker,
+        client_kind: ClientKind,
     ) -> None:
         self._watched = watched
         self._file: OpenFile | None = None
@@ -146,8 +146,8 @@ class Worker(Hosted):
         self._queue: SimpleQueue[Job[Any] | None] = SimpleQueue()
         self._lock = threading.Lock()  # between asking whether the worker takes jobs, and giving it one
         self._open = False
-        self._maker = maker
-        super().__init__(DriverThread(f"{maker.kind} {name}", self._drive))
+        self._client_kind = client_kind
+        super().__init__(DriverThread(f"{client_kind.class_name} {name}", self._drive))
         self._thread: threading.Thread | None = None  # aiosqlite's
 
     # ---- for callers, on any loop ----------------------------------------------------------------------------
@@ -198,10 +198,10 @@ class Worker(Hosted):
         """
         job.waiter = waiter
         if self._host.forked:  # asked before the lock: another thread of the parent may have held it
-            raise self._maker.closed(self._name)
+            raise self._client_kind.closed(self._name)
         with self._lock:
             if not self._open:
-                raise self._maker.closed(self._name)
+                raise self._client_kind.closed(self._name)
             self._queue.put(job)
 
     # ---- in the driver's thread ------------------------------------------------------------------------------
@@ -221,16 +221,16 @@ class Worker(Hosted):
                 # aiosqlite's thread answers its last call after it has failed to connect, on a loop that has to be
                 # there.
                 self._thread.join()
-            self._refuse_rest()
+            self._fail_queued_jobs()
             self._tell_opener()
 
-    def _refuse_rest(self) -> None:
+    def _fail_queued_jobs(self) -> None:
         with self._lock:
             while not self._queue.empty():
                 job = self._queue.get()
                 if job is not None:
-                    job.error = self._maker.closed(self._name)
-                    _tell([job])
+                    job.error = self._client_kind.closed(self._name)
+                    _wake([job])
 
     # ---- in the connection's thread --------------------------------------------------------------------------
 
@@ -261,9 +261,9 @@ class Worker(Hosted):
                     break
                 batch.append(job)
                 size += job.size
-            self._batch(cursor, batch)
+            self._run_batch(cursor, batch)
 
-    def _batch(self, cursor: sqlite3.Cursor, batch: list[Job[Any]]) -> None:
+    def _run_batch(self, cursor: sqlite3.Cursor, batch: list[Job[Any]]) -> None:
         writers: list[Job[Any]] = []
         bare: dict[Callable[[sqlite3.Cursor], Any], list[Job[Any]]] = {}
         for job in batch:
@@ -272,17 +272,17 @@ class Worker(Hosted):
             elif job.writes:
                 writers.append(job)
             else:
-                self._alone(cursor, job)
-                _tell([job])
-        if len(writers) < 2 or not self._together(cursor, writers):
+                self._run_alone(cursor, job)
+                _wake([job])
+        if len(writers) < 2 or not self._run_together(cursor, writers):
             for job in writers:
-                self._alone(cursor, job)
-        _tell(writers)
+                self._run_alone(cursor, job)
+        _wake(writers)
         for work, jobs in bare.items():
-            self._outside(cursor, work, jobs)
-            _tell(jobs)
+            self._run_bare(cursor, work, jobs)
+            _wake(jobs)
 
-    def _alone(self, cursor: sqlite3.Cursor, job: Job[Any]) -> None:
+    def _run_alone(self, cursor: sqlite3.Cursor, job: Job[Any]) -> None:
         """Give a job a transaction of its own."""
         try:
             if job.writes:
@@ -294,16 +294,16 @@ class Worker(Hosted):
         except BaseException as error:
             job.value = None
             _roll_back(cursor)
-            job.error = self._said(cursor, error)
+            job.error = self._translate(cursor, error)
 
-    def _together(self, cursor: sqlite3.Cursor, jobs: list[Job[Any]]) -> bool:
+    def _run_together(self, cursor: sqlite3.Cursor, jobs: list[Job[Any]]) -> bool:
         """Give jobs one transaction. False: it was rolled back, and the jobs are as before."""
         try:
             self._begin_writing(cursor)
         except (sqlite3.Error, CheckpointError) as error:
             _roll_back(cursor)
             for job in jobs:
-                job.error = self._said(cursor, error)
+                job.error = self._translate(cursor, error)
             return True
         try:
             for job in jobs:
@@ -313,7 +313,7 @@ class Worker(Hosted):
                 except BaseException as error:
                     if isinstance(error, sqlite3.Error) and not isinstance(error, sqlite3.IntegrityError):
                         raise  # SQLite may have rolled back all of it; what a constraint refuses is one statement
-                    job.error = self._said(cursor, error)
+                    job.error = self._translate(cursor, error)
                     cursor.execute("ROLLBACK TO job")
                 cursor.execute("RELEASE job")
             cursor.execute("COMMIT")
@@ -324,15 +324,15 @@ class Worker(Hosted):
             return False
         return True
 
-    def _outside(self, cursor: sqlite3.Cursor, work: Callable[[sqlite3.Cursor], Any], jobs: list[Job[Any]]) -> None:
+    def _run_bare(self, cursor: sqlite3.Cursor, work: Callable[[sqlite3.Cursor], Any], jobs: list[Job[Any]]) -> None:
         """Do outside of any transaction what all these jobs want."""
         try:
             if self._file is not None:
                 self._file.check()
-            value = self._patiently(cursor, lambda: work(cursor))
+            value = self._retry_while_busy(cursor, lambda: work(cursor))
         except BaseException as error:
             for job in jobs:
-                job.error = self._said(cursor, error)
+                job.error = self._translate(cursor, error)
         else:
             for job in jobs:
                 job.value = value
@@ -347,9 +347,9 @@ class Worker(Hosted):
             self._file.check()
 
     def _begin(self, cursor: sqlite3.Cursor, sql: str) -> None:
-        self._patiently(cursor, lambda: cursor.execute(sql))
+        self._retry_while_busy(cursor, lambda: cursor.execute(sql))
 
-    def _patiently(self, cursor: sqlite3.Cursor, act: Callable[[], T]) -> T:
+    def _retry_while_busy(self, cursor: sqlite3.Cursor, act: Callable[[], T]) -> T:
         """Do what may have to wait for locks.
 
         SQLite waits by itself, except where it sees that waiting alone could be for ever, or while another process
@@ -366,7 +366,7 @@ class Worker(Hosted):
                     raise
             time.sleep(random.uniform(0.001, 0.02))  # apart from other processes that were told the same
 
-    def _said(self, cursor: sqlite3.Cursor, error: BaseException) -> BaseException:
+    def _translate(self, cursor: sqlite3.Cursor, error: BaseException) -> BaseException:
         """The error to raise for one that a job has raised."""
         if self._explain is not None and isinstance(error, sqlite3.OperationalError) and is_about_tables(error):
             said = self._explain(cursor.connection)
@@ -376,7 +376,7 @@ class Worker(Hosted):
         return translate(error, self._name)
 
 
-def _tell(jobs: list[Job[Any]]) -> None:
+def _wake(jobs: list[Job[Any]]) -> None:
     tell([job.waiter for job in jobs if job.waiter is not None])
 
 

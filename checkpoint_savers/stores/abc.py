@@ -31,13 +31,13 @@ import anyio.lowlevel
 from ..bridge import Waiter, block, running_library, until
 from ..codec import Codec
 from ..errors import SaverClosedError, SyncCallError, VectorSearchError
-from .asking import ask_of, lifetimes, listing
-from .gathering import Ask, Gathering, Gatherings
+from .batching import BatchCollector, PendingBatch, Request
 from .ops import NOT_PROVIDED, GetOp, Item, Namespace, NotProvided, Op, PutOp, Result, SearchItem, SearchOp, TTLConfig
-from .port import MANY, Batch, Done
-from .sweeping import Sweeper
+from .port import SWEEP_LIMIT, Batch, Done
+from .sweeper import Sweeper
+from .validation import list_operation, read_ttl_config, request_of
 
-APART = 60.0
+SWEEP_SPACING = 60.0
 """Seconds that lie at least between two batches of puts that remove expired items as well."""
 
 
@@ -80,8 +80,8 @@ class BaseStore(ABC):
         self.codec = Codec() if codec is None else codec
         self.clock = clock
         self.ttl_config = ttl
-        self._lifetimes = lifetimes(ttl)
-        self._gatherings = Gatherings()
+        self._lifetimes = read_ttl_config(ttl)
+        self._collector = BatchCollector()
         self._swept_at = -math.inf
         self._sweeper: Sweeper | None = None
 
@@ -111,7 +111,7 @@ class BaseStore(ABC):
             InvalidNamespaceError, InvalidKeyError
             CorruptCheckpointError, UnknownTypeError, UnsupportedFormatError, StorageError
         """
-        item: Item | None = await self._one(GetOp(namespace, key, refresh_ttl))
+        item: Item | None = await self._run_one(GetOp(namespace, key, refresh_ttl))
         return item
 
     async def aput(
@@ -136,11 +136,11 @@ class BaseStore(ABC):
             TypeError, ValueError: the value is no dict, or the ttl no time that is positive and finite.
             StorageError
         """
-        await self._one(PutOp(namespace, key, value, index, ttl))
+        await self._run_one(PutOp(namespace, key, value, index, ttl))
 
     async def adelete(self, namespace: Namespace, key: str) -> None:
         """Delete an item; nothing happens when there is none. Raises: as `aput`."""
-        await self._one(PutOp(namespace, key, None))
+        await self._run_one(PutOp(namespace, key, None))
 
     async def asearch(
         self,
@@ -172,7 +172,9 @@ class BaseStore(ABC):
                 matches every filter.
             StorageError
         """
-        found: list[SearchItem] = await self._one(SearchOp(namespace_prefix, filter, limit, offset, query, refresh_ttl))
+        found: list[SearchItem] = await self._run_one(
+            SearchOp(namespace_prefix, filter, limit, offset, query, refresh_ttl)
+        )
         return found
 
     async def alist_namespaces(
@@ -196,7 +198,7 @@ class BaseStore(ABC):
             TypeError, ValueError: a number is none, or too small.
             CorruptCheckpointError, StorageError
         """
-        found: list[Namespace] = await self._one(listing(prefix, suffix, max_depth, limit, offset))
+        found: list[Namespace] = await self._run_one(list_operation(prefix, suffix, max_depth, limit, offset))
         return found
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
@@ -204,22 +206,22 @@ class BaseStore(ABC):
 
         Raises: as the verbs. If an operation is refused, nothing was done.
         """
-        return await self._all(ops)
+        return await self._run_all(ops)
 
     async def asweep_ttl(self) -> int:
         """Remove all expired items, and return how many there were. Raises `StorageError`."""
         total = 0
         while True:
-            gathering = Gathering(sweeps=MANY)
-            await until(partial(self._begin_alone, gathering))
-            count = gathering.result().swept
+            pending = PendingBatch(sweeps=SWEEP_LIMIT)
+            await until(partial(self._begin_alone, pending))
+            count = pending.result().swept
             total += count
-            if count < MANY:
+            if count < SWEEP_LIMIT:
                 return total
 
     def get(self, namespace: Namespace, key: str, *, refresh_ttl: bool | None = None) -> Item | None:
         """As `aget`. Raises `SyncCallError`, too."""
-        item: Item | None = self._one_here("get", GetOp(namespace, key, refresh_ttl))
+        item: Item | None = self._run_one_blocking("get", GetOp(namespace, key, refresh_ttl))
         return item
 
     def put(
@@ -232,11 +234,11 @@ class BaseStore(ABC):
         ttl: float | NotProvided | None = NOT_PROVIDED,
     ) -> None:
         """As `aput`. Raises `SyncCallError`, too."""
-        self._one_here("put", PutOp(namespace, key, value, index, ttl))
+        self._run_one_blocking("put", PutOp(namespace, key, value, index, ttl))
 
     def delete(self, namespace: Namespace, key: str) -> None:
         """As `adelete`. Raises `SyncCallError`, too."""
-        self._one_here("delete", PutOp(namespace, key, None))
+        self._run_one_blocking("delete", PutOp(namespace, key, None))
 
     def search(
         self,
@@ -251,7 +253,7 @@ class BaseStore(ABC):
     ) -> list[SearchItem]:
         """As `asearch`. Raises `SyncCallError`, too."""
         search = SearchOp(namespace_prefix, filter, limit, offset, query, refresh_ttl)
-        found: list[SearchItem] = self._one_here("search", search)
+        found: list[SearchItem] = self._run_one_blocking("search", search)
         return found
 
     def list_namespaces(
@@ -264,24 +266,24 @@ class BaseStore(ABC):
         offset: int = 0,
     ) -> list[Namespace]:
         """As `alist_namespaces`. Raises `SyncCallError`, too."""
-        wanted = listing(prefix, suffix, max_depth, limit, offset)
-        found: list[Namespace] = self._one_here("list_namespaces", wanted)
+        wanted = list_operation(prefix, suffix, max_depth, limit, offset)
+        found: list[Namespace] = self._run_one_blocking("list_namespaces", wanted)
         return found
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
         """As `abatch`. Raises `SyncCallError`, too."""
-        return self._all_here("batch", ops)
+        return self._run_all_blocking("batch", ops)
 
     def sweep_ttl(self) -> int:
         """As `asweep_ttl`. Raises `SyncCallError`, too."""
-        self._check_blocking("sweep_ttl")
+        self._refuse_blocking("sweep_ttl")
         total = 0
         while True:
-            gathering = Gathering(sweeps=MANY)
-            block(partial(self._begin_alone, gathering))
-            count = gathering.result().swept
+            pending = PendingBatch(sweeps=SWEEP_LIMIT)
+            block(partial(self._begin_alone, pending))
+            count = pending.result().swept
             total += count
-            if count < MANY:
+            if count < SWEEP_LIMIT:
                 return total
 
     async def __aenter__(self) -> Self:
@@ -300,61 +302,61 @@ class BaseStore(ABC):
         try:
             if sweeper is not None:
                 with anyio.CancelScope(shield=True):
-                    await sweeper.end()
+                    await sweeper.stop()
         finally:  # however the end of the sweeping was cancelled
             await self._disconnect()
 
     async def _disconnect(self) -> None:  # noqa: B027  # there is nothing to close in a store without a connection
         """Close what the store has opened."""
 
-    async def _one(self, op: Op) -> Any:
-        (answer,) = await self._all([op])
+    async def _run_one(self, op: Op) -> Any:
+        (answer,) = await self._run_all([op])
         return answer
 
-    async def _all(self, ops: Iterable[Op]) -> list[Any]:
-        asks = self._asks(ops)
-        if not asks:
+    async def _run_all(self, ops: Iterable[Op]) -> list[Any]:
+        requests = self._requests(ops)
+        if not requests:
             await anyio.lowlevel.checkpoint()
             return []
-        joined = list[Gathering]()
-        await until(lambda waiter: joined.append(self._gatherings.join(asks, waiter, self._begin)))
-        return joined[0].answers(asks)
+        joined = list[PendingBatch]()
+        await until(lambda waiter: joined.append(self._collector.join(requests, waiter, self._begin)))
+        return joined[0].answers(requests)
 
-    def _one_here(self, verb: str, op: Op) -> Any:
-        (answer,) = self._all_here(verb, [op])
+    def _run_one_blocking(self, verb: str, op: Op) -> Any:
+        (answer,) = self._run_all_blocking(verb, [op])
         return answer
 
-    def _all_here(self, verb: str, ops: Iterable[Op]) -> list[Any]:
-        self._check_blocking(verb)
-        asks = self._asks(ops)
-        gathering = Gathering()
-        gathering.add(asks)
-        if asks:
-            block(partial(self._begin_alone, gathering))
-            return gathering.answers(asks)
+    def _run_all_blocking(self, verb: str, ops: Iterable[Op]) -> list[Any]:
+        self._refuse_blocking(verb)
+        requests = self._requests(ops)
+        pending = PendingBatch()
+        pending.add(requests)
+        if requests:
+            block(partial(self._begin_alone, pending))
+            return pending.answers(requests)
         return []
 
-    def _asks(self, ops: Iterable[Op]) -> list[Ask]:
-        return [ask_of(op, self.codec, self._lifetimes) for op in ops]
+    def _requests(self, ops: Iterable[Op]) -> list[Request]:
+        return [request_of(op, self.codec, self._lifetimes) for op in ops]
 
-    def _check_blocking(self, verb: str) -> None:
+    def _refuse_blocking(self, verb: str) -> None:
         library = running_library() if self.waits else None
         if library is not None:
             raise SyncCallError(f"{verb}()", f"await store.a{verb}(...)", library)
 
-    def _begin_alone(self, gathering: Gathering, waiter: Waiter) -> None:
-        gathering.waiters.append(waiter)
-        self._begin(gathering)
+    def _begin_alone(self, pending: PendingBatch, waiter: Waiter) -> None:
+        pending.waiters.append(waiter)
+        self._begin(pending)
 
-    def _begin(self, gathering: Gathering) -> None:
+    def _begin(self, pending: PendingBatch) -> None:
         """Hand a gathering to the backend."""
         try:
             now = self.clock()
-            sweeps = gathering.sweeps
-            if gathering.writes and not 0 <= now - self._swept_at < APART:
-                self._swept_at, sweeps = now, MANY
-            reads, writes = tuple(gathering.reads.values()), tuple(gathering.writes.values())
+            sweeps = pending.sweeps
+            if pending.writes and not 0 <= now - self._swept_at < SWEEP_SPACING:
+                self._swept_at, sweeps = now, SWEEP_LIMIT
+            reads, writes = tuple(pending.reads.values()), tuple(pending.writes.values())
             batch = Batch(now=now, reads=reads, writes=writes, sweeps=sweeps)
-            self.transact(batch, gathering.end)
+            self.transact(batch, pending.finish)
         except BaseException as error:  # whatever it is: those who wait have to be told
-            gathering.end(error)
+            pending.finish(error)

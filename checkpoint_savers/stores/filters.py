@@ -33,7 +33,7 @@ Check: TypeAlias = Callable[[Any], bool]
 """Whether a value matches. Raises nothing."""
 
 
-def check_of(filter: Mapping[str, Any]) -> Check:
+def compile_filter(filter: Mapping[str, Any]) -> Check:
     """What tells whether an item's value matches a filter. The filter must not be changed afterwards.
 
     Raises:
@@ -47,10 +47,10 @@ def check_of(filter: Mapping[str, Any]) -> Check:
         if key.startswith("$"):
             raise ValueError(f"a filter is by key: {{'rating': {{{key!r}: ...}}}}, not {{{key!r}: ...}}")
         checks[key] = _check(wanted)
-    return _inside(checks)
+    return _match_mapping(checks)
 
 
-def _inside(checks: dict[str, Check]) -> Check:
+def _match_mapping(checks: dict[str, Check]) -> Check:
     def check(value: Any) -> bool:
         return isinstance(value, dict) and all(one(value.get(key)) for key, one in checks.items())
 
@@ -60,14 +60,14 @@ def _inside(checks: dict[str, Check]) -> Check:
 def _check(wanted: Any) -> Check:
     if isinstance(wanted, dict):
         if any(isinstance(key, str) and key.startswith("$") for key in wanted):
-            return _operators(wanted)
-        return _inside({key: _check(one) for key, one in wanted.items()})
+            return _match_operators(wanted)
+        return _match_mapping({key: _check(one) for key, one in wanted.items()})
     if isinstance(wanted, list | tuple):
-        return _elements([_check(one) for one in wanted])
-    return lambda value: same(value, wanted)
+        return _match_sequence([_check(one) for one in wanted])
+    return lambda value: equal(value, wanted)
 
 
-def _elements(checks: list[Check]) -> Check:
+def _match_sequence(checks: list[Check]) -> Check:
     def check(value: Any) -> bool:
         return (
             isinstance(value, list | tuple)
@@ -78,7 +78,7 @@ def _elements(checks: list[Check]) -> Check:
     return check
 
 
-def _operators(wanted: dict[Any, Any]) -> Check:
+def _match_operators(wanted: dict[Any, Any]) -> Check:
     for name in wanted:
         if name not in OPERATORS:
             raise ValueError(f"a filter has no operator {name!r}; there are {', '.join(OPERATORS)}")
@@ -86,12 +86,12 @@ def _operators(wanted: dict[Any, Any]) -> Check:
     return lambda value: all(holds(value, operand) for holds, operand in pairs)
 
 
-def same(one: Any, other: Any) -> bool:
+def equal(one: Any, other: Any) -> bool:
     """Whether two values are equal, as filters understand it."""
     if isinstance(one, dict) and isinstance(other, dict):
-        return len(one) == len(other) and all(key in other and same(one[key], other[key]) for key in one)
+        return len(one) == len(other) and all(key in other and equal(one[key], other[key]) for key in one)
     if isinstance(one, list | tuple) and isinstance(other, list | tuple):
-        return len(one) == len(other) and all(map(same, one, other))
+        return len(one) == len(other) and all(map(equal, one, other))
     if isinstance(one, bool) is not isinstance(other, bool):
         return False
     try:
@@ -101,7 +101,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 def _differs(one: Any, other: Any) -> bool:
-    return not same(one, other)
+    return not equal(one, other)
 
 
 _NUMBERS: Final = (int, float, Decimal, Fraction)
@@ -131,7 +131,7 @@ def _ordered(compare: Callable[[Any, Any], Any]) -> Callable[[Any, Any], bool]:
 
 
 OPERATORS: Final[dict[str, Callable[[Any, Any], bool]]] = {
-    "$eq": same,
+    "$eq": equal,
     "$ne": _differs,
     "$gt": _ordered(operator.gt),
     "$gte": _ordered(operator.ge),

@@ -21,7 +21,7 @@ from ..errors import (
     UnstorableItemError,
     UnstorableValueError,
 )
-from .filters import check_of
+from .filters import compile_filter
 from .names import unpack
 from .ops import Item, Namespace
 from .port import Row
@@ -92,7 +92,7 @@ def namespace_of(data: object) -> Namespace:
         raise CorruptCheckpointError("a stored namespace", f"{data!r} is none ({error})") from error
 
 
-def captured(filter: Mapping[str, Any], codec: Codec) -> tuple[bytes, Callable[[Row], bool]]:
+def compile_row_filter(filter: Mapping[str, Any], codec: Codec) -> tuple[bytes, Callable[[Row], bool]]:
     """What a filter is known by, and what tells whether a row's item matches it, whatever becomes of the filter.
 
     A row that cannot be read matches everything: so whoever gets to it is told, and nobody takes it for one that does
@@ -105,7 +105,7 @@ def captured(filter: Mapping[str, Any], codec: Codec) -> tuple[bytes, Callable[[
     if not isinstance(filter, Mapping):
         raise TypeError(f"a filter is a dict, not {filter!r}")
     data = codec.encode_held(filter if isinstance(filter, dict) else dict(filter), channel=_FILTER)
-    check = check_of(cast("dict[str, Any]", codec.decode(data, channel=_FILTER)))
+    check = compile_filter(cast("dict[str, Any]", codec.decode(data, channel=_FILTER)))
 
     def accepts(row: Row) -> bool:
         try:

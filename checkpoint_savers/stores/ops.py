@@ -15,7 +15,7 @@ Namespace: TypeAlias = tuple[str, ...]
 At least one label. A label is a text that is not empty and has no "." and no NUL; the first is not "langgraph".
 """
 
-Value: TypeAlias = dict[str, Any]
+ItemValue: TypeAlias = dict[str, Any]
 
 NamespaceMatchType: TypeAlias = Literal["prefix", "suffix"]
 
@@ -65,7 +65,7 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
         updated_at: when it was last put, in UTC.
     """
 
-    value: Value
+    value: ItemValue
     key: str
     namespace: Namespace
     created_at: datetime
@@ -74,7 +74,7 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
     def __hash__(self) -> int:
         return hash((self.namespace, self.key))
 
-    def dict(self) -> Value:
+    def dict(self) -> ItemValue:
         """As JSON has it: times as ISO texts, the namespace as a list. The value is the item's own."""
         return {
             "namespace": list(self.namespace),
@@ -94,7 +94,7 @@ class SearchItem(Item, frozen=True, kw_only=True):
 
     score: float | None = None
 
-    def dict(self) -> Value:
+    def dict(self) -> ItemValue:
         return {**super().dict(), "score": self.score}
 
 

@@ -22,7 +22,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
-MANY: Final = 1000
+SWEEP_LIMIT: Final = 1000
 """Expired rows that one batch removes at most, so that nobody waits long for it."""
 
 

@@ -10,11 +10,11 @@ try:
     import psycopg
     import psycopg_pool
 
-    from ..postgres.connected import Connected, nothing
-    from ..postgres.connecting import Cursor
-    from ..postgres.driver import Driver, Work
+    from ..postgres.client import PostgresClient, do_nothing
+    from ..postgres.connections import Cursor
+    from ..postgres.driver import Driver, WorkItem
     from ..postgres.failures import UnreachableError, translate
-    from .postgres_rows import LAYOUT, Attempt, Key, Rows
+    from .postgres_rows import LAYOUT, BatchAttempt, Key, StoreStatements
 except ModuleNotFoundError as error:
     if (error.name or "") not in ("psycopg", "psycopg_pool"):
         raise
@@ -31,7 +31,7 @@ from .ops import TTLConfig
 from .port import Answer, Batch, Done, Outcome
 
 
-class PostgresStore(Connected, BaseStore):
+class PostgresStore(PostgresClient, BaseStore):
     """Keeps items in PostgreSQL, which any number of processes on any number of machines may use at once.
 
         async with PostgresStore.from_conn_string("postgresql://localhost/app") as store:
@@ -73,7 +73,7 @@ class PostgresStore(Connected, BaseStore):
         index: None = None,
     ) -> None:
         super().__init__(codec=codec, ttl=ttl, clock=clock, index=index)
-        quoted = self._have(
+        quoted = self._configure(
             conn,
             schema=schema,
             setup=setup,
@@ -81,7 +81,7 @@ class PostgresStore(Connected, BaseStore):
             busy_timeout=busy_timeout,
             reconnect_timeout=reconnect_timeout,
         )
-        self._rows = Rows(quoted, self._source.name, self.busy_timeout)
+        self._rows = StoreStatements(quoted, self._source.name, self.busy_timeout)
 
     @classmethod
     def from_conn_string(
@@ -121,28 +121,28 @@ class PostgresStore(Connected, BaseStore):
             StorageError: there is no connection; or no table, or an older one, and `setup` is not set.
         """
         self._check_not_open()
-        await self._connect(Driver(self._source, self._prepare, nothing, maker=LAYOUT.maker))
+        await self._connect(Driver(self._source, self._prepare, do_nothing, class_name=LAYOUT.class_name))
         return await super().__aenter__()
 
     def transact(self, batch: Batch, done: Done) -> None:
         driver = self._driver  # read once: another thread may close the store meanwhile
         if driver is None:
             raise _closed(self._source.name)
-        _Transaction(driver, self._rows, batch, done).begin()
+        _PostgresBatch(driver, self._rows, batch, done).begin()
 
 
-class _Transaction:
+class _PostgresBatch:
     """A batch on its way. It does not know the store, which must not be kept alive by it."""
 
     __slots__ = ("_answers", "_attempt", "_batch", "_done", "_driver", "_due", "_rows", "_work")
 
-    def __init__(self, driver: Driver, rows: Rows, batch: Batch, done: Done) -> None:
+    def __init__(self, driver: Driver, rows: StoreStatements, batch: Batch, done: Done) -> None:
         self._driver = driver
         self._rows = rows
         self._batch = batch
         self._done = done
-        self._work: Work[Outcome] = Work()
-        self._attempt = Attempt()
+        self._work: WorkItem[Outcome] = WorkItem()
+        self._attempt = BatchAttempt()
         self._answers: list[Answer] | None = None
         self._due: list[Key] = []
 
@@ -156,7 +156,7 @@ class _Transaction:
     async def _run(self) -> None:
         work, source = self._work, self._driver.source
         try:
-            work.value = await source.reach(self._do)
+            work.value = await source.run_on_connection(self._do)
         except UnreachableError as error:
             work.error = translate(error, source.name)
             if self._attempt.outcome is not None:
@@ -167,7 +167,7 @@ class _Transaction:
                 work.error.__cause__ = error.__cause__
         except Exception as error:
             work.error = translate(error, source.name)
-        self._driver.tell((work,))
+        self._driver.complete((work,))
 
     async def _do(self, cursor: Cursor) -> Outcome:
         """On one connection; begun anew on another when that breaks."""

@@ -18,7 +18,7 @@ from typing import Any, Final
 import psycopg
 
 from ..errors import StorageError
-from ..postgres.connecting import Cursor
+from ..postgres.connections import Cursor
 from ..postgres.schema import Layout
 from .port import Answer, Batch, Find, Outcome, Row, Scan, Spaces, Write, paging_of_spaces
 
@@ -26,8 +26,8 @@ from .port import Answer, Batch, Find, Outcome, Row, Scan, Spaces, Write, paging
 # is, and a search of a namespace is a range. The index by age holds all by which a search finds and orders its rows.
 LAYOUT: Final = Layout(
     kind="store",
-    maker="PostgresStore",
-    versioned_by="pregel_store_version",
+    class_name="PostgresStore",
+    version_table="pregel_store_version",
     tables={
         "pregel_store_version": {"version": "integer"},
         "pregel_items": {
@@ -78,7 +78,7 @@ CHUNK: Final = 8_000_000
 
 _MOST: Final = 2**63 - 1
 
-_THERE: Final = "(i.expires_at IS NULL OR i.expires_at > %b)"
+_NOT_EXPIRED: Final = "(i.expires_at IS NULL OR i.expires_at > %b)"
 _COLUMNS: Final = "i.namespace, i.key, i.created_at, i.updated_at, i.ttl, i.frame"
 _RANGE: Final = "i.namespace >= %b AND i.namespace < %b"
 _KEYS: Final = "unnest(%b::bytea[], %b::bytea[]) AS r (namespace, key)"
@@ -145,7 +145,7 @@ Key = tuple[bytes, bytes]
 """A row's namespace and key."""
 
 
-class Attempt:
+class BatchAttempt:
     """What is remembered of the attempts at one batch.
 
     Attributes:
@@ -158,7 +158,7 @@ class Attempt:
         self.xid: str | None = None
 
 
-class Rows:
+class StoreStatements:
     """The statements of one schema.
 
     Args:
@@ -169,11 +169,11 @@ class Rows:
 
     def __init__(self, schema: str, name: str, busy_timeout: float) -> None:
         def of(text: str) -> bytes:
-            return text.format(s=schema, c=_COLUMNS, t=_THERE, r=_RANGE, k=_KEYS, x=_XID).encode()
+            return text.format(s=schema, c=_COLUMNS, t=_NOT_EXPIRED, r=_RANGE, k=_KEYS, x=_XID).encode()
 
         self._name = name
         self._busy_timeout = busy_timeout
-        self._patience = f"{max(round(busy_timeout * 1000), 1)}ms"  # 0 would be for ever
+        self._lock_timeout = f"{max(round(busy_timeout * 1000), 1)}ms"  # 0 would be for ever
         self._find = of(_FIND)
         self._has_inner = of(_HAS_INNER)
         self._of_one = of(_OF_ONE)
@@ -251,14 +251,14 @@ class Rows:
             return found
 
     async def write(
-        self, cursor: Cursor, batch: Batch, answers: list[Answer], due: Sequence[Key], attempt: Attempt
+        self, cursor: Cursor, batch: Batch, answers: list[Answer], due: Sequence[Key], attempt: BatchAttempt
     ) -> Outcome:
         """Do a batch's writes, in one transaction, unless an attempt before has done them."""
         if attempt.outcome is not None and (attempt.xid is None or await self._was_stored(cursor, attempt.xid)):
             return attempt.outcome
         attempt.outcome = attempt.xid = None
         await cursor.execute(
-            f"BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = '{self._patience}'".encode()
+            f"BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = '{self._lock_timeout}'".encode()
         )
         xid: str | None = None
         written = {(one.namespace, one.key) for one in batch.writes}

@@ -17,15 +17,15 @@ from ..bridge import at_once
 from ..codec import Codec
 from ..errors import CorruptCheckpointError, SaverClosedError, StorageReadOnlyError, UnsupportedFormatError
 from ..sqlite import schema
-from ..sqlite.connected import Connected
-from ..sqlite.worker import Job, Maker, Worker
+from ..sqlite.client import SqliteClient
+from ..sqlite.worker import ClientKind, Job, Worker
 from . import sqlite_rows as rows
 from .abc import BaseStore
 from .ops import TTLConfig
 from .port import Batch, Done, Outcome
 
 
-class SqliteStore(Connected, BaseStore):
+class SqliteStore(SqliteClient, BaseStore):
     """Keeps items in one SQLite file, which any number of processes on one machine may use at once.
 
         async with SqliteStore.from_conn_string("runs.db") as store:
@@ -42,7 +42,7 @@ class SqliteStore(Connected, BaseStore):
         busy_timeout: seconds to wait for another process's lock, before `StorageLockedError`.
     """
 
-    _maker = Maker("SqliteStore", "store", "inside 'async with SqliteStore(...)', or 'with open_sync(...)'")
+    _client_kind = ClientKind("SqliteStore", "store", "inside 'async with SqliteStore(...)', or 'with open_sync(...)'")
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class SqliteStore(Connected, BaseStore):
         index: None = None,
     ) -> None:
         super().__init__(codec=codec, ttl=ttl, clock=clock, index=index)
-        self._have(path, busy_timeout, synchronous)
+        self._configure(path, busy_timeout, synchronous)
         self.synchronous: Literal["FULL", "NORMAL"] = synchronous
 
     @classmethod
@@ -92,10 +92,10 @@ class SqliteStore(Connected, BaseStore):
         return await super().__aenter__()
 
     def transact(self, batch: Batch, done: Done) -> None:
-        _Transaction(self._connection, batch, done).begin()
+        _SqliteBatch(self._connection, batch, done).begin()
 
 
-class _Transaction:
+class _SqliteBatch:
     """A batch on its way. It does not know the store: the worker holds the last one, and must not keep that alive.
 
     The reads are a job of their own, given first: jobs are done in that order. So a long search takes place before the
@@ -108,7 +108,7 @@ class _Transaction:
         self._worker = worker
         self._batch = batch
         self._done = done
-        self._reading: Job[rows.Answers] = Job(partial(rows.read, batch=batch), writes=False)
+        self._reading: Job[rows.ReadResults] = Job(partial(rows.read, batch=batch), writes=False)
         size = sum([len(one.frame or b"") for one in batch.writes])
         self._writing: Job[int] = Job(self._write, writes=True, size=size)
 
@@ -159,10 +159,12 @@ def prepare(
     there is none. Raises: as `SqliteStore.__aenter__` says; locked and full as errors of SQLite's."""
     deadline = time.monotonic() + busy_timeout
     schema.prepare(connection, name, synchronous=synchronous, busy_timeout=busy_timeout)
-    with schema.looking(connection, deadline):
+    with schema.read_transaction(connection, deadline):
         is_ready = _is_ready(connection, name)
     if not is_ready:
-        with schema.setting_up(connection, deadline, f"{name}: there is no store in it, and it cannot be written"):
+        with schema.setup_transaction(
+            connection, deadline, f"{name}: there is no store in it, and it cannot be written"
+        ):
             if not _is_ready(connection, name):
                 for statement in rows.TABLES.values():
                     connection.execute(statement)

@@ -36,22 +36,22 @@ TABLES: Final = {
 }
 """What a file with a store in it has, by name."""
 
-_THERE: Final = "(expires_at IS NULL OR expires_at > ?)"
+_NOT_EXPIRED: Final = "(expires_at IS NULL OR expires_at > ?)"
 _COLUMNS: Final = "namespace, key, created_at, updated_at, ttl, frame"
-_FIND: Final = f"SELECT {_COLUMNS} FROM store_item WHERE namespace = ? AND key = ? AND {_THERE}"
+_FIND: Final = f"SELECT {_COLUMNS} FROM store_item WHERE namespace = ? AND key = ? AND {_NOT_EXPIRED}"
 _ROW: Final = f"SELECT {_COLUMNS} FROM store_item WHERE id = ?"
 _IS_ALONE: Final = "SELECT NOT EXISTS (SELECT 1 FROM store_item WHERE namespace > ? AND namespace < ?)"
 _OF_ONE: Final = (
     "SELECT id FROM store_item INDEXED BY store_item_by_age "
-    f"WHERE namespace = ? AND {_THERE} ORDER BY updated_at DESC, key LIMIT ?"
+    f"WHERE namespace = ? AND {_NOT_EXPIRED} ORDER BY updated_at DESC, key LIMIT ?"
 )
 _OF_ALL: Final = (
     "SELECT id FROM store_item INDEXED BY store_item_by_age "
-    f"WHERE namespace >= ? AND namespace < ? AND {_THERE} ORDER BY updated_at DESC, namespace, key LIMIT ?"
+    f"WHERE namespace >= ? AND namespace < ? AND {_NOT_EXPIRED} ORDER BY updated_at DESC, namespace, key LIMIT ?"
 )
 _SPACE: Final = (
     "SELECT namespace FROM store_item INDEXED BY store_item_by_age "
-    f"WHERE namespace >= ? AND namespace < ? AND {_THERE} ORDER BY namespace LIMIT 1"
+    f"WHERE namespace >= ? AND namespace < ? AND {_NOT_EXPIRED} ORDER BY namespace LIMIT 1"
 )
 _REFRESH: Final = (
     # Another process may have put the item again since it was found: its time is not cut short.
@@ -69,7 +69,7 @@ _SWEEP: Final = (
 )
 
 
-class Answers(NamedTuple):
+class ReadResults(NamedTuple):
     """What reading gave.
 
     Attributes:
@@ -81,7 +81,7 @@ class Answers(NamedTuple):
     due: list[tuple[bytes, bytes]]
 
 
-def read(db: sqlite3.Cursor, batch: Batch) -> Answers:
+def read(db: sqlite3.Cursor, batch: Batch) -> ReadResults:
     """The answers to a batch's reads."""
     answers, due = list[Answer](), list[tuple[bytes, bytes]]()
     for one in batch.reads:
@@ -98,7 +98,7 @@ def read(db: sqlite3.Cursor, batch: Batch) -> Answers:
                 continue
         if one.refresh:
             due += [(row.namespace, row.key) for row in rows if row.ttl is not None]
-    return Answers(answers, due)
+    return ReadResults(answers, due)
 
 
 def _find(db: sqlite3.Cursor, find: Find, now: float) -> Row | None:

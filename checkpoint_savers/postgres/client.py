@@ -13,11 +13,11 @@ from ..durations import LONGEST_LOCK_WAIT, read_seconds
 from ..errors import SaverClosedError
 from ..opening import OpenedAsync
 from . import schema as tables
-from .connecting import Cursor, Pool, Source
+from .connections import Cursor, Pool, Source
 from .driver import Driver
 
 
-class Connected(OpenedAsync):
+class PostgresClient(OpenedAsync):
     """One driver at a time, and a warning from whoever forgets to close it.
 
     Attributes:
@@ -34,7 +34,7 @@ class Connected(OpenedAsync):
     _sets_up: bool
     _driver: Driver | None = None
 
-    def _have(
+    def _configure(
         self,
         conn: str | Pool,
         *,
@@ -81,9 +81,14 @@ class Connected(OpenedAsync):
         """
         driver, work = self._driver, self._preparing(sets_up=True)
         if driver is not None:
-            await driver.run(lambda: self._source.reach(work))
+            await driver.run(lambda: self._source.run_on_connection(work))
             return
-        driver = Driver(self._source, partial(self._source.first, work), nothing, maker=self._layout.maker)
+        driver = Driver(
+            self._source,
+            partial(self._source.run_on_new_connection, work),
+            do_nothing,
+            class_name=self._layout.class_name,
+        )
         await driver.open()
         with anyio.CancelScope(shield=True):
             await driver.close()
@@ -91,7 +96,7 @@ class Connected(OpenedAsync):
     @property
     def _prepare(self) -> Callable[[], Awaitable[None]]:
         """What a driver does first. It does not hold its maker: a forgotten one is collected while its loop runs."""
-        return partial(self._source.first, self._preparing(sets_up=self._sets_up))
+        return partial(self._source.run_on_new_connection, self._preparing(sets_up=self._sets_up))
 
     def _preparing(self, *, sets_up: bool) -> Callable[[Cursor], Awaitable[None]]:
         return partial(
@@ -137,5 +142,5 @@ class Connected(OpenedAsync):
             )
 
 
-def nothing() -> None:
+def do_nothing() -> None:
     """Nothing is to be stopped before the driver closes."""

@@ -13,7 +13,7 @@ from ..bridge import DriverThread
 from ..errors import StorageError
 
 
-class Swept(Protocol):
+class Sweepable(Protocol):
     """A store."""
 
     async def asweep_ttl(self) -> int: ...
@@ -30,7 +30,7 @@ class Sweeper:
         every: seconds between two sweeps.
     """
 
-    def __init__(self, store: Swept, every: float) -> None:
+    def __init__(self, store: Sweepable, every: float) -> None:
         self._store = weakref.ref(store)
         self._every = every
         self._driver = DriverThread(f"{type(store).__name__} sweeper", self._drive)
@@ -41,7 +41,7 @@ class Sweeper:
     def start(self) -> None:
         self._driver.start()
 
-    async def end(self) -> None:
+    async def stop(self) -> None:
         """Wait until a sweep that is under way has ended, and the thread is gone."""
         if self._driver.forked:
             return

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from ..errors import ThreadBusyError, UnsupportedFormatError
 from ..owner import is_gone
 from ..records import Lease, Owner
-from .connecting import Cursor
-from .lane import Write
-from .rows import an_id_or_none, owner_of, owner_text
+from .connections import Cursor
+from .escaping import escape
+from .group_commit import QueuedWrite
+from .rows import owner_of, owner_text, to_checkpoint_id_or_none
 from .schema import SAVER
-from .texts import stored
 
 _STATEMENT = """
 WITH job AS MATERIALIZED (
@@ -53,7 +53,7 @@ FROM seen s LEFT JOIN taken USING (n) LEFT JOIN made ON made.thread_id = s.threa
 """
 
 
-class Wanted(Write[Lease]):
+class LeaseRequest(QueuedWrite[Lease]):
     """A lease that somebody wants. Arguments as those of the verb."""
 
     __slots__ = ("dead", "expires_at", "now", "owner", "text")
@@ -67,7 +67,7 @@ class Wanted(Write[Lease]):
         self.dead: int | None = None  # the epoch of a lease whose process is gone
 
 
-class Acquiring:
+class AcquireStatement:
     """The statement of one schema.
 
     Args:
@@ -79,19 +79,19 @@ class Acquiring:
         self._statement = _STATEMENT.format(s=schema, version=SAVER.version).encode()
         self._name = name
 
-    async def store(self, cursor: Cursor, writes: Sequence[Wanted]) -> list[Wanted]:
-        """See `lane.Store`."""
+    async def store(self, cursor: Cursor, writes: Sequence[LeaseRequest]) -> list[LeaseRequest]:
+        """See `group_commit.Store`."""
         parameters: list[object] = [
             list(range(len(writes))),
-            [stored(write.thread_id) for write in writes],
-            [stored(write.owner.run_id) for write in writes],
+            [escape(write.thread_id) for write in writes],
+            [escape(write.owner.run_id) for write in writes],
             [write.text for write in writes],
             [write.now for write in writes],
             [write.expires_at for write in writes],
             [write.dead for write in writes],
         ]
         await cursor.execute(self._statement, parameters, binary=True)
-        again: list[Wanted] = []
+        again: list[LeaseRequest] = []
         for n, epoch, newest, was_free, seen, holder, until, version, is_ours in await cursor.fetchall():
             write = writes[n]
             if not is_ours:
@@ -99,7 +99,7 @@ class Acquiring:
                 write.error = UnsupportedFormatError(self._name, version, SAVER.version)
             elif epoch is not None:
                 write.value = Lease(
-                    thread_id=write.thread_id, epoch=epoch, owner=write.owner, newest=an_id_or_none(newest)
+                    thread_id=write.thread_id, epoch=epoch, owner=write.owner, newest=to_checkpoint_id_or_none(newest)
                 )
             elif was_free:
                 again.append(write)  # somebody else is at it

@@ -14,10 +14,10 @@ import anyio
 from ..durations import LONGEST_LOCK_WAIT, read_seconds
 from ..errors import CheckpointError, SaverClosedError
 from ..opening import OpenedAsync
-from .worker import Job, Maker, Worker
+from .worker import ClientKind, Job, Worker
 
 
-class Connected(OpenedAsync):
+class SqliteClient(OpenedAsync):
     """One connection at a time to one file, and a warning from whoever forgets to close it.
 
     Attributes:
@@ -25,13 +25,13 @@ class Connected(OpenedAsync):
         busy_timeout: seconds to wait for another process's lock.
     """
 
-    _maker: ClassVar[Maker]
+    _client_kind: ClassVar[ClientKind]
     path: str
     busy_timeout: float
     _is_uri: bool
     _worker: Worker | None = None
 
-    def _have(self, path: str | os.PathLike[str], busy_timeout: float, synchronous: str = "FULL") -> None:
+    def _configure(self, path: str | os.PathLike[str], busy_timeout: float, synchronous: str = "FULL") -> None:
         if synchronous not in ("FULL", "NORMAL"):
             raise ValueError(f"synchronous is 'FULL' or 'NORMAL', not {synchronous!r}")
         self.busy_timeout = min(read_seconds("busy_timeout", busy_timeout, zero=True), LONGEST_LOCK_WAIT)
@@ -45,7 +45,9 @@ class Connected(OpenedAsync):
     ) -> None:
         """Open the file. The arguments are `Worker`'s."""
         if self._worker is not None:
-            raise SaverClosedError(f"the {self._maker.what} of {self.path} is open already: one 'async with' at a time")
+            raise SaverClosedError(
+                f"the {self._client_kind.noun} of {self.path} is open already: one 'async with' at a time"
+            )
         worker = self._worker = Worker(
             self.path,
             name=self.path,
@@ -54,7 +56,7 @@ class Connected(OpenedAsync):
             busy_timeout=self.busy_timeout,
             explain=explain,
             watched=not self._is_uri and self.path not in (":memory:", ""),
-            maker=self._maker,
+            client_kind=self._client_kind,
         )
         try:
             await worker.open()
@@ -67,7 +69,7 @@ class Connected(OpenedAsync):
         """Raises `SaverClosedError`."""
         worker = self._worker  # read once: another thread may close it meanwhile
         if worker is None:
-            raise self._maker.closed(self.path)
+            raise self._client_kind.closed(self.path)
         return worker
 
     async def _disconnect(self, *last: Job[Any]) -> None:

@@ -16,7 +16,7 @@ import psycopg_pool
 from psycopg.pq import TransactionStatus
 
 from ..errors import SaverClosedError
-from .failures import UnreachableError, is_lost, is_to_be_tried_again
+from .failures import UnreachableError, is_connection_lost, is_retryable
 
 T = TypeVar("T")
 
@@ -56,7 +56,7 @@ class Source:
     """
 
     def __init__(self, conn: str | Pool, *, schema: str, pool_size: int, reconnect_timeout: float) -> None:
-        self.given = None if isinstance(conn, str) else conn
+        self.user_pool = None if isinstance(conn, str) else conn
         self.reconnect_timeout = reconnect_timeout
         self.pool: Pool | None = None
         self._size = pool_size
@@ -64,15 +64,15 @@ class Source:
             self.conninfo: str | None = with_defaults(conn)
         else:
             self.conninfo = conn.conninfo if isinstance(conn.conninfo, str) else None
-        self.name = _described(self.conninfo, schema)
+        self.name = _description(self.conninfo, schema)
 
     @contextlib.asynccontextmanager
     async def open(self) -> AsyncGenerator[None, None]:
         """Have a pool for the length of a block. A user's pool is neither opened nor closed."""
-        if self.given is not None:
-            if self.given.closed:
+        if self.user_pool is not None:
+            if self.user_pool.closed:
                 raise SaverClosedError(f"{self.name}: the pool is not open. Open it first, and close it last")
-            self.pool = self.given
+            self.pool = self.user_pool
             yield
             return
         assert self.conninfo is not None
@@ -87,11 +87,11 @@ class Source:
         finally:
             await self.pool.close()
 
-    async def first(self, work: Callable[[Cursor], Awaitable[T]]) -> T:
+    async def run_on_new_connection(self, work: Callable[[Cursor], Awaitable[T]]) -> T:
         """Work on a connection made for it, so that what keeps it from being made is raised at once. Of a user's pool,
         on one of the pool's."""
-        if self.given is not None or self.conninfo is None:
-            return await self.reach(work)
+        if self.user_pool is not None or self.conninfo is None:
+            return await self.run_on_connection(work)
         async with await self.connect(self.conninfo) as connection:
             return await work(_cursor(connection))
 
@@ -102,7 +102,7 @@ class Source:
         except psycopg.OperationalError as error:
             raise UnreachableError(f"no connection to the server ({_in_a_line(error)})") from error
 
-    async def reach(
+    async def run_on_connection(
         self, work: Callable[[Cursor], Awaitable[T]], *, interrupted: Callable[[], None] | None = None
     ) -> T:
         """Work on a connection of the pool; and once more, on another, if that breaks, until the server is there again.
@@ -123,14 +123,14 @@ class Source:
                 left = max(deadline - time.monotonic(), 0.01)
                 borrowed: Connection = await self.pool.getconn(timeout=min(wait, left))
                 connection = borrowed
-                return await _on(borrowed, work)
+                return await _run_on(borrowed, work)
             except (psycopg_pool.PoolTimeout, psycopg_pool.TooManyRequests):
                 wait = min(wait * 1.5, _LONGEST_WAIT)
                 failure: Exception | None = None
             except psycopg.Error as error:
                 failure = error
-                if not is_lost(error, connection):
-                    if not is_to_be_tried_again(error) or time.monotonic() >= deadline:
+                if not is_connection_lost(error, connection):
+                    if not is_retryable(error) or time.monotonic() >= deadline:
                         raise
                 elif connection is not None:
                     broke = True
@@ -140,33 +140,33 @@ class Source:
                 if connection is not None:
                     await self.pool.putconn(connection)
             if time.monotonic() >= deadline:
-                await self._give_up(failure, unknown=broke and interrupted is not None)
+                await self._raise_unreachable(failure, unknown=broke and interrupted is not None)
             if failure is not None:
                 await asyncio.sleep(random.uniform(0.01, 0.05))
 
-    async def _give_up(self, failure: Exception | None, *, unknown: bool) -> None:
+    async def _raise_unreachable(self, failure: Exception | None, *, unknown: bool) -> None:
         seconds = f"{self.reconnect_timeout:g} s"
-        told = f"the server was not to be reached for {seconds}"
+        message = f"the server was not to be reached for {seconds}"
         if failure is None:
-            told = f"the pool had no connection for {seconds}"
-            if self.given is None and self.conninfo is not None:
+            message = f"the pool had no connection for {seconds}"
+            if self.user_pool is None and self.conninfo is not None:
                 try:
                     await (await self.connect(self.conninfo)).close()
                 except UnreachableError as error:  # the pool does not tell
-                    failure, told = error, f"{told}: {error}"
+                    failure, message = error, f"{message}: {error}"
                 else:
-                    told = f"{told}, while the server takes connections: all are in use. Make the pool larger"
+                    message = f"{message}, while the server takes connections: all are in use. Make the pool larger"
         else:
-            told = f"{told} ({_in_a_line(failure)})"
+            message = f"{message} ({_in_a_line(failure)})"
         if unknown:
-            told = (
-                f"{told}. The connection broke while a transaction was under way, and whether it was stored is not "
+            message = (
+                f"{message}. The connection broke while a transaction was under way, and whether it was stored is not "
                 "known yet: the thread's state says, and a resume goes on from there"
             )
-        raise UnreachableError(f"{told}.") from failure
+        raise UnreachableError(f"{message}.") from failure
 
 
-async def _on(connection: Connection, work: Callable[[Cursor], Awaitable[T]]) -> T:
+async def _run_on(connection: Connection, work: Callable[[Cursor], Awaitable[T]]) -> T:
     """Work on a borrowed connection, with the options that statements here expect, and leave it as it was."""
     autocommit, threshold = connection.autocommit, connection.prepare_threshold
     connection.prepare_threshold = None
@@ -206,7 +206,7 @@ def _read(conninfo: str) -> dict[str, Any]:
         raise ValueError(f"no connection string: {str(error).strip()}") from error
 
 
-def _described(conninfo: str | None, schema: str) -> str:
+def _description(conninfo: str | None, schema: str) -> str:
     """A database in words, without its password."""
     if conninfo is None:
         return f"PostgreSQL, schema {schema!r}"

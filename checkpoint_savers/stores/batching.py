@@ -1,6 +1,6 @@
-"""`Gatherings`: what is asked in one turn of an event loop goes to the backend as one batch.
+"""`BatchCollector`: what is asked in one turn of an event loop goes to the backend as one batch.
 
-Whoever asks first in a turn has the loop call `_go` in its next one; whoever asks until then joins. It is a callback
+Whoever asks first in a turn has the loop call `_start` in its next one; whoever asks until then joins. It is a callback
 that begins the batch, and a thread of the backend's that ends it: no task is needed, and none can be cancelled. Who
 waits does so in `bridge.until`, which returns when the batch is over, cancelled or not. So a caller that is cancelled
 takes nothing from the others, and nothing is written any more once it has been told.
@@ -21,7 +21,7 @@ from ..errors import PregelError
 from .port import Outcome, Read, Write
 
 
-class Ask(msgspec.Struct, frozen=True, kw_only=True):
+class Request(msgspec.Struct, frozen=True, kw_only=True):
     """One operation, checked, and what it gave captured.
 
     Attributes:
@@ -32,11 +32,11 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
 
     read: Read | None = None
     write: Write | None = None
-    same: Hashable = None
+    identity: Hashable = None
     answer: Callable[[Any], Any]
 
 
-class Gathering:
+class PendingBatch:
     """Operations that go as one batch, and then what came of it.
 
     Attributes:
@@ -57,14 +57,14 @@ class Gathering:
         self.outcome: Outcome | BaseException | None = None
         self._end = threading.Lock()
 
-    def add(self, asks: Sequence[Ask]) -> None:
-        for ask in asks:
-            if ask.read is not None:
-                self.reads.setdefault(ask.same, ask.read)
-            if ask.write is not None:
-                self.writes[ask.write.namespace, ask.write.key] = ask.write
+    def add(self, requests: Sequence[Request]) -> None:
+        for request in requests:
+            if request.read is not None:
+                self.reads.setdefault(request.identity, request.read)
+            if request.write is not None:
+                self.writes[request.write.namespace, request.write.key] = request.write
 
-    def end(self, outcome: Outcome | BaseException) -> None:
+    def finish(self, outcome: Outcome | BaseException) -> None:
         """It is over. The first call counts, from whichever thread."""
         if self._end.acquire(blocking=False):  # for good
             self.outcome = outcome
@@ -75,24 +75,24 @@ class Gathering:
         outcome = self.outcome
         assert outcome is not None  # who waits was told
         if isinstance(outcome, BaseException):
-            raise _own(outcome)
+            raise _copy_for_caller(outcome)
         return outcome
 
-    def answers(self, asks: Sequence[Ask]) -> list[Any]:
+    def answers(self, requests: Sequence[Request]) -> list[Any]:
         """What those who asked get."""
         outcome = self.result()
         by_read = dict(zip(self.reads, outcome.answers, strict=True))
-        return [ask.answer(None if ask.read is None else by_read[ask.same]) for ask in asks]
+        return [request.answer(None if request.read is None else by_read[request.identity]) for request in requests]
 
 
-class Gatherings:
+class BatchCollector:
     """The batches that are gathered now, one for each event loop."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._open: dict[object, Gathering] = {}
+        self._open: dict[object, PendingBatch] = {}
 
-    def join(self, asks: Sequence[Ask], waiter: Waiter, begin: Callable[[Gathering], None]) -> Gathering:
+    def join(self, requests: Sequence[Request], waiter: Waiter, begin: Callable[[PendingBatch], None]) -> PendingBatch:
         """Take part in the batch of this turn of the running loop.
 
         Args:
@@ -101,23 +101,23 @@ class Gatherings:
         """
         loop = loop_here()
         with self._lock:
-            gathering = self._open.get(loop)
-            is_first = gathering is None
-            if gathering is None:
-                gathering = self._open[loop] = Gathering()
-            gathering.add(asks)
-            gathering.waiters.append(waiter)
+            pending = self._open.get(loop)
+            is_first = pending is None
+            if pending is None:
+                pending = self._open[loop] = PendingBatch()
+            pending.add(requests)
+            pending.waiters.append(waiter)
         if is_first:
-            soon(partial(self._go, loop, begin))
-        return gathering
+            soon(partial(self._start, loop, begin))
+        return pending
 
-    def _go(self, loop: object, begin: Callable[[Gathering], None]) -> None:
+    def _start(self, loop: object, begin: Callable[[PendingBatch], None]) -> None:
         with self._lock:
-            gathering = self._open.pop(loop)
-        begin(gathering)
+            pending = self._open.pop(loop)
+        begin(pending)
 
 
-def _own(error: BaseException) -> BaseException:
+def _copy_for_caller(error: BaseException) -> BaseException:
     """A copy of an error of ours, which each who is told may annotate; others are what they are."""
     if not isinstance(error, PregelError):
         return error

@@ -12,22 +12,22 @@ from ..children import start_soon
 from ..errors import CheckpointError
 from ..records import Lease
 from ..scopes import mark_done
-from .acquiring import Acquiring, Wanted
-from .connecting import Source
+from .acquire import AcquireStatement, LeaseRequest
+from .connections import Source
 from .driver import Driver
-from .lane import Lane
+from .group_commit import GroupCommit
 from .listening import Listener
-from .writing import UnderLease, Writing
+from .writing import LeasedWrite, WriteStatements
 
 
-class Opened:
+class OpenSaver:
     """
     Args:
         source, prepare: as for `Driver`.
         claiming, writing: store what the lanes take.
         direct: connection string of a direct connection to listen on, or "".
         writers: transactions at most at the same time for commits.
-        busy_timeout: as for `Lane`.
+        busy_timeout: as for `GroupCommit`.
 
     Attributes:
         driver: to be opened, and closed.
@@ -38,42 +38,46 @@ class Opened:
         self,
         source: Source,
         prepare: Callable[[], Awaitable[None]],
-        acquiring: Acquiring,
-        writing: Writing,
+        acquire_statement: AcquireStatement,
+        write_statements: WriteStatements,
         *,
         direct: str,
         writers: int,
         busy_timeout: float,
     ) -> None:
         self.listener = Listener(source, direct) if direct else None
-        self.driver = Driver(source, prepare, self._closing)
+        self.driver = Driver(source, prepare, self._on_closing)
         # Apart from each other: no commit waits for a lease, which may wait for another process's.
-        self._leases: Lane[Wanted] = Lane(self.driver, acquiring.store, width=1, busy_timeout=busy_timeout)
-        self._writes: Lane[UnderLease] = Lane(self.driver, writing.store, width=writers, busy_timeout=busy_timeout)
+        self._leases: GroupCommit[LeaseRequest] = GroupCommit(
+            self.driver, acquire_statement.store, width=1, busy_timeout=busy_timeout
+        )
+        self._writes: GroupCommit[LeasedWrite] = GroupCommit(
+            self.driver, write_statements.store, width=writers, busy_timeout=busy_timeout
+        )
 
-    async def acquired(self, wanted: Wanted) -> Lease:
-        await self._leases.do(wanted)
-        return wanted.told()
+    async def acquire(self, wanted: LeaseRequest) -> Lease:
+        await self._leases.store_write(wanted)
+        return wanted.result()
 
-    async def written(self, write: UnderLease, *, shielded: bool = False) -> None:
+    async def write(self, write: LeasedWrite, *, shielded: bool = False) -> None:
         try:
-            await self._writes.do(write, shielded=shielded)
+            await self._writes.store_write(write, shielded=shielded)
         except asyncio.CancelledError as cancelled:
             if shielded and write.error is None:
                 mark_done(cancelled)
             raise
-        write.told()
+        write.result()
 
-    async def release_all(self, releases: Iterable[UnderLease]) -> None:
+    async def release_all(self, releases: Iterable[LeasedWrite]) -> None:
         """Release leases, many at the same time, before the driver closes."""
         async with anyio.create_task_group() as group:
             for release in releases:
-                start_soon(group, self._try, release)
+                start_soon(group, self._release_quietly, release)
 
-    async def _try(self, release: UnderLease) -> None:
+    async def _release_quietly(self, release: LeasedWrite) -> None:
         with contextlib.suppress(CheckpointError):  # the lease lapses by itself then
-            await self.written(release)
+            await self.write(release)
 
-    def _closing(self) -> None:
+    def _on_closing(self) -> None:
         if self.listener is not None:
             self.listener.stop()

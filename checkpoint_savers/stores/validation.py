@@ -10,8 +10,8 @@ import msgspec
 from ..codec import Codec
 from ..durations import read_number
 from ..errors import VectorSearchError
-from .gathering import Ask
-from .items import captured, frame_of, item_of, namespace_of
+from .batching import Request
+from .items import compile_row_filter, frame_of, item_of, namespace_of
 from .names import checked_address, checked_labels, pattern, span
 from .ops import (
     NOT_PROVIDED,
@@ -45,7 +45,7 @@ class Lifetimes(msgspec.Struct, frozen=True, kw_only=True):
     sweep_every: float | None = None
 
 
-def lifetimes(config: TTLConfig | None) -> Lifetimes:
+def read_ttl_config(config: TTLConfig | None) -> Lifetimes:
     """What a configuration says.
 
     Raises:
@@ -70,7 +70,7 @@ def lifetimes(config: TTLConfig | None) -> Lifetimes:
     )
 
 
-def ask_of(op: object, codec: Codec, lifetimes: Lifetimes) -> Ask:
+def request_of(op: object, codec: Codec, lifetimes: Lifetimes) -> Request:
     """What an operation asks of the backend.
 
     Raises:
@@ -89,7 +89,7 @@ def ask_of(op: object, codec: Codec, lifetimes: Lifetimes) -> Ask:
             raise TypeError(f"an operation is a GetOp, PutOp, SearchOp or ListNamespacesOp, not {op!r}")
 
 
-def listing(
+def list_operation(
     prefix: Namespace | None, suffix: Namespace | None, max_depth: int | None, limit: int, offset: int
 ) -> ListNamespacesOp:
     """The operation behind `alist_namespaces`."""
@@ -101,41 +101,41 @@ def listing(
     return ListNamespacesOp(tuple(conditions), max_depth, limit, offset)
 
 
-def _get(op: GetOp, codec: Codec, lifetimes: Lifetimes) -> Ask:
+def _get(op: GetOp, codec: Codec, lifetimes: Lifetimes) -> Request:
     refresh = _refresh(op.refresh_ttl, lifetimes)
     read = Find(*checked_address(op.namespace, op.key), refresh)
 
     def answer(row: Row | None) -> Item | None:
         return None if row is None else item_of(row, codec, Item)
 
-    return Ask(read=read, same=read, answer=answer)
+    return Request(read=read, identity=read, answer=answer)
 
 
-def _put(op: PutOp, codec: Codec, lifetimes: Lifetimes) -> Ask:
+def _put(op: PutOp, codec: Codec, lifetimes: Lifetimes) -> Request:
     if op.index is not None and op.index is not False:
         raise VectorSearchError("index=")
     address = checked_address(op.namespace, op.key)
     ttl = lifetimes.default if op.ttl is NOT_PROVIDED else _seconds("ttl", op.ttl)
     frame = None if op.value is None else frame_of(op.namespace, op.key, op.value, address, codec)
-    return Ask(write=Write(*address, frame, ttl), answer=_nothing)
+    return Request(write=Write(*address, frame, ttl), answer=_nothing)
 
 
-def _search(op: SearchOp, codec: Codec, lifetimes: Lifetimes) -> Ask:
+def _search(op: SearchOp, codec: Codec, lifetimes: Lifetimes) -> Request:
     if op.query is not None:
         raise VectorSearchError("query=")
     start, end = span(checked_labels(op.namespace_prefix))
     limit, offset = _count("limit", op.limit), _count("offset", op.offset)
     refresh = _refresh(op.refresh_ttl, lifetimes)
-    known, accepts = (b"", None) if op.filter is None else captured(op.filter, codec)
+    known, accepts = (b"", None) if op.filter is None else compile_row_filter(op.filter, codec)
     read = Scan(start=start, end=end, accepts=accepts, offset=offset, limit=limit, refresh=refresh)
 
     def answer(rows: list[Row]) -> list[SearchItem]:
         return [item_of(row, codec, SearchItem) for row in rows]
 
-    return Ask(read=read, same=(start, known, offset, limit, refresh), answer=answer)
+    return Request(read=read, identity=(start, known, offset, limit, refresh), answer=answer)
 
 
-def _list(op: ListNamespacesOp) -> Ask:
+def _list(op: ListNamespacesOp) -> Request:
     conditions = tuple(op.match_conditions or ())
     if op.max_depth is not None and (not _is_int(op.max_depth) or op.max_depth < 1):
         raise ValueError(f"max_depth is 1 or more, or None, not {op.max_depth!r}")
@@ -146,7 +146,7 @@ def _list(op: ListNamespacesOp) -> Ask:
     def answer(found: list[bytes]) -> list[Namespace]:
         return [namespace_of(one) for one in found]
 
-    return Ask(read=read, same=(conditions, op.max_depth, offset, limit), answer=answer)
+    return Request(read=read, identity=(conditions, op.max_depth, offset, limit), answer=answer)
 
 
 def _nothing(_: Any) -> None:

@@ -21,23 +21,23 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from ..bridge import until
 from ..errors import StorageLockedError
-from .connecting import Cursor
-from .driver import Driver, Work
-from .failures import is_everybodys, translate
+from .connections import Cursor
+from .driver import Driver, WorkItem
+from .failures import affects_all_writes, translate
 
 T = TypeVar("T")
 
-MOST = 256
+MAX_WRITES = 256
 """Writes in a batch."""
 
-MOST_BYTES = 4_000_000
+MAX_BATCH_BYTES = 4_000_000
 """Payload of a batch, in bytes; a write that is larger goes alone."""
 
 PAUSE = (0.004, 0.02)
 """Seconds after which a write is tried again whose thread was locked, at least and at most."""
 
 
-class Write(Work[T]):
+class QueuedWrite(WorkItem[T]):
     """A write that waits for its turn.
 
     Attributes:
@@ -46,23 +46,23 @@ class Write(Work[T]):
         unsure: a transaction with it was under way when a connection broke: it may be stored already.
     """
 
-    __slots__ = ("patience", "size", "thread_id", "unsure")
+    __slots__ = ("retry_until", "size", "thread_id", "unsure")
 
     def __init__(self, thread_id: str, size: int = 0) -> None:
         super().__init__()
         self.thread_id = thread_id
         self.size = size
         self.unsure = False
-        self.patience: float | None = None  # until when it is tried again, once it was locked out
+        self.retry_until: float | None = None  # until when it is tried again, once it was locked out
 
     def queued(self) -> None:
         """It has its place now, behind all that were taken in before."""
 
 
-W = TypeVar("W", bound=Write[Any])
+W = TypeVar("W", bound=QueuedWrite[Any])
 
 
-class Store(Protocol[W]):
+class StoreBatch(Protocol[W]):
     """How a batch is done, in one transaction on a connection in autocommit mode."""
 
     async def __call__(self, cursor: Cursor, writes: Sequence[W]) -> Sequence[W]:
@@ -70,7 +70,7 @@ class Store(Protocol[W]):
         ...
 
 
-class Lane(Generic[W]):
+class GroupCommit(Generic[W]):
     """Takes writes from any thread and event loop, and stores them in batches.
 
     Args:
@@ -80,7 +80,7 @@ class Lane(Generic[W]):
         busy_timeout: seconds for which a write that is locked out is tried again.
     """
 
-    def __init__(self, driver: Driver, store: Store[W], *, width: int, busy_timeout: float) -> None:
+    def __init__(self, driver: Driver, store: StoreBatch[W], *, width: int, busy_timeout: float) -> None:
         self._driver = driver
         self._store = store
         self._width = width
@@ -88,9 +88,9 @@ class Lane(Generic[W]):
         # All of it under the driver's lock.
         self._waiting: dict[str, deque[W]] = {}  # by thread, in the order of their turns
         self._under_way: set[str] = set()  # threads
-        self._servers = 0
+        self._workers = 0
 
-    def do(self, write: W, *, shielded: bool = False) -> Awaitable[None]:
+    def store_write(self, write: W, *, shielded: bool = False) -> Awaitable[None]:
         """Have a write stored, and return when it is durable, or raise its error.
 
         Args:
@@ -102,19 +102,19 @@ class Lane(Generic[W]):
         return until(lambda waiter: self._driver.submit(write, waiter, partial(self._queue, write)), shielded=shielded)
 
     def _queue(self, write: W) -> None:
-        if self._servers < self._width:
-            self._driver.post(self._serve)
-            self._servers += 1
+        if self._workers < self._width:
+            self._driver.post(self._work)
+            self._workers += 1
         self._waiting.setdefault(write.thread_id, deque()).append(write)
         write.queued()
 
     # ---- on the driver's loop --------------------------------------------------------------------------------
 
-    async def _serve(self) -> None:
-        while batch := self._take():
-            await self._settle(batch)
+    async def _work(self) -> None:
+        while batch := self._next_batch():
+            await self._store_batch(batch)
 
-    def _take(self) -> list[W]:
+    def _next_batch(self) -> list[W]:
         """The next batch; an empty one when there is nothing to do, and then this server has ended."""
         with self._driver.lock:
             batch: list[W] = []
@@ -123,49 +123,49 @@ class Lane(Generic[W]):
                 if thread_id in self._under_way:
                     continue
                 size += writes[0].size
-                if batch and size > MOST_BYTES:
+                if batch and size > MAX_BATCH_BYTES:
                     break
                 batch.append(writes.popleft())
                 del self._waiting[thread_id]
                 if writes:
                     self._waiting[thread_id] = writes  # its next turn comes after the others'
-                if len(batch) == MOST:
+                if len(batch) == MAX_WRITES:
                     break
             self._under_way.update(write.thread_id for write in batch)
             if not batch:
-                self._servers -= 1
+                self._workers -= 1
             return batch
 
-    async def _settle(self, batch: Sequence[W]) -> None:
+    async def _store_batch(self, batch: Sequence[W]) -> None:
         """Do a batch, in one transaction if it can be, and tell its callers."""
         pieces = [batch]
         while pieces:
             piece = pieces.pop()
             try:
-                locked = await self._driver.source.reach(
-                    partial(self._store, writes=piece), interrupted=partial(_interrupted, piece)
+                locked = await self._driver.source.run_on_connection(
+                    partial(self._store, writes=piece), interrupted=partial(_mark_unsure, piece)
                 )
             except Exception as error:
-                if len(piece) > 1 and not is_everybodys(error):
+                if len(piece) > 1 and not affects_all_writes(error):
                     half = len(piece) // 2
                     pieces += (piece[half:], piece[:half])
                     continue
                 for write in piece:
                     write.error = translate(error, self._driver.source.name)
                 locked = ()
-            again = [write for write in locked if self._has_patience(write)]
+            again = [write for write in locked if self._may_retry(write)]
             for write in again:
-                self._driver.begin(partial(self._later, write))
+                self._driver.begin(partial(self._requeue_later, write))
             done = [write for write in piece if write not in again]
             with self._driver.lock:
                 self._under_way.difference_update(write.thread_id for write in done)
-            self._driver.tell(done)
+            self._driver.complete(done)
 
-    def _has_patience(self, write: W) -> bool:
+    def _may_retry(self, write: W) -> bool:
         now = time.monotonic()
-        if write.patience is None:
-            write.patience = now + self._busy_timeout
-        if now < write.patience:
+        if write.retry_until is None:
+            write.retry_until = now + self._busy_timeout
+        if now < write.retry_until:
             return True
         write.error = StorageLockedError(
             f"{self._driver.source.name}: another connection holds the lock on thread {write.thread_id!r} for longer "
@@ -173,7 +173,7 @@ class Lane(Generic[W]):
         )
         return False
 
-    async def _later(self, write: W) -> None:
+    async def _requeue_later(self, write: W) -> None:
         """Put a write back in its place after a pause. Until then its thread counts as under way, to keep its order."""
         await asyncio.sleep(random.uniform(*PAUSE))
         with self._driver.lock:
@@ -181,11 +181,11 @@ class Lane(Generic[W]):
             writes = self._waiting.pop(write.thread_id, deque())
             writes.appendleft(write)
             self._waiting = {write.thread_id: writes, **self._waiting}
-            if self._servers < self._width:
-                self._servers += 1
-                self._driver.begin(self._serve)
+            if self._workers < self._width:
+                self._workers += 1
+                self._driver.begin(self._work)
 
 
-def _interrupted(writes: Sequence[Write[Any]]) -> None:
+def _mark_unsure(writes: Sequence[QueuedWrite[Any]]) -> None:
     for write in writes:
         write.unsure = True

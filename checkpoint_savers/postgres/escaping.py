@@ -16,18 +16,18 @@ _SPELLED = re.compile("\x01(.?)", re.DOTALL)
 _CHARACTERS = {"\x01": "\x00", "\x02": "\x01"}
 
 
-def stored(text: str) -> str:
+def escape(text: str) -> str:
     """A text as it is bound."""
     if _SPECIAL.search(text) is None:
         return text
     return text.replace("\x01", "\x01\x02").replace("\x00", "\x01\x01")
 
 
-def stored_or_none(text: str | None) -> str | None:
-    return None if text is None else stored(text)
+def escape_or_none(text: str | None) -> str | None:
+    return None if text is None else escape(text)
 
 
-def told(text: str) -> str:
+def unescape(text: str) -> str:
     """A stored text as it was.
 
     Raises:
