@@ -1,9 +1,9 @@
-"""`BatchCollector`: what is asked in one turn of an event loop goes to the backend as one batch.
+"""`BatchCollector`: operations of one turn of an event loop go to the backend as one batch.
 
-Whoever asks first in a turn has the loop call `_start` in its next one; whoever asks until then joins. It is a callback
-that begins the batch, and a thread of the backend's that ends it: no task is needed, and none can be cancelled. Who
-waits does so in `bridge.until`, which returns when the batch is over, cancelled or not. So a caller that is cancelled
-takes nothing from the others, and nothing is written any more once it has been told.
+The first operation of a turn schedules `_start` for the next turn; later ones join the batch until then. A callback
+starts the batch and a thread of the backend ends it, so no task is needed and none can be cancelled. Callers wait in
+`bridge.until`, which returns only when the batch has ended. So a cancelled caller takes nothing from the others, and
+nothing is written after its cancellation has been raised.
 """
 
 from __future__ import annotations
@@ -22,12 +22,14 @@ from .port import Outcome, Read, Write
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """One operation, checked, and what it gave captured.
+    """One operation, checked and captured.
 
     Attributes:
-        read, write: what it does; one of the two.
-        same: what a read is known by: it is done once for all that are equal.
-        answer: makes of the read's answer what the user gets. Called for each who has asked, so that each has his own.
+        read: what to read, or None.
+        write: what to write, or None. One of the two is set.
+        identity: equal for equal reads, which a batch executes once.
+        answer: makes the caller's result of the read's answer. Called once per caller, so that each has a copy of its
+            own.
     """
 
     read: Read | None = None
@@ -37,14 +39,14 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PendingBatch:
-    """Operations that go as one batch, and then what came of it.
+    """Operations of one batch, and their outcome.
 
     Attributes:
-        reads: by what they are known by.
-        writes: the last of each row's.
-        sweeps: as of `Batch`.
-        waiters: who is to be told when it is over.
-        outcome: what came of it; None before it is over.
+        reads: reads by identity.
+        writes: the last write of each row, by namespace and key.
+        sweeps: number of expired rows to remove, at most.
+        waiters: callers to wake when the batch has ended.
+        outcome: the outcome or the failure; None until the batch has ended.
     """
 
     __slots__ = ("_end", "outcome", "reads", "sweeps", "waiters", "writes")
@@ -55,9 +57,11 @@ class PendingBatch:
         self.sweeps = sweeps
         self.waiters: list[Waiter] = []
         self.outcome: Outcome | BaseException | None = None
+        # A lock that is acquired once and never released: the cheapest atomic "first call" across threads.
         self._end = threading.Lock()
 
     def add(self, requests: Sequence[Request]) -> None:
+        """Add requests; a later write of a row replaces an earlier one."""
         for request in requests:
             if request.read is not None:
                 self.reads.setdefault(request.identity, request.read)
@@ -65,41 +69,47 @@ class PendingBatch:
                 self.writes[request.write.namespace, request.write.key] = request.write
 
     def finish(self, outcome: Outcome | BaseException) -> None:
-        """It is over. The first call counts, from whichever thread."""
-        if self._end.acquire(blocking=False):  # for good
+        """Set the outcome and wake the callers. Only the first call has an effect, from any thread."""
+        if self._end.acquire(blocking=False):  # never released
             self.outcome = outcome
             tell(self.waiters)
 
     def result(self) -> Outcome:
-        """What came of it. Raises, for each who asks, an exception of his own."""
+        """Return the outcome, or raise the failure: a copy of it for each caller."""
         outcome = self.outcome
-        assert outcome is not None  # who waits was told
+        assert outcome is not None  # callers are woken by `finish` only
         if isinstance(outcome, BaseException):
             raise _copy_for_caller(outcome)
         return outcome
 
     def answers(self, requests: Sequence[Request]) -> list[Any]:
-        """What those who asked get."""
+        """Return the result of each request."""
         outcome = self.result()
         by_read = dict(zip(self.reads, outcome.answers, strict=True))
         return [request.answer(None if request.read is None else by_read[request.identity]) for request in requests]
 
 
 class BatchCollector:
-    """The batches that are gathered now, one for each event loop."""
+    """The batches that still take operations, one for each event loop."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._open: dict[object, PendingBatch] = {}
 
     def join(self, requests: Sequence[Request], waiter: Waiter, begin: Callable[[PendingBatch], None]) -> PendingBatch:
-        """Take part in the batch of this turn of the running loop.
+        """Join the batch of this turn of the running loop.
 
         Args:
-            begin: hands a gathering to the backend. (Passed here, since a store that it were kept with could not be
-                collected at once.)
+            requests: what to add.
+            waiter: woken when the batch has ended.
+            begin: hands a batch to the backend. Passed with each call: a stored bound method would be a reference cycle
+                with the store, which could then not be freed at once.
+
+        Returns:
+            The batch.
         """
         loop = loop_here()
+        # A lock, though each batch belongs to one loop: the dict is shared by the loops of all threads.
         with self._lock:
             pending = self._open.get(loop)
             is_first = pending is None
@@ -113,14 +123,17 @@ class BatchCollector:
 
     def _start(self, loop: object, begin: Callable[[PendingBatch], None]) -> None:
         with self._lock:
+            # From here on the loop's next operation opens a new batch: this one is not changed any more.
             pending = self._open.pop(loop)
         begin(pending)
 
 
 def _copy_for_caller(error: BaseException) -> BaseException:
-    """A copy of an error of ours, which each who is told may annotate; others are what they are."""
+    """Return a copy of one of our errors, which each caller may annotate. Return other exceptions as they are."""
     if not isinstance(error, PregelError):
         return error
+    # Several callers raise the same failure at the same time. One object would collect the notes, contexts and
+    # tracebacks of all of them.
     mine = copy.copy(error)
     mine.__cause__ = error.__cause__
     return mine.with_traceback(error.__traceback__)

@@ -1,4 +1,8 @@
-"""From what users pass to what a backend is asked: everything is checked, and captured, before anything is awaited."""
+"""Check operations and capture their arguments, before anything is awaited.
+
+A caller may change a dict that it passed as soon as the call has returned control to the event loop. So values and
+filters are encoded here, synchronously, and a backend sees bytes only.
+"""
 
 from __future__ import annotations
 
@@ -28,16 +32,16 @@ from .ops import (
 from .port import Find, Row, Scan, Spaces, Write
 
 _MOST: Final = 2**60
-"""What databases can count to, and no store holds so many."""
+"""Upper bound for limits and offsets: databases can count to it, and no store holds as many items."""
 
 
 class Lifetimes(msgspec.Struct, frozen=True, kw_only=True):
-    """How long a store keeps items.
+    """A `TTLConfig`, checked and in seconds.
 
     Attributes:
-        default: seconds; None keeps them.
-        refreshes: whether reading begins the time anew.
-        sweep_every: seconds between two sweeps; None for none.
+        default: seconds for which an item lives when `aput` has no `ttl`; None for ever.
+        refreshes: True if reading an item starts its ttl again.
+        sweep_every: seconds between two sweeps; None for no sweeper.
     """
 
     default: float | None = None
@@ -46,10 +50,16 @@ class Lifetimes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_ttl_config(config: TTLConfig | None) -> Lifetimes:
-    """What a configuration says.
+    """Check a ttl configuration.
+
+    Args:
+        config: the configuration; None for one that keeps items for ever.
+
+    Returns:
+        The lifetimes, in seconds.
 
     Raises:
-        TypeError, ValueError
+        TypeError, ValueError: it is not a valid configuration.
     """
     if config is None:
         return Lifetimes()
@@ -71,10 +81,19 @@ def read_ttl_config(config: TTLConfig | None) -> Lifetimes:
 
 
 def request_of(op: object, codec: Codec, lifetimes: Lifetimes) -> Request:
-    """What an operation asks of the backend.
+    """Make a backend request of an operation.
+
+    Args:
+        op: the operation.
+        codec: encodes values and filters now, and decodes items later.
+        lifetimes: defaults of the store.
+
+    Returns:
+        The request, which holds nothing that the caller can still change.
 
     Raises:
-        InvalidNamespaceError, InvalidKeyError, UnstorableValueError, VectorSearchError, TypeError, ValueError
+        InvalidNamespaceError, InvalidKeyError, UnstorableValueError, VectorSearchError, TypeError, ValueError: the
+        operation is not valid.
     """
     match op:
         case GetOp():
@@ -92,7 +111,18 @@ def request_of(op: object, codec: Codec, lifetimes: Lifetimes) -> Request:
 def list_operation(
     prefix: Namespace | None, suffix: Namespace | None, max_depth: int | None, limit: int, offset: int
 ) -> ListNamespacesOp:
-    """The operation behind `alist_namespaces`."""
+    """Make the operation of `alist_namespaces`.
+
+    Args:
+        prefix: labels with which namespaces begin.
+        suffix: labels with which namespaces end.
+        max_depth: number of labels to return, at most.
+        limit: number of namespaces to return, at most.
+        offset: number of namespaces to skip.
+
+    Returns:
+        The operation.
+    """
     conditions = list[MatchCondition]()
     if prefix is not None:
         conditions.append(MatchCondition("prefix", prefix))
@@ -126,6 +156,7 @@ def _search(op: SearchOp, codec: Codec, lifetimes: Lifetimes) -> Request:
     start, end = span(checked_labels(op.namespace_prefix))
     limit, offset = _count("limit", op.limit), _count("offset", op.offset)
     refresh = _refresh(op.refresh_ttl, lifetimes)
+    # The encoded filter identifies the search: two equal searches of one batch are executed once.
     known, accepts = (b"", None) if op.filter is None else compile_row_filter(op.filter, codec)
     read = Scan(start=start, end=end, accepts=accepts, offset=offset, limit=limit, refresh=refresh)
 
@@ -180,4 +211,5 @@ def _count(name: str, value: object) -> int:
 
 
 def _is_int(value: object) -> bool:
+    # Python counts True as 1; as a limit it is a mistake.
     return isinstance(value, int) and not isinstance(value, bool)
