@@ -1,9 +1,10 @@
-"""From records to what is bound, and from what is stored to records.
+"""Convert records to bound columns, and stored columns to records.
 
-A database is not typed as Python is, and a damaged one holds anything: so all that is read is checked here.
+SQLite's types are looser than Python's, and a damaged database may hold anything, so everything that is read is
+validated here.
 
-Metadata are stored as text, once per thread. Most checkpoints of a run differ in nothing but `step`, which their rows
-have anyway: so where both are the same number, the text has null in its place, and is marked (`counts`).
+Metadata are stored as text, once per thread. Most checkpoints of a run differ only in `step`, which is a column anyway.
+So where metadata's "step" equals the column, the text has null in its place and is marked (`counts`).
 """
 
 from __future__ import annotations
@@ -30,18 +31,16 @@ from .ids import StoredId, read_id, write_id
 
 T = TypeVar("T")
 
-# ---- to be bound. Made outside of the transaction ------------------------------------------------------------------
-
 
 class MetadataText(NamedTuple):
-    """Metadata as they are stored."""
+    """Checkpoint metadata, as they are stored."""
 
     counts: bool
     text: str
 
 
 class CheckpointColumns(NamedTuple):
-    """A checkpoint to be stored."""
+    """The columns of a checkpoint to be stored. Encoded by the caller's thread, before the transaction begins."""
 
     ns: str
     id: StoredId
@@ -54,7 +53,7 @@ class CheckpointColumns(NamedTuple):
 
 
 class RecordColumns(NamedTuple):
-    """A task's record to be stored."""
+    """The columns of a task's record to be stored."""
 
     ns: str
     checkpoint: StoredId
@@ -65,7 +64,7 @@ class RecordColumns(NamedTuple):
 
 
 class EventColumns(NamedTuple):
-    """A row of events to be stored."""
+    """The columns of a row of events to be stored."""
 
     checkpoint: StoredId
     epoch: int
@@ -75,7 +74,18 @@ class EventColumns(NamedTuple):
 
 
 def bind_row(row: CheckpointRow, *, pinned: bool) -> CheckpointColumns:
-    """Raises `ValueError` if the checkpoint's id is none: it would not be read in its order."""
+    """Convert a checkpoint to columns.
+
+    Args:
+        row: the checkpoint.
+        pinned: the value of its column `pinned`.
+
+    Returns:
+        The columns.
+
+    Raises:
+        ValueError: its id is not a checkpoint id: stored as text, it would not be read in its order.
+    """
     id = write_id(row.checkpoint_id)
     if isinstance(id, str):
         raise ValueError(f"a checkpoint's id is a UUID in lower case, not {row.checkpoint_id!r}")
@@ -87,34 +97,68 @@ def bind_row(row: CheckpointRow, *, pinned: bool) -> CheckpointColumns:
 
 
 def bind_metadata(metadata: dict[str, Any], step: int) -> MetadataText:
+    """Convert metadata to text, without a "step" that equals the column.
+
+    Args:
+        metadata: JSON values by key.
+        step: number of the superstep.
+
+    Returns:
+        The text, and whether "step" was taken out.
+    """
     counted = metadata.get("step")
+    # Not isinstance: True equals 1, and would come back as 1.
     if type(counted) is int and counted == step:
         return MetadataText(True, write_metadata({**metadata, "step": None}))
     return MetadataText(False, write_metadata(metadata))
 
 
 def bind_record(record: TaskRecord) -> RecordColumns:
+    """Convert a task's record to columns.
+
+    Args:
+        record: the record.
+
+    Returns:
+        The columns.
+    """
     return RecordColumns(
         record.ns, write_id(record.checkpoint_id), record.task_id, record.index, record.kind, record.frame
     )
 
 
 def bind_event(event: EventRow) -> EventColumns:
+    """Convert a row of events to columns.
+
+    Args:
+        event: the row.
+
+    Returns:
+        The columns.
+    """
     return EventColumns(write_id(event.checkpoint_id), event.epoch, event.position, event.kind, event.frame)
 
 
 def write_owner(owner: Owner) -> str:
+    """Encode the owner of a lease as JSON text.
+
+    Args:
+        owner: the owner.
+
+    Returns:
+        The text: equal owners have equal texts.
+    """
     return _write_owner(owner).decode()
 
 
 _write_owner = msgspec.json.Encoder().encode
 _read_owner = msgspec.json.Decoder(Owner).decode
 
-_Id: TypeAlias = Any  # bytes or a text, which `IdCache` checks: msgspec does not know the one from the other
+_Id: TypeAlias = Any  # bytes or str, checked by `IdCache`: in a Struct, msgspec cannot distinguish the two
 
 
 class IdCache(dict[StoredId, CheckpointId]):
-    """Ids by what is stored. A listing names most of them three times: as an id, as a base and as a parent."""
+    """Decoded ids by their stored form. A listing names most ids three times: as id, as base and as parent."""
 
     def __init__(self, where: str) -> None:
         self._where = where
@@ -125,13 +169,25 @@ class IdCache(dict[StoredId, CheckpointId]):
 
 
 def read_checkpoint_id(stored: StoredId, where: str) -> CheckpointId:
+    """Decode a checkpoint id.
+
+    Args:
+        stored: the column, of any type.
+        where: names the rows in an error.
+
+    Returns:
+        The id.
+
+    Raises:
+        CorruptCheckpointError: it is not a stored id.
+    """
     try:
         return CheckpointId(read_id(stored))
     except ValueError as error:
         raise CorruptCheckpointError(where, f"a checkpoint's id is damaged ({error})") from error
 
 
-# What is read is checked as the one field of a Struct: msgspec looks at a class once, and at other types at each call.
+# Rows are validated as the only field of a Struct: msgspec analyses a class once, other types in each call.
 
 
 class _RowList(msgspec.Struct, array_like=True):
@@ -139,7 +195,18 @@ class _RowList(msgspec.Struct, array_like=True):
 
 
 def read_rows(raw: list[Any], where: str) -> tuple[CheckpointRow, ...]:
-    """As (ns, id, parent, base, step, counts, text, pinned, frame)."""
+    """Decode checkpoints.
+
+    Args:
+        raw: rows of (ns, id, parent, base, step, counts, text, pinned, frame).
+        where: names the rows in an error.
+
+    Returns:
+        The checkpoints, in the same order.
+
+    Raises:
+        CorruptCheckpointError: a column is damaged.
+    """
     ids = IdCache(where)
     return tuple(
         [
@@ -163,7 +230,17 @@ class _HeaderList(msgspec.Struct, array_like=True):
 
 
 def read_headers(raw: list[Any]) -> list[Header]:
-    """Of any thread and namespace, as (thread, ns, id, parent, base, step, counts, text, pinned, size)."""
+    """Decode headers of any threads and namespaces.
+
+    Args:
+        raw: rows of (thread, ns, id, parent, base, step, counts, text, pinned, size).
+
+    Returns:
+        The headers, in the same order.
+
+    Raises:
+        CorruptCheckpointError: a column is damaged.
+    """
     ids = IdCache("a listing")
     return [
         Header(
@@ -188,7 +265,18 @@ class _ThreadHeaderList(msgspec.Struct, array_like=True):
 
 
 def read_thread_headers(raw: list[Any]) -> list[ThreadHeader]:
-    """As (thread, epoch, owner, expires_at, newest, head, id, metadata); the id is that of the head's row."""
+    """Decode headers of threads.
+
+    Args:
+        raw: rows of (thread, epoch, owner, expires_at, newest, head, id, metadata), where `id` is that of the head's
+            row.
+
+    Returns:
+        The headers, in the same order.
+
+    Raises:
+        CorruptCheckpointError: a column is damaged, or a head's row is missing.
+    """
     found: list[ThreadHeader] = []
     for thread_id, epoch, owner, expires_at, newest, head, id, text in validated(
         (raw,), _ThreadHeaderList, "a listing"
@@ -215,7 +303,18 @@ class _RecordList(msgspec.Struct, array_like=True):
 
 
 def read_records(raw: list[Any], where: str) -> tuple[TaskRecord, ...]:
-    """As (ns, checkpoint, task id, place, kind, frame)."""
+    """Decode records of tasks.
+
+    Args:
+        raw: rows of (ns, checkpoint, task id, index, kind, frame).
+        where: names the rows in an error.
+
+    Returns:
+        The records, in the same order.
+
+    Raises:
+        CorruptCheckpointError: a column is damaged.
+    """
     ids = IdCache(where)
     return tuple(
         [
@@ -232,7 +331,18 @@ class _EventList(msgspec.Struct, array_like=True):
 
 
 def read_events(raw: list[Any], where: str) -> tuple[EventRow, ...]:
-    """As (checkpoint, epoch, position, kind, frame)."""
+    """Decode rows of events.
+
+    Args:
+        raw: rows of (checkpoint, epoch, position, kind, frame).
+        where: names the rows in an error.
+
+    Returns:
+        The rows, in the same order.
+
+    Raises:
+        CorruptCheckpointError: a column is damaged.
+    """
     ids = IdCache(where)
     return tuple(
         [
@@ -243,6 +353,18 @@ def read_events(raw: list[Any], where: str) -> tuple[EventRow, ...]:
 
 
 def read_owner(text: str, where: str) -> Owner:
+    """Decode the owner of a lease.
+
+    Args:
+        text: JSON text.
+        where: names the thread in an error.
+
+    Returns:
+        The owner.
+
+    Raises:
+        CorruptCheckpointError: the text is damaged.
+    """
     try:
         return _read_owner(text)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
@@ -250,14 +372,35 @@ def read_owner(text: str, where: str) -> Owner:
 
 
 def validated(raw: Any, type: type[T], where: str) -> T:
+    """Convert what SQLite returned to a type.
+
+    Args:
+        raw: rows, as the sqlite3 module returns them.
+        type: the type to convert to.
+        where: names the rows in an error.
+
+    Returns:
+        The converted value.
+
+    Raises:
+        CorruptCheckpointError: a value is not of that type.
+    """
     try:
-        return msgspec.convert(raw, type, builtin_types=(bytes,))  # else a text in a blob's place is read as base64
+        return msgspec.convert(raw, type, builtin_types=(bytes,))  # else a text in a blob's place is decoded as base64
     except msgspec.ValidationError as error:
         raise CorruptCheckpointError(where, f"a stored row is damaged ({error})") from error
 
 
 def location(thread_id: str, ns: str) -> str:
-    """What errors call a namespace."""
+    """Return the name of a namespace in error messages.
+
+    Args:
+        thread_id: the thread.
+        ns: the namespace; "" for the root graph's.
+
+    Returns:
+        The name.
+    """
     return f"thread {thread_id!r}, namespace {ns!r}" if ns else f"thread {thread_id!r}"
 
 
@@ -265,7 +408,7 @@ def _metadata(counts: int, text: str, step: int, where: str, id: CheckpointId) -
     try:
         metadata = _read_metadata(text)
     except (msgspec.MsgspecError, ValueError, RecursionError):
-        return read_metadata(text, f"{where}, checkpoint {id}")  # raises; only here is the place spelled out
+        return read_metadata(text, f"{where}, checkpoint {id}")  # raises; the location is formatted only for errors
     if counts:
         metadata["step"] = step
     return metadata

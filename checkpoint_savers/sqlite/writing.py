@@ -1,8 +1,8 @@
-"""A run's verbs: what each does between BEGIN and COMMIT.
+"""The writing verbs of a run: the statements between BEGIN and COMMIT.
 
-Functions of a cursor, which run in the connection's thread. Statements are constant texts, which SQLite compiles
-once; every value is bound. A transaction that writes has the write lock from its beginning: so what a function reads
-stands until it has written, and is compared in Python.
+Functions of a cursor, which run in the connection's thread. Statements are constant texts, which SQLite compiles once;
+every value is bound. A writing transaction holds the write lock from its beginning: what a function reads cannot change
+before it has written, so values are compared in Python.
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ _DELETE = (
 )
 
 ROOT = 0
-"""The number of the root graph's namespace, in every thread."""
+"""Key of the root graph's namespace, in every thread."""
 
 _METADATA_KEYS = 1 << 23
-"""Numbers that a thread's metadata may have. SQLite stores them in three bytes."""
+"""Number of keys for a thread's metadata texts: SQLite stores keys below this in three bytes."""
 
 
 def acquire(
@@ -79,7 +79,24 @@ def acquire(
     expires_at: float,
     refuse_newer: Callable[[sqlite3.Cursor], None],
 ) -> Lease:
-    """Args: refuse_newer: raises if a later version has upgraded the file since it was opened."""
+    """Acquire a thread's lease. See `SaverPort.acquire`.
+
+    Args:
+        db: a cursor in a writing transaction.
+        thread_id: the thread.
+        owner: the run that acquires it.
+        now: unix seconds.
+        expires_at: unix seconds.
+        refuse_newer: raises if a later version has upgraded the file since it was opened.
+
+    Returns:
+        The lease.
+
+    Raises:
+        ThreadBusyError: another run holds a live lease.
+        CorruptCheckpointError: the thread's row is damaged.
+        UnsupportedFormatError: raised by `refuse_newer`.
+    """
     found = _find_thread(db, thread_id)
     refuse_newer(db)  # under the write lock: no program upgrades the file before this is committed
     if found is None:
@@ -95,6 +112,16 @@ def acquire(
 
 
 def renew(db: sqlite3.Cursor, lease: Lease, expires_at: float) -> None:
+    """Set the lease's expiry. See `SaverPort.renew`.
+
+    Args:
+        db: a cursor in a writing transaction.
+        lease: the lease.
+        expires_at: unix seconds.
+
+    Raises:
+        ThreadBusyError: with `lost=True`: the lease is no longer held.
+    """
     db.execute(_RENEW, (expires_at, check_lease(db, lease)[0]))
 
 
@@ -111,6 +138,24 @@ def commit(
     events: Iterable[EventColumns],
     metadata: Mapping[str, Any],
 ) -> None:
+    """Store a superstep. See `SaverPort.commit`; the arguments are the fields of a `Commit`, bound.
+
+    Args:
+        db: a cursor in a writing transaction.
+        lease: the run's lease.
+        rows: new checkpoints of one namespace, in order.
+        expected_head: the head before.
+        records: records to put.
+        clears: records to delete: namespace, checkpoint and task id.
+        expires_at: the lease's new expiry, in unix seconds.
+        releases: True to release the lease, too.
+        moved: the namespace and stored checkpoint that becomes its head, if there are no new rows.
+        events: rows of events to add.
+        metadata: metadata of the thread, of which keys are added that it lacks.
+
+    Raises:
+        ThreadBusyError: with `lost=True`: the lease is no longer held, or the head is not the expected one.
+    """
     thread, head = check_lease(db, lease)
     target = (rows[-1].ns, rows[-1].id) if rows else moved
     if target is None:
@@ -118,6 +163,8 @@ def commit(
     else:
         ns, tip = target
         space = namespace_key(db, thread, ns)
+        # The root's head is in the thread's own row, which each commit updates anyway: a root graph's commit touches
+        # one row less than a subgraph's.
         if ns:
             (head,) = db.execute(_HEAD, (space,)).fetchone()
         if head != expected_head or not (rows or is_stored(db, thread, space, tip)):
@@ -129,6 +176,7 @@ def commit(
             db.execute(_ADVANCE_ROOT, (expires_at, tip, tip, thread))
         for row in rows:
             add_row(db, thread, space, row)
+    # Cleared before records are put: a record of the same task in this commit replaces the cleared one.
     for name, checkpoint, task_id in clears:
         db.execute(_CLEAR_RECORD, (thread, namespace_key(db, thread, name), checkpoint, task_id))
     put_records(db, thread, records)
@@ -140,12 +188,29 @@ def commit(
 
 
 def record(db: sqlite3.Cursor, lease: Lease, records: Iterable[RecordColumns], expires_at: float) -> None:
+    """Store records of an open superstep. See `SaverPort.record`.
+
+    Args:
+        db: a cursor in a writing transaction.
+        lease: the run's lease.
+        records: records to put.
+        expires_at: the lease's new expiry, in unix seconds.
+
+    Raises:
+        ThreadBusyError: with `lost=True`: the lease is no longer held.
+    """
     thread, _ = check_lease(db, lease)
     db.execute(_RENEW, (expires_at, thread))
     put_records(db, thread, records)
 
 
 def release(db: sqlite3.Cursor, lease: Lease) -> None:
+    """Release a lease; do nothing if it is no longer held. See `SaverPort.release`.
+
+    Args:
+        db: a cursor in a writing transaction.
+        lease: the lease.
+    """
     found = _find_lease(db, lease)
     if found is not None:
         _release(db, found[0])
@@ -154,7 +219,18 @@ def release(db: sqlite3.Cursor, lease: Lease) -> None:
 def delete_thread(
     db: sqlite3.Cursor, thread_id: str, now: float, refuse_newer: Callable[[sqlite3.Cursor], None]
 ) -> None:
-    """Args: refuse_newer: as in `lease`, as no lease is needed here."""
+    """Delete a thread that no run holds.
+
+    Args:
+        db: a cursor in a writing transaction.
+        thread_id: the thread.
+        now: unix seconds.
+        refuse_newer: as for `acquire`: without a lease, no earlier statement has checked the version.
+
+    Raises:
+        ThreadBusyError: a run holds the thread.
+        UnsupportedFormatError: raised by `refuse_newer`.
+    """
     refuse_newer(db)
     found = _find_thread(db, thread_id)
     if found is None:
@@ -168,7 +244,18 @@ def delete_thread(
 def update_thread(
     db: sqlite3.Cursor, thread_id: str, changes: Mapping[str, Any], refuse_newer: Callable[[sqlite3.Cursor], None]
 ) -> None:
-    """Args: refuse_newer: as in `lease`, as no lease is needed here."""
+    """Change a thread's metadata. See `SaverPort.update_thread`.
+
+    Args:
+        db: a cursor in a writing transaction.
+        thread_id: the thread.
+        changes: JSON values by key; None deletes the key.
+        refuse_newer: as for `acquire`: without a lease, no earlier statement has checked the version.
+
+    Raises:
+        ThreadNotFoundError: the thread holds no checkpoint.
+        UnsupportedFormatError: raised by `refuse_newer`.
+    """
     refuse_newer(db)
     found = _find_thread(db, thread_id)
     if found is None or found.newest is None:
@@ -178,7 +265,18 @@ def update_thread(
 
 
 def check_lease(db: sqlite3.Cursor, lease: Lease) -> tuple[int, StoredId | None]:
-    """The thread's number and the root graph's head. Raises `ThreadBusyError(lost=True)`."""
+    """Return the thread's key and the root graph's head, if the lease is held.
+
+    Args:
+        db: a cursor in a writing transaction.
+        lease: the lease.
+
+    Returns:
+        The key, and the head or None.
+
+    Raises:
+        ThreadBusyError: with `lost=True`: the lease is no longer held.
+    """
     found = _find_lease(db, lease)
     if found is None:
         raise lease_lost(db, lease.thread_id)
@@ -186,6 +284,15 @@ def check_lease(db: sqlite3.Cursor, lease: Lease) -> tuple[int, StoredId | None]
 
 
 def lease_lost(db: sqlite3.Cursor, thread_id: str) -> ThreadBusyError:
+    """Return the error for a lease that is no longer held.
+
+    Args:
+        db: a cursor.
+        thread_id: the thread.
+
+    Returns:
+        The error, which names the present holder.
+    """
     found = _find_thread(db, thread_id)
     if found is None or found.owner is None:
         return ThreadBusyError(thread_id, lost=True)
@@ -193,7 +300,16 @@ def lease_lost(db: sqlite3.Cursor, thread_id: str) -> ThreadBusyError:
 
 
 def namespace_key(db: sqlite3.Cursor, thread: int, ns: str) -> int:
-    """The number of a namespace, which has one from now on."""
+    """Return the key of a namespace. A namespace without a key gets one.
+
+    Args:
+        db: a cursor in a writing transaction.
+        thread: the thread's key.
+        ns: the namespace.
+
+    Returns:
+        The key.
+    """
     if not ns:
         return ROOT
     found: tuple[int] | None = db.execute(_SPACE, (thread, ns)).fetchone()
@@ -201,15 +317,42 @@ def namespace_key(db: sqlite3.Cursor, thread: int, ns: str) -> int:
 
 
 def is_stored(db: sqlite3.Cursor, thread: int, space: int, id: StoredId) -> bool:
+    """Return True if a checkpoint is stored.
+
+    Args:
+        db: a cursor.
+        thread: the thread's key.
+        space: the namespace's key.
+        id: the checkpoint's id.
+
+    Returns:
+        True if there is such a row.
+    """
     return db.execute(_IS_STORED, (thread, id, space)).fetchone() is not None
 
 
 def add_row(db: sqlite3.Cursor, thread: int, space: int, row: CheckpointColumns) -> None:
+    """Insert a checkpoint and its frame.
+
+    Args:
+        db: a cursor in a writing transaction.
+        thread: the thread's key.
+        space: the namespace's key.
+        row: the checkpoint.
+    """
     add_checkpoint(db, thread, space, row, inserted_key(db.execute(_ADD_FRAME, (row.id, row.frame))))
 
 
 def add_checkpoint(db: sqlite3.Cursor, thread: int, space: int, row: CheckpointColumns, frame: int) -> None:
-    """Args: frame: the number of its stored frame."""
+    """Insert a checkpoint whose frame is stored already.
+
+    Args:
+        db: a cursor in a writing transaction.
+        thread: the thread's key.
+        space: the namespace's key.
+        row: the checkpoint.
+        frame: the key of its frame.
+    """
     text = _metadata_key(db, thread, row.metadata)
     db.execute(
         _ADD_CHECKPOINT,
@@ -218,30 +361,65 @@ def add_checkpoint(db: sqlite3.Cursor, thread: int, space: int, row: CheckpointC
 
 
 def inserted_key(db: sqlite3.Cursor) -> int:
-    """The number that an INSERT gave."""
+    """Return the key that an INSERT assigned.
+
+    Args:
+        db: the cursor that executed it.
+
+    Returns:
+        The rowid.
+    """
     assert db.lastrowid is not None
     return db.lastrowid
 
 
 def set_metadata(db: sqlite3.Cursor, thread: int, metadata: dict[str, Any]) -> None:
+    """Replace the metadata of a thread.
+
+    Args:
+        db: a cursor in a writing transaction.
+        thread: the thread's key.
+        metadata: JSON values by key.
+    """
     db.execute(_SET_METADATA, (write_metadata(metadata), thread))
 
 
 def put_records(db: sqlite3.Cursor, thread: int, records: Iterable[RecordColumns]) -> None:
+    """Insert or replace records.
+
+    Args:
+        db: a cursor in a writing transaction.
+        thread: the thread's key.
+        records: the records.
+    """
     for ns, *rest in records:
         db.execute(_PUT_RECORD, (thread, namespace_key(db, thread, ns), *rest))
 
 
 def add_events(db: sqlite3.Cursor, thread: int, events: Iterable[EventColumns]) -> None:
+    """Insert rows of events.
+
+    Args:
+        db: a cursor in a writing transaction.
+        thread: the thread's key.
+        events: the rows.
+    """
     for event in events:
         db.execute(_ADD_EVENT, (thread, *event))
 
 
 def delete(db: sqlite3.Cursor, thread: int) -> None:
+    """Delete all rows of a thread.
+
+    Args:
+        db: a cursor in a writing transaction.
+        thread: the thread's key.
+    """
     for statement in _DELETE:
         db.execute(statement, (thread,))
 
 
+# A thread whose first run stored nothing leaves no trace: it would otherwise be listed as an empty thread for ever.
 def _release(db: sqlite3.Cursor, thread: int) -> None:
     db.execute(_RELEASE, (thread,))
     if db.execute(_IS_BARE, (thread,)).fetchone() is not None:
@@ -249,7 +427,10 @@ def _release(db: sqlite3.Cursor, thread: int) -> None:
 
 
 def _find_lease(db: sqlite3.Cursor, lease: Lease) -> tuple[int, StoredId | None] | None:
+    """Return the thread's key and root head, or None if the lease is no longer held."""
     found = db.execute(_LEASE, (lease.thread_id,)).fetchone()
+    # Both are compared: a thread that was deleted and made again counts its epochs from 1, so that an old lease may
+    # have the epoch of a new one.
     if found is None or found[1] != lease.epoch or found[2] != lease.owner.run_id:
         _require_writable(db)
         return None
@@ -257,12 +438,14 @@ def _find_lease(db: sqlite3.Cursor, lease: Lease) -> tuple[int, StoredId | None]
 
 
 def _require_writable(db: sqlite3.Cursor) -> None:
-    """Change nothing, and raise where nothing may be changed: BEGIN IMMEDIATE does not raise on a read-only file."""
+    """Change nothing, but raise on a read-only file, which BEGIN IMMEDIATE accepts."""
     db.execute("DELETE FROM thread WHERE key IS NULL")
 
 
 def _metadata_key(db: sqlite3.Cursor, thread: int, given: MetadataText) -> int:
-    """The number of metadata in a thread. It is made of the text, so that it is found; one that is taken is passed."""
+    """Return the key of a metadata text in a thread; insert the text if it is new."""
+    # The key is a hash of the text, so that an equal text is found by primary key, without an index of texts. On a
+    # collision the next free key is used.
     key = crc32(given.text.encode()) % _METADATA_KEYS
     while True:
         found = db.execute(_METADATA, (thread, key)).fetchone()

@@ -57,7 +57,7 @@ class PendingBatch:
         self.sweeps = sweeps
         self.waiters: list[Waiter] = []
         self.outcome: Outcome | BaseException | None = None
-        # A lock that is acquired once and never released: the cheapest atomic "first call" across threads.
+        # Acquired once and never released: an atomic test-and-set for the first call, from whichever thread.
         self._end = threading.Lock()
 
     def add(self, requests: Sequence[Request]) -> None:

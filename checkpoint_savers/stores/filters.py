@@ -106,7 +106,7 @@ def equal(one: Any, other: Any) -> bool:
         return len(one) == len(other) and all(key in other and equal(one[key], other[key]) for key in one)
     if isinstance(one, list | tuple) and isinstance(other, list | tuple):
         return len(one) == len(other) and all(map(equal, one, other))
-    # JSON and LangGraph's backends distinguish True from 1, Python does not.
+    # Python calls True equal to 1; to a user who filters JSON-like values they differ.
     if isinstance(one, bool) is not isinstance(other, bool):
         return False
     try:

@@ -42,7 +42,7 @@ def checked_address(namespace: object, key: object) -> tuple[bytes, bytes]:
     labels = checked_labels(namespace)
     if not labels:
         raise InvalidNamespaceError(namespace, "it has no label; an item's has one at least")
-    # LangGraph reserves this label too: items put here must remain valid there.
+    # LangGraph reserves this label, too.
     if labels[0] == _RESERVED:
         raise InvalidNamespaceError(namespace, f"its first label is {_RESERVED!r}, which is reserved")
     if not isinstance(key, str):
