@@ -89,7 +89,7 @@ def _translate_code(error: sqlite3.Error | sqlite3.Warning, path: str) -> Checkp
         case sqlite3.SQLITE_READONLY:
             advice = ""
             if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_READONLY_DIRECTORY:
-                advice = f" It can be read as 'file:{path}?immutable=1', as long as nobody writes it."
+                advice = f" It can be read as 'file:{path}?immutable=1', as long as no process writes to it."
             return StorageReadOnlyError(
                 f"{path}: the database cannot be written ({error}). "
                 f"It was opened read-only, or its file or folder does not allow writing.{advice}"
