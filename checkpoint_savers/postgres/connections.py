@@ -1,4 +1,4 @@
-"""Where connections come from: a pool of the saver's own, or the user's; and what is done when they break."""
+"""Connections: from a pool of the saver's own, or the user's; and what happens if they break."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Connection: TypeAlias = psycopg.AsyncConnection[Any]
 Cursor: TypeAlias = psycopg.AsyncCursor[tuple[Any, ...]]
 Pool: TypeAlias = psycopg_pool.AsyncConnectionPool[Any]
 
-# A server that has gone without a word is noticed within a minute, and not after the hours that TCP takes.
+# A server that has disappeared silently is noticed within a minute, and not after TCP's default of hours.
 _DEFAULTS: dict[str, str | int] = {
     "connect_timeout": 10,
     "keepalives_idle": 20,
@@ -34,25 +34,29 @@ _DEFAULTS: dict[str, str | int] = {
     "fallback_application_name": "pregel_async",
 }
 _OPTIONS = {"autocommit": True, "prepare_threshold": None}
-"""Of connections: each statement is a transaction; none is prepared, as behind a pooler the next may be elsewhere."""
+"""Of connections: each statement is a transaction; none is prepared, as behind a pooler the next statement may run on
+another server connection."""
 
+# Several short waits instead of one long one: after a failed connect, the pool (see `open`) connects again only when a
+# connection is requested.
 _FIRST_WAIT, _LONGEST_WAIT = 0.2, 2.0
-"""Seconds to wait for the pool before it is asked again. That makes it try to connect again, if that has failed."""
+"""Seconds of the first wait for a connection of the pool, and of the longest."""
 
 
 class Source:
-    """Where connections come from. Its methods are called on one event loop, that of the pool.
+    """The source of connections. Its methods are called on one event loop, that of the pool.
 
     Args:
-        conn: a URL or another connection string, of which a pool is made; or a pool, which stays the user's.
+        conn: a URL or another connection string, of which a pool is made; or a pool, which remains the user's.
         schema: named in messages.
-        pool_size: of the pool that is made.
-        reconnect_timeout: seconds to wait for a connection in all, while a server is away.
+        pool_size: number of connections of the pool that is made, at most.
+        reconnect_timeout: seconds to wait for a connection, in all, while the server is unreachable.
 
     Attributes:
-        pool: while open.
-        name: how messages call the database.
-        conninfo: the connection string; None when a user's pool computes it.
+        user_pool: the pool that was passed, or None.
+        pool: the pool in use, while open.
+        name: how messages name the database.
+        conninfo: the connection string; None if a user's pool computes it.
     """
 
     def __init__(self, conn: str | Pool, *, schema: str, pool_size: int, reconnect_timeout: float) -> None:
@@ -68,7 +72,11 @@ class Source:
 
     @contextlib.asynccontextmanager
     async def open(self) -> AsyncGenerator[None, None]:
-        """Have a pool for the length of a block. A user's pool is neither opened nor closed."""
+        """Provide a pool for the length of a block. A user's pool is neither opened nor closed.
+
+        Raises:
+            SaverClosedError: the user's pool is not open.
+        """
         if self.user_pool is not None:
             if self.user_pool.closed:
                 raise SaverClosedError(f"{self.name}: the pool is not open. Open it first, and close it last")
@@ -76,6 +84,8 @@ class Source:
             yield
             return
         assert self.conninfo is not None
+        # `reconnect_timeout=0`: the pool stops at the first failed connect, and retries when a connection is next
+        # requested. By itself it would retry at ever longer intervals, and come back long after the server has.
         # It gives up at the first failure to connect, and tries again when it is next asked: by itself it would go on
         # trying at ever longer intervals, and be there long after the server is.
         self.pool = psycopg_pool.AsyncConnectionPool(
@@ -88,15 +98,35 @@ class Source:
             await self.pool.close()
 
     async def run_on_new_connection(self, work: Callable[[Cursor], Awaitable[T]]) -> T:
-        """Work on a connection made for it, so that what keeps it from being made is raised at once. Of a user's pool,
-        on one of the pool's."""
+        """Run work on a new connection, so that a failure to connect is raised at once. With a user's pool, on one of
+        the pool's.
+
+        Args:
+            work: called with a cursor, and awaited.
+
+        Returns:
+            What it returned.
+
+        Raises:
+            UnreachableError: the server cannot be reached.
+        """
         if self.user_pool is not None or self.conninfo is None:
             return await self.run_on_connection(work)
         async with await self.connect(self.conninfo) as connection:
             return await work(_cursor(connection))
 
     async def connect(self, conninfo: str) -> Connection:
-        """A connection that belongs to no pool."""
+        """Open a connection that belongs to no pool.
+
+        Args:
+            conninfo: the connection string.
+
+        Returns:
+            The connection, in autocommit mode.
+
+        Raises:
+            UnreachableError: the server cannot be reached.
+        """
         try:
             return await psycopg.AsyncConnection.connect(conninfo, autocommit=True, prepare_threshold=None)
         except psycopg.OperationalError as error:
@@ -105,11 +135,16 @@ class Source:
     async def run_on_connection(
         self, work: Callable[[Cursor], Awaitable[T]], *, interrupted: Callable[[], None] | None = None
     ) -> T:
-        """Work on a connection of the pool; and once more, on another, if that breaks, until the server is there again.
+        """Run work on a connection of the pool; if that breaks, run it again on another, until `reconnect_timeout` has
+        passed.
 
         Args:
-            work: may be begun several times. It leaves no transaction open, unless it raises.
-            interrupted: called when the connection broke while it worked: what it was to write may be stored or not.
+            work: called with a cursor, and awaited; perhaps several times. It leaves no transaction open, unless it
+                raises.
+            interrupted: called if the connection broke during the work: what it was to write may be stored or not.
+
+        Returns:
+            What `work` returned.
 
         Raises:
             UnreachableError: there was no connection for `reconnect_timeout` seconds.
@@ -133,6 +168,8 @@ class Source:
                     if not is_retryable(error) or time.monotonic() >= deadline:
                         raise
                 elif connection is not None:
+                    # The server may have committed before the connection broke, so `work` is repeated only after
+                    # `interrupted` has noted it.
                     broke = True
                     if interrupted is not None:
                         interrupted()
@@ -142,6 +179,7 @@ class Source:
             if time.monotonic() >= deadline:
                 await self._raise_unreachable(failure, unknown=broke and interrupted is not None)
             if failure is not None:
+                # Random, so that the callers of a restarted server do not all come at the same moment.
                 await asyncio.sleep(random.uniform(0.01, 0.05))
 
     async def _raise_unreachable(self, failure: Exception | None, *, unknown: bool) -> None:
@@ -152,7 +190,7 @@ class Source:
             if self.user_pool is None and self.conninfo is not None:
                 try:
                     await (await self.connect(self.conninfo)).close()
-                except UnreachableError as error:  # the pool does not tell
+                except UnreachableError as error:  # the pool does not report the reason
                     failure, message = error, f"{message}: {error}"
                 else:
                     message = f"{message}, while the server takes connections: all are in use. Make the pool larger"
@@ -167,7 +205,7 @@ class Source:
 
 
 async def _run_on(connection: Connection, work: Callable[[Cursor], Awaitable[T]]) -> T:
-    """Work on a borrowed connection, with the options that statements here expect, and leave it as it was."""
+    """Run work on a borrowed connection, with the options that statements here expect, and restore its own options."""
     autocommit, threshold = connection.autocommit, connection.prepare_threshold
     connection.prepare_threshold = None
     if not autocommit:
@@ -177,7 +215,7 @@ async def _run_on(connection: Connection, work: Callable[[Cursor], Awaitable[T]]
     finally:
         connection.prepare_threshold = threshold
         if not connection.closed:
-            with contextlib.suppress(psycopg.Error):  # the pool finds it broken, and makes another
+            with contextlib.suppress(psycopg.Error):  # a broken connection is replaced by the pool
                 if connection.info.transaction_status != TransactionStatus.IDLE:
                     await connection.rollback()
                 if not autocommit:
@@ -189,10 +227,16 @@ def _cursor(connection: Connection) -> Cursor:
 
 
 def with_defaults(conninfo: str) -> str:
-    """A connection string that says what it did not say, and texts in UTF-8, whatever the environment says.
+    """Add defaults to a connection string, and UTF-8 as client encoding, whatever the environment says.
+
+    Args:
+        conninfo: a URL or another connection string of libpq's.
+
+    Returns:
+        The connection string.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it cannot be read.
     """
     given = _read(conninfo)
     more = {k: v for k, v in _DEFAULTS.items() if k not in given}
@@ -207,7 +251,7 @@ def _read(conninfo: str) -> dict[str, Any]:
 
 
 def _description(conninfo: str | None, schema: str) -> str:
-    """A database in words, without its password."""
+    """Describe a database in an error message, without its password."""
     if conninfo is None:
         return f"PostgreSQL, schema {schema!r}"
     known = _read(conninfo)

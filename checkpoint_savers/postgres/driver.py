@@ -1,8 +1,8 @@
-"""The event loop on which psycopg works, and the way to it from any other.
+"""The event loop on which psycopg runs, and the way to it from any other loop.
 
-A pool of psycopg's belongs to one loop of asyncio. For a pool of the saver's own that is the loop of a thread that the
-saver starts. A pool that a user has opened belongs to the user's loop, and the work is done there, by one task of the
-saver's. Either way callers hand in what is to be done, from whichever loop they are on, and wait as `bridge` has it.
+A pool of psycopg's belongs to one asyncio loop. For a pool that the saver made, that is the loop of a thread that the
+saver starts. A pool that a user opened belongs to the user's loop, and one task of the saver's does the work there.
+Either way, callers submit work from whichever loop they are on, and wait in `bridge.until`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class WorkItem(Generic[T]):
-    """Something that a caller waits for, and what came of it."""
+    """Work that a caller waits for, and its result."""
 
     __slots__ = ("error", "value", "waiter")
 
@@ -34,12 +34,12 @@ class WorkItem(Generic[T]):
         self.waiter: Waiter | None = None
 
     def result(self) -> T:
-        """What came of it: the value, or the error is raised."""
+        """Return the value, or raise the error."""
         if self.error is not None:
             try:
                 raise self.error
             finally:
-                self.error = None  # else the error's traceback holds this frame, and that the error
+                self.error = None  # else the error's traceback references this frame, and the frame the error: a cycle
         return cast("T", self.value)
 
 
@@ -48,12 +48,12 @@ class Driver(Hosted):
 
     Args:
         source: opened there.
-        prepare: awaited there, before the first work. What it raises keeps the saver from opening.
+        prepare: awaited there, before the first work. If it raises, the saver does not open.
         closing: called there when the saver is about to close.
-        maker: the class whose loop it is: a thread that is started has its name.
+        class_name: the class that the loop belongs to, in the name of a thread that is started.
 
     Attributes:
-        lock: between asking whether the saver is open, and handing in work.
+        lock: makes "is the saver open?" and "submit the work" one step.
     """
 
     def __init__(
@@ -69,26 +69,34 @@ class Driver(Hosted):
         self._prepare = prepare
         self._on_closing = closing
         if source.user_pool is None:
+            # On Windows, psycopg does not support the default loop (proactor).
             # On Windows, psycopg cannot do with the kind of loop that is usual there.
             factory = asyncio.SelectorEventLoop if sys.platform == "win32" else None
             super().__init__(DriverThread(f"{class_name} {source.name}", self._drive, loop_factory=factory))
         else:
             super().__init__(GuestTask(self._drive))
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._context: contextvars.Context | None = None  # the loop's own: a caller's would say that this is his loop
+        # The loop's own context: in a caller's, libraries would take that caller's loop for the running one.
+        self._context: contextvars.Context | None = None
         self._group: asyncio.TaskGroup | None = None
         self._stop: asyncio.Event | None = None
         self._stopped = False
         self._open = self._was_open = False
         self._accepted: set[WorkItem[Any]] = set()
 
-    # ---- for callers, on any loop ----------------------------------------------------------------------------
+    # The methods down to `closed` are called from any thread, so what they share with the loop is under the lock.
 
     async def run(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Have something awaited on the driver's loop, and return its value or raise its error, translated.
+        """Await something on the driver's loop, and return its value or raise its error, translated.
+
+        Args:
+            work: called and awaited on that loop.
+
+        Returns:
+            What it returned.
 
         Raises:
-            SaverClosedError: the saver is not open, or is in another process.
+            SaverClosedError: the saver is not open, or belongs to another process.
         """
         job: WorkItem[T] = WorkItem()
 
@@ -103,15 +111,17 @@ class Driver(Hosted):
         return job.result()
 
     def submit(self, work: WorkItem[Any], waiter: Waiter, begin: Callable[[], None]) -> None:
-        """Take something in, from any thread: somebody will call `complete` with it.
+        """Accept work, from any thread. `complete` must be called with it later.
 
         Args:
-            begin: called under the lock. When it raises, nothing was taken in.
+            work: the work.
+            waiter: woken by `complete`.
+            begin: called under the lock. If it raises, nothing was accepted.
 
         Raises:
-            SaverClosedError
+            SaverClosedError: the saver is not open, or belongs to another process.
         """
-        if self._host.forked:  # asked before the lock: another thread of the parent may have held it
+        if self._host.forked:  # checked before the lock, which another thread of the parent may have held at the fork
             raise self.closed()
         with self.lock:
             if not self._open:
@@ -121,10 +131,13 @@ class Driver(Hosted):
             self._accepted.add(work)
 
     def start_in_background(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Begin something for which nobody waits, from any thread.
+        """Start work for which no caller waits, from any thread.
+
+        Args:
+            work: called and awaited on the driver's loop.
 
         Raises:
-            SaverClosedError
+            SaverClosedError: the saver is not open, or belongs to another process.
         """
         if self._host.forked:
             raise self.closed()
@@ -134,28 +147,39 @@ class Driver(Hosted):
             self.post(work)
 
     def complete(self, works: Iterable[WorkItem[Any]]) -> None:
-        """Let those go on who wait for these: what came of them is known."""
+        """Wake the callers of work that has its value or error.
+
+        Args:
+            works: the work; what is not accepted, or was completed before, is ignored.
+        """
         with self.lock:
             done = self._accepted.intersection(works)
             self._accepted -= done
         tell([work.waiter for work in done if work.waiter is not None])
 
     def post(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Begin work on the loop, from any thread, under the lock.
+        """Start work on the loop, from any thread, under the lock.
+
+        Args:
+            work: called and awaited on the driver's loop.
 
         Raises:
-            SaverClosedError
+            SaverClosedError: the loop has been closed.
         """
         assert self._loop is not None
         try:
             self._loop.call_soon_threadsafe(self.begin, work, context=self._context)
-        except RuntimeError as error:  # the user's loop was closed under its tasks
+        except RuntimeError as error:  # the user's loop was closed while the saver was open
             self._open = False
             raise self.closed() from error
 
     async def close(self) -> None:
-        """Let what was handed in finish, close what was opened, and wait until all of that has ended. Raises what ended
-        it before, if something did."""
+        """Finish the work that was accepted, close what was opened, and wait until the loop's part has ended.
+
+        Raises:
+            StorageError: what ended that part before, if something did.
+        """
+        # The thread or loop exists in the parent process only: nothing would ever end the wait.
         if self._host.forked:
             return
         self.stop()
@@ -164,7 +188,7 @@ class Driver(Hosted):
             raise self._failure
 
     def stop(self) -> None:
-        """Begin to close, without waiting. May be called from a finalizer: takes no lock."""
+        """Begin to close, without waiting. May be called from a finalizer: it takes no lock."""
         self._open = False
         self._stopped = True
         loop, stop = self._loop, self._stop
@@ -173,15 +197,21 @@ class Driver(Hosted):
 
     @property
     def is_open(self) -> bool:
+        """True from the end of `open` until `close` or `stop`, in the process that opened it."""
         return self._open and not self._host.forked
 
     def closed(self) -> SaverClosedError:
+        """Return the error for a saver that is not open.
+
+        Returns:
+            The error.
+        """
         return SaverClosedError(
             f"{self.source.name}: the saver is not open in this process: use it inside "
             "'async with PostgresSaver.from_conn_string(...)', or 'with open_sync(...)'"
         )
 
-    # ---- on the driver's loop --------------------------------------------------------------------------------
+    # The two methods below run on the driver's loop.
 
     async def _drive(self) -> None:
         try:
@@ -189,9 +219,11 @@ class Driver(Hosted):
             self._context = contextvars.copy_context()
             async with self.source.open():
                 await self._prepare()
+                # A group, so that closing waits for all running work, and the pool is closed after the last of it.
                 async with asyncio.TaskGroup() as group:
                     self._group = group
                     with self.lock:
+                        # `stop` may have been called already, by a finalizer or a cancelled `open`.
                         self._open = self._was_open = not self._stopped
                     self._tell_opener()
                     if self._open:
@@ -199,7 +231,7 @@ class Driver(Hosted):
                     self._on_closing()
         except Exception as error:
             self._failure = translate(error, self.source.name)
-        except BaseException:  # the user's loop comes to its end
+        except BaseException:  # the user's loop is ending: its tasks are cancelled
             if not self._was_open:
                 self._failure = self.closed()
             raise
@@ -207,6 +239,7 @@ class Driver(Hosted):
             with self.lock:
                 self._open = False
                 left = tuple(self._accepted)
+            # Whatever ended the loop, each accepted caller gets an error: no other code would wake it.
             for work in left:
                 work.error = self.closed()
                 work.error.__cause__ = self._failure
@@ -214,13 +247,17 @@ class Driver(Hosted):
             self._tell_opener()
 
     def begin(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Begin work that the saver waits for when it closes. On the loop itself, and while other work is going on."""
+        """Start work that closing waits for. Called on the loop itself, while other work is running.
+
+        Args:
+            work: called, and awaited in a task.
+        """
         assert self._group is not None
         self._group.create_task(work())
 
 
 class GuestTask:
-    """A task on an event loop that is somebody else's: the counterpart of `DriverThread`.
+    """A task on a user's event loop: the counterpart of `DriverThread`.
 
     Args:
         main: run once.
@@ -236,10 +273,10 @@ class GuestTask:
         self._pid = os.getpid()
 
     def start(self) -> None:
-        """Begin, on the running loop.
+        """Start the task, on the running loop.
 
         Raises:
-            SaverClosedError: there is no loop of asyncio here.
+            SaverClosedError: no asyncio loop runs here.
         """
         try:
             self._loop = asyncio.get_running_loop()
@@ -248,19 +285,22 @@ class GuestTask:
                 "a pool belongs to the loop of asyncio on which it was opened: open the saver there too. "
                 "From then on it serves every loop, trio's as well"
             ) from error
+        # Not in a task group: the code that opens the saver may end long before the code that closes it starts.
         # Not in a task group: what opens the saver may end long before what closes it begins.
         self._task = self._loop.create_task(self._run())
 
     @property
     def forked(self) -> bool:
+        """True if this process is a child of the one that started the task."""
         return os.getpid() != self._pid
 
     async def join(self) -> None:
-        """Wait until it has ended."""
+        """Wait until the task has ended."""
         await until(self._wake_at_end)
 
     def _wake_at_end(self, waiter: Waiter) -> None:
         with self._lock:
+            # A closed loop never runs the task's end, so waiting for it would never end.
             if not (self._ended or self._loop is None or self._loop.is_closed()):
                 self._waiting.append(waiter)
                 return

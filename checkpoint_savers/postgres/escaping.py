@@ -1,8 +1,8 @@
-"""Texts as PostgreSQL keeps them. It cannot hold NUL; ids of this package may have it.
+"""Escape texts for PostgreSQL, which cannot store NUL; ids of this package may contain it.
 
-U+0000 becomes U+0001 U+0001, and U+0001 becomes U+0001 U+0002. So texts that have neither, which are practically all,
-are stored as they are and can be read in any client; different texts stay different; and as no character's spelling
-begins another's, and the spellings sort as the characters do, stored texts sort as texts do.
+U+0000 becomes U+0001 U+0001, and U+0001 becomes U+0001 U+0002. Texts without either, which is practically all, are
+stored as they are and can be read in any client. Different texts stay different. No character's escape is a prefix of
+another's, and escapes sort as the characters do, so stored texts sort as the texts do.
 """
 
 from __future__ import annotations
@@ -17,18 +17,40 @@ _CHARACTERS = {"\x01": "\x00", "\x02": "\x01"}
 
 
 def escape(text: str) -> str:
-    """A text as it is bound."""
+    """Return a text as it is stored.
+
+    Args:
+        text: the text.
+
+    Returns:
+        The text without NUL.
+    """
     if _SPECIAL.search(text) is None:
         return text
+    # U+0001 first: the escape of NUL contains it.
     return text.replace("\x01", "\x01\x02").replace("\x00", "\x01\x01")
 
 
 def escape_or_none(text: str | None) -> str | None:
+    """Return a text as it is stored, or None.
+
+    Args:
+        text: the text, or None.
+
+    Returns:
+        What `escape` returns, or None.
+    """
     return None if text is None else escape(text)
 
 
 def unescape(text: str) -> str:
-    """A stored text as it was.
+    """Return the text of its stored form.
+
+    Args:
+        text: as it is stored.
+
+    Returns:
+        The text.
 
     Raises:
         CorruptCheckpointError: no saver has stored it.

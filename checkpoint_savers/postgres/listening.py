@@ -1,7 +1,7 @@
-"""Hearing that a thread was given up: one connection that listens, for all who wait in this process.
+"""Get notified when threads are released: one connection that listens, for all callers of this process.
 
-LISTEN belongs to a session, which behind a transaction pooler is not the client's. So it is only done where a direct
-connection is given. NOTIFY is sent by whoever gives a thread up, in the same transaction, and works through poolers.
+LISTEN belongs to a server session, which behind a transaction pooler is not the client's. So it is used only with a
+direct connection. NOTIFY is sent by the transaction that releases a thread, and works through poolers.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from .failures import UnreachableError
 from .writing import CHANNEL
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
-"""Seconds between two attempts to connect."""
+"""Seconds between two attempts to connect: the first pause, and the longest."""
 
 Callback = Callable[[], None]
 
 
 class Listener:
-    """Those who wait for a thread, and the connection that hears for them.
+    """The callers that wait for threads, and the connection that is notified for them.
 
-    The connection is made when somebody first waits, and again when it breaks. Whoever waits looks for himself, too.
+    The connection is made when a caller first waits, and again if it breaks. Callers also poll.
 
     Args:
         source: makes the connection.
@@ -41,23 +41,29 @@ class Listener:
         self._source = source
         self._conninfo = conninfo
         self._lock = threading.Lock()
-        self._waiting: dict[str, set[Callback]] = {}  # by what NOTIFY says of a thread
+        self._waiting: dict[str, set[Callback]] = {}  # by NOTIFY payload
         self._is_started = False
         self._scope: anyio.CancelScope | None = None
 
     async def wait_for_release(self, payload: str, driver: Driver) -> None:
-        """Return when something is said, or may have been.
+        """Wait until a payload is received, or may have been missed.
+
+        Args:
+            payload: what `notify_payload` makes of the thread.
+            driver: the open saver's driver.
 
         Raises:
-            SaverClosedError
+            SaverClosedError: the saver is not open.
         """
         event, post = anyio.Event(), here()
 
         def callback() -> None:
-            with contextlib.suppress(RuntimeError):  # the loop of whoever waits has ended
+            with contextlib.suppress(RuntimeError):  # the waiting caller's loop has ended
                 post(event.set)
 
         with self._lock:
+            # Registered before LISTEN is certain to run: a notification in between wakes the caller, who then polls;
+            # the other order would miss it.
             self._waiting.setdefault(payload, set()).add(callback)
         try:
             driver.start_in_background(self._serve_once)
@@ -69,10 +75,11 @@ class Listener:
                 if not callbacks:
                     del self._waiting[payload]
 
-    # ---- on the driver's loop --------------------------------------------------------------------------------
+    # The methods below run on the driver's loop, so `_is_started` and `_scope` need no lock.
 
     def stop(self) -> None:
-        """Nothing is heard any more."""
+        """Stop listening, before the driver closes."""
+        # Also if it never started: a caller that comes during closing must not start it.
         self._is_started = True
         if self._scope is not None:
             self._scope.cancel()
@@ -88,7 +95,7 @@ class Listener:
                     async with await self._source.connect(self._conninfo) as connection:
                         await connection.execute(f"LISTEN {CHANNEL}".encode())
                         pause = FIRST_PAUSE
-                        self._notify(None)  # what was said before is not heard
+                        self._notify(None)  # wake all: notifications sent before LISTEN are lost
                         async for notify in connection.notifies():
                             self._notify(notify.payload)
                 except (UnreachableError, psycopg.Error):
@@ -101,5 +108,6 @@ class Listener:
                 callbacks = [callback for each in self._waiting.values() for callback in each]
             else:
                 callbacks = list(self._waiting.get(payload, ()))
+        # Outside of the lock: a callback calls into another event loop.
         for callback in callbacks:
             callback()

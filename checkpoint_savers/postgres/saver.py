@@ -1,4 +1,4 @@
-"""`PostgresSaver`: the port's verbs, each handed to the loop on which psycopg works."""
+"""`PostgresSaver`: the port's verbs, each handed to the event loop on which psycopg runs."""
 
 from __future__ import annotations
 
@@ -45,38 +45,38 @@ from .writing import LeasedWrite, WriteStatements, notify_payload
 T = TypeVar("T")
 
 SPACING = 1024
-"""Numbers between two writes; see `writing`."""
+"""Distance between the numbers of two writes, so that `upkeep` can count in between; see `writing`."""
 
 
 class PostgresSaver(PostgresClient, BaseCheckpointSaver):
-    """Keeps threads in PostgreSQL, which any number of processes on any number of machines may use at once.
+    """Stores threads in PostgreSQL, which any number of processes on any number of machines may use at once.
 
         async with PostgresSaver.from_conn_string("postgresql://localhost/app") as saver:
             ...
 
-    Its tables are made once, by `setup()`, by `setup=True`, or by running what `setup_script()` returns. What a commit
-    survives is what the server says: with its `synchronous_commit` at `on`, the default, a power loss of the server.
+    Its tables are made once: by `setup()`, by `setup=True`, or by running what `setup_script()` returns. The server
+    decides what a commit survives: with its `synchronous_commit` at `on`, the default, a power loss of the server.
 
     Args:
-        conn: a URL or another connection string of libpq's, or a pool of psycopg's that is open. A pool stays its
-            owner's, who closes it after the saver; and the saver is opened on the loop of asyncio on which the pool
-            was. Either way the saver serves callers on any loop, and may be behind a pooler in transaction mode.
-        schema: where the tables are. It is named in every statement; the search path is not asked.
-        codec: as for every saver.
-        setup: make or upgrade the tables when the saver is opened.
-        listen: a connection string that leads to the server itself and not to a pooler, or True if `conn` does so: runs
-            that wait for a thread (`on_conflict="wait"`) then hear when it is given up, and do not have to poll. It
-            takes one connection more, from the first wait on.
-        pool_size: connections at most, where `conn` is no pool.
-        writers: transactions at most that may be under way at the same time for commits; those that arrive meanwhile
-            share the next one.
-        busy_timeout: seconds to wait for a lock of another connection's, before `StorageLockedError`.
-        reconnect_timeout: seconds for which a verb tries to reach the server again when the connection broke, or waits
-            for one of the pool, before `StorageError`.
-        clock: as for every saver.
+        conn: a URL or another connection string of libpq's, or an open pool of psycopg's. A pool remains its owner's,
+            who closes it after the saver; the saver must be opened on the asyncio loop on which the pool was opened.
+            Either way the saver serves callers on any loop, and may be behind a pooler in transaction mode.
+        schema: schema of the tables. Every statement names it; the search path is not used.
+        codec: turns values into bytes, as for every saver.
+        setup: True to make or upgrade the tables when the saver is opened.
+        listen: a connection string that leads to the server itself and not to a pooler, or True if `conn` does. Runs
+            that wait for a thread (`on_conflict="wait"`) are then notified when it is released, and need not poll. This
+            takes one more connection, from the first wait on.
+        pool_size: number of connections, at most, if `conn` is not a pool.
+        writers: number of concurrent transactions for commits, at most; commits that arrive during them share the next
+            one.
+        busy_timeout: seconds to wait for another connection's lock, before `StorageLockedError`.
+        reconnect_timeout: seconds for which a verb tries to reach the server again after the connection broke, or waits
+            for a connection of the pool, before `StorageError`.
+        clock: returns the time in unix seconds, as for every saver.
 
     Raises:
-        ValueError: `schema` is no name, `conn` or `listen` cannot be read, or a number is out of its range.
+        ValueError: `schema` is not a schema's name, `conn` or `listen` cannot be read, or a number is out of its range.
     """
 
     commit_is_shielded = True
@@ -119,7 +119,8 @@ class PostgresSaver(PostgresClient, BaseCheckpointSaver):
         self._upkeep = UpkeepStatements(quoted, schema, self._source.name, self.busy_timeout)
         self._open: OpenSaver | None = None
         self._number = 0
-        self._held_leases: dict[tuple[str, str], Lease] = {}  # by thread and run: taken here, not given up yet
+        # By thread and run: acquired by this saver and not released yet. Closing the saver releases them.
+        self._held_leases: dict[tuple[str, str], Lease] = {}
 
     @classmethod
     def from_conn_string(
@@ -136,7 +137,26 @@ class PostgresSaver(PostgresClient, BaseCheckpointSaver):
         reconnect_timeout: float = 10.0,
         clock: Callable[[], float] = time.time,
     ) -> Self:
-        """A saver to be opened with `async with`. Arguments as for the class."""
+        """Return a saver to be opened with `async with`.
+
+        Args:
+            conn_string: a URL or another connection string of libpq's.
+            schema: as for the class.
+            codec: as for the class.
+            setup: as for the class.
+            listen: as for the class.
+            pool_size: number of connections, as for the class.
+            writers: number of transactions, as for the class.
+            busy_timeout: seconds, as for the class.
+            reconnect_timeout: seconds, as for the class.
+            clock: unix seconds, as for the class.
+
+        Returns:
+            The saver, not open yet.
+
+        Raises:
+            ValueError: as for the class.
+        """
         return cls(
             conn_string,
             schema=schema,
@@ -151,29 +171,37 @@ class PostgresSaver(PostgresClient, BaseCheckpointSaver):
         )
 
     async def vacuum(self, *, full: bool = False) -> None:
-        """Make room of what was deleted (`VACUUM`), which the server also does by itself, in its own time.
+        """Free the space of deleted rows (`VACUUM`). The server does this by itself, too, at times of its own.
 
         Args:
-            full: write the tables anew, so that deleted rows are in no file of the database any more, and give the room
-                back to the disk (`VACUUM FULL`). Nobody can read or write meanwhile. What the server's log (WAL), its
-                replicas and backups have of them stays there until it is recycled.
+            full: True to rewrite the tables (`VACUUM FULL`): deleted rows are then in no file of the database, and the
+                space returns to the disk. All readers and writers wait meanwhile. Copies in the server's log (WAL), its
+                replicas and backups remain until these are recycled.
 
         Raises:
-            StorageError
+            StorageError: the database failed, or the saver is not open.
         """
         await self._run(self._upkeep.vacuum, full)
 
     async def size(self) -> int:
-        """Bytes that the tables and their indexes take."""
+        """Measure the tables and their indexes.
+
+        Returns:
+            Their size, in bytes.
+
+        Raises:
+            StorageError: the database failed, or the saver is not open.
+        """
         return await self._run(self._upkeep.size)
 
     async def __aenter__(self) -> Self:
-        """Connect, and look whether the tables are there, and whose they are.
+        """Connect, and check the tables, or make them if `setup` is set.
 
         Raises:
             CorruptCheckpointError: tables of these names are not a saver's.
-            UnsupportedFormatError: they are of a later version of this package.
-            StorageError: there is no connection; or no tables, or older ones, and `setup` is not set.
+            UnsupportedFormatError: a later version of this package made them.
+            StorageError: there is no connection; or the tables are missing or older, and `setup` is not set.
+            SaverClosedError: the saver is open already.
         """
         self._check_not_open()
         opened = OpenSaver(
@@ -190,9 +218,10 @@ class PostgresSaver(PostgresClient, BaseCheckpointSaver):
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        """Finish what was begun, and close: on any thread and event loop, not just those it was opened on.
+        """Finish what was begun, and close. May be called on any thread and event loop.
 
-        A run that still goes on can store nothing any more; its thread is given up, so that nobody has to wait for it.
+        A run that has not ended can store nothing afterwards. Its lease is released, so that other runs need not wait
+        until it expires.
         """
         opened, self._open = self._open, None
         releases = [LeasedWrite(lease, None, self._next) for lease in self._held_leases.values()]
@@ -211,13 +240,15 @@ class PostgresSaver(PostgresClient, BaseCheckpointSaver):
     async def _run(
         self, work: Callable[..., Awaitable[T]], *args: Any, interrupted: Callable[[], None] | None = None
     ) -> T:
-        """Have something done with a cursor of a connection of the pool's."""
+        """Run work with a cursor of one of the pool's connections."""
         return await self._require_open().driver.run(
             lambda: self._source.run_on_connection(lambda cursor: work(cursor, *args), interrupted=interrupted)
         )
 
     def _next(self) -> int:
-        """A number for a write: greater than all before it, of this saver, and of others in this process."""
+        """Return a number for a write, greater than all earlier ones of this process."""
+        # By the clock, not by counting from 0: another saver of this process, opened later, must go on with greater
+        # numbers. At least SPACING apart, also if the clock stands still.
         self._number = max(self._number, time.monotonic_ns() & -SPACING) + SPACING
         return self._number
 
@@ -227,6 +258,8 @@ class PostgresSaver(PostgresClient, BaseCheckpointSaver):
             lease = self._held_leases[thread_id, owner.run_id] = await self._require_open().acquire(wanted)
             return lease
         except BaseException:
+            # Cancelled, but the transaction may have been committed. The caller gets no lease to release, and the
+            # thread would stay busy until the lease expires.
             # Cancelled, and the lease may have been taken all the same. Its run will never hear of it, and would
             # leave the thread busy until it expires.
             if wanted.value is not None:
@@ -270,11 +303,17 @@ class PostgresSaver(PostgresClient, BaseCheckpointSaver):
         await self._run(self._upkeep.load, lease, dump, attempt, interrupted=attempt.interrupted)
 
     async def erase(self, lease: Lease) -> None:
-        """Delete all that is stored of the thread, its lease too, in one transaction.
+        """Delete everything that is stored of the thread, its lease too, in one transaction.
 
         The rows are gone for every reader. PostgreSQL keeps their bytes in pages of its files until these are vacuumed
-        and written over, and in its log (WAL) until that is recycled: `vacuum(full=True)` writes the tables anew, and
-        docs/postgres.md says what else there is to do where bytes matter.
+        and overwritten, and in its log (WAL) until that is recycled. `vacuum(full=True)` rewrites the tables;
+        docs/postgres.md describes what else remains to do if the bytes matter.
+
+        Args:
+            lease: the lease on the thread.
+
+        Raises:
+            ThreadBusyError: with `lost=True`: the lease is no longer held; nothing was deleted.
         """
         attempt = UpkeepAttempt()
         await self._run(self._upkeep.erase, lease, attempt, interrupted=attempt.interrupted)

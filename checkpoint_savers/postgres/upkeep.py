@@ -1,4 +1,4 @@
-"""Upkeep: what is done to a whole thread, in a transaction of several statements under the lock on its row."""
+"""Upkeep verbs: changes of a whole thread, in a transaction of several statements under the lock on the thread's row."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from .writing import CHANNEL, notify_payload
 _THREAD = """
 SELECT thread, epoch, run_id, owner, expires_at FROM {s}.pregel_threads WHERE thread_id = %b FOR UPDATE
 """
-# A write of the lease's that looked at the thread before this sees by the number that it has changed. Writes have
-# numbers that are far apart, so the next one's is greater still.
 _VERSION = "SELECT max(version) FROM {s}.pregel_saver_version"
 _METADATA = "SELECT newest, metadata FROM {s}.pregel_threads WHERE thread = %b"
 _SET_METADATA = "UPDATE {s}.pregel_threads SET metadata = %b WHERE thread = %b"
+# A batched write that read the thread before this transaction finds another `seq` under the lock, and is repeated.
+# Numbers of writes are far apart (`saver.SPACING`), so the next write's number is still greater.
 _BUMP_SEQ = "UPDATE {s}.pregel_threads SET seq = seq + 1 WHERE thread = %b"
 _DELETE = tuple(
     f"DELETE FROM {{s}}.pregel_{table} WHERE thread = %b"
@@ -95,16 +95,17 @@ CHUNK = 8_000_000
 
 
 class UpkeepAttempt:
-    """What is remembered of the attempts at a transaction.
+    """State of the attempts at one transaction.
 
     Attributes:
-        unsure: the connection of one broke, and it may have been stored.
+        unsure: True if the connection broke during an attempt, which may have been committed.
     """
 
     def __init__(self) -> None:
         self.unsure = False
 
     def interrupted(self) -> None:
+        """Note that the connection broke during an attempt."""
         self.unsure = True
 
 
@@ -114,7 +115,7 @@ class UpkeepStatements:
     Args:
         schema: quoted.
         name: of the schema.
-        where: how messages call the database.
+        where: how messages name the database.
         busy_timeout: seconds to wait for the lock on a thread.
     """
 
@@ -125,7 +126,20 @@ class UpkeepStatements:
         self._lock_timeout = f"{max(int(busy_timeout * 1000), 1)}ms"
 
     async def rewrite(self, cursor: Cursor, lease: Lease, change: Rewrite) -> None:
-        """Doing it twice is doing it once: no matter whether a first attempt was stored whose connection broke."""
+        """Delete and replace rows of a thread. See `SaverPort.rewrite`.
+
+        Idempotent: it may be repeated after an attempt whose connection broke, whether or not that was committed.
+
+        Args:
+            cursor: of a connection in autocommit mode.
+            lease: the lease.
+            change: the rows, heads, events and pins to change.
+
+        Raises:
+            ThreadBusyError: with `lost=True`: the lease is no longer held.
+            StorageError: a row, head or pin is of a checkpoint that is not stored, or a namespace without a head holds
+                checkpoints.
+        """
         thread = await self._lock_leased(cursor, lease)
         where = where_of(lease.thread_id)
         if change.gone:
@@ -147,6 +161,8 @@ class UpkeepStatements:
         kept = [(escape(ns), escape(head)) for ns, head in change.heads.items() if head is not None]
         if kept:
             await self._run(cursor, _HEADS, thread, *_columns(kept))
+        # Checked after all changes, over the whole thread: a deleted row may have been the head of a namespace that the
+        # change does not name.
         await self._run(cursor, _INVALID_HEADS, thread, thread, thread)
         for ns, head in await cursor.fetchall():
             wrong = "it holds checkpoints, and would have no head" if head is None else f"its head {head} is not stored"
@@ -155,7 +171,17 @@ class UpkeepStatements:
         await cursor.execute(b"COMMIT")
 
     async def update_thread(self, cursor: Cursor, thread_id: str, changes: Mapping[str, Any]) -> None:
-        """Under the lock on the thread's row, and under no lease. Doing it twice is doing it once."""
+        """Change a thread's metadata, under the lock on its row and without a lease. Idempotent.
+
+        Args:
+            cursor: of a connection in autocommit mode.
+            thread_id: the thread.
+            changes: JSON values by key; None deletes the key.
+
+        Raises:
+            ThreadNotFoundError: the thread holds no checkpoint.
+            UnsupportedFormatError: a later version has upgraded the tables.
+        """
         found = await self._lock_without_lease(cursor, thread_id)
         newest: str | None = None
         text = ""
@@ -165,16 +191,29 @@ class UpkeepStatements:
         if found is None or newest is None:
             await cursor.execute(b"ROLLBACK")
             raise ThreadNotFoundError(thread_id)
+        # Merged here and not by the server, which changes numbers in JSON and cannot store NUL.
         changed = with_changes(read_metadata(text, where_of(thread_id)), changes)
         await self._run(cursor, _SET_METADATA, write_metadata(changed), found[0])
         await cursor.execute(b"COMMIT")
 
     async def load(self, cursor: Cursor, lease: Lease, dump: ThreadDump, attempt: UpkeepAttempt) -> None:
-        """Nobody else has the lease: where an attempt may have been stored, and there is something, it is that."""
+        """Store a dumped thread. See `SaverPort.load`.
+
+        Args:
+            cursor: of a connection in autocommit mode.
+            lease: the lease.
+            dump: what to store.
+            attempt: state of the attempts.
+
+        Raises:
+            ThreadBusyError: with `lost=True`: the lease is no longer held.
+            StorageError: the thread is not empty, or a head is not among the rows.
+        """
         thread = await self._lock_leased(cursor, lease)
         where = where_of(lease.thread_id)
         await self._run(cursor, _HAS_CONTENT, *[thread] * 4)
         if await cursor.fetchone() != (False,):
+            # Only this run holds the lease: content that is there after an unsure attempt was stored by that attempt.
             if attempt.unsure:
                 await cursor.execute(b"ROLLBACK")
                 return
@@ -202,10 +241,20 @@ class UpkeepStatements:
         await cursor.execute(b"COMMIT")
 
     async def erase(self, cursor: Cursor, lease: Lease, attempt: UpkeepAttempt) -> None:
-        """Where an attempt may have been stored, and there is no thread any more, it has been."""
+        """Delete everything that is stored of a thread.
+
+        Args:
+            cursor: of a connection in autocommit mode.
+            lease: the lease.
+            attempt: state of the attempts.
+
+        Raises:
+            ThreadBusyError: with `lost=True`: the lease is no longer held.
+        """
         try:
             thread = await self._lock_leased(cursor, lease)
         except ThreadBusyError as error:
+            # After an unsure attempt, a missing thread means that the attempt deleted it.
             if attempt.unsure and error.holder is None:
                 await cursor.execute(b"ROLLBACK")
                 return
@@ -213,7 +262,17 @@ class UpkeepStatements:
         await self._delete(cursor, lease.thread_id, thread)
 
     async def delete(self, cursor: Cursor, thread_id: str, now: float) -> None:
-        """Whatever the thread holds, unless a run owns it."""
+        """Delete everything that is stored of a thread, unless a run holds it.
+
+        Args:
+            cursor: of a connection in autocommit mode.
+            thread_id: the thread.
+            now: unix seconds.
+
+        Raises:
+            ThreadBusyError: a run holds the thread.
+            UnsupportedFormatError: a later version has upgraded the tables.
+        """
         found = await self._lock_without_lease(cursor, thread_id)
         if found is None:
             await cursor.execute(b"ROLLBACK")
@@ -226,20 +285,33 @@ class UpkeepStatements:
         await self._delete(cursor, thread_id, thread)
 
     async def vacuum(self, cursor: Cursor, full: bool) -> None:
+        """Vacuum the tables.
+
+        Args:
+            cursor: of a connection in autocommit mode.
+            full: True for VACUUM FULL.
+        """
         await cursor.execute(f"VACUUM{' (FULL)' if full else ''} {_TABLES.format(s=self._plain)}".encode())
 
     async def size(self, cursor: Cursor) -> int:
-        """Bytes of the tables and their indexes."""
+        """Measure the tables and their indexes.
+
+        Args:
+            cursor: of a connection in autocommit mode.
+
+        Returns:
+            Their size, in bytes.
+        """
         await self._run(cursor, _SIZE, self._name, list(TABLES))
         found = await cursor.fetchone()
         assert found is not None
         return int(found[0])
 
-    # ---- inside the transaction --------------------------------------------------------------------------------
+    # Below: helpers. Statements inside a transaction raise out of it; `Source.run_on_connection` rolls back then.
 
     @property
     def _plain(self) -> str:
-        """The schema, quoted, for statements without parameters."""
+        """The schema, quoted for statements without parameters, in which "%" is not doubled."""
         return self._schema.replace("%%", "%")
 
     async def _run(self, cursor: Cursor, statement: str, *parameters: object) -> int:
@@ -248,15 +320,17 @@ class UpkeepStatements:
 
     async def _lock(self, cursor: Cursor, thread_id: str) -> Raw | None:
         await cursor.execute(b"BEGIN ISOLATION LEVEL READ COMMITTED")
+        # Local to the transaction: behind a pooler, a session's setting would be the next client's.
         await cursor.execute(b"SELECT set_config('lock_timeout', %b, true)", (self._lock_timeout,))
         await self._run(cursor, _THREAD, escape(thread_id))
         return await cursor.fetchone()
 
     async def _lock_without_lease(self, cursor: Cursor, thread_id: str) -> Raw | None:
-        """Lock a thread for a write without a lease, which would have noticed that a later version upgraded the tables.
+        """Lock a thread for a write without a lease, and check the version of the tables: acquiring a lease would have
+        checked it.
 
         Raises:
-            UnsupportedFormatError
+            UnsupportedFormatError: a later version has upgraded the tables.
         """
         found = await self._lock(cursor, thread_id)
         await self._run(cursor, _VERSION)
@@ -267,7 +341,7 @@ class UpkeepStatements:
         return found
 
     async def _lock_leased(self, cursor: Cursor, lease: Lease) -> int:
-        """Lock a thread that is under a lease, and return its number. It is to be counted as changed in the end."""
+        """Lock a thread whose lease is held, and return its number. The caller ends with `_BUMP_SEQ`."""
         found = await self._lock(cursor, lease.thread_id)
         if found is None:
             raise ThreadBusyError(lease.thread_id, lost=True)
@@ -294,12 +368,12 @@ def _keys(keys: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
 
 
 def _columns(rows: Sequence[tuple[Any, ...]]) -> Iterator[list[Any]]:
-    """Rows as one list for each column."""
+    """Transpose rows: one list for each column."""
     return map(list, zip(*rows, strict=True))
 
 
 def _chunks(rows: Iterable[tuple[Any, ...]]) -> Iterator[list[tuple[Any, ...]]]:
-    """Rows, the last of whose values is a payload, in lists of a bounded size."""
+    """Split rows, whose last value is a payload, into lists of bounded size."""
     chunk: list[tuple[Any, ...]] = []
     size = 0
     for row in rows:
@@ -313,7 +387,7 @@ def _chunks(rows: Iterable[tuple[Any, ...]]) -> Iterator[list[tuple[Any, ...]]]:
 
 
 def _values(row: CheckpointRow) -> tuple[Any, ...]:
-    """In the order of `_REPLACE` and `_LOAD_ROWS`."""
+    """Return a checkpoint's values, in the order of `_REPLACE` and `_LOAD_ROWS`."""
     return (
         escape(row.ns),
         escape(row.checkpoint_id),

@@ -1,14 +1,14 @@
-"""What a run writes, as one statement for a whole batch: it compares, and stores only what it may.
+"""The writes of runs, as one statement for a whole batch: it compares, and stores only what it may.
 
-The statement is a transaction of its own, so a commit is one round trip, and no lock is held while a client thinks. It
-reads the leases and heads as they are (`seen`); locks the threads whose lease and head are the expected ones, passing
-over those that another connection has locked (`held`); and stores the rows of these alone. A thread that has changed
+The statement is a transaction of its own, so a commit is one round trip, and no lock is held while a client works. The
+statement reads leases and heads as they are (`seen`); locks the threads whose lease and head are the expected ones, and
+skips those that another connection has locked (`held`); and stores the rows of these alone. A thread that has changed
 since it was seen is not held, as the number of its last write has changed with it.
 
-Every write has a number, greater than that of any before it under the same lease, and the thread's row keeps that of
-the last one stored. So it can be told afterwards whether a write was stored whose connection broke: it is repeated as
-it is. If it has been stored, its number is there; if it was lost, it is stored now; and should the first attempt still
-come to life on the server later, its number is too small by then.
+Every write has a number, greater than that of each earlier write under the same lease, and the thread's row has the
+number of the last one stored. So a write whose connection broke can simply be repeated: if it was stored, its number is
+there; if it was lost, it is stored now; and if the first attempt is still running on the server and executes later, its
+number is too small by then.
 """
 
 from __future__ import annotations
@@ -26,8 +26,11 @@ from .group_commit import QueuedWrite
 from .rows import owner_of, where_of
 
 CHANNEL = "pregel_saver"
-"""On which NOTIFY tells that a thread was given up."""
+"""The NOTIFY channel on which releases of threads are announced."""
 
+# `MATERIALIZED` fixes that each part is executed once. `held` compares `seq` again under the row lock: the snapshot of
+# `seen` may be older than the lock. Locks are taken with SKIP LOCKED, so that a batch waits for no thread and cannot
+# deadlock with another batch.
 _STATEMENT = """
 WITH job AS MATERIALIZED (
     SELECT * FROM unnest(%b::int[], %b::text[], %b::bigint[], %b::text[], %b::bigint[], %b::float8[], %b::bool[],
@@ -120,21 +123,29 @@ _IS_STORED = b"""
 """
 
 Row = tuple[Any, ...]
-"""Values to be bound."""
+"""Values to bind."""
 
 
 def notify_payload(schema: str, thread_id: str) -> str:
-    """What NOTIFY says of a thread. Others who may listen learn no ids from it, and its length is bounded."""
+    """Return the payload of a thread's NOTIFY: a hash, so that other listeners learn no ids and its length is bounded.
+
+    Args:
+        schema: name of the schema.
+        thread_id: the thread.
+
+    Returns:
+        32 hexadecimal digits.
+    """
     return hashlib.blake2b(f"{schema}\x00{thread_id}".encode(), digest_size=16).hexdigest()
 
 
 class LeasedWrite(QueuedWrite[None]):
-    """A write under a lease: a commit, records, a renewed or released lease.
+    """A write under a lease: a commit, records, a renewal or a release.
 
     Args:
         lease: compared with the thread's.
-        commit: what is stored. A release alone is `None`: it is no error when the lease is not held any more.
-        number: gives greater numbers each time.
+        commit: what to store. None for a mere release, which is no error if the lease is no longer held.
+        number: returns a greater number in each call.
     """
 
     __slots__ = ("_number", "clears", "commit", "events", "head", "lease", "ns", "records", "rows", "seq")
@@ -164,12 +175,14 @@ class LeasedWrite(QueuedWrite[None]):
                 escape(row.base_id),
                 escape_or_none(row.parent_id),
                 row.step,
-                False,  # `rewrite` pins
+                False,  # only `rewrite` pins
                 write_metadata(row.metadata),
                 row.frame,
             )
             for row in rows
         ]
+        # An INSERT with ON CONFLICT must not have a key twice. So the last record of a task counts, and a record that
+        # is put is not cleared as well.
         # A key stands once in a statement: the last record of a task counts, and it need not be cleared before.
         records = {(one.ns, one.checkpoint_id, one.task_id): one for one in commit.records}
         self.records = [_record(one) for one in records.values()]
@@ -182,10 +195,12 @@ class LeasedWrite(QueuedWrite[None]):
         self.size = sum(len(row[-1]) for row in (*self.rows, *self.records, *self.events))
 
     def queued(self) -> None:
-        self.seq = self._number()  # only now: numbers are in the order in which writes are stored
+        """Number the write."""
+        self.seq = self._number()  # only now: numbers must be in the order in which writes are stored
 
     @property
     def releases(self) -> bool:
+        """True if the write releases the lease."""
         return self.commit is None or self.commit.releases
 
 
@@ -204,7 +219,15 @@ class WriteStatements:
         self._metadata = _METADATA.replace(b"{s}", schema.encode())
 
     async def store(self, cursor: Cursor, writes: Sequence[LeasedWrite]) -> list[LeasedWrite]:
-        """See `group_commit.Store`."""
+        """Execute a batch of writes. See `group_commit.StoreBatch`.
+
+        Args:
+            cursor: of a connection in autocommit mode.
+            writes: at most one of each thread.
+
+        Returns:
+            The writes whose threads were locked or changed at the same time: to be repeated.
+        """
         statement, parameters = self._statement(writes, await self._merge_metadata(cursor, writes))
         await cursor.execute(statement, parameters, binary=True)
         locked: list[LeasedWrite] = []
@@ -213,7 +236,7 @@ class WriteStatements:
             if done or (write.commit is None and not fits):
                 continue
             if write.unsure and epoch == write.lease.epoch and seq >= write.seq:
-                continue  # an attempt whose connection broke did it
+                continue  # an earlier attempt, whose connection broke, stored it
             if fits:
                 locked.append(write)
             elif not (write.unsure and await self._was_stored(cursor, write, epoch)):
@@ -223,10 +246,10 @@ class WriteStatements:
     async def _merge_metadata(
         self, cursor: Cursor, writes: Sequence[LeasedWrite]
     ) -> Mapping[LeasedWrite, tuple[str, str | None]]:
-        """Threads' metadata, as they are to be and as they are now, of the writes that add some.
+        """Return the new and the present metadata of the threads, for the writes that add keys.
 
-        JSON is merged here and not by the server, which changes numbers and knows no NUL. The statement stores it only
-        if it is still what was read; if not, the write counts as locked out, and is tried again.
+        JSON is merged here and not by the server, which changes numbers and cannot store NUL. The statement stores the
+        result only if the present text is still what was read; if not, the write counts as locked out and is repeated.
         """
         given = {write: write.commit.metadata for write in writes if write.commit is not None and write.commit.metadata}
         if not given:
@@ -245,7 +268,8 @@ class WriteStatements:
     def _statement(
         self, writes: Sequence[LeasedWrite], metadata: Mapping[LeasedWrite, tuple[str, str | None]]
     ) -> tuple[bytes, list[object]]:
-        """One for what there is to be done, and no more: each part costs time to plan."""
+        """Return the statement for this batch and its values. It has only the parts that are needed: each costs time to
+        plan."""
         commits = [(n, write, write.commit) for n, write in enumerate(writes)]
         text = [_STATEMENT]
         bound: list[object] = [
@@ -275,6 +299,8 @@ class WriteStatements:
                 text.append(part)
                 bound += map(list, zip(*((n, *row) for n, rows in enumerate(lists) for row in rows), strict=True))
         released = [(n, write) for n, write in enumerate(writes) if write.releases]
+        # A thread that is released and holds no checkpoint is deleted. Only a run whose lease began without one can
+        # leave that, so all other batches save the three DELETEs.
         if any(write.lease.newest is None and write.head is None for _, write in released):
             text.append(_BARE)
         if released:
@@ -289,9 +315,10 @@ class WriteStatements:
         return "".join(text).format(s=self._schema).encode(), bound
 
     async def _was_stored(self, cursor: Cursor, write: LeasedWrite, epoch: int | None) -> bool:
-        """Whether an attempt whose connection broke has done a write, although the thread is another run's by now."""
+        """Return True if an attempt whose connection broke stored the write, although another run has acquired the
+        thread since."""
         if epoch is None:
-            return write.releases  # it was bare, and left no trace
+            return write.releases  # the thread was empty, and its release deleted it
         if not write.rows:
             return False
         await cursor.execute(self._is_stored, (escape(write.thread_id), write.rows[-1][0], escape_or_none(write.ns)))

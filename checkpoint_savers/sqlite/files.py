@@ -136,9 +136,8 @@ async def copy(source: Callable[[], sqlite3.Connection], name: str, target: Path
                 raise translate(error, name) from error
             with closing(connection):
                 connection.execute("BEGIN")
-                connection.execute(
-                    "SELECT 1 FROM sqlite_schema"
-                ).fetchall()  # the first read fixes the moment that the transaction sees
+                # The first read fixes the moment that the transaction sees.
+                connection.execute("SELECT 1 FROM sqlite_schema").fetchall()
                 copy_now(connection, target, stopped)
         except BaseException as error:
             failure.append(error)
