@@ -1,4 +1,4 @@
-"""Upkeep verbs: changes of a whole thread, in a transaction of several statements under the lock on the thread's row."""
+"""Upkeep verbs: change a whole thread, in a transaction of several statements under the lock on the thread's row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Long-term memory: items under namespaces, shared by all threads and all graphs. The port, and the stores behind it."""
+"""Long-term memory: items under namespaces, shared by all threads and all graphs. The port and its stores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`InMemoryStore`: rows in dicts, which end with the process."""
+"""`InMemoryStore`: rows in dicts, for the lifetime of the process."""
 
 from __future__ import annotations
 
@@ -24,12 +24,22 @@ class _StoredRow(NamedTuple):
 
 
 class InMemoryStore(BaseStore):
-    """Keeps items as long as the process lives. For tests, and for memory that need not last.
+    """Stores items for the lifetime of the process: for tests, and for memory that need not last.
 
     It needs no opening. `async with InMemoryStore(...) as store` works too; only then it sweeps by itself.
 
-    Its verbs never wait, so those without the `a` may be called where an event loop runs. A lock keeps threads of the
-    process apart for the time that a batch takes.
+    Its verbs never wait, so the blocking ones may be called where an event loop runs. Threads exclude each other by a
+    lock for the time that a batch takes.
+
+    Args:
+        codec: turns values into bytes, as for every store.
+        ttl: how long items live, in minutes, as for every store.
+        clock: returns the time in unix seconds, as for every store.
+        index: only None: there is no vector search.
+
+    Raises:
+        VectorSearchError: `index` was passed.
+        TypeError, ValueError: `ttl` is not a valid configuration.
     """
 
     waits: ClassVar[bool] = False
@@ -46,8 +56,8 @@ class InMemoryStore(BaseStore):
         self._lock = threading.Lock()
         self._spaces: dict[bytes, dict[bytes, _StoredRow]] = {}
         self._order: list[bytes] = []  # the keys of `_spaces`, sorted
-        self._expiries: list[tuple[float, bytes, bytes]] = []  # a heap; what is out of date in it is passed over
-        self._expiring = 0  # how many rows have an expiry
+        self._expiries: list[tuple[float, bytes, bytes]] = []  # a heap; outdated times are skipped
+        self._expiring = 0  # number of rows that have an expiry
 
     def transact(self, batch: Batch, done: Done) -> None:
         now = batch.now
@@ -61,12 +71,13 @@ class InMemoryStore(BaseStore):
                         answers.append(self._scan(read, now))
                     case Spaces():
                         answers.append(page_of_spaces(lambda at: self._space_from(at, now), read))
+            # After the reads, which see what was stored before the batch.
             for write in batch.writes:
                 self._write(write, now)
             swept = self._sweep(now, batch.sweeps)
         done(Outcome(answers, swept))
 
-    # ---- inside the lock -------------------------------------------------------------------------------------
+    # The methods below are called with the lock held.
 
     def _find(self, find: Find, now: float) -> Row | None:
         stored = self._spaces.get(find.namespace, {}).get(find.key)
@@ -131,7 +142,9 @@ class InMemoryStore(BaseStore):
             return
         self._expiring += 1
         heappush(self._expiries, (stored.expires_at, row.namespace, row.key))
-        if len(self._expiries) > 2 * self._expiring + 8:  # rows that were written again left their old times behind
+        # A row that is written again leaves its old time in the heap, since a heap cannot delete from its middle. It is
+        # rebuilt when outdated times are the majority.
+        if len(self._expiries) > 2 * self._expiring + 8:
             self._expiries[:] = self._times()
             heapify(self._expiries)
 

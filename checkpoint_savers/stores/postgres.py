@@ -32,28 +32,33 @@ from .port import Answer, Batch, Done, Outcome
 
 
 class PostgresStore(PostgresClient, BaseStore):
-    """Keeps items in PostgreSQL, which any number of processes on any number of machines may use at once.
+    """Stores items in PostgreSQL, which any number of processes on any number of machines may use at once.
 
         async with PostgresStore.from_conn_string("postgresql://localhost/app") as store:
             ...
 
-    Its table is made once, by `setup()`, by `setup=True`, or by running what `setup_script()` returns; it may stand in
-    the schema of a `PostgresSaver`. What a put survives is what the server says: with its `synchronous_commit` at `on`,
-    the default, a power loss of the server. No connection is held between batches.
+    Its table is made once: by `setup()`, by `setup=True`, or by running what `setup_script()` returns. It may share the
+    schema of a `PostgresSaver`. The server decides what a put survives: with its `synchronous_commit` at `on`, the
+    default, a power loss of the server. No connection is held between batches.
 
     Args:
-        conn: as for `PostgresSaver`: a connection string, or a pool of psycopg's that is open and stays its owner's.
-        schema: where the table is. It is named in every statement; the search path is not asked.
-        codec, ttl, clock, index: as for every store. Clocks of machines that share a store should agree: by them it is
-            said when an item was put, and whether it has expired.
-        setup: make or upgrade the table when the store is opened.
-        pool_size: connections at most, where `conn` is no pool.
-        busy_timeout: seconds to wait for a lock of another connection's, before `StorageLockedError`.
-        reconnect_timeout: seconds for which a batch tries to reach the server again when the connection broke, or waits
-            for one of the pool, before `StorageError`.
+        conn: a connection string, or an open pool of psycopg's, which remains its owner's; as for `PostgresSaver`.
+        schema: schema of the table. Every statement names it; the search path is not used.
+        codec: turns values into bytes, as for every store.
+        ttl: how long items live, in minutes, as for every store.
+        setup: True to make or upgrade the table when the store is opened.
+        pool_size: number of connections, at most, if `conn` is not a pool.
+        busy_timeout: seconds to wait for another connection's lock, before `StorageLockedError`.
+        reconnect_timeout: seconds for which a batch tries to reach the server again after the connection broke, or
+            waits for a connection of the pool, before `StorageError`.
+        clock: returns the time in unix seconds, as for every store. Clocks of machines that share a store should agree:
+            they decide when an item was put, and whether it has expired.
+        index: only None: there is no vector search.
 
     Raises:
-        ValueError: `schema` is no name, `conn` cannot be read, or a number is out of its range.
+        ValueError: `schema` is not a schema's name, `conn` cannot be read, or a number is out of its range.
+        VectorSearchError: `index` was passed.
+        TypeError: `ttl` is not a valid configuration.
     """
 
     _layout = LAYOUT
@@ -98,7 +103,26 @@ class PostgresStore(PostgresClient, BaseStore):
         clock: Callable[[], float] = time.time,
         index: None = None,
     ) -> Self:
-        """A store to be opened with `async with`. Arguments as for the class."""
+        """Return a store to be opened with `async with`.
+
+        Args:
+            conn_string: a URL or another connection string of libpq's.
+            schema: as for the class.
+            codec: as for the class.
+            ttl: minutes, as for the class.
+            setup: as for the class.
+            pool_size: number of connections, as for the class.
+            busy_timeout: seconds, as for the class.
+            reconnect_timeout: seconds, as for the class.
+            clock: unix seconds, as for the class.
+            index: only None, as for the class.
+
+        Returns:
+            The store, not open yet.
+
+        Raises:
+            ValueError, VectorSearchError, TypeError: as for the class.
+        """
         return cls(
             conn_string,
             schema=schema,
@@ -113,12 +137,13 @@ class PostgresStore(PostgresClient, BaseStore):
         )
 
     async def __aenter__(self) -> Self:
-        """Connect, and look whether the table is there, and whose it is.
+        """Connect, and check the table, or make it if `setup` is set.
 
         Raises:
             CorruptCheckpointError: tables of these names are not a store's.
-            UnsupportedFormatError: they are of a later version of this package.
-            StorageError: there is no connection; or no table, or an older one, and `setup` is not set.
+            UnsupportedFormatError: a later version of this package made the table.
+            StorageError: there is no connection; or the table is missing or older, and `setup` is not set.
+            SaverClosedError: the store is open already.
         """
         self._check_not_open()
         await self._connect(Driver(self._source, self._prepare, do_nothing, class_name=LAYOUT.class_name))
@@ -132,7 +157,7 @@ class PostgresStore(PostgresClient, BaseStore):
 
 
 class _PostgresBatch:
-    """A batch on its way. It does not know the store, which must not be kept alive by it."""
+    """A running batch. It does not reference the store, and so does not keep it alive."""
 
     __slots__ = ("_answers", "_attempt", "_batch", "_done", "_driver", "_due", "_rows", "_work")
 
@@ -150,7 +175,7 @@ class _PostgresBatch:
         driver = self._driver
         try:
             driver.submit(self._work, at_once(self._end), lambda: driver.post(self._run))
-        except SaverClosedError as error:  # said of a saver
+        except SaverClosedError as error:  # its message names a saver
             raise _closed(driver.source.name) from error
 
     async def _run(self) -> None:
@@ -170,8 +195,9 @@ class _PostgresBatch:
         self._driver.complete((work,))
 
     async def _do(self, cursor: Cursor) -> Outcome:
-        """On one connection; begun anew on another when that breaks."""
+        """Run on one connection; run again on another if that breaks."""
         batch = self._batch
+        # Reads are not repeated with the writes: an attempt that was committed would change what they see.
         if self._answers is None:
             self._answers, self._due = await self._rows.read(cursor, batch) if batch.reads else ([], [])
         if not batch.writes and not batch.sweeps and not self._due:
@@ -181,7 +207,8 @@ class _PostgresBatch:
         except psycopg.Error as error:
             if batch.writes or batch.sweeps or not isinstance(translate(error, ""), StorageReadOnlyError):
                 raise
-            return Outcome(self._answers, 0)  # where nothing can be written, items end when they were to
+            # The reads succeeded. On a read-only server, ttls cannot start again: the items expire as they were to.
+            return Outcome(self._answers, 0)
 
     def _end(self) -> None:
         error = self._work.error
