@@ -108,7 +108,6 @@ class AcquireStatement:
             write = writes[n]
             if not is_ours:
                 # A later version has upgraded the tables since this saver was opened.
-                # A program of a later version has upgraded the tables since this saver was opened.
                 write.error = UnsupportedFormatError(self._name, version, SAVER.version)
             elif epoch is not None:
                 write.value = Lease(

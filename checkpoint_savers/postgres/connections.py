@@ -74,6 +74,9 @@ class Source:
     async def open(self) -> AsyncGenerator[None, None]:
         """Provide a pool for the length of a block. A user's pool is neither opened nor closed.
 
+        Returns:
+            A context manager; `pool` is set in its block.
+
         Raises:
             SaverClosedError: the user's pool is not open.
         """
@@ -86,8 +89,6 @@ class Source:
         assert self.conninfo is not None
         # `reconnect_timeout=0`: the pool stops at the first failed connect, and retries when a connection is next
         # requested. By itself it would retry at ever longer intervals, and come back long after the server has.
-        # It gives up at the first failure to connect, and tries again when it is next asked: by itself it would go on
-        # trying at ever longer intervals, and be there long after the server is.
         self.pool = psycopg_pool.AsyncConnectionPool(
             self.conninfo, kwargs=_OPTIONS, min_size=1, max_size=self._size, open=False, reconnect_timeout=0.0
         )

@@ -34,7 +34,11 @@ class WorkItem(Generic[T]):
         self.waiter: Waiter | None = None
 
     def result(self) -> T:
-        """Return the value, or raise the error."""
+        """Return the value, or raise the error.
+
+        Returns:
+            The value.
+        """
         if self.error is not None:
             try:
                 raise self.error
@@ -70,7 +74,6 @@ class Driver(Hosted):
         self._on_closing = closing
         if source.user_pool is None:
             # On Windows, psycopg does not support the default loop (proactor).
-            # On Windows, psycopg cannot do with the kind of loop that is usual there.
             factory = asyncio.SelectorEventLoop if sys.platform == "win32" else None
             super().__init__(DriverThread(f"{class_name} {source.name}", self._drive, loop_factory=factory))
         else:
@@ -286,7 +289,6 @@ class GuestTask:
                 "From then on it serves every loop, trio's as well"
             ) from error
         # Not in a task group: the code that opens the saver may end long before the code that closes it starts.
-        # Not in a task group: what opens the saver may end long before what closes it begins.
         self._task = self._loop.create_task(self._run())
 
     @property

@@ -132,7 +132,6 @@ def _translate_sqlstate(error: psycopg.Error | psycopg.Warning, name: str) -> Ch
         return CorruptCheckpointError(name, f"the server finds it damaged ({what})")
     if state[:2] in ("42", "3F"):
         # "no such table" and the like. Statements are constant, and fit all tables that a saver has made.
-        # "no such table" and the like. Statements are constant, and right for all tables that a saver has made.
         return CorruptCheckpointError(name, f"its tables are not as a saver made them ({what})")
     if state[:2] == "23":
         return StorageError(f"{name}: a row is stored there already, or cannot be ({what}). Nothing was stored.")

@@ -49,7 +49,6 @@ class OpenSaver:
         self.listener = Listener(source, direct) if direct else None
         self.driver = Driver(source, prepare, self._on_closing)
         # Two queues: no commit waits behind a lease, which may wait for another process's.
-        # Apart from each other: no commit waits for a lease, which may wait for another process's.
         self._leases: GroupCommit[LeaseRequest] = GroupCommit(
             self.driver, acquire_statement.store, width=1, busy_timeout=busy_timeout
         )

@@ -260,8 +260,6 @@ class PostgresSaver(PostgresClient, BaseCheckpointSaver):
         except BaseException:
             # Cancelled, but the transaction may have been committed. The caller gets no lease to release, and the
             # thread would stay busy until the lease expires.
-            # Cancelled, and the lease may have been taken all the same. Its run will never hear of it, and would
-            # leave the thread busy until it expires.
             if wanted.value is not None:
                 with anyio.CancelScope(shield=True), contextlib.suppress(CheckpointError):
                     await self.release(wanted.value)

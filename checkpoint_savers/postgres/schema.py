@@ -185,7 +185,6 @@ def quoted(schema: str) -> str:
     if not schema or "\x00" in schema or len(schema.encode()) > 63:
         raise ValueError(f"schema is a name of 1 to 63 bytes, without NUL, not {schema!r}")
     # Refused here and not by the server, which accepts some of these: tables in pg_temp end with the connection.
-    # Refused here and not by the server, which has some of these: what is stored in pg_temp ends with the connection.
     if schema.startswith("pg_"):
         raise ValueError(
             f"PostgreSQL reserves names of schemas that begin with 'pg_', such as {schema!r}: choose another"

@@ -183,7 +183,6 @@ class LeasedWrite(QueuedWrite[None]):
         ]
         # An INSERT with ON CONFLICT must not have a key twice. So the last record of a task counts, and a record that
         # is put is not cleared as well.
-        # A key stands once in a statement: the last record of a task counts, and it need not be cleared before.
         records = {(one.ns, one.checkpoint_id, one.task_id): one for one in commit.records}
         self.records = [_record(one) for one in records.values()]
         self.clears = [

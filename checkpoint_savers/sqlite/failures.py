@@ -29,7 +29,6 @@ def translate(error: BaseException, path: str) -> BaseException:
         said = _translate_code(error, path)
     elif isinstance(error, UnicodeDecodeError):
         # SQLite's message quotes the damaged file, and the sqlite3 module cannot decode it.
-        # SQLite's message quotes the damaged file, and the module cannot read its message.
         said = CorruptCheckpointError(path, f"SQLite finds the file damaged ({error})")
     else:
         return error
@@ -104,7 +103,6 @@ def _translate_code(error: sqlite3.Error | sqlite3.Warning, path: str) -> Checkp
             return CorruptCheckpointError(path, "it is no SQLite database")
         case sqlite3.SQLITE_ERROR:
             # "no such column" and the like. Statements are constant, and fit every file that a saver has made.
-            # "no such column" and the like. Statements are constant, and right for every file that a saver has made.
             return CorruptCheckpointError(path, f"its tables are not as a saver made them ({error})")
         case 0 if "decode" in str(error):  # the module's own error for text that is not UTF-8 has no code
             return CorruptCheckpointError(path, f"a stored text is damaged ({error})")

@@ -187,8 +187,6 @@ def copy_now(connection: sqlite3.Connection, target: Path, stopped: threading.Ev
         with closing(sqlite3.connect(file.temporary, isolation_level=None)) as made:
             # A rollback journal could only restore the empty file, and SQLite leaves it behind after a disk error. The
             # commit syncs the file without a journal, too.
-            # A journal could only bring back the empty file, and SQLite leaves it behind after an error of the disk.
-            # The commit syncs the file without it, too.
             made.execute("PRAGMA journal_mode = OFF")
             connection.backup(made, pages=PAGES, progress=look)
         file.finish(replace=False)

@@ -146,8 +146,6 @@ class SqliteSaver(SqliteClient, BaseCheckpointSaver):
         except BaseException:
             # Cancelled, but the transaction may have been committed. The caller gets no lease to release, and the
             # thread would stay busy until the lease expires.
-            # Cancelled, and the lease may have been taken all the same. Its run will never hear of it, and would
-            # leave the thread busy until it expires.
             if job.value is not None:
                 with anyio.CancelScope(shield=True), contextlib.suppress(CheckpointError):
                     await self.release(job.value)

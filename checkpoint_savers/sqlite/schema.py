@@ -152,7 +152,6 @@ def prepare(
         found = _version(connection, name)
     # FAST overwrites deleted content where that needs no additional write. It is no promise of erasure: see
     # `files.vacuum`.
-    # What is deleted is overwritten where that costs no more writing. It is no promise: see `files.vacuum`.
     connection.execute("PRAGMA secure_delete = FAST")
     if found < VERSION:
         _upgrade(connection, name, deadline)
@@ -160,7 +159,6 @@ def prepare(
     execute_with_retry(connection, f"PRAGMA synchronous = {synchronous}", deadline)
     if sys.platform == "darwin" and synchronous == "FULL":
         # On macOS, fsync leaves the data in the drive's own cache, and a power loss destroys it.
-        # There, fsync leaves the data in the drive's own cache, and a power loss takes it.
         connection.execute("PRAGMA fullfsync = ON")
         connection.execute("PRAGMA checkpoint_fullfsync = ON")
 

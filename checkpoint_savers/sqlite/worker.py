@@ -254,8 +254,6 @@ class Worker(Hosted):
             if self._thread is not None:
                 # After a failed connect, aiosqlite's thread still answers its last call, on this loop: the loop must
                 # not end before.
-                # aiosqlite's thread answers its last call after it has failed to connect, on a loop that has to be
-                # there.
                 self._thread.join()
             self._fail_queued_jobs()
             self._tell_opener()

@@ -61,7 +61,11 @@ class PendingBatch:
         self._end = threading.Lock()
 
     def add(self, requests: Sequence[Request]) -> None:
-        """Add requests; a later write of a row replaces an earlier one."""
+        """Add requests; a later write of a row replaces an earlier one.
+
+        Args:
+            requests: what to add.
+        """
         for request in requests:
             if request.read is not None:
                 self.reads.setdefault(request.identity, request.read)
@@ -69,13 +73,21 @@ class PendingBatch:
                 self.writes[request.write.namespace, request.write.key] = request.write
 
     def finish(self, outcome: Outcome | BaseException) -> None:
-        """Set the outcome and wake the callers. Only the first call has an effect, from any thread."""
+        """Set the outcome and wake the callers. Only the first call has an effect, from any thread.
+
+        Args:
+            outcome: the outcome, or the reason why nothing was stored.
+        """
         if self._end.acquire(blocking=False):  # never released
             self.outcome = outcome
             tell(self.waiters)
 
     def result(self) -> Outcome:
-        """Return the outcome, or raise the failure: a copy of it for each caller."""
+        """Return the outcome, or raise the failure: a copy of it for each caller.
+
+        Returns:
+            The outcome.
+        """
         outcome = self.outcome
         assert outcome is not None  # callers are woken by `finish` only
         if isinstance(outcome, BaseException):
@@ -83,7 +95,14 @@ class PendingBatch:
         return outcome
 
     def answers(self, requests: Sequence[Request]) -> list[Any]:
-        """Return the result of each request."""
+        """Return the results of a caller's requests.
+
+        Args:
+            requests: the requests, which are part of the batch.
+
+        Returns:
+            One result for each request, in their order.
+        """
         outcome = self.result()
         by_read = dict(zip(self.reads, outcome.answers, strict=True))
         return [request.answer(None if request.read is None else by_read[request.identity]) for request in requests]

@@ -233,7 +233,6 @@ class StoreStatements:
             return [Row(*raw) for raw in await _all(cursor, statement, *where, now, *page)]
         # A server-side cursor: the rows are sorted once, and read only until enough of them match. It ends with the
         # transaction.
-        # Read as far as is needed, and sorted once. It lives no longer than the transaction.
         await cursor.execute(b"DECLARE pregel_scan NO SCROLL CURSOR FOR " + statement, (*where, now, _MOST, 0))
         found = await _accepted(cursor, scan, scan.accepts)
         await cursor.execute(b"CLOSE pregel_scan")

@@ -56,7 +56,6 @@ _SPACE: Final = (
 )
 _REFRESH: Final = (
     # Another process may have put the item again since it was found: its time is not shortened.
-    # Another process may have put the item again since it was found: its time is not cut short.
     "UPDATE store_item SET expires_at = max(expires_at, ? + ttl) WHERE namespace = ? AND key = ? AND ttl IS NOT NULL"
 )
 _REMOVE: Final = "DELETE FROM store_item WHERE namespace = ? AND key = ?"
