@@ -113,8 +113,9 @@ class AcquireStatement:
                 write.value = Lease(
                     thread_id=write.thread_id, epoch=epoch, owner=write.owner, newest=to_checkpoint_id_or_none(newest)
                 )
+            # Free when it was seen, and still not acquired: another connection has locked or changed the row.
             elif was_free:
-                again.append(write)  # another connection has locked or changed the row: repeat
+                again.append(write)
             else:
                 found = owner_of(holder, write.thread_id)
                 # Only this epoch is declared dead: if a live process acquires the lease meanwhile, the epoch is another

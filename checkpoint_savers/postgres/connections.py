@@ -207,6 +207,7 @@ class Source:
 
 async def _run_on(connection: Connection, work: Callable[[Cursor], Awaitable[T]]) -> T:
     """Run work on a borrowed connection, with the options that statements here expect, and restore its own options."""
+    # The options are restored afterwards, as a user's own code borrows the connections of a user's pool, too.
     autocommit, threshold = connection.autocommit, connection.prepare_threshold
     connection.prepare_threshold = None
     if not autocommit:

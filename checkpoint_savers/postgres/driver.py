@@ -156,6 +156,7 @@ class Driver(Hosted):
             works: the work; what is not accepted, or was completed before, is ignored.
         """
         with self.lock:
+            # A waiter may be woken once only, and closing has failed and woken what was still accepted.
             done = self._accepted.intersection(works)
             self._accepted -= done
         tell([work.waiter for work in done if work.waiter is not None])

@@ -129,7 +129,7 @@ class GroupCommit(Generic[W]):
             size = 0
             for thread_id, writes in list(self._waiting.items()):
                 # Two concurrent transactions must not write one thread: both would compare the head that the other one
-                # changes.
+                # changes, and the writes' order would be lost.
                 if thread_id in self._under_way:
                     continue
                 size += writes[0].size
@@ -198,6 +198,7 @@ class GroupCommit(Generic[W]):
             writes = self._waiting.pop(write.thread_id, deque())
             writes.appendleft(write)
             self._waiting = {write.thread_id: writes, **self._waiting}
+            # The last worker may have ended during the pause, when it found the queue empty.
             if self._workers < self._width:
                 self._workers += 1
                 self._driver.begin(self._work)

@@ -99,6 +99,7 @@ class Listener:
                         async for notify in connection.notifies():
                             self._notify(notify.payload)
                 except (UnreachableError, psycopg.Error):
+                    # Random, so that the processes of a restarted server do not all connect at the same moment.
                     await asyncio.sleep(random.uniform(0.5, 1.0) * pause)
                     pause = min(2 * pause, LONGEST_PAUSE)
 

@@ -286,6 +286,7 @@ class PostgresSaver(PostgresClient, BaseCheckpointSaver):
     async def wait_for_release(self, thread_id: str) -> None:
         opened = self._require_open()
         if opened.listener is None:
+            # Nothing notifies this process: callers poll, and cancel this.
             await anyio.sleep_forever()
         else:
             await opened.listener.wait_for_release(notify_payload(self.schema, thread_id), opened.driver)

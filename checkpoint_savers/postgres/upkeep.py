@@ -229,6 +229,7 @@ class UpkeepStatements:
         )
         events = ((escape(one.checkpoint_id), one.epoch, one.position, one.kind, one.frame) for one in dump.events)
         for statement, whole in ((_LOAD_ROWS, rows), (_LOAD_RECORDS, records), (_LOAD_EVENTS, events)):
+            # In parts, as PostgreSQL limits each value, such as an array of payloads, to 1 GB.
             for chunk in _chunks(whole):
                 await self._run(cursor, statement, thread, *_columns(chunk))
         if dump.heads:
@@ -356,6 +357,7 @@ class UpkeepStatements:
     async def _delete(self, cursor: Cursor, thread_id: str, thread: int) -> None:
         for statement in _DELETE:
             await self._run(cursor, statement, thread)
+        # Deleting a thread releases it, too: runs that wait for it are notified.
         await cursor.execute(b"SELECT pg_notify(%b, %b)", (CHANNEL, notify_payload(self._name, thread_id)))
         await cursor.execute(b"COMMIT")
 

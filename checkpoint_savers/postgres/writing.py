@@ -232,10 +232,12 @@ class WriteStatements:
         locked: list[LeasedWrite] = []
         for n, done, fits, epoch, seq, owner, until, *_ in await cursor.fetchall():
             write = writes[n]
+            # A mere release of a lease that is no longer held is no error: another run has acquired the thread.
             if done or (write.commit is None and not fits):
                 continue
             if write.unsure and epoch == write.lease.epoch and seq >= write.seq:
                 continue  # an earlier attempt, whose connection broke, stored it
+            # Lease and head are right and it was still not stored: the row is locked, or has changed since it was seen.
             if fits:
                 locked.append(write)
             elif not (write.unsure and await self._was_stored(cursor, write, epoch)):
