@@ -185,7 +185,7 @@ class Source:
 
     async def _raise_unreachable(self, failure: Exception | None, *, unknown: bool) -> None:
         seconds = f"{self.reconnect_timeout:g} s"
-        message = f"the server was not to be reached for {seconds}"
+        message = f"the server could not be reached for {seconds}"
         if failure is None:
             message = f"the pool had no connection for {seconds}"
             if self.user_pool is None and self.conninfo is not None:
@@ -200,7 +200,7 @@ class Source:
         if unknown:
             message = (
                 f"{message}. The connection broke while a transaction was under way, and whether it was stored is not "
-                "known yet: the thread's state says, and a resume goes on from there"
+                "known yet: the thread's state shows it, and a resume continues from there"
             )
         raise UnreachableError(f"{message}.") from failure
 
@@ -249,7 +249,7 @@ def _read(conninfo: str) -> dict[str, Any]:
     try:
         return dict(psycopg.conninfo.conninfo_to_dict(conninfo))
     except psycopg.ProgrammingError as error:
-        raise ValueError(f"no connection string: {str(error).strip()}") from error
+        raise ValueError(f"not a connection string: {str(error).strip()}") from error
 
 
 def _description(conninfo: str | None, schema: str) -> str:

@@ -83,21 +83,21 @@ def translate(error: BaseException, name: str) -> BaseException:
         unchanged.
     """
     if isinstance(error, UnreachableError):
-        said: CheckpointError = StorageError(f"{name}: {error}")
-        said.__cause__ = error.__cause__
-        return said
+        translated: CheckpointError = StorageError(f"{name}: {error}")
+        translated.__cause__ = error.__cause__
+        return translated
     if isinstance(error, psycopg_pool.PoolClosed):
-        said = SaverClosedError(
+        translated = SaverClosedError(
             f"{name}: the pool that the saver was given is not open. Open it first, and close it last"
         )
     elif isinstance(error, psycopg.Error | psycopg.Warning):
-        said = _translate_sqlstate(error, name)
+        translated = _translate_sqlstate(error, name)
     elif isinstance(error, UnicodeDecodeError):
-        said = CorruptCheckpointError(name, f"a stored text is damaged ({error})")
+        translated = CorruptCheckpointError(name, f"a stored text is damaged ({error})")
     else:
         return error
-    said.__cause__ = error
-    return said
+    translated.__cause__ = error
+    return translated
 
 
 def _translate_sqlstate(error: psycopg.Error | psycopg.Warning, name: str) -> CheckpointError:

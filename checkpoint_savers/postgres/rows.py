@@ -245,5 +245,5 @@ def where_of(thread_id: str, ns: str = "") -> str:
 
 def _checked_kind(kind: str, kinds: frozenset[str], where: str) -> Any:
     if kind not in kinds:
-        raise CorruptCheckpointError(where, f"a stored row is of the kind {kind!r}, which there is not")
+        raise CorruptCheckpointError(where, f"a stored row is of the kind {kind!r}, which does not exist")
     return kind

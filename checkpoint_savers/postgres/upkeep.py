@@ -148,11 +148,11 @@ class UpkeepStatements:
         if change.rows:
             rows = [_values(row) for row in change.rows]
             if await self._run(cursor, _REPLACE, *_columns(rows), thread) != len(rows):
-                raise StorageError(f"{where}: rows are to stand in the place of others that are not stored. {_NOTHING}")
+                raise StorageError(f"{where}: rows are to be replaced that are not stored. {_NOTHING}")
         if change.pins:
             pins = [(*key, pinned) for key, pinned in zip(_keys(change.pins), change.pins.values(), strict=True)]
             if await self._run(cursor, _PIN, *_columns(pins), thread) != len(pins):
-                raise StorageError(f"{where}: a checkpoint that is to be pinned, or not, is not stored. {_NOTHING}")
+                raise StorageError(f"{where}: a checkpoint that is to be pinned or unpinned is not stored. {_NOTHING}")
         if change.events:
             await self._run(cursor, _GONE_EVENTS, thread, [escape(one) for one in change.events])
         dropped = [escape(ns) for ns, head in change.heads.items() if head is None]

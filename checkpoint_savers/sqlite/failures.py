@@ -24,16 +24,16 @@ def translate(error: BaseException, path: str) -> BaseException:
     Returns:
         A `CheckpointError` whose cause is the SQLite error; other errors unchanged.
     """
-    said: CheckpointError
+    translated: CheckpointError
     if isinstance(error, sqlite3.Error | sqlite3.Warning):
-        said = _translate_code(error, path)
+        translated = _translate_code(error, path)
     elif isinstance(error, UnicodeDecodeError):
         # SQLite's message quotes the damaged file, and the sqlite3 module cannot decode it.
-        said = CorruptCheckpointError(path, f"SQLite finds the file damaged ({error})")
+        translated = CorruptCheckpointError(path, f"SQLite finds the file damaged ({error})")
     else:
         return error
-    said.__cause__ = error
-    return said
+    translated.__cause__ = error
+    return translated
 
 
 def is_busy(error: sqlite3.Error) -> bool:
@@ -100,7 +100,7 @@ def _translate_code(error: sqlite3.Error | sqlite3.Warning, path: str) -> Checkp
         case sqlite3.SQLITE_CORRUPT:
             return CorruptCheckpointError(path, f"SQLite finds the file damaged ({error})")
         case sqlite3.SQLITE_NOTADB:
-            return CorruptCheckpointError(path, "it is no SQLite database")
+            return CorruptCheckpointError(path, "it is not an SQLite database")
         case sqlite3.SQLITE_ERROR:
             # "no such column" and the like. Statements are constant, and fit every file that a saver has made.
             return CorruptCheckpointError(path, f"its tables are not as a saver made them ({error})")

@@ -218,7 +218,7 @@ def new_file(path: str | os.PathLike[str]) -> Path:
 
 
 def _already_exists(target: Path) -> StorageError:
-    return StorageError(f"{target} is there already: give the backup another name. Nothing was copied.")
+    return StorageError(f"{target} exists already: give the backup another name. Nothing was copied.")
 
 
 class _BackupCancelled(Exception):

@@ -418,10 +418,10 @@ class Worker(Hosted):
         # "no such column" may mean that a later version upgraded the file while it was open: then the user needs an
         # update of this package, not a repair.
         if self._explain is not None and isinstance(error, sqlite3.OperationalError) and is_about_tables(error):
-            said = self._explain(cursor.connection)
-            if said is not None:
-                said.__cause__ = error
-                return said
+            explained = self._explain(cursor.connection)
+            if explained is not None:
+                explained.__cause__ = error
+                return explained
         return translate(error, self._name)
 
 

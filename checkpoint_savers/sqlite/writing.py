@@ -106,7 +106,7 @@ def acquire(
         raise ThreadBusyError(thread_id, holder=str(found.owner), expires_at=found.expires_at)
     newest = None if found.newest is None else read_checkpoint_id(found.newest, location(thread_id, ""))
     if not 0 < found.epoch < MAX_INTEGER:
-        raise CorruptCheckpointError(location(thread_id, ""), f"its epoch is {found.epoch}, which no saver has counted")
+        raise CorruptCheckpointError(location(thread_id, ""), f"its epoch is {found.epoch}, which no saver assigns")
     db.execute(_ACQUIRE_THREAD, (found.epoch + 1, owner.run_id, write_owner(owner), expires_at, found.key))
     return Lease(thread_id=thread_id, epoch=found.epoch + 1, owner=owner, newest=newest)
 

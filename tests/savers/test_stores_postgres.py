@@ -152,7 +152,7 @@ def test_what_is_no_setting(wrong: dict[str, Any]) -> None:
     """It is refused when the store is made."""
     with pytest.raises(ValueError):
         PostgresStore("postgresql://localhost/app", **wrong)
-    with pytest.raises(ValueError, match="no connection string"):
+    with pytest.raises(ValueError, match="not a connection string"):
         PostgresStore("postgresql://[")
 
 
