@@ -185,17 +185,19 @@ def _columns(key: FullKey) -> tuple[bytes, bytes]:
 
 
 def _namespace(namespace: Namespace) -> bytes:
-    """Return a namespace's bytes: each part, followed by a zero byte. Those of all namespaces inside it begin with
-    them.
+    """Return a namespace's bytes: each part, followed by a zero byte.
 
-    A zero in a part is followed by 0xff, which UTF-8 text never contains, so no part can look like the end of another.
+    The bytes of all namespaces inside it begin with them. A zero in a part is followed by 0xff, which UTF-8 text never
+    contains, so no part can look like the end of another.
     """
     return b"".join(part.encode("utf-8", "surrogatepass").replace(b"\0", b"\0\xff") + b"\0" for part in namespace)
 
 
 def _range(namespace: Namespace) -> tuple[bytes, bytes]:
-    """Return the range of a namespace and all inside it: their bytes begin with its own, and continue with a part's
-    first byte."""
+    """Return the range of a namespace and all inside it.
+
+    Their bytes begin with its own, and continue with a part's first byte.
+    """
     start = _namespace(namespace)
     return start, start + b"\xff"
 

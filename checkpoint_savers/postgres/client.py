@@ -103,8 +103,10 @@ class PostgresClient(OpenedAsync):
 
     @property
     def _prepare(self) -> Callable[[], Awaitable[None]]:
-        """What a driver runs first. It does not reference the client, so that one that is never closed is collected
-        while its loop runs."""
+        """What a driver runs first.
+
+        It does not reference the client, so that one that is never closed is collected while its loop runs.
+        """
         return partial(self._source.run_on_new_connection, self._preparing(sets_up=self._sets_up))
 
     def _preparing(self, *, sets_up: bool) -> Callable[[Cursor], Awaitable[None]]:

@@ -99,8 +99,9 @@ class Source:
             await self.pool.close()
 
     async def run_on_new_connection(self, work: Callable[[Cursor], Awaitable[T]]) -> T:
-        """Run work on a new connection, so that a failure to connect is raised at once. With a user's pool, on one of
-        the pool's.
+        """Run work on a new connection, so that a failure to connect is raised at once.
+
+        With a user's pool, the connection is one of the pool's.
 
         Args:
             work: called with a cursor, and awaited.
@@ -136,8 +137,7 @@ class Source:
     async def run_on_connection(
         self, work: Callable[[Cursor], Awaitable[T]], *, interrupted: Callable[[], None] | None = None
     ) -> T:
-        """Run work on a connection of the pool; if that breaks, run it again on another, until `reconnect_timeout` has
-        passed.
+        """Run work on a connection of the pool, and again on another if that breaks.
 
         Args:
             work: called with a cursor, and awaited; perhaps several times. It leaves no transaction open, unless it

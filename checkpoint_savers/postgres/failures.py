@@ -28,8 +28,9 @@ class UnreachableError(Exception):
 
 
 def is_connection_lost(error: BaseException, connection: psycopg.AsyncConnection[object] | None) -> bool:
-    """Return True if the connection is gone: its statement may have been executed or not, and another connection is
-    needed.
+    """Return True if the connection is gone.
+
+    Its statement may then have been executed or not, and another connection is needed.
 
     Args:
         error: what was raised.

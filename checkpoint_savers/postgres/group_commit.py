@@ -190,8 +190,10 @@ class GroupCommit(Generic[W]):
         return False
 
     async def _requeue_later(self, write: W) -> None:
-        """Queue a write again after a pause, at the front. Until then its thread counts as running, to keep the order
-        of its writes."""
+        """Queue a write again after a pause, at the front.
+
+        Until then its thread counts as running, to keep the order of its writes.
+        """
         await asyncio.sleep(random.uniform(*PAUSE))
         with self._driver.lock:
             self._under_way.discard(write.thread_id)

@@ -241,8 +241,9 @@ def script(schema: str, found: int = 0, layout: Layout = SAVER) -> str:
 
 
 async def setup(cursor: psycopg.AsyncCursor[Any], schema: str, name: str, layout: Layout = SAVER) -> None:
-    """Make or upgrade the tables, in one transaction. Of several processes that try, the first does it, and the others
-    see that it is done.
+    """Make or upgrade the tables, in one transaction.
+
+    Of several processes that try at the same time, the first does it, and the others see that it is done.
 
     Args:
         cursor: of a connection in autocommit mode.

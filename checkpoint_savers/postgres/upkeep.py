@@ -327,8 +327,9 @@ class UpkeepStatements:
         return await cursor.fetchone()
 
     async def _lock_without_lease(self, cursor: Cursor, thread_id: str) -> Raw | None:
-        """Lock a thread for a write without a lease, and check the version of the tables: acquiring a lease would have
-        checked it.
+        """Lock a thread for a write without a lease.
+
+        It checks the version of the tables, as acquiring a lease would have done.
 
         Raises:
             UnsupportedFormatError: a later version has upgraded the tables.

@@ -269,8 +269,10 @@ class WriteStatements:
     def _statement(
         self, writes: Sequence[LeasedWrite], metadata: Mapping[LeasedWrite, tuple[str, str | None]]
     ) -> tuple[bytes, list[object]]:
-        """Return the statement for this batch and its values. It has only the parts that are needed: each costs time to
-        plan."""
+        """Return the statement for this batch and its values.
+
+        It has only the parts that are needed: each costs time to plan.
+        """
         commits = [(n, write, write.commit) for n, write in enumerate(writes)]
         text = [_STATEMENT]
         bound: list[object] = [
@@ -316,8 +318,10 @@ class WriteStatements:
         return "".join(text).format(s=self._schema).encode(), bound
 
     async def _was_stored(self, cursor: Cursor, write: LeasedWrite, epoch: int | None) -> bool:
-        """Return True if an attempt whose connection broke stored the write, although another run has acquired the
-        thread since."""
+        """Return True if an attempt whose connection broke stored the write.
+
+        Another run has acquired the thread since, so the number of the last write no longer shows it.
+        """
         if epoch is None:
             return write.releases  # the thread was empty, and its release deleted it
         if not write.rows:

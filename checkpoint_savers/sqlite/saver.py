@@ -350,8 +350,10 @@ class SqliteSaver(SqliteClient, BaseCheckpointSaver):
             raise ErasureIncompleteError(thread_id, "another connection still reads an earlier state of the file")
 
     async def _vacuum_and_truncate(self) -> bool:
-        """Rewrite the file and empty its log. Return False if others read from the log for longer than the busy
-        timeout."""
+        """Rewrite the file and empty its log.
+
+        Returns False if others read from the log for longer than the busy timeout.
+        """
         emptied = await self._connection.run(Job(files.vacuum, writes=True, bare=True))
         deadline = time.monotonic() + self.busy_timeout
         while not emptied and time.monotonic() < deadline:

@@ -202,8 +202,8 @@ class BaseStore(ABC):
             VectorSearchError: `query` was passed.
             TypeError, ValueError: `filter` is not a valid filter, or `limit` or `offset` is not a number of 0 or more.
             UnstorableValueError: the filter has a value that no item can have.
-            CorruptCheckpointError, UnknownTypeError, UnsupportedFormatError: an item cannot be read. Such an item
-            matches every filter.
+            CorruptCheckpointError, UnknownTypeError, UnsupportedFormatError: an item is unreadable; it matches every
+            filter.
             StorageError: the database failed, or the store is not open.
         """
         found: list[SearchItem] = await self._run_one(
@@ -246,7 +246,7 @@ class BaseStore(ABC):
         """Execute several operations in one transaction.
 
         Reads see what was stored before the transaction. Of several puts and deletes of one item, only the last takes
-        effect.
+        effect. If an operation is refused, nothing is done.
 
         Args:
             ops: the operations: `GetOp`, `PutOp`, `SearchOp`, `ListNamespacesOp`.
@@ -255,9 +255,9 @@ class BaseStore(ABC):
             One result for each operation, in their order: what the verb of that operation returns.
 
         Raises:
-            TypeError: an element of `ops` is not an operation.
-            InvalidNamespaceError, InvalidKeyError, UnstorableValueError, VectorSearchError, ValueError: as the verbs
-            raise; nothing was done.
+            TypeError: an element of `ops` is not an operation, or an argument of one is of the wrong type.
+            InvalidNamespaceError, InvalidKeyError, VectorSearchError: as the verbs raise them.
+            UnstorableValueError, ValueError: as the verbs raise them.
             StorageError: the database failed, or the store is not open; nothing was stored.
         """
         return await self._run_all(ops)

@@ -49,8 +49,9 @@ class Find(msgspec.Struct, frozen=True, gc=False):
 
 
 class Scan(msgspec.Struct, frozen=True, kw_only=True):
-    """Find rows of a range of namespaces, the last written first, then by namespace and key. Its answer: a list of
-    `Row`s.
+    """Find rows of a range of namespaces. Its answer: a list of `Row`s.
+
+    The last written row comes first, rows of the same time are ordered by namespace and key.
 
     Attributes:
         start, end: the range of namespaces: `start` included, `end` excluded.

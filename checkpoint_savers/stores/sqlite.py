@@ -119,8 +119,9 @@ class SqliteStore(SqliteClient, BaseStore):
 
 
 class _SqliteBatch:
-    """A running batch. It does not reference the store: the worker holds the last batch, and must not keep the store
-    alive.
+    """A running batch. It does not reference the store.
+
+    The worker holds the last batch, and must not keep the store alive.
 
     The reads are a job of their own, submitted first: jobs run in that order. So a long search runs before the write
     lock is taken, and blocks no other writer of the file.
@@ -181,8 +182,9 @@ class _SqliteBatch:
 def prepare(
     connection: sqlite3.Connection, name: str, *, synchronous: Literal["FULL", "NORMAL"], busy_timeout: float
 ) -> None:
-    """Prepare a new connection: check which program made the file before any change; then add a store, if there is
-    none.
+    """Prepare a new connection: check which program made the file, then add a store if there is none.
+
+    Nothing is changed before the check.
 
     Args:
         connection: the new connection.

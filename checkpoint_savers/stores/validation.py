@@ -92,8 +92,8 @@ def request_of(op: object, codec: Codec, lifetimes: Lifetimes) -> Request:
         The request, which holds nothing that the caller can still change.
 
     Raises:
-        InvalidNamespaceError, InvalidKeyError, UnstorableValueError, VectorSearchError, TypeError, ValueError: the
-        operation is not valid.
+        InvalidNamespaceError, InvalidKeyError, VectorSearchError: as the verbs of `BaseStore` raise them.
+        UnstorableValueError, TypeError, ValueError: as the verbs of `BaseStore` raise them.
     """
     match op:
         case GetOp():
