@@ -1,4 +1,4 @@
-"""Where results of nodes are kept, to be used again for an equal input: a port, and two caches."""
+"""Caches: results of nodes, stored to be reused for an equal input. A port, and two caches."""
 
 from __future__ import annotations
 

@@ -1,15 +1,15 @@
-"""The port between the runtime and a cache: bytes under keys, for a time.
+"""The port between the runtime and a cache: bytes under keys, for a limited time.
 
-A cache is not data: whatever is in it can be computed again. So it may lose anything at any time, and what it finds
-damaged it forgets. What it gives back is what was put there under that key, byte for byte, or nothing.
+A cache is not data: everything in it can be computed again. So it may lose entries at any time, and it drops what it
+finds damaged. What it returns is what was put under that key, byte for byte, or nothing.
 
-A cache of one's own subclasses `BaseCache`, calls its `__init__`, implements three methods, and runs
-`checkpoint_savers.conformance.CacheConformance` on the result.
+A custom cache subclasses `BaseCache`, calls its `__init__`, implements three methods, and passes
+`checkpoint_savers.conformance.CacheConformance`.
 
 The contract, for every cache
     - It serves concurrent calls from any thread and any event loop of the process, asyncio and trio.
-    - An entry that has expired is never given back, and goes by itself when others are written.
-    - Cancelling a caller leaves each entry as it was, or as it was to be.
+    - An expired entry is never returned, and is removed as other entries are written.
+    - Cancelling a caller leaves each entry in its old or in its new state.
     - A database's own exceptions are translated to `StorageError`s, with their cause.
 """
 
@@ -25,20 +25,20 @@ from ..durations import read_seconds
 from .flights import Flights
 
 Namespace: TypeAlias = tuple[str, ...]
-"""Where an entry stands, from the outside inwards: ("my_graph", "my_node"). Parts may be any text."""
+"""The path under which an entry is stored, outermost first: ("my_graph", "my_node"). Parts may be any text."""
 
 FullKey: TypeAlias = tuple[Namespace, str]
-"""What an entry is known by: its namespace, and its key there, which may be any text."""
+"""The key of an entry: its namespace, and its key in the namespace, which may be any text."""
 
 
 class BaseCache(ABC):
-    """Keeps bytes under keys.
+    """Stores bytes under keys.
 
     Args:
-        clock: unix seconds; says when an entry has expired.
+        clock: returns the time in unix seconds: when an entry has expired.
 
     Attributes:
-        flights: what is being computed for this cache, by key.
+        flights: the computations for this cache that are running, by key.
     """
 
     def __init__(self, *, clock: Callable[[], float] = time.time) -> None:
@@ -47,44 +47,54 @@ class BaseCache(ABC):
 
     @abstractmethod
     async def aget(self, keys: Iterable[FullKey]) -> dict[FullKey, bytes]:
-        """The values of those keys that have one.
+        """Return the values of those keys that have one.
+
+        Args:
+            keys: the keys to look up.
+
+        Returns:
+            Values by key. A missing key has no value, or an expired or damaged one.
 
         Raises:
-            TypeError: something is no key.
-            StorageError
+            TypeError: an element is not a key.
+            StorageError: the database failed, or the cache is not open.
         """
 
     @abstractmethod
     async def aset(self, pairs: Mapping[FullKey, tuple[bytes, float | None]]) -> None:
-        """Keep values, in the place of those that were kept under the same keys.
+        """Store values, and replace those of the same keys.
 
         Args:
-            pairs: each key's value, and for how many seconds from now it is kept; None for ever (until it is cleared,
-                or the cache needs the room).
+            pairs: for each key its value, and the number of seconds from now for which it is stored; None for ever
+                (until it is cleared, or the cache needs the space).
 
         Raises:
-            TypeError, ValueError: something is no key, no bytes, or no time that is positive and finite; nothing was
-                changed.
-            StorageError
+            TypeError: something is not a key, or a value not bytes; nothing was changed.
+            ValueError: a number of seconds is not positive and finite; nothing was changed.
+            StorageError: the database failed, or the cache is not open.
         """
 
     @abstractmethod
     async def aclear(self, namespaces: Iterable[Namespace] | None = None) -> None:
-        """Forget all entries, or those in these namespaces and in all namespaces inside them.
+        """Remove all entries, or those of some namespaces and of all namespaces inside them.
 
         ("graph",) stands for ("graph",), ("graph", "node") and so on, and not for ("graph2",).
 
+        Args:
+            namespaces: the namespaces; None for all entries.
+
         Raises:
-            TypeError: something is no namespace. A text is none: `[("graph",)]`, not `"graph"`.
-            StorageError
+            TypeError: an element is not a namespace. A str is not one: pass `[("graph",)]`, not `"graph"`.
+            StorageError: the database failed, or the cache is not open.
         """
 
 
 class CacheEntry(NamedTuple):
-    """What is kept under a key.
+    """The entry of a key.
 
     Attributes:
-        expires_at: unix seconds; from then on it is not there any more. Infinite for one that does not expire.
+        value: the value.
+        expires_at: unix seconds, from which on the entry is not returned. Infinite if it does not expire.
     """
 
     value: bytes
@@ -92,7 +102,17 @@ class CacheEntry(NamedTuple):
 
 
 def checked_keys(keys: Iterable[FullKey]) -> list[FullKey]:
-    """The keys, each of them one."""
+    """Check keys.
+
+    Args:
+        keys: what the caller passed.
+
+    Returns:
+        The keys, in a list.
+
+    Raises:
+        TypeError: an element is not a key.
+    """
     found = list(keys)
     for key in found:
         match cast("object", key):
@@ -104,13 +124,35 @@ def checked_keys(keys: Iterable[FullKey]) -> list[FullKey]:
 
 
 def checked_entries(pairs: Mapping[FullKey, tuple[bytes, float | None]], now: float) -> dict[FullKey, CacheEntry]:
-    """The entries to keep."""
+    """Check what is to be stored.
+
+    Args:
+        pairs: what the caller passed.
+        now: unix seconds.
+
+    Returns:
+        Entries by key.
+
+    Raises:
+        TypeError: something is not a key, or a value not bytes.
+        ValueError: a number of seconds is not positive and finite.
+    """
     checked_keys(pairs)
     return {key: _entry(key, value, ttl, now) for key, (value, ttl) in pairs.items()}
 
 
 def checked_namespaces(namespaces: Iterable[Namespace] | None) -> list[Namespace]:
-    """The namespaces to clear. All lie in the empty one, which stands for none being named."""
+    """Check the namespaces to clear.
+
+    Args:
+        namespaces: what the caller passed.
+
+    Returns:
+        The namespaces; the empty one, which contains all, if None was passed.
+
+    Raises:
+        TypeError: an element is not a namespace.
+    """
     found: list[Namespace] = [()] if namespaces is None else list(namespaces)
     for one in found:
         if not _is_namespace(one):

@@ -1,15 +1,15 @@
-"""`Flights`: of many callers who want the same result at the same time, one computes it, and the others wait for it.
+"""`Flights`: of several callers that want the same result at the same time, one computes it, and the others wait.
 
-A *flight* is one computation under way. Who finds none for its key begins one, and leads it. When it lands with a
-value, all who wait take that. When it lands without (the leader failed, was cancelled, or has nothing to share), all
-who wait look again, and the first of them leads the next one. Handing the lead over to a certain waiter would save the
-others that look; but that one may be cancelled meanwhile, or belong to an event loop that is busy, or will never run
-again, and everybody would wait for it. So nobody is appointed, and nobody can be missed.
+A *flight* is one running computation. A caller that finds none for its key starts one, and leads it. When it lands with
+a value, all waiting callers take that value. When it lands without (the leader failed, was cancelled, or has nothing to
+share), all of them look again, and the first leads the next flight. Handing the lead to a certain waiter would save the
+others that look. But that waiter may be cancelled meanwhile, or belong to an event loop that is busy or will never run
+again, and all others would wait for it. So no waiter is appointed, and the loss of one blocks no other.
 
-Callers may be in any threads and on any event loops. What they share is behind a lock, held for microseconds; each
-waits for an event of its own loop, which the leader has set there.
+Callers may be in any threads and on any event loops. Shared state is behind a lock that is held for microseconds; each
+caller waits for an event of its own loop, which the leader has set there.
 
-Nobody waits for itself: a leader that asks, at whatever depth, for what waits for its own flight computes that alone.
+No caller waits for itself: a leader that requests, at whatever depth, what depends on its own flight computes it alone.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ import anyio
 from ..bridge import Waiter, loop_scheduler, wake
 
 Compute = Callable[[], Awaitable[bytes | None]]
-"""Makes a value; None if there is nothing to share."""
+"""Computes a value; returns None if there is nothing to share."""
 
 
 class _Flight:
-    """A computation under way.
+    """A running computation.
 
     Attributes:
-        value: what it landed with.
-        waiters: who is to be told of it, in the order in which they came.
-        needs: flights for which something waits that is part of this computation.
+        value: the value with which it landed.
+        waiters: callers to wake, in the order in which they came.
+        needs: flights for which a part of this computation waits.
     """
 
     __slots__ = ("needs", "value", "waiters")
@@ -45,15 +45,16 @@ class _Flight:
         self.needs: list[_Flight] = []
 
 
-_LED: Final[ContextVar[tuple[_Flight, ...]]] = ContextVar("_LED", default=())
-"""The flights that the running code is part of, the outermost first."""
+_LEADING: Final[ContextVar[tuple[_Flight, ...]]] = ContextVar("_LEADING", default=())
+"""The flights that the running code is part of, outermost first."""
 
 _LOCK: Final = threading.Lock()
-"""Around all flights of the process, since those of one cache may wait for those of another."""
+"""Guards all flights of the process: a flight of one cache may wait for one of another cache, and the search for cycles
+has to see both."""
 
 
 class Flights:
-    """The computations under way of one cache. `len` says how many they are."""
+    """The running computations of one cache. `len()` returns their number."""
 
     __slots__ = ("_under_way",)
 
@@ -64,7 +65,7 @@ class Flights:
         return len(self._under_way)
 
     async def share(self, key: Hashable, compute: Compute) -> tuple[bytes | None, bool]:
-        """The value of a key, computed by one of those who ask for it at the same time.
+        """Return the value of a key, computed once for all callers that request it at the same time.
 
             async def compute() -> bytes | None:
                 found = await cache.aget([key])         # the flight before this one may have stored it
@@ -75,23 +76,32 @@ class Flights:
             value, led = await cache.flights.share(key, compute)
 
         Look the key up inside `compute`, as here, whether or not it was looked up before: between a lookup outside and
-        this call another flight may have landed, and it would be computed twice.
+        this call another flight may have landed, and the value would be computed twice.
 
-        What `compute` raises goes to its own caller alone; a caller that is cancelled while it waits has no effect on
-        the others. Whoever waits should hold nothing that the leader may be waiting for (a place among a limited number
-        of tasks, say): take it inside `compute`.
+        An exception of `compute` is raised to its own caller alone; a caller that is cancelled while it waits does not
+        affect the others. Callers should hold nothing that the leader may wait for (a slot of a limiter, for example):
+        acquire it inside `compute`.
+
+        Args:
+            key: identifies the result.
+            compute: computes it, if this call leads.
 
         Returns:
-            The value, and whether this call led: ran its own `compute`. Only then the value may be None.
+            The value, and True if this call led, that is, ran its own `compute`. Only then may the value be None.
+
+        Raises:
+            Exception: what this call's own `compute` raises.
         """
-        led = _LED.get()
+        led = _LEADING.get()
         while True:
             with _LOCK:
                 flight = self._under_way.get(key)
                 if flight is None:
                     flight = self._under_way[key] = _Flight()
                     break
-                if _comes_back(flight, led):
+                # Checked under the same lock in which `needs` is extended: two flights that begin to wait for each
+                # other cannot both pass the check.
+                if _would_deadlock(flight, led):
                     flight = None
                     break
                 landed = anyio.Event()
@@ -102,6 +112,8 @@ class Flights:
                 await landed.wait()
             finally:
                 with _LOCK:
+                    # Also after a cancellation: a waiter that is gone must not be woken, and its flight no longer
+                    # depends on this one.
                     flight.waiters.pop(landed, None)
                     for mine in led:
                         mine.needs.remove(flight)
@@ -112,21 +124,23 @@ class Flights:
         return await self._lead(key, flight, compute), True
 
     async def _lead(self, key: Hashable, flight: _Flight, compute: Compute) -> bytes | None:
-        before = _LED.set((*_LED.get(), flight))
+        before = _LEADING.set((*_LEADING.get(), flight))
         try:
             flight.value = await compute()
             return flight.value
         finally:
-            with contextlib.suppress(ValueError):  # closed from elsewhere, because its loop is gone
-                _LED.reset(before)
+            with contextlib.suppress(ValueError):  # closed in another context, as its loop is gone
+                _LEADING.reset(before)
             with _LOCK:
+                # Removed before the waiters are woken: one that finds no value must find no flight either, to lead the
+                # next.
                 del self._under_way[key]
                 waiters = list(flight.waiters.values())
             wake(waiters)
 
 
-def _comes_back(flight: _Flight, led: tuple[_Flight, ...]) -> bool:
-    """Whether a flight is one of those led, or waits, directly or through others, for one of them to land."""
+def _would_deadlock(flight: _Flight, led: tuple[_Flight, ...]) -> bool:
+    """Return True if a flight is one of those led, or waits for one of them, directly or through others."""
     todo, seen = [flight], set[_Flight]()
     while todo:
         one = todo.pop()

@@ -1,4 +1,4 @@
-"""`InMemoryCache`: entries in a dict, which end with the process."""
+"""`InMemoryCache`: entries in a dict, for the lifetime of the process."""
 
 from __future__ import annotations
 
@@ -14,16 +14,19 @@ from .abc import BaseCache, CacheEntry, FullKey, Namespace, checked_entries, che
 
 
 class InMemoryCache(BaseCache):
-    """Keeps entries as long as the process lives.
+    """Stores entries for the lifetime of the process.
 
     It needs no opening; `async with InMemoryCache() as cache` works too, and changes nothing.
 
-    Its methods never wait: a lock keeps threads of the process apart for the microseconds that a dict takes.
+    Its methods never wait: threads exclude each other by a lock, for the microseconds that a dict needs.
 
     Args:
-        max_entries: when there are more, those that have expired go first, and then those that were longest neither
-            read nor written.
-        clock: as for every cache.
+        max_entries: number of entries to store. Beyond it, expired entries are removed first, and then those that were
+            neither read nor written for the longest time.
+        clock: returns the time in unix seconds, as for every cache.
+
+    Raises:
+        ValueError: `max_entries` is less than 1.
     """
 
     def __init__(self, *, max_entries: int = 10_000, clock: Callable[[], float] = time.time) -> None:
@@ -32,17 +35,18 @@ class InMemoryCache(BaseCache):
             raise ValueError(f"max_entries is 1 or more, not {max_entries!r}")
         self.max_entries = max_entries
         self._lock = threading.Lock()
-        self._entries: OrderedDict[FullKey, CacheEntry] = OrderedDict()  # the one that was used last stands last
-        self._expiries: list[tuple[float, FullKey]] = []  # a heap; what is out of date in it is passed over
+        self._entries: OrderedDict[FullKey, CacheEntry] = OrderedDict()  # the last used one is last
+        self._expiries: list[tuple[float, FullKey]] = []  # a heap; outdated times are skipped
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        """Nothing is held open."""
+        """Do nothing: no resource is open."""
 
     def __len__(self) -> int:
-        with self._lock:  # an entry that takes another's room is there before the other goes
+        with self._lock:
+            # Under the lock: `aset` adds an entry before it evicts another, and would be seen with one too many.
             return len(self._entries)
 
     async def aget(self, keys: Iterable[FullKey]) -> dict[FullKey, bytes]:
@@ -69,7 +73,7 @@ class InMemoryCache(BaseCache):
                 self._entries.move_to_end(key)
                 if entry.expires_at != math.inf:
                     heappush(self._expiries, (entry.expires_at, key))
-            self._forget_expired(now)
+            self._remove_expired(now)
             while len(self._entries) > self.max_entries:
                 self._entries.popitem(last=False)
 
@@ -79,12 +83,14 @@ class InMemoryCache(BaseCache):
             for key in [key for key in self._entries if any(key[0][: len(one)] == one for one in cleared)]:
                 del self._entries[key]
 
-    def _forget_expired(self, now: float) -> None:
+    def _remove_expired(self, now: float) -> None:
         entries, expiries = self._entries, self._expiries
         while expiries and expiries[0][0] <= now:
             _, key = heappop(expiries)
             if key in entries and entries[key].expires_at <= now:
                 del entries[key]
-        if len(expiries) > 2 * len(entries) + 8:  # entries that were written again left their old times behind
+        # An entry that is written again leaves its old time in the heap, since a heap cannot delete from its middle. It
+        # is rebuilt when outdated times are the majority.
+        if len(expiries) > 2 * len(entries) + 8:
             expiries[:] = [(one.expires_at, key) for key, one in entries.items() if one.expires_at != math.inf]
             heapify(expiries)

@@ -1,8 +1,8 @@
 """`SqliteCache`: entries in one SQLite file, for any number of processes on one machine.
 
-A row's columns are for finding it. What is believed is its frame, which is sealed, and holds expiry, namespace and key
-beside the value: a row of which any part is damaged is a miss, and is removed. Damage that SQLite itself finds is an
-error, as in a saver; the advice is another one, since a cache can be deleted.
+A row's columns serve to find it. Its sealed frame is what counts: it holds expiry, namespace, key and value, so a row
+of which any part is damaged is a miss, and is removed. Damage that SQLite itself finds is an error, as in a saver; the
+advice differs, since a cache can be deleted.
 """
 
 from __future__ import annotations
@@ -18,23 +18,25 @@ from typing import Final, Self, TypeVar
 
 from ..codec import seal, unseal
 from ..errors import CorruptCheckpointError, StorageReadOnlyError, UnsupportedFormatError
-from ..sqlite.connected import Connected
-from ..sqlite.schema import looking, patiently, setting_up, use_wal
-from ..sqlite.worker import Job, Maker
+from ..sqlite.client import SqliteClient
+from ..sqlite.schema import execute_with_retry, read_transaction, setup_transaction, use_wal
+from ..sqlite.worker import ClientKind, Job
 from .abc import BaseCache, CacheEntry, FullKey, Namespace, checked_entries, checked_keys, checked_namespaces
 
 T = TypeVar("T")
 
 APPLICATION_ID: Final = 0x50524743
-"""`PRGC`, in the file's header: this is a cache of ours."""
+"""`PRGC`, in the file's header: marks a cache of this package."""
 
 VERSION: Final = 1
-"""The number of this layout, in the file's header (`user_version`). A greater one is refused, not touched."""
+"""The version of this layout, in the file's header (`user_version`). A file with a greater one is refused and not
+changed."""
 
-MANY: Final = 1000
-"""Expired rows that one write removes at most: it adds fewer, and nobody has to wait long for it."""
+SWEEP_LIMIT: Final = 1000
+"""Number of expired rows that one write removes, at most, beyond the number that it adds, so that no writer waits long.
+"""
 
-# The namespace stands first, so that one range of the table is a namespace with all that are inside it.
+# The namespace is the first column of the key, so that a namespace and all namespaces inside it are one range.
 _TABLES: Final = (
     """
     CREATE TABLE entries (
@@ -52,8 +54,8 @@ _TABLES: Final = (
 
 _GET: Final = "SELECT frame FROM entries WHERE namespace = ? AND key = ?"
 _PUT: Final = "INSERT OR REPLACE INTO entries (namespace, key, expires_at, frame) VALUES (?, ?, ?, ?)"
-_FORGET: Final = "DELETE FROM entries WHERE namespace = ? AND key = ? AND frame IS ?"
-_FORGET_EXPIRED: Final = (
+_REMOVE: Final = "DELETE FROM entries WHERE namespace = ? AND key = ? AND frame IS ?"
+_REMOVE_EXPIRED: Final = (
     "DELETE FROM entries WHERE (namespace, key) IN "
     "(SELECT namespace, key FROM entries WHERE expires_at <= ? ORDER BY expires_at LIMIT ?)"
 )
@@ -64,52 +66,56 @@ _ANOTHER_FILE: Final = "Choose another file"
 _EXPIRY: Final = Struct(">d")
 
 
-class SqliteCache(Connected, BaseCache):
-    """Keeps entries in one SQLite file, which any number of processes on one machine may use at once.
+class SqliteCache(SqliteClient, BaseCache):
+    """Stores entries in one SQLite file, which any number of processes on one machine may use at once.
 
         async with SqliteCache("cache.db") as cache:
             ...
 
-    An entry that does not expire stays until it is cleared. A power loss may take the last entries, never part of one.
-    SQLite's WAL mode is used, which needs a local disk. A cache has a file of its own: a saver's is refused.
+    An entry that does not expire remains until it is cleared. A power loss may destroy the last entries, never part of
+    one. SQLite's WAL mode is used, which needs a local disk. A cache has a file of its own: a saver's is refused.
 
     Args:
         path: a file, which is made if it is missing; `":memory:"`; or an SQLite URI (`file:cache.db?mode=ro`).
         busy_timeout: seconds to wait for another process's lock, before `StorageLockedError`.
-        clock: as for every cache.
+        clock: returns the time in unix seconds, as for every cache.
+
+    Raises:
+        ValueError: `busy_timeout` is out of range.
     """
 
-    _maker = Maker("SqliteCache", "cache", "in 'async with SqliteCache(...)'")
+    _client_kind = ClientKind("SqliteCache", "cache", "in 'async with SqliteCache(...)'")
 
     def __init__(
         self, path: str | os.PathLike[str], *, busy_timeout: float = 5.0, clock: Callable[[], float] = time.time
     ) -> None:
         super().__init__(clock=clock)
-        self._have(path, busy_timeout)
+        self._configure(path, busy_timeout)
 
     async def __aenter__(self) -> Self:
-        """Open the database, checking first whose it is.
+        """Open the database, after a check which program made the file.
 
         Raises:
-            CorruptCheckpointError: it is damaged, or no cache.
-            UnsupportedFormatError: it is of a later version of this package.
+            CorruptCheckpointError: the file is damaged, or not a cache.
+            UnsupportedFormatError: a later version of this package made it.
             StorageError: it cannot be opened; `StorageReadOnlyError`: it is new, and cannot be written.
+            SaverClosedError: the cache is open already.
         """
         try:
             await self._connect(partial(_prepare, name=self.path, busy_timeout=self.busy_timeout))
         except CorruptCheckpointError as error:
-            raise _in_own_words(error) from error.__cause__
+            raise _with_cache_advice(error) from error.__cause__
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        """Finish what was begun, and close: on any thread and event loop, not just those it was opened on."""
+        """Finish what was begun, and close. May be called on any thread and event loop."""
         await self._disconnect()
 
     async def _run(self, work: Callable[[sqlite3.Cursor], T], *, writes: bool) -> T:
         try:
             return await self._connection.run(Job(work, writes=writes))
         except CorruptCheckpointError as error:
-            raise _in_own_words(error) from error.__cause__
+            raise _with_cache_advice(error) from error.__cause__
 
     async def aget(self, keys: Iterable[FullKey]) -> dict[FullKey, bytes]:
         wanted = checked_keys(keys)
@@ -123,25 +129,26 @@ class SqliteCache(Connected, BaseCache):
                 entry = _read(key, frame)
             except CorruptCheckpointError:
                 damaged.append((*_columns(key), frame))
+            # A later version may want to read the row again: it is a miss here, and stays.
             except UnsupportedFormatError:
-                continue  # a later version's, which may want to read it again
+                continue
             else:
                 if now < entry.expires_at:
                     found[key] = entry.value
         if damaged:
-            await self._forget(damaged)
+            await self._remove_damaged(damaged)
         return found
 
-    async def _forget(self, damaged: list[tuple[bytes, bytes, object]]) -> None:
+    async def _remove_damaged(self, damaged: list[tuple[bytes, bytes, object]]) -> None:
         """Remove rows, unless they have been written again meanwhile."""
 
         def forget(db: sqlite3.Cursor) -> None:
-            db.executemany(_FORGET, damaged)
+            db.executemany(_REMOVE, damaged)
 
         try:
             await self._run(forget, writes=True)
         except StorageReadOnlyError:
-            return  # where nothing can be written, they stay misses
+            return  # on a read-only file, they remain misses
 
     async def aset(self, pairs: Mapping[FullKey, tuple[bytes, float | None]]) -> None:
         now = self.clock()
@@ -151,7 +158,7 @@ class SqliteCache(Connected, BaseCache):
         ]
 
         def put(db: sqlite3.Cursor) -> None:
-            db.execute(_FORGET_EXPIRED, (now, MANY + len(rows)))
+            db.execute(_REMOVE_EXPIRED, (now, SWEEP_LIMIT + len(rows)))
             db.executemany(_PUT, rows)
 
         if rows:
@@ -178,15 +185,19 @@ def _columns(key: FullKey) -> tuple[bytes, bytes]:
 
 
 def _namespace(namespace: Namespace) -> bytes:
-    """Each part, and a zero after it. So a namespace's bytes are how those of all inside it begin.
+    """Return a namespace's bytes: each part, followed by a zero byte.
 
-    A zero in a part is followed by 0xff, which no text has in UTF-8: no other part can look like its end.
+    The bytes of all namespaces inside it begin with them. A zero in a part is followed by 0xff, which UTF-8 text never
+    contains, so no part can look like the end of another.
     """
     return b"".join(part.encode("utf-8", "surrogatepass").replace(b"\0", b"\0\xff") + b"\0" for part in namespace)
 
 
 def _range(namespace: Namespace) -> tuple[bytes, bytes]:
-    """The namespace and all inside it: those that begin with its bytes, and go on with what a part can begin with."""
+    """Return the range of a namespace and all inside it.
+
+    Their bytes begin with its own, and continue with a part's first byte.
+    """
     start = _namespace(namespace)
     return start, start + b"\xff"
 
@@ -196,38 +207,41 @@ def _frame(key: FullKey, entry: CacheEntry) -> bytes:
 
 
 def _read(key: FullKey, frame: object) -> CacheEntry:
-    """The entry of a stored frame.
+    """Decode the entry of a stored frame.
 
     Raises:
         CorruptCheckpointError: it is damaged, or another key's.
-        UnsupportedFormatError: a later version has written it.
+        UnsupportedFormatError: a later version wrote it.
     """
     where = f"the cached value of {key!r}"
     if not isinstance(frame, bytes):
         raise CorruptCheckpointError(where, f"not bytes but {type(frame).__name__}")
     body, known = unseal(frame, where), b"".join(_columns(key))
     end = _EXPIRY.size + len(known)
+    # The seal proves that the frame is whole, not that it belongs to this key: swapped rows are detected here.
     if body[_EXPIRY.size : end] != known:
         raise CorruptCheckpointError(where, "it is another key's")
     return CacheEntry(bytes(body[end:]), *_EXPIRY.unpack_from(body))
 
 
 def _prepare(connection: sqlite3.Connection, name: str, *, busy_timeout: float) -> None:
-    """Make a fresh connection ready: check whose file it is before anything is changed; then set an empty one up."""
+    """Prepare a new connection: check which program made the file before any change; then set up an empty one."""
     deadline = time.monotonic() + busy_timeout
-    with looking(connection, deadline):
+    with read_transaction(connection, deadline):
         is_ready = _is_ready(connection, name)
     if not is_ready:
-        with setting_up(connection, deadline, f"{name}: the database is empty, and cannot be written"):
+        with setup_transaction(connection, deadline, f"{name}: the database is empty, and cannot be written"):
+            # Checked again under the write lock: another process may have set the file up meanwhile.
             if not _is_ready(connection, name):
                 for statement in _TABLES:
                     connection.execute(statement)
     use_wal(connection, deadline)
-    patiently(connection, "PRAGMA synchronous = NORMAL", deadline)
+    # Not FULL, as for savers: what a power loss takes from a cache can be computed again.
+    execute_with_retry(connection, "PRAGMA synchronous = NORMAL", deadline)
 
 
 def _is_ready(connection: sqlite3.Connection, name: str) -> bool:
-    """Whether the file is a cache; False when nothing is there yet. Raises when what is there is not for us."""
+    """Return True if the file is a cache, False if it is empty. Raise if this cache must not use it."""
     application_id: int = connection.execute("PRAGMA application_id").fetchone()[0]
     version: int = connection.execute("PRAGMA user_version").fetchone()[0]
     names = {row[0] for row in connection.execute("SELECT name FROM sqlite_schema")}
@@ -243,8 +257,8 @@ def _is_ready(connection: sqlite3.Connection, name: str) -> bool:
     return False
 
 
-def _in_own_words(error: CorruptCheckpointError) -> CorruptCheckpointError:
-    """What is wrong with the file, with advice for a cache. A file of another program is not to be deleted."""
+def _with_cache_advice(error: CorruptCheckpointError) -> CorruptCheckpointError:
+    """Return an error about the file with advice for a cache. A file of another program must not be deleted."""
     if error.advice == _ANOTHER_FILE:
         return error
     return CorruptCheckpointError(error.where, error.reason, "Delete it: what a cache holds can be computed again")

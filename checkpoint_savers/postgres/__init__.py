@@ -1,4 +1,4 @@
-"""A saver that keeps threads in PostgreSQL, for any number of processes on any number of machines."""
+"""A saver that stores threads in PostgreSQL, for any number of processes on any number of machines."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The event loop on which psycopg works, and the way to it from any other.
+"""The event loop on which psycopg runs, and the way to it from any other loop.
 
-A pool of psycopg's belongs to one loop of asyncio. For a pool of the saver's own that is the loop of a thread that the
-saver starts. A pool that a user has opened belongs to the user's loop, and the work is done there, by one task of the
-saver's. Either way callers hand in what is to be done, from whichever loop they are on, and wait as `bridge` has it.
+A pool of psycopg's belongs to one asyncio loop. For a pool that the saver made, that is the loop of a thread that the
+saver starts. A pool that a user opened belongs to the user's loop, and one task of the saver's does the work there.
+Either way, callers submit work from whichever loop they are on, and wait in `bridge.wait_until_woken`.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import Any, Generic, TypeVar, cast
 
 from ..bridge import DriverThread, Hosted, Waiter, wait_until_woken, wake
 from ..errors import SaverClosedError
-from .connecting import Source
+from .connections import Source
 from .failures import translate
 
 T = TypeVar("T")
 
 
-class Work(Generic[T]):
-    """Something that a caller waits for, and what came of it."""
+class WorkItem(Generic[T]):
+    """Work that a caller waits for, and its result."""
 
     __slots__ = ("error", "value", "waiter")
 
@@ -33,13 +33,17 @@ class Work(Generic[T]):
         self.error: BaseException | None = None
         self.waiter: Waiter | None = None
 
-    def told(self) -> T:
-        """What came of it: the value, or the error is raised."""
+    def result(self) -> T:
+        """Return the value, or raise the error.
+
+        Returns:
+            The value.
+        """
         if self.error is not None:
             try:
                 raise self.error
             finally:
-                self.error = None  # else the error's traceback holds this frame, and that the error
+                self.error = None  # else the error's traceback references this frame, and the frame the error: a cycle
         return cast("T", self.value)
 
 
@@ -48,12 +52,12 @@ class Driver(Hosted):
 
     Args:
         source: opened there.
-        prepare: awaited there, before the first work. What it raises keeps the saver from opening.
+        prepare: awaited there, before the first work. If it raises, the saver does not open.
         closing: called there when the saver is about to close.
-        maker: the class whose loop it is: a thread that is started has its name.
+        class_name: the class that the loop belongs to, in the name of a thread that is started.
 
     Attributes:
-        lock: between asking whether the saver is open, and handing in work.
+        lock: makes "is the saver open?" and "submit the work" one step.
     """
 
     def __init__(
@@ -62,56 +66,65 @@ class Driver(Hosted):
         prepare: Callable[[], Awaitable[None]],
         closing: Callable[[], None],
         *,
-        maker: str = "PostgresSaver",
+        class_name: str = "PostgresSaver",
     ) -> None:
         self.source = source
         self.lock = threading.Lock()
         self._prepare = prepare
-        self._closing = closing
-        if source.given is None:
-            # On Windows, psycopg cannot do with the kind of loop that is usual there.
+        self._on_closing = closing
+        if source.user_pool is None:
+            # On Windows, psycopg does not support the default loop (proactor).
             factory = asyncio.SelectorEventLoop if sys.platform == "win32" else None
-            super().__init__(DriverThread(f"{maker} {source.name}", self._drive, loop_factory=factory))
+            super().__init__(DriverThread(f"{class_name} {source.name}", self._drive, loop_factory=factory))
         else:
-            super().__init__(Guest(self._drive))
+            super().__init__(GuestTask(self._drive))
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._context: contextvars.Context | None = None  # the loop's own: a caller's would say that this is his loop
+        # The loop's own context: in a caller's, libraries would take that caller's loop for the running one.
+        self._context: contextvars.Context | None = None
         self._group: asyncio.TaskGroup | None = None
         self._stop: asyncio.Event | None = None
         self._stopped = False
         self._open = self._was_open = False
-        self._accepted: set[Work[Any]] = set()
+        self._accepted: set[WorkItem[Any]] = set()
 
-    # ---- for callers, on any loop ----------------------------------------------------------------------------
+    # The methods down to `closed` are called from any thread, so what they share with the loop is under the lock.
 
     async def run(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Have something awaited on the driver's loop, and return its value or raise its error, translated.
+        """Await something on the driver's loop, and return its value or raise its error, translated.
+
+        Args:
+            work: called and awaited on that loop.
+
+        Returns:
+            What it returned.
 
         Raises:
-            SaverClosedError: the saver is not open, or is in another process.
+            SaverClosedError: the saver is not open, or belongs to another process.
         """
-        job: Work[T] = Work()
+        job: WorkItem[T] = WorkItem()
 
         async def do() -> None:
             try:
                 job.value = await work()
             except Exception as error:
                 job.error = translate(error, self.source.name)
-            self.wake((job,))
+            self.complete((job,))
 
         await wait_until_woken(lambda waiter: self.submit(job, waiter, lambda: self.post(do)))
-        return job.told()
+        return job.result()
 
-    def submit(self, work: Work[Any], waiter: Waiter, begin: Callable[[], None]) -> None:
-        """Take something in, from any thread: somebody will call `wake` with it.
+    def submit(self, work: WorkItem[Any], waiter: Waiter, begin: Callable[[], None]) -> None:
+        """Accept work, from any thread. `complete` must be called with it later.
 
         Args:
-            begin: called under the lock. When it raises, nothing was taken in.
+            work: the work.
+            waiter: woken by `complete`.
+            begin: called under the lock. If it raises, nothing was accepted.
 
         Raises:
-            SaverClosedError
+            SaverClosedError: the saver is not open, or belongs to another process.
         """
-        if self._host.forked:  # asked before the lock: another thread of the parent may have held it
+        if self._host.forked:  # checked before the lock, which another thread of the parent may have held at the fork
             raise self.closed()
         with self.lock:
             if not self._open:
@@ -120,11 +133,14 @@ class Driver(Hosted):
             work.waiter = waiter
             self._accepted.add(work)
 
-    def ask(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Begin something for which nobody waits, from any thread.
+    def start_in_background(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Start work for which no caller waits, from any thread.
+
+        Args:
+            work: called and awaited on the driver's loop.
 
         Raises:
-            SaverClosedError
+            SaverClosedError: the saver is not open, or belongs to another process.
         """
         if self._host.forked:
             raise self.closed()
@@ -133,29 +149,41 @@ class Driver(Hosted):
                 raise self.closed()
             self.post(work)
 
-    def wake(self, works: Iterable[Work[Any]]) -> None:
-        """Let those go on who wait for these: what came of them is known."""
+    def complete(self, works: Iterable[WorkItem[Any]]) -> None:
+        """Wake the callers of work that has its value or error.
+
+        Args:
+            works: the work; what is not accepted, or was completed before, is ignored.
+        """
         with self.lock:
+            # A waiter may be woken once only, and closing has failed and woken what was still accepted.
             done = self._accepted.intersection(works)
             self._accepted -= done
         wake([work.waiter for work in done if work.waiter is not None])
 
     def post(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Begin work on the loop, from any thread, under the lock.
+        """Start work on the loop, from any thread, under the lock.
+
+        Args:
+            work: called and awaited on the driver's loop.
 
         Raises:
-            SaverClosedError
+            SaverClosedError: the loop has been closed.
         """
         assert self._loop is not None
         try:
             self._loop.call_soon_threadsafe(self.begin, work, context=self._context)
-        except RuntimeError as error:  # the user's loop was closed under its tasks
+        except RuntimeError as error:  # the user's loop was closed while the saver was open
             self._open = False
             raise self.closed() from error
 
     async def close(self) -> None:
-        """Let what was handed in finish, close what was opened, and wait until all of that has ended. Raises what ended
-        it before, if something did."""
+        """Finish the work that was accepted, close what was opened, and wait until the loop's part has ended.
+
+        Raises:
+            StorageError: what ended that part before, if something did.
+        """
+        # The thread or loop exists in the parent process only: nothing would ever end the wait.
         if self._host.forked:
             return
         self.stop()
@@ -164,7 +192,7 @@ class Driver(Hosted):
             raise self._failure
 
     def stop(self) -> None:
-        """Begin to close, without waiting. May be called from a finalizer: takes no lock."""
+        """Begin to close, without waiting. May be called from a finalizer: it takes no lock."""
         self._open = False
         self._stopped = True
         loop, stop = self._loop, self._stop
@@ -173,15 +201,21 @@ class Driver(Hosted):
 
     @property
     def is_open(self) -> bool:
+        """True from the end of `open` until `close` or `stop`, in the process that opened it."""
         return self._open and not self._host.forked
 
     def closed(self) -> SaverClosedError:
+        """Return the error for a saver that is not open.
+
+        Returns:
+            The error.
+        """
         return SaverClosedError(
             f"{self.source.name}: the saver is not open in this process: use it inside "
             "'async with PostgresSaver.from_conn_string(...)', or 'with open_sync(...)'"
         )
 
-    # ---- on the driver's loop --------------------------------------------------------------------------------
+    # The two methods below run on the driver's loop.
 
     async def _drive(self) -> None:
         try:
@@ -189,17 +223,19 @@ class Driver(Hosted):
             self._context = contextvars.copy_context()
             async with self.source.open():
                 await self._prepare()
+                # A group, so that closing waits for all running work, and the pool is closed after the last of it.
                 async with asyncio.TaskGroup() as group:
                     self._group = group
                     with self.lock:
+                        # `stop` may have been called already, by a finalizer or a cancelled `open`.
                         self._open = self._was_open = not self._stopped
                     self._wake_opener()
                     if self._open:
                         await self._stop.wait()
-                    self._closing()
+                    self._on_closing()
         except Exception as error:
             self._failure = translate(error, self.source.name)
-        except BaseException:  # the user's loop comes to its end
+        except BaseException:  # the user's loop is ending: its tasks are cancelled
             if not self._was_open:
                 self._failure = self.closed()
             raise
@@ -207,20 +243,25 @@ class Driver(Hosted):
             with self.lock:
                 self._open = False
                 left = tuple(self._accepted)
+            # Whatever ended the loop, each accepted caller gets an error: no other code would wake it.
             for work in left:
                 work.error = self.closed()
                 work.error.__cause__ = self._failure
-            self.wake(left)
+            self.complete(left)
             self._wake_opener()
 
     def begin(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Begin work that the saver waits for when it closes. On the loop itself, and while other work is going on."""
+        """Start work that closing waits for. Called on the loop itself, while other work is running.
+
+        Args:
+            work: called, and awaited in a task.
+        """
         assert self._group is not None
         self._group.create_task(work())
 
 
-class Guest:
-    """A task on an event loop that is somebody else's: the counterpart of `DriverThread`.
+class GuestTask:
+    """A task on a user's event loop: the counterpart of `DriverThread`.
 
     Args:
         main: run once.
@@ -236,10 +277,10 @@ class Guest:
         self._pid = os.getpid()
 
     def start(self) -> None:
-        """Begin, on the running loop.
+        """Start the task, on the running loop.
 
         Raises:
-            SaverClosedError: there is no loop of asyncio here.
+            SaverClosedError: no asyncio loop runs here.
         """
         try:
             self._loop = asyncio.get_running_loop()
@@ -248,19 +289,21 @@ class Guest:
                 "a pool belongs to the loop of asyncio on which it was opened: open the saver there too. "
                 "From then on it serves every loop, trio's as well"
             ) from error
-        # Not in a task group: what opens the saver may end long before what closes it begins.
+        # Not in a task group: the code that opens the saver may end long before the code that closes it starts.
         self._task = self._loop.create_task(self._run())
 
     @property
     def forked(self) -> bool:
+        """True if this process is a child of the one that started the task."""
         return os.getpid() != self._pid
 
     async def join(self) -> None:
-        """Wait until it has ended."""
+        """Wait until the task has ended."""
         await wait_until_woken(self._wake_at_end)
 
     def _wake_at_end(self, waiter: Waiter) -> None:
         with self._lock:
+            # A closed loop never runs the task's end, so waiting for it would never end.
             if not (self._ended or self._loop is None or self._loop.is_closed()):
                 self._waiting.append(waiter)
                 return

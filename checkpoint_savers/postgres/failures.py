@@ -1,4 +1,4 @@
-"""What PostgreSQL, psycopg and its pool raise, said in this package's words."""
+"""Translate exceptions of PostgreSQL, psycopg and its pool to this package's."""
 
 from __future__ import annotations
 
@@ -15,33 +15,57 @@ from ..errors import (
     StorageReadOnlyError,
 )
 
-_GONE = frozenset(("57P01", "57P02", "57P03", "57P05"))
-"""The server shuts down, has crashed, does not take connections yet, or has ended an idle one."""
+_CONNECTION_LOST = frozenset(("57P01", "57P02", "57P03", "57P05"))
+"""SQLSTATEs: the server shuts down, has crashed, does not accept connections yet, or has ended an idle one."""
 
 
-_AGAIN = frozenset(("40001", "40P01"))
-"""Of transactions that met each other, the server has rolled this one back."""
+_RETRYABLE = frozenset(("40001", "40P01"))
+"""SQLSTATEs of transactions that the server rolled back because they conflicted with another."""
 
 
 class UnreachableError(Exception):
-    """No connection could be had, or it broke. The cause says why."""
+    """No connection could be made, or it broke. The cause says why."""
 
 
-def is_lost(error: BaseException, connection: psycopg.AsyncConnection[object] | None) -> bool:
-    """Whether the connection has gone, so that what it was to do may have been done or not, and another is needed."""
+def is_connection_lost(error: BaseException, connection: psycopg.AsyncConnection[object] | None) -> bool:
+    """Return True if the connection is gone.
+
+    Its statement may then have been executed or not, and another connection is needed.
+
+    Args:
+        error: what was raised.
+        connection: the connection in use, or None.
+
+    Returns:
+        True if it is gone.
+    """
     if not isinstance(error, psycopg.Error):
         return False
     state = error.sqlstate or ""
-    return state in _GONE or state.startswith("08") or (connection is not None and connection.broken)
+    return state in _CONNECTION_LOST or state.startswith("08") or (connection is not None and connection.broken)
 
 
-def is_to_be_tried_again(error: psycopg.Error) -> bool:
-    """Whether the same may go well when it is tried again at once: nothing of it was done."""
-    return error.sqlstate in _AGAIN
+def is_retryable(error: psycopg.Error) -> bool:
+    """Return True if the same statement may succeed when it is repeated at once: nothing of it was stored.
+
+    Args:
+        error: what psycopg raised.
+
+    Returns:
+        True for serialization failures and deadlocks.
+    """
+    return error.sqlstate in _RETRYABLE
 
 
-def is_everybodys(error: BaseException) -> bool:
-    """Whether an error has nothing to do with what was to be written, so that trying that by itself is no use."""
+def affects_all_writes(error: BaseException) -> bool:
+    """Return True if an error does not depend on what was to be written, so that trying a part of it is of no use.
+
+    Args:
+        error: what was raised.
+
+    Returns:
+        True for errors of the connection, of resources (53), of the system (58), and of a read-only server.
+    """
     state = getattr(error, "sqlstate", None) or ""
     return (
         isinstance(error, UnreachableError | psycopg_pool.PoolClosed) or state[:2] in ("53", "58") or state == "25006"
@@ -49,32 +73,35 @@ def is_everybodys(error: BaseException) -> bool:
 
 
 def translate(error: BaseException, name: str) -> BaseException:
-    """The error to raise for one that work on a database raised; psycopg's becomes its cause.
-
-    Errors that are neither psycopg's nor of the connection stay what they are.
+    """Return the error to raise for one that work on a database raised.
 
     Args:
-        name: how messages call the database.
+        error: what was raised.
+        name: how messages name the database.
+
+    Returns:
+        A `CheckpointError` whose cause is psycopg's error; errors that are neither psycopg's nor the connection's
+        unchanged.
     """
     if isinstance(error, UnreachableError):
-        said: CheckpointError = StorageError(f"{name}: {error}")
-        said.__cause__ = error.__cause__
-        return said
+        translated: CheckpointError = StorageError(f"{name}: {error}")
+        translated.__cause__ = error.__cause__
+        return translated
     if isinstance(error, psycopg_pool.PoolClosed):
-        said = SaverClosedError(
+        translated = SaverClosedError(
             f"{name}: the pool that the saver was given is not open. Open it first, and close it last"
         )
     elif isinstance(error, psycopg.Error | psycopg.Warning):
-        said = _say(error, name)
+        translated = _translate_sqlstate(error, name)
     elif isinstance(error, UnicodeDecodeError):
-        said = CorruptCheckpointError(name, f"a stored text is damaged ({error})")
+        translated = CorruptCheckpointError(name, f"a stored text is damaged ({error})")
     else:
         return error
-    said.__cause__ = error
-    return said
+    translated.__cause__ = error
+    return translated
 
 
-def _say(error: psycopg.Error | psycopg.Warning, name: str) -> CheckpointError:
+def _translate_sqlstate(error: psycopg.Error | psycopg.Warning, name: str) -> CheckpointError:
     state = getattr(error, "sqlstate", None) or ""
     what = f"{type(error).__name__}: {str(error).strip()}"
     match state:
@@ -105,7 +132,7 @@ def _say(error: psycopg.Error | psycopg.Warning, name: str) -> CheckpointError:
     if state[:2] == "XX":
         return CorruptCheckpointError(name, f"the server finds it damaged ({what})")
     if state[:2] in ("42", "3F"):
-        # "no such table" and the like. Statements are constant, and right for all tables that a saver has made.
+        # "no such table" and the like. Statements are constant, and fit all tables that a saver has made.
         return CorruptCheckpointError(name, f"its tables are not as a saver made them ({what})")
     if state[:2] == "23":
         return StorageError(f"{name}: a row is stored there already, or cannot be ({what}). Nothing was stored.")

@@ -1,7 +1,7 @@
-"""Hearing that a thread was given up: one connection that listens, for all who wait in this process.
+"""Get notified when threads are released: one connection that listens, for all callers of this process.
 
-LISTEN belongs to a session, which behind a transaction pooler is not the client's. So it is only done where a direct
-connection is given. NOTIFY is sent by whoever gives a thread up, in the same transaction, and works through poolers.
+LISTEN belongs to a server session, which behind a transaction pooler is not the client's. So it is used only with a
+direct connection. NOTIFY is sent by the transaction that releases a thread, and works through poolers.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ import anyio
 import psycopg
 
 from ..bridge import loop_scheduler
-from .connecting import Source
+from .connections import Source
 from .driver import Driver
 from .failures import UnreachableError
 from .writing import CHANNEL
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
-"""Seconds between two attempts to connect."""
+"""Seconds between two attempts to connect: the first pause, and the longest."""
 
-Ear = Callable[[], None]
+Callback = Callable[[], None]
 
 
 class Listener:
-    """Those who wait for a thread, and the connection that hears for them.
+    """The callers that wait for threads, and the connection that is notified for them.
 
-    The connection is made when somebody first waits, and again when it breaks. Whoever waits looks for himself, too.
+    The connection is made when a caller first waits, and again if it breaks. Callers also poll.
 
     Args:
         source: makes the connection.
@@ -41,46 +41,53 @@ class Listener:
         self._source = source
         self._conninfo = conninfo
         self._lock = threading.Lock()
-        self._waiting: dict[str, set[Ear]] = {}  # by what NOTIFY says of a thread
-        self._is_served = False
+        self._waiting: dict[str, set[Callback]] = {}  # by NOTIFY payload
+        self._is_started = False
         self._scope: anyio.CancelScope | None = None
 
-    async def wait_for_release(self, said: str, driver: Driver) -> None:
-        """Return when something is said, or may have been.
+    async def wait_for_release(self, payload: str, driver: Driver) -> None:
+        """Wait until a payload is received, or may have been missed.
+
+        Args:
+            payload: what `notify_payload` makes of the thread.
+            driver: the open saver's driver.
 
         Raises:
-            SaverClosedError
+            SaverClosedError: the saver is not open.
         """
         event, post = anyio.Event(), loop_scheduler()
 
-        def ear() -> None:
-            with contextlib.suppress(RuntimeError):  # the loop of whoever waits has ended
+        def callback() -> None:
+            with contextlib.suppress(RuntimeError):  # the waiting caller's loop has ended
                 post(event.set)
 
         with self._lock:
-            self._waiting.setdefault(said, set()).add(ear)
+            # Registered before LISTEN is certain to run: a notification in between wakes the caller, who then polls;
+            # the other order would miss it.
+            self._waiting.setdefault(payload, set()).add(callback)
         try:
-            driver.ask(self._serve_once)
+            driver.start_in_background(self._serve_once)
             await event.wait()
         finally:
             with self._lock:
-                ears = self._waiting[said]
-                ears.discard(ear)
-                if not ears:
-                    del self._waiting[said]
+                callbacks = self._waiting[payload]
+                callbacks.discard(callback)
+                if not callbacks:
+                    del self._waiting[payload]
 
-    # ---- on the driver's loop --------------------------------------------------------------------------------
+    # The methods below run on the driver's loop, so `_is_started` and `_scope` need no lock.
 
     def stop(self) -> None:
-        """Nothing is heard any more."""
-        self._is_served = True
+        """Stop listening, before the driver closes."""
+        # Also if it never started: a caller that comes during closing must not start it.
+        self._is_started = True
         if self._scope is not None:
             self._scope.cancel()
 
     async def _serve_once(self) -> None:
-        if self._is_served:
+        if self._is_started:
             return
-        self._is_served = True
+        self._is_started = True
         with anyio.CancelScope() as self._scope:
             pause = FIRST_PAUSE
             while True:
@@ -88,18 +95,20 @@ class Listener:
                     async with await self._source.connect(self._conninfo) as connection:
                         await connection.execute(f"LISTEN {CHANNEL}".encode())
                         pause = FIRST_PAUSE
-                        self._call(None)  # what was said before is not heard
+                        self._notify(None)  # wake all: notifications sent before LISTEN are lost
                         async for notify in connection.notifies():
-                            self._call(notify.payload)
+                            self._notify(notify.payload)
                 except (UnreachableError, psycopg.Error):
+                    # Random, so that the processes of a restarted server do not all connect at the same moment.
                     await asyncio.sleep(random.uniform(0.5, 1.0) * pause)
                     pause = min(2 * pause, LONGEST_PAUSE)
 
-    def _call(self, said: str | None) -> None:
+    def _notify(self, payload: str | None) -> None:
         with self._lock:
-            if said is None:
-                ears = [ear for each in self._waiting.values() for ear in each]
+            if payload is None:
+                callbacks = [callback for each in self._waiting.values() for callback in each]
             else:
-                ears = list(self._waiting.get(said, ()))
-        for ear in ears:
-            ear()
+                callbacks = list(self._waiting.get(payload, ()))
+        # Outside of the lock: a callback calls into another event loop.
+        for callback in callbacks:
+            callback()

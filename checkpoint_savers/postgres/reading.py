@@ -1,16 +1,17 @@
-"""What is read, each as one statement: so it is of one moment, and one round trip."""
+"""The reading verbs, each as one statement: its result is of one moment, and it costs one round trip."""
 
 from __future__ import annotations
 
 from ..errors import CorruptCheckpointError
 from ..metadata import read_metadata
 from ..records import Chain, CheckpointId, CheckpointRow, EventKey, EventRow, TaskRecord, ThreadDump
-from .connecting import Cursor
-from .rows import Raw, an_id, an_id_or_none, events_of, records_of, rows_of, where_of
-from .texts import stored, stored_or_none, told
+from .connections import Cursor
+from .escaping import escape, escape_or_none, unescape
+from .rows import Raw, events_of, records_of, rows_of, to_checkpoint_id, to_checkpoint_id_or_none, where_of
 
-# Parts of one answer, each with a number: the head and the asked row's place; the rows between the full row and the
-# milestone; those between the milestone, or the full row, and the asked one; the asked one's records.
+# Parts of one answer, each with a number: 0 the head and the requested row's bases; 1 the rows from the keyframe to the
+# snapshot, and those from the base to the requested row; 2 the requested row's records. One statement instead of four:
+# it is one round trip, and no prune can come between its parts.
 _READ = """
 WITH asked AS MATERIALIZED (
     SELECT t.thread, h.ns, h.checkpoint_id AS head, c.checkpoint_id, c.base_id, b.base_id AS first_id
@@ -56,6 +57,7 @@ _HEADER = """
 SELECT t.thread_id, c.ns, c.checkpoint_id, c.parent_id, c.base_id, c.step, c.metadata, octet_length(c.frame), c.pinned
 FROM {s}.pregel_threads t JOIN {s}.pregel_checkpoints c ON c.thread = t.thread
 """
+# Keyset pagination: rows that are added or deleted meanwhile do not shift the pages, as they would with OFFSET.
 _PAGE_OF_THREAD = f"""{_HEADER}
 WHERE t.thread_id = %b AND (%b::text IS NULL OR (c.checkpoint_id, c.ns) < (%b, %b)) AND (%b::text IS NULL OR c.ns = %b)
 ORDER BY c.checkpoint_id DESC, c.ns DESC LIMIT %b
@@ -87,13 +89,13 @@ WHERE thread = %b ORDER BY checkpoint_id, epoch, position
 """
 
 _FIRST = (CheckpointId(""), 0, 0)
-"""A key that is smaller than every row's."""
+"""Smaller than every row's key."""
 
 _MOST = 2**63 - 1
-"""The greatest number that a column takes. A key to begin at may come from a reader far away, and hold any."""
+"""The greatest bigint. A key to begin at may come from a remote reader, with numbers of any size."""
 
 
-class Reading:
+class ReadStatements:
     """The statements of one schema.
 
     Args:
@@ -118,17 +120,33 @@ class Reading:
         self._all_events = of(_ALL_EVENTS)
 
     async def read(self, cursor: Cursor, thread_id: str, ns: str, checkpoint_id: CheckpointId | None) -> Chain | None:
+        """Read the chain of a checkpoint. See `SaverPort.read`.
+
+        Args:
+            cursor: of a connection in autocommit mode.
+            thread_id: the thread.
+            ns: the namespace.
+            checkpoint_id: the checkpoint; None for the head.
+
+        Returns:
+            The chain, or None if there is no such checkpoint.
+
+        Raises:
+            CorruptCheckpointError: a row is damaged, or the chain's first row or the head is missing.
+        """
         where = where_of(thread_id, ns)
-        raw = await _all(cursor, self._read, stored(ns), stored_or_none(checkpoint_id), stored(thread_id))
+        raw = await _all(cursor, self._read, escape(ns), escape_or_none(checkpoint_id), escape(thread_id))
         places, rows, records = _parts(raw, where)
         if not places:
             return None
-        head, asked, base, first = (an_id_or_none(text) for text in places[0][1:5])
+        head, asked, base, first = (to_checkpoint_id_or_none(text) for text in places[0][1:5])
         assert head is not None
         if asked is None:
             if checkpoint_id is None:
                 raise CorruptCheckpointError(where, f"its head, checkpoint {head}, is missing")
             return None
+        # A chain is complete only if it begins with its keyframe and ends with the requested row: a missing row is not
+        # noticed otherwise.
         if not rows or rows[0].checkpoint_id != first or rows[-1].checkpoint_id != asked:
             raise CorruptCheckpointError(f"{where}, checkpoint {asked}", f"the base of its chain, {base}, is missing")
         return Chain(rows=rows, records=records, head=head)
@@ -136,43 +154,118 @@ class Reading:
     async def segment(
         self, cursor: Cursor, thread_id: str, ns: str, base_id: CheckpointId
     ) -> tuple[tuple[CheckpointRow, ...], tuple[TaskRecord, ...]]:
-        raw = await _all(cursor, self._segment, stored(thread_id), stored(ns), stored(base_id))
+        """Read the rows of a base, with their records. See `SaverPort.segment`.
+
+        Args:
+            cursor: of a connection in autocommit mode.
+            thread_id: the thread.
+            ns: the namespace.
+            base_id: the base.
+
+        Returns:
+            The rows and the records, in order.
+
+        Raises:
+            CorruptCheckpointError: a row is damaged.
+        """
+        raw = await _all(cursor, self._segment, escape(thread_id), escape(ns), escape(base_id))
         _, rows, records = _parts(raw, where_of(thread_id, ns))
         return rows, records
 
     async def events(self, cursor: Cursor, thread_id: str, since: EventKey | None, limit: int) -> tuple[EventRow, ...]:
+        """Read rows of events. See `SaverPort.events`.
+
+        Args:
+            cursor: of a connection in autocommit mode.
+            thread_id: the thread.
+            since: the first key to read; None for the beginning.
+            limit: number of rows, at most.
+
+        Returns:
+            The rows, in order.
+
+        Raises:
+            CorruptCheckpointError: a row is damaged.
+        """
         checkpoint_id, *numbers = _FIRST if since is None else since
         bound = [min(max(number, -_MOST), _MOST) for number in numbers]
         raw = await _all(
-            cursor, self._events, stored(thread_id), stored(checkpoint_id), *bound, min(max(limit, 0), _MOST)
+            cursor, self._events, escape(thread_id), escape(checkpoint_id), *bound, min(max(limit, 0), _MOST)
         )
         return events_of(raw, f"{where_of(thread_id)}, its events")
 
     async def page(
         self, cursor: Cursor, thread_id: str | None, ns: str | None, before: tuple[str, str, str] | None, limit: int
     ) -> list[Raw]:
-        """Raw header rows, newest first, after a position (checkpoint id, thread id, namespace)."""
-        checkpoint_id, after_thread, after_ns = (None,) * 3 if before is None else map(stored, before)
-        of_ns = (stored_or_none(ns), stored_or_none(ns))
+        """Read a page of raw headers, newest first.
+
+        Args:
+            cursor: of a connection in autocommit mode.
+            thread_id: the thread; None for all.
+            ns: the namespace; None for all.
+            before: the position after which the page begins (checkpoint id, thread id, namespace); None for the
+                beginning.
+            limit: number of headers, at most.
+
+        Returns:
+            The rows.
+        """
+        checkpoint_id, after_thread, after_ns = (None,) * 3 if before is None else map(escape, before)
+        of_ns = (escape_or_none(ns), escape_or_none(ns))
         if thread_id is None:
             everywhere = (checkpoint_id, checkpoint_id, after_thread, after_ns)
             return await _all(cursor, self._page_of_all, *everywhere, *of_ns, limit)
         within = (checkpoint_id, checkpoint_id, after_ns)
-        return await _all(cursor, self._page_of_thread, stored(thread_id), *within, *of_ns, limit)
+        return await _all(cursor, self._page_of_thread, escape(thread_id), *within, *of_ns, limit)
 
     async def threads(self, cursor: Cursor, after: str | None, limit: int) -> list[Raw]:
-        """Raw thread headers, in the order of their ids."""
-        return await _all(cursor, self._threads, stored_or_none(after), stored_or_none(after), limit)
+        """Read a page of raw thread headers, in the order of their ids.
+
+        Args:
+            cursor: of a connection in autocommit mode.
+            after: the last id of the page before; None for the beginning.
+            limit: number of headers, at most.
+
+        Returns:
+            The rows.
+        """
+        return await _all(cursor, self._threads, escape_or_none(after), escape_or_none(after), limit)
 
     async def heads(self, cursor: Cursor, thread_id: str, ns: str | None) -> dict[str, CheckpointId]:
-        named = stored_or_none(ns)
-        found = await _all(cursor, self._heads, stored(thread_id), named, named)
-        return {told(name): an_id(checkpoint_id) for name, checkpoint_id in found}
+        """Read the heads of a thread's namespaces. See `SaverPort.heads`.
+
+        Args:
+            cursor: of a connection in autocommit mode.
+            thread_id: the thread.
+            ns: the namespace; None for all.
+
+        Returns:
+            Checkpoint ids by namespace.
+
+        Raises:
+            CorruptCheckpointError: a row is damaged.
+        """
+        named = escape_or_none(ns)
+        found = await _all(cursor, self._heads, escape(thread_id), named, named)
+        return {unescape(name): to_checkpoint_id(checkpoint_id) for name, checkpoint_id in found}
 
     async def dump(self, cursor: Cursor, thread_id: str) -> ThreadDump | None:
+        """Read everything that is stored of a thread. See `SaverPort.dump`.
+
+        Args:
+            cursor: of a connection in autocommit mode.
+            thread_id: the thread.
+
+        Returns:
+            The dump, or None if the thread holds no checkpoint.
+
+        Raises:
+            CorruptCheckpointError: a row is damaged.
+        """
         where = where_of(thread_id)
+        # Several statements, unlike the other verbs: REPEATABLE READ gives them one snapshot all the same.
         await cursor.execute(b"BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-        found = await _all(cursor, self._thread, stored(thread_id))
+        found = await _all(cursor, self._thread, escape(thread_id))
         heads: list[Raw] = []
         rows: list[Raw] = []
         records: list[Raw] = []
@@ -186,7 +279,7 @@ class Reading:
         if not rows:
             return None
         return ThreadDump(
-            heads={told(ns): an_id(checkpoint_id) for ns, checkpoint_id in heads},
+            heads={unescape(ns): to_checkpoint_id(checkpoint_id) for ns, checkpoint_id in heads},
             rows=rows_of(rows, where),
             records=records_of(records, where),
             events=events_of(events, where),

@@ -1,4 +1,4 @@
-"""`PostgresSaver`: the port's verbs, each handed to the loop on which psycopg works."""
+"""`PostgresSaver`: the port's verbs, each handed to the event loop on which psycopg runs."""
 
 from __future__ import annotations
 
@@ -32,51 +32,51 @@ from ..records import (
     ThreadHeader,
 )
 from ..saver_port import PAGE
-from .acquiring import Acquiring, Wanted
-from .connected import Connected
-from .connecting import with_defaults
-from .opened import Opened
-from .reading import Reading
+from .acquire import AcquireStatement, LeaseRequest
+from .client import PostgresClient
+from .connections import with_defaults
+from .open_saver import OpenSaver
+from .reading import ReadStatements
 from .rows import header_of, thread_of
 from .schema import SAVER
-from .upkeep import Attempt, Upkeep
-from .writing import UnderLease, Writing, payload
+from .upkeep import UpkeepAttempt, UpkeepStatements
+from .writing import LeasedWrite, WriteStatements, notify_payload
 
 T = TypeVar("T")
 
 SPACING = 1024
-"""Numbers between two writes; see `writing`."""
+"""Distance between the numbers of two writes, so that `upkeep` can count in between; see `writing`."""
 
 
-class PostgresSaver(Connected, BaseCheckpointSaver):
-    """Keeps threads in PostgreSQL, which any number of processes on any number of machines may use at once.
+class PostgresSaver(PostgresClient, BaseCheckpointSaver):
+    """Stores threads in PostgreSQL, which any number of processes on any number of machines may use at once.
 
         async with PostgresSaver.from_conn_string("postgresql://localhost/app") as saver:
             ...
 
-    Its tables are made once, by `setup()`, by `setup=True`, or by running what `setup_script()` returns. What a commit
-    survives is what the server says: with its `synchronous_commit` at `on`, the default, a power loss of the server.
+    Its tables are made once: by `setup()`, by `setup=True`, or by running what `setup_script()` returns. The server
+    decides what a commit survives: with its `synchronous_commit` at `on`, the default, a power loss of the server.
 
     Args:
-        conn: a URL or another connection string of libpq's, or a pool of psycopg's that is open. A pool stays its
-            owner's, who closes it after the saver; and the saver is opened on the loop of asyncio on which the pool
-            was. Either way the saver serves callers on any loop, and may be behind a pooler in transaction mode.
-        schema: where the tables are. It is named in every statement; the search path is not asked.
-        codec: as for every saver.
-        setup: make or upgrade the tables when the saver is opened.
-        listen: a connection string that leads to the server itself and not to a pooler, or True if `conn` does so: runs
-            that wait for a thread (`on_conflict="wait"`) then hear when it is given up, and do not have to poll. It
-            takes one connection more, from the first wait on.
-        pool_size: connections at most, where `conn` is no pool.
-        writers: transactions at most that may be under way at the same time for commits; those that arrive meanwhile
-            share the next one.
-        busy_timeout: seconds to wait for a lock of another connection's, before `StorageLockedError`.
-        reconnect_timeout: seconds for which a verb tries to reach the server again when the connection broke, or waits
-            for one of the pool, before `StorageError`.
-        clock: as for every saver.
+        conn: a URL or another connection string of libpq's, or an open pool of psycopg's. A pool remains its owner's,
+            who closes it after the saver; the saver must be opened on the asyncio loop on which the pool was opened.
+            Either way the saver serves callers on any loop, and may be behind a pooler in transaction mode.
+        schema: schema of the tables. Every statement names it; the search path is not used.
+        codec: turns values into bytes, as for every saver.
+        setup: True to make or upgrade the tables when the saver is opened.
+        listen: a connection string that leads to the server itself and not to a pooler, or True if `conn` does. Runs
+            that wait for a thread (`on_conflict="wait"`) are then notified when it is released, and need not poll. This
+            takes one more connection, from the first wait on.
+        pool_size: number of connections, at most, if `conn` is not a pool.
+        writers: number of concurrent transactions for commits, at most; commits that arrive during them share the next
+            one.
+        busy_timeout: seconds to wait for another connection's lock, before `StorageLockedError`.
+        reconnect_timeout: seconds for which a verb tries to reach the server again after the connection broke, or waits
+            for a connection of the pool, before `StorageError`.
+        clock: returns the time in unix seconds, as for every saver.
 
     Raises:
-        ValueError: `schema` is no name, `conn` or `listen` cannot be read, or a number is out of its range.
+        ValueError: `schema` is not a schema's name, `conn` or `listen` cannot be read, or a number is out of its range.
     """
 
     commit_is_shielded = True
@@ -98,7 +98,7 @@ class PostgresSaver(Connected, BaseCheckpointSaver):
         clock: Callable[[], float] = time.time,
     ) -> None:
         super().__init__(codec=codec, clock=clock)
-        quoted = self._have(
+        quoted = self._configure(
             conn,
             schema=schema,
             setup=setup,
@@ -113,13 +113,14 @@ class PostgresSaver(Connected, BaseCheckpointSaver):
             raise ValueError("listen=True is for a pool that has its connection string: pass one here")
         self._direct = direct
         self._writers = writers
-        self._reading = Reading(quoted)
-        self._writing = Writing(quoted, schema)
-        self._acquiring = Acquiring(quoted, self._source.name)
-        self._upkeep = Upkeep(quoted, schema, self._source.name, self.busy_timeout)
-        self._open: Opened | None = None
+        self._reading = ReadStatements(quoted)
+        self._writing = WriteStatements(quoted, schema)
+        self._acquiring = AcquireStatement(quoted, self._source.name)
+        self._upkeep = UpkeepStatements(quoted, schema, self._source.name, self.busy_timeout)
+        self._open: OpenSaver | None = None
         self._number = 0
-        self._taken: dict[tuple[str, str], Lease] = {}  # by thread and run: taken here, not given up yet
+        # By thread and run: acquired by this saver and not released yet. Closing the saver releases them.
+        self._held_leases: dict[tuple[str, str], Lease] = {}
 
     @classmethod
     def from_conn_string(
@@ -136,7 +137,26 @@ class PostgresSaver(Connected, BaseCheckpointSaver):
         reconnect_timeout: float = 10.0,
         clock: Callable[[], float] = time.time,
     ) -> Self:
-        """A saver to be opened with `async with`. Arguments as for the class."""
+        """Return a saver to be opened with `async with`.
+
+        Args:
+            conn_string: a URL or another connection string of libpq's.
+            schema: as for the class.
+            codec: as for the class.
+            setup: as for the class.
+            listen: as for the class.
+            pool_size: number of connections, as for the class.
+            writers: number of transactions, as for the class.
+            busy_timeout: seconds, as for the class.
+            reconnect_timeout: seconds, as for the class.
+            clock: unix seconds, as for the class.
+
+        Returns:
+            The saver, not open yet.
+
+        Raises:
+            ValueError: as for the class.
+        """
         return cls(
             conn_string,
             schema=schema,
@@ -151,32 +171,40 @@ class PostgresSaver(Connected, BaseCheckpointSaver):
         )
 
     async def vacuum(self, *, full: bool = False) -> None:
-        """Make room of what was deleted (`VACUUM`), which the server also does by itself, in its own time.
+        """Free the space of deleted rows (`VACUUM`). The server does this by itself, too, at times of its own.
 
         Args:
-            full: write the tables anew, so that deleted rows are in no file of the database any more, and give the room
-                back to the disk (`VACUUM FULL`). Nobody can read or write meanwhile. What the server's log (WAL), its
-                replicas and backups have of them stays there until it is recycled.
+            full: True to rewrite the tables (`VACUUM FULL`): deleted rows are then in no file of the database, and the
+                space returns to the disk. All readers and writers wait meanwhile. Copies in the server's log (WAL), its
+                replicas and backups remain until these are recycled.
 
         Raises:
-            StorageError
+            StorageError: the database failed, or the saver is not open.
         """
         await self._run(self._upkeep.vacuum, full)
 
     async def size(self) -> int:
-        """Bytes that the tables and their indexes take."""
+        """Measure the tables and their indexes.
+
+        Returns:
+            Their size, in bytes.
+
+        Raises:
+            StorageError: the database failed, or the saver is not open.
+        """
         return await self._run(self._upkeep.size)
 
     async def __aenter__(self) -> Self:
-        """Connect, and look whether the tables are there, and whose they are.
+        """Connect, and check the tables, or make them if `setup` is set.
 
         Raises:
             CorruptCheckpointError: tables of these names are not a saver's.
-            UnsupportedFormatError: they are of a later version of this package.
-            StorageError: there is no connection; or no tables, or older ones, and `setup` is not set.
+            UnsupportedFormatError: a later version of this package made them.
+            StorageError: there is no connection; or the tables are missing or older, and `setup` is not set.
+            SaverClosedError: the saver is open already.
         """
         self._check_not_open()
-        opened = Opened(
+        opened = OpenSaver(
             self._source,
             self._prepare,
             self._acquiring,
@@ -190,16 +218,17 @@ class PostgresSaver(Connected, BaseCheckpointSaver):
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        """Finish what was begun, and close: on any thread and event loop, not just those it was opened on.
+        """Finish what was begun, and close. May be called on any thread and event loop.
 
-        A run that still goes on can store nothing any more; its thread is given up, so that nobody has to wait for it.
+        A run that has not ended can store nothing afterwards. Its lease is released, so that other runs need not wait
+        until it expires.
         """
         opened, self._open = self._open, None
-        releases = [UnderLease(lease, None, self._next) for lease in self._taken.values()]
-        self._taken = {}
+        releases = [LeasedWrite(lease, None, self._next) for lease in self._held_leases.values()]
+        self._held_leases = {}
         await self._disconnect(None if opened is None else partial(opened.release_all, releases))
 
-    def _opened(self) -> Opened:
+    def _require_open(self) -> OpenSaver:
         opened = self._open  # read once: another thread may close the saver meanwhile
         if opened is None:
             raise SaverClosedError(
@@ -211,24 +240,26 @@ class PostgresSaver(Connected, BaseCheckpointSaver):
     async def _run(
         self, work: Callable[..., Awaitable[T]], *args: Any, interrupted: Callable[[], None] | None = None
     ) -> T:
-        """Have something done with a cursor of a connection of the pool's."""
-        return await self._opened().driver.run(
-            lambda: self._source.reach(lambda cursor: work(cursor, *args), interrupted=interrupted)
+        """Run work with a cursor of one of the pool's connections."""
+        return await self._require_open().driver.run(
+            lambda: self._source.run_on_connection(lambda cursor: work(cursor, *args), interrupted=interrupted)
         )
 
     def _next(self) -> int:
-        """A number for a write: greater than all before it, of this saver, and of others in this process."""
+        """Return a number for a write, greater than all earlier ones of this process."""
+        # By the clock, not by counting from 0: another saver of this process, opened later, must go on with greater
+        # numbers. At least SPACING apart, also if the clock stands still.
         self._number = max(self._number, time.monotonic_ns() & -SPACING) + SPACING
         return self._number
 
     async def acquire(self, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Lease:
-        wanted = Wanted(thread_id, owner, now, expires_at)
+        wanted = LeaseRequest(thread_id, owner, now, expires_at)
         try:
-            lease = self._taken[thread_id, owner.run_id] = await self._opened().acquired(wanted)
+            lease = self._held_leases[thread_id, owner.run_id] = await self._require_open().acquire(wanted)
             return lease
         except BaseException:
-            # Cancelled, and the lease may have been taken all the same. Its run will never hear of it, and would
-            # leave the thread busy until it expires.
+            # Cancelled, but the transaction may have been committed. The caller gets no lease to release, and the
+            # thread would stay busy until the lease expires.
             if wanted.value is not None:
                 with anyio.CancelScope(shield=True), contextlib.suppress(CheckpointError):
                     await self.release(wanted.value)
@@ -240,48 +271,55 @@ class PostgresSaver(Connected, BaseCheckpointSaver):
     async def commit(self, lease: Lease, commit: Commit) -> None:
         await self._write(lease, commit, shielded=True)
         if commit.releases:
-            self._taken.pop((lease.thread_id, lease.owner.run_id), None)
+            self._held_leases.pop((lease.thread_id, lease.owner.run_id), None)
 
     async def record(self, lease: Lease, records: Sequence[TaskRecord], *, expires_at: float) -> None:
         await self._write(lease, Commit(rows=(), expected_head=None, records=tuple(records), expires_at=expires_at))
 
     async def release(self, lease: Lease) -> None:
         await self._write(lease, None)
-        self._taken.pop((lease.thread_id, lease.owner.run_id), None)
+        self._held_leases.pop((lease.thread_id, lease.owner.run_id), None)
 
     async def _write(self, lease: Lease, commit: Commit | None, *, shielded: bool = False) -> None:
-        await self._opened().written(UnderLease(lease, commit, self._next), shielded=shielded)
+        await self._require_open().write(LeasedWrite(lease, commit, self._next), shielded=shielded)
 
     async def wait_for_release(self, thread_id: str) -> None:
-        opened = self._opened()
+        opened = self._require_open()
         if opened.listener is None:
+            # Nothing notifies this process: callers poll, and cancel this.
             await anyio.sleep_forever()
         else:
-            await opened.listener.wait_for_release(payload(self.schema, thread_id), opened.driver)
+            await opened.listener.wait_for_release(notify_payload(self.schema, thread_id), opened.driver)
 
     async def rewrite(self, lease: Lease, change: Rewrite) -> None:
-        await self._run(self._upkeep.rewrite, lease, change, interrupted=Attempt().interrupted)
+        await self._run(self._upkeep.rewrite, lease, change, interrupted=UpkeepAttempt().interrupted)
 
     async def update_thread(self, thread_id: str, changes: Mapping[str, Any]) -> None:
-        await self._run(self._upkeep.update_thread, thread_id, dict(changes), interrupted=Attempt().interrupted)
+        await self._run(self._upkeep.update_thread, thread_id, dict(changes), interrupted=UpkeepAttempt().interrupted)
 
     async def load(self, lease: Lease, dump: ThreadDump) -> None:
-        attempt = Attempt()
+        attempt = UpkeepAttempt()
         await self._run(self._upkeep.load, lease, dump, attempt, interrupted=attempt.interrupted)
 
     async def erase(self, lease: Lease) -> None:
-        """Delete all that is stored of the thread, its lease too, in one transaction.
+        """Delete everything that is stored of the thread, its lease too, in one transaction.
 
         The rows are gone for every reader. PostgreSQL keeps their bytes in pages of its files until these are vacuumed
-        and written over, and in its log (WAL) until that is recycled: `vacuum(full=True)` writes the tables anew, and
-        docs/postgres.md says what else there is to do where bytes matter.
+        and overwritten, and in its log (WAL) until that is recycled. `vacuum(full=True)` rewrites the tables;
+        docs/postgres.md describes what else remains to do if the bytes matter.
+
+        Args:
+            lease: the lease on the thread.
+
+        Raises:
+            ThreadBusyError: with `lost=True`: the lease is no longer held; nothing was deleted.
         """
-        attempt = Attempt()
+        attempt = UpkeepAttempt()
         await self._run(self._upkeep.erase, lease, attempt, interrupted=attempt.interrupted)
-        self._taken.pop((lease.thread_id, lease.owner.run_id), None)
+        self._held_leases.pop((lease.thread_id, lease.owner.run_id), None)
 
     async def adelete_thread(self, thread_id: str) -> None:
-        await self._run(self._upkeep.delete, thread_id, self.clock(), interrupted=Attempt().interrupted)
+        await self._run(self._upkeep.delete, thread_id, self.clock(), interrupted=UpkeepAttempt().interrupted)
 
     async def threads(
         self, *, after: str | None = None, limit: int = PAGE, filter: Mapping[str, Any] | None = None

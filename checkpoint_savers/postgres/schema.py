@@ -1,7 +1,7 @@
-"""The tables: what they are, how they are told apart from others of the same names, and how they are made and upgraded.
+"""The tables: their columns, how they are recognised, made and upgraded.
 
-Nothing is made by itself: `setup` runs what `script` prints, in one transaction, for whoever may. Opening a saver only
-looks.
+Opening a saver only checks them. `setup` runs what `script` prints, in one transaction, with whatever rights the role
+has.
 """
 
 from __future__ import annotations
@@ -57,12 +57,14 @@ TABLES: Mapping[str, Mapping[str, str]] = {
         "frame": "bytea",
     },
 }
-"""What tables of ours have. What else a schema has is somebody else's business, and so are columns added to these."""
+"""The columns of the tables, with their types. Other tables of a schema, and columns added to these, are ignored."""
 
-# Rows name their thread by a number: a thread's id may be long, and would stand in every row and twice in every index.
-# Ids sort by code points, as in Python, whatever the database's own collation is: that is what "C" means in UTF-8.
-# A commit updates the rows of its thread and its head; in pages with room for that, no index has to be touched.
-# The first index of checkpoints is the way from an id to its row, and lists a thread by age; the second holds chains.
+# Rows refer to their thread by a number: a thread's id may be long, and would be stored in every row and twice in every
+# index.
+# Ids sort by code points, as in Python, whatever the database's own collation is: in UTF-8, that is collation "C".
+# A commit updates the rows of its thread and of its head. The fillfactor leaves room in their pages, so that an update
+# needs no new entry in an index (HOT).
+# The first index of checkpoints finds the row of an id and lists a thread by age; the second finds chains.
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
         "CREATE TABLE {s}.pregel_saver_version (version integer NOT NULL)",
@@ -130,28 +132,28 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "INSERT INTO {s}.pregel_saver_version (version) VALUES (1)",
     ),
 )
-"""Statements by which version n + 1 is made of version n, at index n."""
+"""Statements that upgrade tables of version n to n + 1, at index n."""
 
 
 class Layout(NamedTuple):
-    """The tables of one kind. Different kinds may stand in one schema.
+    """The tables of one kind of client. Different kinds may share a schema.
 
     Attributes:
-        kind: what they are kept for, in a word.
-        maker: the class that makes them.
-        versioned_by: the table with the version in its one row.
+        kind: "saver" or "store".
+        class_name: the class that makes the tables.
+        version_table: the table whose one row has the version.
         tables, migrations: as `TABLES` and `MIGRATIONS`.
     """
 
     kind: str
-    maker: str
-    versioned_by: str
+    class_name: str
+    version_table: str
     tables: Mapping[str, Mapping[str, str]]
     migrations: tuple[tuple[str, ...], ...]
 
     @property
     def version(self) -> int:
-        """The number of this layout, in that table. A greater one is refused, not touched."""
+        """The version of this layout. Tables of a greater one are refused and not changed."""
         return len(self.migrations)
 
 
@@ -168,15 +170,21 @@ _HAS_SCHEMA = b"SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = %b"
 
 
 def quoted(schema: str) -> str:
-    """A schema's name as an identifier, for statements with parameters: whatever is in it, it is a name.
+    """Quote a schema's name as an identifier, for statements with parameters.
+
+    Args:
+        schema: the name; it may contain any character but NUL.
+
+    Returns:
+        The quoted name, with "%" doubled.
 
     Raises:
-        ValueError: PostgreSQL has no such names: it is empty, holds NUL or half of a surrogate pair, or is longer than
-            63 bytes, of which the server would take the first 63. Or it begins with `pg_`, which PostgreSQL reserves.
+        ValueError: PostgreSQL has no such names: it is empty, has NUL or half of a surrogate pair, or is longer than 63
+            bytes, of which the server would use the first 63. Or it begins with `pg_`, which PostgreSQL reserves.
     """
     if not schema or "\x00" in schema or len(schema.encode()) > 63:
         raise ValueError(f"schema is a name of 1 to 63 bytes, without NUL, not {schema!r}")
-    # Refused here and not by the server, which has some of these: what is stored in pg_temp ends with the connection.
+    # Refused here and not by the server, which accepts some of these: tables in pg_temp end with the connection.
     if schema.startswith("pg_"):
         raise ValueError(
             f"PostgreSQL reserves names of schemas that begin with 'pg_', such as {schema!r}: choose another"
@@ -186,7 +194,19 @@ def quoted(schema: str) -> str:
 
 
 def statements(schema: str, found: int, layout: Layout = SAVER) -> tuple[str, ...]:
-    """What has still to be run where version `found` is there; 0 stands for nothing. The schema itself exists."""
+    """Return the statements that upgrade tables. The schema must exist.
+
+    Args:
+        schema: name of the schema.
+        found: version of the existing tables; 0 for none.
+        layout: the tables.
+
+    Returns:
+        The statements, in order.
+
+    Raises:
+        ValueError: `schema` cannot be a schema's name.
+    """
     name = quoted(schema).replace("%%", "%")  # these have no parameters
     return tuple(
         "\n".join(line.removeprefix("        ") for line in statement.strip("\n ").splitlines()).format(s=name)
@@ -196,7 +216,19 @@ def statements(schema: str, found: int, layout: Layout = SAVER) -> tuple[str, ..
 
 
 def script(schema: str, found: int = 0, layout: Layout = SAVER) -> str:
-    """The same as a file for psql, which a database's owner can read, keep and run instead of `setup`."""
+    """Return the statements of a setup as a file for psql, which a database's owner can read, keep and run.
+
+    Args:
+        schema: name of the schema.
+        found: version of the existing tables; 0 for none.
+        layout: the tables.
+
+    Returns:
+        The script.
+
+    Raises:
+        ValueError: `schema` cannot be a schema's name.
+    """
     name = quoted(schema).replace("%%", "%")
     lines = [
         "BEGIN",
@@ -209,22 +241,29 @@ def script(schema: str, found: int = 0, layout: Layout = SAVER) -> str:
 
 
 async def setup(cursor: psycopg.AsyncCursor[Any], schema: str, name: str, layout: Layout = SAVER) -> None:
-    """Make the tables, or bring those of an earlier version up, in one transaction. Of any number that try at the same
-    time, the first does it, and the others see that it is done.
+    """Make or upgrade the tables, in one transaction.
+
+    Of several processes that try at the same time, the first does it, and the others see that it is done.
 
     Args:
         cursor: of a connection in autocommit mode.
-        name: how messages call the database.
+        schema: name of the schema.
+        name: how messages name the database.
+        layout: the tables.
 
     Raises:
-        CorruptCheckpointError, UnsupportedFormatError: as `check`.
+        StorageError: the database's or the connection's encoding is not UTF-8.
+        CorruptCheckpointError: tables of these names are another program's, or some are missing.
+        UnsupportedFormatError: a later version made them.
     """
     await cursor.execute(b"BEGIN ISOLATION LEVEL READ COMMITTED")
+    # An advisory lock, as there is no table yet whose lock could order the processes. It ends with the transaction.
     await cursor.execute(b"SELECT pg_advisory_xact_lock(%b)", (_lock(schema),))
-    found = await look(cursor, schema, name, layout)
+    found = await read_version(cursor, schema, name, layout)
     if found < layout.version:
         await cursor.execute(_HAS_SCHEMA, (schema,))
-        if await cursor.fetchone() is None:  # asked, as IF NOT EXISTS wants the right to make one all the same
+        # Checked first: CREATE SCHEMA IF NOT EXISTS needs the right to create a schema even if it exists.
+        if await cursor.fetchone() is None:
             await cursor.execute(f"CREATE SCHEMA {quoted(schema).replace('%%', '%')}".encode())
         for statement in statements(schema, found, layout):
             await cursor.execute(statement.encode())
@@ -232,33 +271,53 @@ async def setup(cursor: psycopg.AsyncCursor[Any], schema: str, name: str, layout
 
 
 async def check(cursor: psycopg.AsyncCursor[Any], schema: str, name: str, layout: Layout = SAVER) -> None:
-    """Look whether the tables are there.
+    """Check that the tables exist and are current.
+
+    Args:
+        cursor: of a connection in autocommit mode.
+        schema: name of the schema.
+        name: how messages name the database.
+        layout: the tables.
 
     Raises:
-        StorageError: there are no tables yet, or older ones; or the database's encoding, or the connection's, is not
-            UTF8.
-        CorruptCheckpointError: tables of these names are not ours, or some are missing.
-        UnsupportedFormatError: they are of a later version.
+        StorageError: the tables are missing or older, or the database's or the connection's encoding is not UTF-8.
+        CorruptCheckpointError: tables of these names are another program's, or some are missing.
+        UnsupportedFormatError: a later version made them.
     """
-    found = await look(cursor, schema, name, layout)
+    found = await read_version(cursor, schema, name, layout)
     if found < layout.version:
         what = "there are no tables"
         if found:
             what = f"the tables are of version {found}, and this is version {layout.version}"
-        maker = layout.maker
+        class_name = layout.class_name
         raise StorageError(
-            f"{name}: {what}. Make them once, when you deploy: 'await {maker}.from_conn_string(...).setup()', or "
-            f"pass setup=True, or have the database's owner run what {maker}.setup_script(...) returns."
+            f"{name}: {what}. Make them once, when you deploy: 'await {class_name}.from_conn_string(...).setup()', or "
+            f"pass setup=True, or have the database's owner run what {class_name}.setup_script(...) returns."
         )
 
 
-async def look(cursor: psycopg.AsyncCursor[Any], schema: str, name: str, layout: Layout = SAVER) -> int:
-    """The version of the tables; 0 where there are none. Raises when what is there is not for us."""
-    spoken = cursor.connection.info.encoding
-    if spoken != "utf-8":
+async def read_version(cursor: psycopg.AsyncCursor[Any], schema: str, name: str, layout: Layout = SAVER) -> int:
+    """Return the version of the tables; 0 if there are none. Raise if this client must not use them.
+
+    Args:
+        cursor: of any connection.
+        schema: name of the schema.
+        name: how messages name the database.
+        layout: the tables.
+
+    Returns:
+        The version.
+
+    Raises:
+        StorageError: the database's or the connection's encoding is not UTF-8.
+        CorruptCheckpointError: tables of these names are another program's, or some are missing.
+        UnsupportedFormatError: a later version made them.
+    """
+    client_encoding = cursor.connection.info.encoding
+    if client_encoding != "utf-8":
         raise StorageError(
-            f"{name}: the pool's connections have texts encoded as {spoken}, which has not every character that an id "
-            "may have. Let them have client_encoding=UTF8"
+            f"{name}: the pool's connections have texts encoded as {client_encoding}, which lacks "
+            "characters that an id may have. Let them have client_encoding=UTF8"
         )
     await cursor.execute(b"SELECT current_setting('server_encoding')")
     encoding = await cursor.fetchone()
@@ -272,14 +331,14 @@ async def look(cursor: psycopg.AsyncCursor[Any], schema: str, name: str, layout:
         there.setdefault(table, {})[column] = kind
     if not there:
         return 0
-    if there.get(layout.versioned_by, {}).get("version") != "integer":
+    if there.get(layout.version_table, {}).get("version") != "integer":
         raise CorruptCheckpointError(
             name, f"it has {sorted(there)}, which no {layout.kind} has made", "Choose another schema"
         )
-    await cursor.execute(f"SELECT version FROM {quoted(schema)}.{layout.versioned_by}".encode(), ())
+    await cursor.execute(f"SELECT version FROM {quoted(schema)}.{layout.version_table}".encode(), ())
     rows = await cursor.fetchall()
     if len(rows) != 1 or rows[0][0] < 1:
-        raise CorruptCheckpointError(name, f"its table {layout.versioned_by} holds {rows}, and not one version")
+        raise CorruptCheckpointError(name, f"its table {layout.version_table} holds {rows}, and not one version")
     version: int = rows[0][0]
     if version > layout.version:
         raise UnsupportedFormatError(name, version, layout.version)
@@ -295,6 +354,6 @@ async def look(cursor: psycopg.AsyncCursor[Any], schema: str, name: str, layout:
 
 
 def _lock(schema: str) -> int:
-    """The key of the lock under which the tables of a schema are made."""
+    """Return the key of the advisory lock under which the tables of a schema are made."""
     digest = hashlib.blake2b(b"pregel_saver\x00" + schema.encode(), digest_size=8).digest()
     return int.from_bytes(digest, signed=True)

@@ -1,4 +1,4 @@
-"""Upkeep: what is done to a whole thread, in a transaction of several statements under the lock on its row."""
+"""Upkeep verbs: change a whole thread, in a transaction of several statements under the lock on the thread's row."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from ..errors import StorageError, ThreadBusyError, ThreadNotFoundError, Unsuppo
 from ..metadata import read_metadata, with_changes, write_metadata
 from ..owner import is_live
 from ..records import CheckpointRow, Lease, Rewrite, ThreadDump
-from .connecting import Cursor
+from .connections import Cursor
+from .escaping import escape, escape_or_none
 from .rows import Raw, owner_of, where_of
 from .schema import SAVER, TABLES
-from .texts import stored, stored_or_none
-from .writing import CHANNEL, payload
+from .writing import CHANNEL, notify_payload
 
 _THREAD = """
 SELECT thread, epoch, run_id, owner, expires_at FROM {s}.pregel_threads WHERE thread_id = %b FOR UPDATE
 """
-# A write of the lease's that looked at the thread before this sees by the number that it has changed. Writes have
-# numbers that are far apart, so the next one's is greater still.
 _VERSION = "SELECT max(version) FROM {s}.pregel_saver_version"
 _METADATA = "SELECT newest, metadata FROM {s}.pregel_threads WHERE thread = %b"
 _SET_METADATA = "UPDATE {s}.pregel_threads SET metadata = %b WHERE thread = %b"
-_COUNT = "UPDATE {s}.pregel_threads SET seq = seq + 1 WHERE thread = %b"
+# A batched write that read the thread before this transaction finds another `seq` under the lock, and is repeated.
+# Numbers of writes are far apart (`saver.SPACING`), so the next write's number is still greater.
+_BUMP_SEQ = "UPDATE {s}.pregel_threads SET seq = seq + 1 WHERE thread = %b"
 _DELETE = tuple(
     f"DELETE FROM {{s}}.pregel_{table} WHERE thread = %b"
     for table in ("records", "checkpoints", "heads", "events", "threads")
@@ -52,7 +52,7 @@ INSERT INTO {s}.pregel_heads (thread, ns, checkpoint_id)
 SELECT %b, r.ns, r.checkpoint_id FROM unnest(%b::text[], %b::text[]) AS r (ns, checkpoint_id)
 ON CONFLICT (thread, ns) DO UPDATE SET checkpoint_id = excluded.checkpoint_id
 """
-_BROKEN = """
+_INVALID_HEADS = """
 SELECT ns, checkpoint_id FROM {s}.pregel_heads h WHERE thread = %b AND NOT EXISTS (
     SELECT FROM {s}.pregel_checkpoints c
     WHERE c.thread = h.thread AND c.checkpoint_id = h.checkpoint_id AND c.ns = h.ns
@@ -62,7 +62,7 @@ SELECT ns, NULL FROM (SELECT DISTINCT ns FROM {s}.pregel_checkpoints WHERE threa
     SELECT FROM {s}.pregel_heads h WHERE h.thread = %b AND h.ns = c.ns
 )
 """
-_HOLDS = """
+_HAS_CONTENT = """
 SELECT EXISTS (SELECT FROM {s}.pregel_checkpoints WHERE thread = %b)
     OR EXISTS (SELECT FROM {s}.pregel_heads WHERE thread = %b)
     OR EXISTS (SELECT FROM {s}.pregel_records WHERE thread = %b)
@@ -94,27 +94,28 @@ CHUNK = 8_000_000
 """Payload of one statement, in bytes, when a thread is loaded."""
 
 
-class Attempt:
-    """What is remembered of the attempts at a transaction.
+class UpkeepAttempt:
+    """State of the attempts at one transaction.
 
     Attributes:
-        unsure: the connection of one broke, and it may have been stored.
+        unsure: True if the connection broke during an attempt, which may have been committed.
     """
 
     def __init__(self) -> None:
         self.unsure = False
 
     def interrupted(self) -> None:
+        """Note that the connection broke during an attempt."""
         self.unsure = True
 
 
-class Upkeep:
+class UpkeepStatements:
     """The statements of one schema.
 
     Args:
         schema: quoted.
         name: of the schema.
-        where: how messages call the database.
+        where: how messages name the database.
         busy_timeout: seconds to wait for the lock on a thread.
     """
 
@@ -122,11 +123,24 @@ class Upkeep:
         self._schema = schema
         self._name = name
         self._where = where
-        self._patience = f"{max(int(busy_timeout * 1000), 1)}ms"
+        self._lock_timeout = f"{max(int(busy_timeout * 1000), 1)}ms"
 
     async def rewrite(self, cursor: Cursor, lease: Lease, change: Rewrite) -> None:
-        """Doing it twice is doing it once: no matter whether a first attempt was stored whose connection broke."""
-        thread = await self._begin(cursor, lease)
+        """Delete and replace rows of a thread. See `SaverPort.rewrite`.
+
+        Idempotent: it may be repeated after an attempt whose connection broke, whether or not that was committed.
+
+        Args:
+            cursor: of a connection in autocommit mode.
+            lease: the lease.
+            change: the rows, heads, events and pins to change.
+
+        Raises:
+            ThreadBusyError: with `lost=True`: the lease is no longer held.
+            StorageError: a row, head or pin is of a checkpoint that is not stored, or a namespace without a head holds
+                checkpoints.
+        """
+        thread = await self._lock_leased(cursor, lease)
         where = where_of(lease.thread_id)
         if change.gone:
             for statement in _GONE:
@@ -134,28 +148,40 @@ class Upkeep:
         if change.rows:
             rows = [_values(row) for row in change.rows]
             if await self._run(cursor, _REPLACE, *_columns(rows), thread) != len(rows):
-                raise StorageError(f"{where}: rows are to stand in the place of others that are not stored. {_NOTHING}")
+                raise StorageError(f"{where}: rows are to be replaced that are not stored. {_NOTHING}")
         if change.pins:
             pins = [(*key, pinned) for key, pinned in zip(_keys(change.pins), change.pins.values(), strict=True)]
             if await self._run(cursor, _PIN, *_columns(pins), thread) != len(pins):
-                raise StorageError(f"{where}: a checkpoint that is to be pinned, or not, is not stored. {_NOTHING}")
+                raise StorageError(f"{where}: a checkpoint that is to be pinned or unpinned is not stored. {_NOTHING}")
         if change.events:
-            await self._run(cursor, _GONE_EVENTS, thread, [stored(one) for one in change.events])
-        dropped = [stored(ns) for ns, head in change.heads.items() if head is None]
+            await self._run(cursor, _GONE_EVENTS, thread, [escape(one) for one in change.events])
+        dropped = [escape(ns) for ns, head in change.heads.items() if head is None]
         if dropped:
             await self._run(cursor, _NO_HEADS, thread, dropped)
-        kept = [(stored(ns), stored(head)) for ns, head in change.heads.items() if head is not None]
+        kept = [(escape(ns), escape(head)) for ns, head in change.heads.items() if head is not None]
         if kept:
             await self._run(cursor, _HEADS, thread, *_columns(kept))
-        await self._run(cursor, _BROKEN, thread, thread, thread)
+        # Checked after all changes, over the whole thread: a deleted row may have been the head of a namespace that the
+        # change does not name.
+        await self._run(cursor, _INVALID_HEADS, thread, thread, thread)
         for ns, head in await cursor.fetchall():
             wrong = "it holds checkpoints, and would have no head" if head is None else f"its head {head} is not stored"
             raise StorageError(f"{where_of(lease.thread_id, ns)}: {wrong}. {_NOTHING}")
-        await self._run(cursor, _COUNT, thread)
+        await self._run(cursor, _BUMP_SEQ, thread)
         await cursor.execute(b"COMMIT")
 
     async def update_thread(self, cursor: Cursor, thread_id: str, changes: Mapping[str, Any]) -> None:
-        """Under the lock on the thread's row, and under no lease. Doing it twice is doing it once."""
+        """Change a thread's metadata, under the lock on its row and without a lease. Idempotent.
+
+        Args:
+            cursor: of a connection in autocommit mode.
+            thread_id: the thread.
+            changes: JSON values by key; None deletes the key.
+
+        Raises:
+            ThreadNotFoundError: the thread holds no checkpoint.
+            UnsupportedFormatError: a later version has upgraded the tables.
+        """
         found = await self._lock_without_lease(cursor, thread_id)
         newest: str | None = None
         text = ""
@@ -165,16 +191,29 @@ class Upkeep:
         if found is None or newest is None:
             await cursor.execute(b"ROLLBACK")
             raise ThreadNotFoundError(thread_id)
+        # Merged here and not by the server, which changes numbers in JSON and cannot store NUL.
         changed = with_changes(read_metadata(text, where_of(thread_id)), changes)
         await self._run(cursor, _SET_METADATA, write_metadata(changed), found[0])
         await cursor.execute(b"COMMIT")
 
-    async def load(self, cursor: Cursor, lease: Lease, dump: ThreadDump, attempt: Attempt) -> None:
-        """Nobody else has the lease: where an attempt may have been stored, and there is something, it is that."""
-        thread = await self._begin(cursor, lease)
+    async def load(self, cursor: Cursor, lease: Lease, dump: ThreadDump, attempt: UpkeepAttempt) -> None:
+        """Store a dumped thread. See `SaverPort.load`.
+
+        Args:
+            cursor: of a connection in autocommit mode.
+            lease: the lease.
+            dump: what to store.
+            attempt: state of the attempts.
+
+        Raises:
+            ThreadBusyError: with `lost=True`: the lease is no longer held.
+            StorageError: the thread is not empty, or a head is not among the rows.
+        """
+        thread = await self._lock_leased(cursor, lease)
         where = where_of(lease.thread_id)
-        await self._run(cursor, _HOLDS, *[thread] * 4)
+        await self._run(cursor, _HAS_CONTENT, *[thread] * 4)
         if await cursor.fetchone() != (False,):
+            # Only this run holds the lease: content that is there after an unsure attempt was stored by that attempt.
             if attempt.unsure:
                 await cursor.execute(b"ROLLBACK")
                 return
@@ -185,27 +224,38 @@ class Upkeep:
             raise StorageError(f"{where}: heads are not among the rows: {missing}. {_NOTHING}")
         rows = (_values(row) for row in dump.rows)
         records = (
-            (stored(one.ns), stored(one.checkpoint_id), stored(one.task_id), one.index, one.kind, one.frame)
+            (escape(one.ns), escape(one.checkpoint_id), escape(one.task_id), one.index, one.kind, one.frame)
             for one in dump.records
         )
-        events = ((stored(one.checkpoint_id), one.epoch, one.position, one.kind, one.frame) for one in dump.events)
+        events = ((escape(one.checkpoint_id), one.epoch, one.position, one.kind, one.frame) for one in dump.events)
         for statement, whole in ((_LOAD_ROWS, rows), (_LOAD_RECORDS, records), (_LOAD_EVENTS, events)):
+            # In parts, as PostgreSQL limits each value, such as an array of payloads, to 1 GB.
             for chunk in _chunks(whole):
                 await self._run(cursor, statement, thread, *_columns(chunk))
         if dump.heads:
-            heads = [(stored(ns), stored(head)) for ns, head in dump.heads.items()]
+            heads = [(escape(ns), escape(head)) for ns, head in dump.heads.items()]
             await self._run(cursor, _HEADS, thread, *_columns(heads))
         if dump.rows:
-            await self._run(cursor, _NEWEST, stored(max(row.checkpoint_id for row in dump.rows)), thread)
+            await self._run(cursor, _NEWEST, escape(max(row.checkpoint_id for row in dump.rows)), thread)
         await self._run(cursor, _SET_METADATA, write_metadata(dump.metadata), thread)
-        await self._run(cursor, _COUNT, thread)
+        await self._run(cursor, _BUMP_SEQ, thread)
         await cursor.execute(b"COMMIT")
 
-    async def erase(self, cursor: Cursor, lease: Lease, attempt: Attempt) -> None:
-        """Where an attempt may have been stored, and there is no thread any more, it has been."""
+    async def erase(self, cursor: Cursor, lease: Lease, attempt: UpkeepAttempt) -> None:
+        """Delete everything that is stored of a thread.
+
+        Args:
+            cursor: of a connection in autocommit mode.
+            lease: the lease.
+            attempt: state of the attempts.
+
+        Raises:
+            ThreadBusyError: with `lost=True`: the lease is no longer held.
+        """
         try:
-            thread = await self._begin(cursor, lease)
+            thread = await self._lock_leased(cursor, lease)
         except ThreadBusyError as error:
+            # After an unsure attempt, a missing thread means that the attempt deleted it.
             if attempt.unsure and error.holder is None:
                 await cursor.execute(b"ROLLBACK")
                 return
@@ -213,7 +263,17 @@ class Upkeep:
         await self._delete(cursor, lease.thread_id, thread)
 
     async def delete(self, cursor: Cursor, thread_id: str, now: float) -> None:
-        """Whatever the thread holds, unless a run owns it."""
+        """Delete everything that is stored of a thread, unless a run holds it.
+
+        Args:
+            cursor: of a connection in autocommit mode.
+            thread_id: the thread.
+            now: unix seconds.
+
+        Raises:
+            ThreadBusyError: a run holds the thread.
+            UnsupportedFormatError: a later version has upgraded the tables.
+        """
         found = await self._lock_without_lease(cursor, thread_id)
         if found is None:
             await cursor.execute(b"ROLLBACK")
@@ -226,20 +286,33 @@ class Upkeep:
         await self._delete(cursor, thread_id, thread)
 
     async def vacuum(self, cursor: Cursor, full: bool) -> None:
+        """Vacuum the tables.
+
+        Args:
+            cursor: of a connection in autocommit mode.
+            full: True for VACUUM FULL.
+        """
         await cursor.execute(f"VACUUM{' (FULL)' if full else ''} {_TABLES.format(s=self._plain)}".encode())
 
     async def size(self, cursor: Cursor) -> int:
-        """Bytes of the tables and their indexes."""
+        """Measure the tables and their indexes.
+
+        Args:
+            cursor: of a connection in autocommit mode.
+
+        Returns:
+            Their size, in bytes.
+        """
         await self._run(cursor, _SIZE, self._name, list(TABLES))
         found = await cursor.fetchone()
         assert found is not None
         return int(found[0])
 
-    # ---- inside the transaction --------------------------------------------------------------------------------
+    # Below: helpers. Statements inside a transaction raise out of it; `Source.run_on_connection` rolls back then.
 
     @property
     def _plain(self) -> str:
-        """The schema, quoted, for statements without parameters."""
+        """The schema, quoted for statements without parameters, in which "%" is not doubled."""
         return self._schema.replace("%%", "%")
 
     async def _run(self, cursor: Cursor, statement: str, *parameters: object) -> int:
@@ -248,15 +321,18 @@ class Upkeep:
 
     async def _lock(self, cursor: Cursor, thread_id: str) -> Raw | None:
         await cursor.execute(b"BEGIN ISOLATION LEVEL READ COMMITTED")
-        await cursor.execute(b"SELECT set_config('lock_timeout', %b, true)", (self._patience,))
-        await self._run(cursor, _THREAD, stored(thread_id))
+        # Local to the transaction: behind a pooler, a session's setting would be the next client's.
+        await cursor.execute(b"SELECT set_config('lock_timeout', %b, true)", (self._lock_timeout,))
+        await self._run(cursor, _THREAD, escape(thread_id))
         return await cursor.fetchone()
 
     async def _lock_without_lease(self, cursor: Cursor, thread_id: str) -> Raw | None:
-        """Lock a thread for a write without a lease, which would have noticed that a later version upgraded the tables.
+        """Lock a thread for a write without a lease.
+
+        It checks the version of the tables, as acquiring a lease would have done.
 
         Raises:
-            UnsupportedFormatError
+            UnsupportedFormatError: a later version has upgraded the tables.
         """
         found = await self._lock(cursor, thread_id)
         await self._run(cursor, _VERSION)
@@ -266,13 +342,13 @@ class Upkeep:
             raise UnsupportedFormatError(self._where, version, SAVER.version)
         return found
 
-    async def _begin(self, cursor: Cursor, lease: Lease) -> int:
-        """Lock a thread that is under a lease, and return its number. It is to be counted as changed in the end."""
+    async def _lock_leased(self, cursor: Cursor, lease: Lease) -> int:
+        """Lock a thread whose lease is held, and return its number. The caller ends with `_BUMP_SEQ`."""
         found = await self._lock(cursor, lease.thread_id)
         if found is None:
             raise ThreadBusyError(lease.thread_id, lost=True)
         thread, epoch, run_id, owner, until = found
-        if epoch != lease.epoch or run_id != stored(lease.owner.run_id):
+        if epoch != lease.epoch or run_id != escape(lease.owner.run_id):
             if owner is None:
                 raise ThreadBusyError(lease.thread_id, lost=True)
             holder = owner_of(owner, lease.thread_id)
@@ -282,7 +358,8 @@ class Upkeep:
     async def _delete(self, cursor: Cursor, thread_id: str, thread: int) -> None:
         for statement in _DELETE:
             await self._run(cursor, statement, thread)
-        await cursor.execute(b"SELECT pg_notify(%b, %b)", (CHANNEL, payload(self._name, thread_id)))
+        # Deleting a thread releases it, too: runs that wait for it are notified.
+        await cursor.execute(b"SELECT pg_notify(%b, %b)", (CHANNEL, notify_payload(self._name, thread_id)))
         await cursor.execute(b"COMMIT")
 
 
@@ -290,16 +367,16 @@ _NOTHING = "Nothing was changed."
 
 
 def _keys(keys: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    return [(stored(ns), stored(checkpoint_id)) for ns, checkpoint_id in keys]
+    return [(escape(ns), escape(checkpoint_id)) for ns, checkpoint_id in keys]
 
 
 def _columns(rows: Sequence[tuple[Any, ...]]) -> Iterator[list[Any]]:
-    """Rows as one list for each column."""
+    """Transpose rows: one list for each column."""
     return map(list, zip(*rows, strict=True))
 
 
 def _chunks(rows: Iterable[tuple[Any, ...]]) -> Iterator[list[tuple[Any, ...]]]:
-    """Rows, the last of whose values is a payload, in lists of a bounded size."""
+    """Split rows, whose last value is a payload, into lists of bounded size."""
     chunk: list[tuple[Any, ...]] = []
     size = 0
     for row in rows:
@@ -313,12 +390,12 @@ def _chunks(rows: Iterable[tuple[Any, ...]]) -> Iterator[list[tuple[Any, ...]]]:
 
 
 def _values(row: CheckpointRow) -> tuple[Any, ...]:
-    """In the order of `_REPLACE` and `_LOAD_ROWS`."""
+    """Return a checkpoint's values, in the order of `_REPLACE` and `_LOAD_ROWS`."""
     return (
-        stored(row.ns),
-        stored(row.checkpoint_id),
-        stored_or_none(row.parent_id),
-        stored(row.base_id),
+        escape(row.ns),
+        escape(row.checkpoint_id),
+        escape_or_none(row.parent_id),
+        escape(row.base_id),
         row.step,
         row.pinned,
         write_metadata(row.metadata),

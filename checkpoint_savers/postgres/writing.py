@@ -1,14 +1,14 @@
-"""What a run writes, as one statement for a whole batch: it compares, and stores only what it may.
+"""The writes of runs, as one statement for a whole batch: it compares, and stores only what it may.
 
-The statement is a transaction of its own, so a commit is one round trip, and no lock is held while a client thinks. It
-reads the leases and heads as they are (`seen`); locks the threads whose lease and head are the expected ones, passing
-over those that another connection has locked (`held`); and stores the rows of these alone. A thread that has changed
+The statement is a transaction of its own, so a commit is one round trip, and no lock is held while a client works. The
+statement reads leases and heads as they are (`seen`); locks the threads whose lease and head are the expected ones, and
+skips those that another connection has locked (`held`); and stores the rows of these alone. A thread that has changed
 since it was seen is not held, as the number of its last write has changed with it.
 
-Every write has a number, greater than that of any before it under the same lease, and the thread's row keeps that of
-the last one stored. So it can be told afterwards whether a write was stored whose connection broke: it is repeated as
-it is. If it has been stored, its number is there; if it was lost, it is stored now; and should the first attempt still
-come to life on the server later, its number is too small by then.
+Every write has a number, greater than that of each earlier write under the same lease, and the thread's row has the
+number of the last one stored. So a write whose connection broke can simply be repeated: if it was stored, its number is
+there; if it was lost, it is stored now; and if the first attempt is still running on the server and executes later, its
+number is too small by then.
 """
 
 from __future__ import annotations
@@ -20,14 +20,17 @@ from typing import Any
 from ..errors import ThreadBusyError
 from ..metadata import read_metadata, with_defaults, write_metadata
 from ..records import Commit, EventRow, Lease, TaskRecord
-from .connecting import Cursor
-from .lane import Write
+from .connections import Cursor
+from .escaping import escape, escape_or_none, unescape
+from .group_commit import QueuedWrite
 from .rows import owner_of, where_of
-from .texts import stored, stored_or_none, told
 
 CHANNEL = "pregel_saver"
-"""On which NOTIFY tells that a thread was given up."""
+"""The NOTIFY channel on which releases of threads are announced."""
 
+# `MATERIALIZED` fixes that each part is executed once. `held` compares `seq` again under the row lock: the snapshot of
+# `seen` may be older than the lock. Locks are taken with SKIP LOCKED, so that a batch waits for no thread and cannot
+# deadlock with another batch.
 _STATEMENT = """
 WITH job AS MATERIALIZED (
     SELECT * FROM unnest(%b::int[], %b::text[], %b::bigint[], %b::text[], %b::bigint[], %b::float8[], %b::bool[],
@@ -107,7 +110,7 @@ _BARE = """, bare AS (
 _ANSWER = """
 SELECT s.n, h.n IS NOT NULL, s.is_held AND s.fits, s.epoch_now, s.seq_now, s.owner, s.until
 FROM seen s LEFT JOIN held h USING (n)"""
-_ANSWER_AND_TELL = """
+_ANSWER_AND_NOTIFY = """
 SELECT s.n, h.n IS NOT NULL, s.is_held AND s.fits, s.epoch_now, s.seq_now, s.owner, s.until,
     pg_notify(%b, r.payload)
 FROM seen s LEFT JOIN held h USING (n)
@@ -120,21 +123,29 @@ _IS_STORED = b"""
 """
 
 Row = tuple[Any, ...]
-"""Values to be bound."""
+"""Values to bind."""
 
 
-def payload(schema: str, thread_id: str) -> str:
-    """What NOTIFY says of a thread. Others who may listen learn no ids from it, and its length is bounded."""
+def notify_payload(schema: str, thread_id: str) -> str:
+    """Return the payload of a thread's NOTIFY: a hash, so that other listeners learn no ids and its length is bounded.
+
+    Args:
+        schema: name of the schema.
+        thread_id: the thread.
+
+    Returns:
+        32 hexadecimal digits.
+    """
     return hashlib.blake2b(f"{schema}\x00{thread_id}".encode(), digest_size=16).hexdigest()
 
 
-class UnderLease(Write[None]):
-    """A write under a lease: a commit, records, a renewed or released lease.
+class LeasedWrite(QueuedWrite[None]):
+    """A write under a lease: a commit, records, a renewal or a release.
 
     Args:
         lease: compared with the thread's.
-        commit: what is stored. A release alone is `None`: it is no error when the lease is not held any more.
-        number: gives greater numbers each time.
+        commit: what to store. None for a mere release, which is no error if the lease is no longer held.
+        number: returns a greater number in each call.
     """
 
     __slots__ = ("_number", "clears", "commit", "events", "head", "lease", "ns", "records", "rows", "seq")
@@ -160,21 +171,22 @@ class UnderLease(Write[None]):
             self.ns, self.head = commit.head
         self.rows = [
             (
-                stored(row.checkpoint_id),
-                stored(row.base_id),
-                stored_or_none(row.parent_id),
+                escape(row.checkpoint_id),
+                escape(row.base_id),
+                escape_or_none(row.parent_id),
                 row.step,
-                False,  # `rewrite` pins
+                False,  # only `rewrite` pins
                 write_metadata(row.metadata),
                 row.frame,
             )
             for row in rows
         ]
-        # A key stands once in a statement: the last record of a task counts, and it need not be cleared before.
+        # An INSERT with ON CONFLICT must not have a key twice. So the last record of a task counts, and a record that
+        # is put is not cleared as well.
         records = {(one.ns, one.checkpoint_id, one.task_id): one for one in commit.records}
         self.records = [_record(one) for one in records.values()]
         self.clears = [
-            (stored(ns), stored(checkpoint_id), stored(task_id))
+            (escape(ns), escape(checkpoint_id), escape(task_id))
             for ns, checkpoint_id, task_id in commit.clears
             if (ns, checkpoint_id, task_id) not in records
         ]
@@ -182,14 +194,16 @@ class UnderLease(Write[None]):
         self.size = sum(len(row[-1]) for row in (*self.rows, *self.records, *self.events))
 
     def queued(self) -> None:
-        self.seq = self._number()  # only now: numbers are in the order in which writes are stored
+        """Number the write."""
+        self.seq = self._number()  # only now: numbers must be in the order in which writes are stored
 
     @property
     def releases(self) -> bool:
+        """True if the write releases the lease."""
         return self.commit is None or self.commit.releases
 
 
-class Writing:
+class WriteStatements:
     """The statements of one schema.
 
     Args:
@@ -203,37 +217,47 @@ class Writing:
         self._is_stored = _IS_STORED.replace(b"{s}", schema.encode())
         self._metadata = _METADATA.replace(b"{s}", schema.encode())
 
-    async def store(self, cursor: Cursor, writes: Sequence[UnderLease]) -> list[UnderLease]:
-        """See `lane.Store`."""
-        statement, parameters = self._statement(writes, await self._merged(cursor, writes))
+    async def store(self, cursor: Cursor, writes: Sequence[LeasedWrite]) -> list[LeasedWrite]:
+        """Execute a batch of writes. See `group_commit.StoreBatch`.
+
+        Args:
+            cursor: of a connection in autocommit mode.
+            writes: at most one of each thread.
+
+        Returns:
+            The writes whose threads were locked or changed at the same time: to be repeated.
+        """
+        statement, parameters = self._statement(writes, await self._merge_metadata(cursor, writes))
         await cursor.execute(statement, parameters, binary=True)
-        locked: list[UnderLease] = []
+        locked: list[LeasedWrite] = []
         for n, done, fits, epoch, seq, owner, until, *_ in await cursor.fetchall():
             write = writes[n]
+            # A mere release of a lease that is no longer held is no error: another run has acquired the thread.
             if done or (write.commit is None and not fits):
                 continue
             if write.unsure and epoch == write.lease.epoch and seq >= write.seq:
-                continue  # an attempt whose connection broke did it
+                continue  # an earlier attempt, whose connection broke, stored it
+            # Lease and head are right and it was still not stored: the row is locked, or has changed since it was seen.
             if fits:
                 locked.append(write)
             elif not (write.unsure and await self._was_stored(cursor, write, epoch)):
-                write.error = self._lost(write, owner, until)
+                write.error = self._lease_lost(write, owner, until)
         return locked
 
-    async def _merged(
-        self, cursor: Cursor, writes: Sequence[UnderLease]
-    ) -> Mapping[UnderLease, tuple[str, str | None]]:
-        """Threads' metadata, as they are to be and as they are now, of the writes that add some.
+    async def _merge_metadata(
+        self, cursor: Cursor, writes: Sequence[LeasedWrite]
+    ) -> Mapping[LeasedWrite, tuple[str, str | None]]:
+        """Return the new and the present metadata of the threads, for the writes that add keys.
 
-        JSON is merged here and not by the server, which changes numbers and knows no NUL. The statement stores it only
-        if it is still what was read; if not, the write counts as locked out, and is tried again.
+        JSON is merged here and not by the server, which changes numbers and cannot store NUL. The statement stores the
+        result only if the present text is still what was read; if not, the write counts as locked out and is repeated.
         """
         given = {write: write.commit.metadata for write in writes if write.commit is not None and write.commit.metadata}
         if not given:
             return {}
-        await cursor.execute(self._metadata, ([stored(write.thread_id) for write in given],), binary=True)
-        there: dict[str, str] = {told(thread_id): text for thread_id, text in await cursor.fetchall()}
-        merged: dict[UnderLease, tuple[str, str | None]] = {}
+        await cursor.execute(self._metadata, ([escape(write.thread_id) for write in given],), binary=True)
+        there: dict[str, str] = {unescape(thread_id): text for thread_id, text in await cursor.fetchall()}
+        merged: dict[LeasedWrite, tuple[str, str | None]] = {}
         for write, metadata in given.items():
             text = there.get(write.thread_id)
             known = {} if text is None else read_metadata(text, where_of(write.thread_id))
@@ -243,22 +267,25 @@ class Writing:
         return merged
 
     def _statement(
-        self, writes: Sequence[UnderLease], metadata: Mapping[UnderLease, tuple[str, str | None]]
+        self, writes: Sequence[LeasedWrite], metadata: Mapping[LeasedWrite, tuple[str, str | None]]
     ) -> tuple[bytes, list[object]]:
-        """One for what there is to be done, and no more: each part costs time to plan."""
+        """Return the statement for this batch and its values.
+
+        It has only the parts that are needed: each costs time to plan.
+        """
         commits = [(n, write, write.commit) for n, write in enumerate(writes)]
         text = [_STATEMENT]
         bound: list[object] = [
             list(range(len(writes))),
-            [stored(write.thread_id) for write in writes],
+            [escape(write.thread_id) for write in writes],
             [write.lease.epoch for write in writes],
-            [stored(write.lease.owner.run_id) for write in writes],
+            [escape(write.lease.owner.run_id) for write in writes],
             [write.seq for write in writes],
             [None if commit is None else commit.expires_at for _, _, commit in commits],
             [write.releases for write in writes],
-            [stored_or_none(write.ns) for write in writes],
-            [None if commit is None else stored_or_none(commit.expected_head) for _, _, commit in commits],
-            [stored_or_none(write.head) for write in writes],
+            [escape_or_none(write.ns) for write in writes],
+            [None if commit is None else escape_or_none(commit.expected_head) for _, _, commit in commits],
+            [escape_or_none(write.head) for write in writes],
             [bool(write.rows) for write in writes],
             [metadata[write][0] if write in metadata else None for write in writes],
             [metadata[write][1] if write in metadata else None for write in writes],
@@ -275,29 +302,34 @@ class Writing:
                 text.append(part)
                 bound += map(list, zip(*((n, *row) for n, rows in enumerate(lists) for row in rows), strict=True))
         released = [(n, write) for n, write in enumerate(writes) if write.releases]
+        # A thread that is released and holds no checkpoint is deleted. Only a run whose lease began without one can
+        # leave that, so all other batches save the three DELETEs.
         if any(write.lease.newest is None and write.head is None for _, write in released):
             text.append(_BARE)
         if released:
-            text.append(_ANSWER_AND_TELL)
+            text.append(_ANSWER_AND_NOTIFY)
             bound += [
                 CHANNEL,
                 [n for n, _ in released],
-                [payload(self._name, write.thread_id) for _, write in released],
+                [notify_payload(self._name, write.thread_id) for _, write in released],
             ]
         else:
             text.append(_ANSWER)
         return "".join(text).format(s=self._schema).encode(), bound
 
-    async def _was_stored(self, cursor: Cursor, write: UnderLease, epoch: int | None) -> bool:
-        """Whether an attempt whose connection broke has done a write, although the thread is another run's by now."""
+    async def _was_stored(self, cursor: Cursor, write: LeasedWrite, epoch: int | None) -> bool:
+        """Return True if an attempt whose connection broke stored the write.
+
+        Another run has acquired the thread since, so the number of the last write no longer shows it.
+        """
         if epoch is None:
-            return write.releases  # it was bare, and left no trace
+            return write.releases  # the thread was empty, and its release deleted it
         if not write.rows:
             return False
-        await cursor.execute(self._is_stored, (stored(write.thread_id), write.rows[-1][0], stored_or_none(write.ns)))
+        await cursor.execute(self._is_stored, (escape(write.thread_id), write.rows[-1][0], escape_or_none(write.ns)))
         return await cursor.fetchone() is not None
 
-    def _lost(self, write: UnderLease, owner: str | None, until: float | None) -> ThreadBusyError:
+    def _lease_lost(self, write: LeasedWrite, owner: str | None, until: float | None) -> ThreadBusyError:
         if owner is None:
             return ThreadBusyError(write.thread_id, lost=True)
         holder = owner_of(owner, write.thread_id)
@@ -306,9 +338,9 @@ class Writing:
 
 def _record(record: TaskRecord) -> Row:
     return (
-        stored(record.ns),
-        stored(record.checkpoint_id),
-        stored(record.task_id),
+        escape(record.ns),
+        escape(record.checkpoint_id),
+        escape(record.task_id),
         record.index,
         record.kind,
         record.frame,
@@ -316,4 +348,4 @@ def _record(record: TaskRecord) -> Row:
 
 
 def _event(event: EventRow) -> Row:
-    return (stored(event.checkpoint_id), event.epoch, event.position, event.kind, event.frame)
+    return (escape(event.checkpoint_id), event.epoch, event.position, event.kind, event.frame)

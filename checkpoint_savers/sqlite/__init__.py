@@ -1,4 +1,4 @@
-"""A saver that keeps threads in one SQLite file, for any number of processes on one machine."""
+"""A saver that stores threads in one SQLite file, for any number of processes on one machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The file as a whole: measured, rewritten, copied. What changes it runs outside of transactions."""
+"""Operations on the file as a whole: measure, rewrite, copy. Those that change it run outside of transactions."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ from ..errors import StorageError
 from .failures import translate
 
 PAGES = 256
-"""Pages of a backup that are copied in one go: one MB, in about a millisecond."""
+"""Pages of a backup that are copied at a time: one MB, in about a millisecond."""
 
 
 class DatabaseSize(msgspec.Struct, frozen=True, kw_only=True):
-    """Bytes on disk.
+    """Sizes on disk, in bytes.
 
     Attributes:
-        database: of the file.
-        log: of the write-ahead log beside it. It is folded in from time to time, and when the last saver closes.
-        free: of pages in the file that hold nothing: what comes next goes there, and `vacuum` gives them back.
+        database: the file.
+        log: the write-ahead log next to the file. SQLite folds it into the file at times, and when the last saver
+            closes.
+        free: pages of the file that hold nothing: later writes use them, and `vacuum` returns them to the disk.
     """
 
     database: int
@@ -37,6 +38,15 @@ class DatabaseSize(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def size(db: sqlite3.Cursor) -> DatabaseSize:
+    """Measure the file and its log.
+
+    Args:
+        db: a cursor.
+
+    Returns:
+        The sizes, in bytes.
+    """
+
     def pragma(name: str) -> int:
         found: int = db.execute(f"PRAGMA {name}").fetchone()[0]
         return found
@@ -51,22 +61,34 @@ def size(db: sqlite3.Cursor) -> DatabaseSize:
 
 
 def vacuum(db: sqlite3.Cursor) -> bool:
-    """Rewrite the file without the pages that hold nothing, and then as `truncate`: it shrinks when the log is in it.
+    """Rewrite the file without free pages, and then `truncate` its log: only then the file itself shrinks.
 
-    It is the way to leave no byte of what was deleted, too. `PRAGMA secure_delete` is not: when SQLite moves rows from
-    one page to another, it lets copies of them lie in the part of the page that it does not use, and a row that is
-    deleted later is overwritten in the one place where it is then. (Tried on files in which threads took turns: with
-    secure_delete on, a search found 40 to 70 pieces of 15 deleted threads; after VACUUM, none.)
+    This also removes every byte of deleted rows. `PRAGMA secure_delete` does not: when SQLite moves rows from one page
+    to another, it leaves copies in the unused part of the page, and a row that is deleted later is overwritten only
+    where it is then. (Measured on files in which threads took turns: with secure_delete on, a search found 40 to 70
+    pieces of 15 deleted threads; after VACUUM, none.)
+
+    Args:
+        db: a cursor outside of a transaction.
+
+    Returns:
+        What `truncate` returns.
     """
     db.execute("VACUUM")
     return truncate(db)
 
 
 def truncate(db: sqlite3.Cursor) -> bool:
-    """Fold the log into the file, and make it empty. False when another connection still reads from it, or writes.
+    """Fold the log into the file and empty the log, without waiting for other connections.
 
-    Nobody is waited for.
+    Args:
+        db: a cursor outside of a transaction.
+
+    Returns:
+        False if another connection still reads from the log, or writes.
     """
+    # SQLite would hold the write lock while it waits for readers, and block all other writers for up to the busy
+    # timeout. The caller repeats this instead.
     waits: int = db.execute("PRAGMA busy_timeout").fetchone()[0]
     db.execute("PRAGMA busy_timeout = 0")
     try:
@@ -77,20 +99,28 @@ def truncate(db: sqlite3.Cursor) -> bool:
 
 
 def file_of(db: sqlite3.Cursor) -> str:
-    """The path of the main database; "" in memory."""
+    """Return the path of the main database; "" for one in memory.
+
+    Args:
+        db: a cursor.
+
+    Returns:
+        The path, as SQLite knows it.
+    """
     files: dict[str, str] = {name: file for _, name, file in db.execute("PRAGMA database_list")}
     return files["main"]
 
 
 async def copy(source: Callable[[], sqlite3.Connection], name: str, target: Path) -> None:
-    """Write the database, as it is at one moment, to a new file.
+    """Write the database, as of one moment, to a new file.
 
-    It is read in one transaction of a connection of its own, which holds up nobody who writes: what is written
-    meanwhile stays in the log, which grows until the copy is made.
+    It is read in one transaction of a separate connection, which blocks no writer: later commits remain in the log,
+    which grows until the copy is complete.
 
     Args:
         source: opens that connection, in the thread that copies.
-        name: what messages call the database.
+        name: how messages name the database.
+        target: path of the new file.
 
     Raises:
         StorageError: one of the two cannot be read or written. There is no copy.
@@ -106,7 +136,8 @@ async def copy(source: Callable[[], sqlite3.Connection], name: str, target: Path
                 raise translate(error, name) from error
             with closing(connection):
                 connection.execute("BEGIN")
-                connection.execute("SELECT 1 FROM sqlite_schema").fetchall()  # now it has its moment
+                # The first read fixes the moment that the transaction sees.
+                connection.execute("SELECT 1 FROM sqlite_schema").fetchall()
                 copy_now(connection, target, stopped)
         except BaseException as error:
             failure.append(error)
@@ -120,13 +151,15 @@ async def copy(source: Callable[[], sqlite3.Connection], name: str, target: Path
         thread.start()
         threads.append(thread)
 
+    # `until` does not return before the thread has ended, so a cancellation cannot stop the copy by itself. A child
+    # task is cancelled at once, and its `finally` asks the thread to stop.
     async with anyio.create_task_group() as group:
-        start_soon(group, _when_cancelled, stopped.set)
+        start_soon(group, _call_when_cancelled, stopped.set)
         try:
             await wait_until_woken(start)
         finally:
             for thread in threads:
-                thread.join()  # it has told, and has nothing left to do: this takes microseconds
+                thread.join()  # it has woken us as its last act: this takes microseconds
         group.cancel_scope.cancel()
     if failure:
         raise failure[0]
@@ -135,49 +168,64 @@ async def copy(source: Callable[[], sqlite3.Connection], name: str, target: Path
 def copy_now(connection: sqlite3.Connection, target: Path, stopped: threading.Event | None = None) -> None:
     """Copy what a connection sees. The file gets its name when it is complete and on disk.
 
+    Args:
+        connection: the source.
+        target: path of the new file.
+        stopped: set to cancel the copy.
+
     Raises:
-        StorageError: as `copy` does.
+        StorageError: one of the two cannot be read or written. There is no copy.
     """
     file = AtomicFile(target)
 
     def look(*_: int) -> None:
         if stopped is not None and stopped.is_set():
-            raise _Stopped
+            raise _BackupCancelled
 
     try:
         os.close(file.create())
         with closing(sqlite3.connect(file.temporary, isolation_level=None)) as made:
-            # A journal could only bring back the empty file, and SQLite leaves it behind after an error of the disk.
-            # The commit syncs the file without it, too.
+            # A rollback journal could only restore the empty file, and SQLite leaves it behind after a disk error. The
+            # commit syncs the file without a journal, too.
             made.execute("PRAGMA journal_mode = OFF")
             connection.backup(made, pages=PAGES, progress=look)
         file.finish(replace=False)
     except BaseException as error:
         file.discard()
         if isinstance(error, FileExistsError):
-            raise _is_there(target) from error
+            raise _already_exists(target) from error
         if isinstance(error, OSError):
             raise StorageError(f"{target}: the backup cannot be written ({error}). It was not made.") from error
         raise translate(error, str(target)) from error
 
 
 def new_file(path: str | os.PathLike[str]) -> Path:
-    """Where a copy goes. Raises `StorageError` when something is there already."""
+    """Return the absolute path of a copy to be made.
+
+    Args:
+        path: as the user passed it.
+
+    Returns:
+        The path.
+
+    Raises:
+        StorageError: a file exists there.
+    """
     target = Path(path).absolute()
     if target.exists():
-        raise _is_there(target)
+        raise _already_exists(target)
     return target
 
 
-def _is_there(target: Path) -> StorageError:
-    return StorageError(f"{target} is there already: give the backup another name. Nothing was copied.")
+def _already_exists(target: Path) -> StorageError:
+    return StorageError(f"{target} exists already: give the backup another name. Nothing was copied.")
 
 
-class _Stopped(Exception):
-    """Whoever wanted the copy was cancelled."""
+class _BackupCancelled(Exception):
+    """The caller of the backup was cancelled."""
 
 
-async def _when_cancelled(act: Callable[[], None]) -> None:
+async def _call_when_cancelled(act: Callable[[], None]) -> None:
     try:
         await anyio.sleep_forever()
     finally:

@@ -1,7 +1,7 @@
-"""The reading verbs: what each asks between BEGIN and COMMIT.
+"""The reading verbs: the statements between BEGIN and COMMIT.
 
-Functions of a cursor, which run in the connection's thread. Statements are constant texts, which SQLite compiles
-once; every value is bound.
+Functions of a cursor, which run in the connection's thread. Statements are constant texts, which SQLite compiles once;
+every value is bound.
 """
 
 from __future__ import annotations
@@ -24,19 +24,20 @@ from ..records import (
 )
 from .ids import AFTER_ALL, StoredId, write_id
 from .rows import (
-    checked,
-    place,
+    location,
     read_checkpoint_id,
     read_events,
     read_headers,
     read_records,
     read_rows,
     read_thread_headers,
+    validated,
 )
 
 Position: TypeAlias = tuple[str, str, str]
-"""Where a listing stands: after this checkpoint of this thread, in this namespace."""
+"""The position of a listing: after this checkpoint (id, thread id, namespace)."""
 
+# Joins are LEFT joins, so that a row whose metadata, frame or namespace is missing is reported as damaged, not omitted.
 _NS = "CASE c.space WHEN 0 THEN '' ELSE s.ns END"
 _METADATA = "LEFT JOIN metadata AS m ON m.thread = c.thread AND m.key = c.metadata"
 _FRAME = "LEFT JOIN frame AS f ON f.key = c.frame AND f.id = c.id"
@@ -46,10 +47,11 @@ _HEADER = f"t.id, {_NS}, c.id, c.parent, c.base, c.step, m.counts, m.text, c.pin
 
 _KEY = "SELECT key FROM thread WHERE id = ?"
 _METADATA_OF = "SELECT metadata FROM thread WHERE key = ?"
-_PLACE = (
+_NAMESPACE = (
     "SELECT t.key, CASE WHEN :ns = '' THEN 0 ELSE s.key END, CASE WHEN :ns = '' THEN t.head ELSE s.head END "
     "FROM thread AS t LEFT JOIN space AS s ON s.thread = t.key AND s.ns = :ns WHERE t.id = :thread"
 )
+# The index is named (INDEXED BY), so that the plan does not depend on the statistics that a file has or lacks.
 _BASES = (
     "SELECT c.base, b.base FROM checkpoint AS c INDEXED BY checkpoint_by_id "
     "LEFT JOIN checkpoint AS b INDEXED BY checkpoint_by_id "
@@ -80,6 +82,7 @@ _PAGE_OF_THREAD = (
     f"WHERE t.id = :thread AND c.id <= :id AND (c.id, {_NS}) < (:id, :after_ns) AND {_NS} = ifnull(:ns, {_NS}) "
     f"ORDER BY c.id DESC, {_NS} DESC LIMIT :limit"
 )
+# The inner query selects the page from the covering index alone; only the page's rows are then looked up.
 _PAGE_OF_ALL = (
     f"SELECT {_HEADER} FROM ("
     f"SELECT c.thread, c.space, c.base, c.id, t.id AS name, {_NS} AS ns "
@@ -105,16 +108,30 @@ _ALL_RECORDS = (
     f"WHERE c.thread = ? ORDER BY c.checkpoint, {_NS}, c.place, c.task_id"
 )
 
-MOST = 2**63 - 1
-"""The greatest number that SQLite takes."""
+MAX_INTEGER = 2**63 - 1
+"""The greatest integer that SQLite stores."""
 
 BEFORE_ALL = (float("-inf"), 0, 0)
-"""Smaller than the key of every row of events, a damaged one's too: numbers come before texts."""
+"""Smaller than the key of every row of events, also of a damaged one: SQLite orders numbers before texts."""
 
 
 def read(db: sqlite3.Cursor, thread_id: str, ns: str, checkpoint_id: CheckpointId | None) -> Chain | None:
-    where = place(thread_id, ns)
-    found = _place(db, thread_id, ns)
+    """Read the chain of a checkpoint. See `SaverPort.read`.
+
+    Args:
+        db: a cursor in a transaction.
+        thread_id: the thread.
+        ns: the namespace.
+        checkpoint_id: the checkpoint; None for the head.
+
+    Returns:
+        The chain, or None if there is no such checkpoint.
+
+    Raises:
+        CorruptCheckpointError: a row is damaged, or the chain's first row or the head is missing.
+    """
+    where = location(thread_id, ns)
+    found = _find_namespace(db, thread_id, ns)
     if found is None:
         return None
     thread, space, head = found
@@ -128,8 +145,11 @@ def read(db: sqlite3.Cursor, thread_id: str, ns: str, checkpoint_id: CheckpointI
         return None
     base, first = bases
     raw = db.execute(_CHAIN, (ns, thread, space, base, asked)).fetchall()
-    if first != base:  # it is a milestone
+    # The base is a snapshot, which depends on a keyframe: read the keyframe and the snapshots since, too.
+    if first != base:
         raw = db.execute(_CHAIN, (ns, thread, space, first, base)).fetchall() + raw
+    # A chain is complete only if it begins with its keyframe and ends with the requested row: a missing row is not
+    # noticed otherwise.
     if not raw or raw[0][1] != first or raw[-1][1] != asked:
         raise CorruptCheckpointError(
             f"{where}, checkpoint {read_checkpoint_id(asked, where)}", "the base of its chain is missing"
@@ -144,8 +164,22 @@ def read(db: sqlite3.Cursor, thread_id: str, ns: str, checkpoint_id: CheckpointI
 def segment(
     db: sqlite3.Cursor, thread_id: str, ns: str, base_id: CheckpointId
 ) -> tuple[tuple[CheckpointRow, ...], tuple[TaskRecord, ...]]:
-    where = place(thread_id, ns)
-    found = _place(db, thread_id, ns)
+    """Read the rows of a base, with their records. See `SaverPort.segment`.
+
+    Args:
+        db: a cursor in a transaction.
+        thread_id: the thread.
+        ns: the namespace.
+        base_id: the base.
+
+    Returns:
+        The rows and the records, in order.
+
+    Raises:
+        CorruptCheckpointError: a row is damaged.
+    """
+    where = location(thread_id, ns)
+    found = _find_namespace(db, thread_id, ns)
     if found is None:
         return (), ()
     thread, space, _ = found
@@ -155,24 +189,62 @@ def segment(
 
 
 def events(db: sqlite3.Cursor, thread_id: str, since: EventKey | None, limit: int) -> tuple[EventRow, ...]:
+    """Read rows of events. See `SaverPort.events`.
+
+    Args:
+        db: a cursor in a transaction.
+        thread_id: the thread.
+        since: the first key to read; None for the beginning.
+        limit: number of rows, at most.
+
+    Returns:
+        The rows, in order.
+
+    Raises:
+        CorruptCheckpointError: a row is damaged.
+    """
     found = db.execute(_KEY, (thread_id,)).fetchone()
     if found is None:
         return ()
-    key = BEFORE_ALL if since is None else (write_id(since[0]), *numbers(since))
+    key = BEFORE_ALL if since is None else (write_id(since[0]), *clamped(since))
     raw = db.execute(_EVENTS, (*found, *key, max(limit, 0))).fetchall()
-    return read_events(raw, f"{place(thread_id, '')}, its events")
+    return read_events(raw, f"{location(thread_id, '')}, its events")
 
 
-def numbers(key: EventKey) -> tuple[int, int]:
-    """Those of a key at which to begin, as SQLite takes them: it may come from a reader far away, and hold any."""
+def clamped(key: EventKey) -> tuple[int, int]:
+    """Return epoch and position of a key, clamped to SQLite's integers.
+
+    A key may come from a remote reader, with numbers of any size; sqlite3 raises OverflowError for those it cannot
+    bind.
+
+    Args:
+        key: the key.
+
+    Returns:
+        The two numbers.
+    """
     _, epoch, position = key
-    return min(max(epoch, -MOST), MOST), min(max(position, -MOST), MOST)
+    return min(max(epoch, -MAX_INTEGER), MAX_INTEGER), min(max(position, -MAX_INTEGER), MAX_INTEGER)
 
 
 def page(
     db: sqlite3.Cursor, thread_id: str | None, ns: str | None, before: Position | None, limit: int
 ) -> list[Header]:
-    """Headers, newest first, after a position."""
+    """Read a page of headers, newest first.
+
+    Args:
+        db: a cursor in a transaction.
+        thread_id: the thread; None for all.
+        ns: the namespace; None for all.
+        before: the position after which the page begins; None for the beginning.
+        limit: number of headers, at most.
+
+    Returns:
+        The headers.
+
+    Raises:
+        CorruptCheckpointError: a row is damaged.
+    """
     id, after_thread, after_ns = (None, "", "") if before is None else before
     values = {
         "thread": thread_id,
@@ -186,25 +258,63 @@ def page(
 
 
 def threads(db: sqlite3.Cursor, after: str | None, limit: int) -> list[ThreadHeader]:
+    """Read a page of thread headers, in the order of their ids.
+
+    Args:
+        db: a cursor in a transaction.
+        after: the last id of the page before; None for the beginning.
+        limit: number of headers, at most.
+
+    Returns:
+        The headers.
+
+    Raises:
+        CorruptCheckpointError: a row is damaged.
+    """
     return read_thread_headers(db.execute(_THREADS, {"after": after, "limit": limit}).fetchall())
 
 
 def heads(db: sqlite3.Cursor, thread_id: str, ns: str | None) -> dict[str, CheckpointId]:
-    where = place(thread_id, ns or "")
+    """Read the heads of a thread's namespaces. See `SaverPort.heads`.
+
+    Args:
+        db: a cursor in a transaction.
+        thread_id: the thread.
+        ns: the namespace; None for all.
+
+    Returns:
+        Checkpoint ids by namespace.
+
+    Raises:
+        CorruptCheckpointError: a row is damaged.
+    """
+    where = location(thread_id, ns or "")
     if ns is not None:
-        found = _place(db, thread_id, ns)
+        found = _find_namespace(db, thread_id, ns)
         return {} if found is None or found[2] is None else {ns: read_checkpoint_id(found[2], where)}
     key = db.execute(_KEY, (thread_id,)).fetchone()
     return {} if key is None else _heads(db, key, where)
 
 
 def _heads(db: sqlite3.Cursor, key: tuple[int], where: str) -> dict[str, CheckpointId]:
-    heads = checked(db.execute(_HEADS, (*key, *key)).fetchall(), list[tuple[str, Any]], where)
+    heads = validated(db.execute(_HEADS, (*key, *key)).fetchall(), list[tuple[str, Any]], where)
     return {ns: read_checkpoint_id(head, where) for ns, head in heads if head is not None}
 
 
 def dump(db: sqlite3.Cursor, thread_id: str) -> ThreadDump | None:
-    where = place(thread_id, "")
+    """Read everything that is stored of a thread. See `SaverPort.dump`.
+
+    Args:
+        db: a cursor in a transaction.
+        thread_id: the thread.
+
+    Returns:
+        The dump, or None if the thread holds no checkpoint.
+
+    Raises:
+        CorruptCheckpointError: a row is damaged.
+    """
+    where = location(thread_id, "")
     found = db.execute(_KEY, (thread_id,)).fetchone()
     if found is None:
         return None
@@ -215,21 +325,33 @@ def dump(db: sqlite3.Cursor, thread_id: str) -> ThreadDump | None:
         heads=_heads(db, found, where),
         rows=rows,
         records=read_records(db.execute(_ALL_RECORDS, found).fetchall(), where),
-        events=events(db, thread_id, None, MOST),
+        events=events(db, thread_id, None, MAX_INTEGER),
         metadata=thread_metadata(db, found[0], where),
     )
 
 
 def thread_metadata(db: sqlite3.Cursor, thread: int, where: str) -> dict[str, Any]:
-    """Those of the thread itself."""
+    """Read the metadata of a thread.
+
+    Args:
+        db: a cursor in a transaction.
+        thread: the thread's key.
+        where: names the thread in an error.
+
+    Returns:
+        JSON values by key.
+
+    Raises:
+        CorruptCheckpointError: they are damaged.
+    """
     (text,) = db.execute(_METADATA_OF, (thread,)).fetchone()
-    return read_metadata(checked(text, str, where), where)
+    return read_metadata(validated(text, str, where), where)
 
 
-def _place(db: sqlite3.Cursor, thread_id: str, ns: str) -> tuple[int, int, StoredId | None] | None:
-    """The numbers of a thread and of a namespace in it, and where that stands; None when one is unknown."""
+def _find_namespace(db: sqlite3.Cursor, thread_id: str, ns: str) -> tuple[int, int, StoredId | None] | None:
+    """Return the keys of a thread and a namespace, and the namespace's head; None if either is unknown."""
     found: tuple[int, int | None, StoredId | None] | None = db.execute(
-        _PLACE, {"thread": thread_id, "ns": ns}
+        _NAMESPACE, {"thread": thread_id, "ns": ns}
     ).fetchone()
     if found is None or found[1] is None:
         return None

@@ -1,4 +1,4 @@
-"""`SqliteSaver`: the port's verbs, and those for operators, each a job for the connection's thread."""
+"""`SqliteSaver`: the port's verbs and those for operators, each as a job for the connection's thread."""
 
 from __future__ import annotations
 
@@ -36,35 +36,39 @@ from ..records import (
 )
 from ..saver_port import PAGE
 from . import files, reading, rows, schema, upkeep, writing
-from .connected import Connected
+from .client import SqliteClient
 from .files import DatabaseSize
 from .ids import write_id
-from .worker import Job, Maker
+from .worker import ClientKind, Job
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 
-class SqliteSaver(Connected, BaseCheckpointSaver):
-    """Keeps threads in one SQLite file, which any number of processes on one machine may use at once.
+class SqliteSaver(SqliteClient, BaseCheckpointSaver):
+    """Stores threads in one SQLite file, which any number of processes on one machine may use at once.
 
         async with SqliteSaver.from_conn_string("runs.db") as saver:
             ...
 
-    What a commit survives: with `synchronous="FULL"`, a power loss; with `"NORMAL"`, a crash of the process, while
-    a power loss may take the last commits (never part of one). SQLite's WAL mode is used, which needs a local disk.
+    With `synchronous="FULL"`, a commit survives a power loss. With `"NORMAL"`, it survives a crash of the process,
+    while a power loss may destroy the last commits (never part of one). SQLite's WAL mode is used, which needs a local
+    disk.
 
     Args:
         path: a file, which is made if it is missing; `":memory:"`; or an SQLite URI (`file:runs.db?mode=ro`).
-        codec: as for every saver.
-        synchronous: see above.
+        codec: turns values into bytes, as for every saver.
+        synchronous: "FULL" or "NORMAL"; see above.
         busy_timeout: seconds to wait for another process's lock, before `StorageLockedError`.
-        clock: as for every saver.
+        clock: returns the time in unix seconds, as for every saver.
+
+    Raises:
+        ValueError: `synchronous` is neither "FULL" nor "NORMAL", or `busy_timeout` is out of range.
     """
 
     commit_is_shielded = True
 
-    _maker = Maker(
+    _client_kind = ClientKind(
         "SqliteSaver", "saver", "inside 'async with SqliteSaver.from_conn_string(...)', or 'with open_sync(...)'"
     )
 
@@ -78,10 +82,10 @@ class SqliteSaver(Connected, BaseCheckpointSaver):
         clock: Callable[[], float] = time.time,
     ) -> None:
         super().__init__(codec=codec, clock=clock)
-        self._have(path, busy_timeout, synchronous)
+        self._configure(path, busy_timeout, synchronous)
         self.synchronous: Literal["FULL", "NORMAL"] = synchronous
         self._refuse_newer = partial(schema.refuse_newer, name=self.path)
-        self._taken: dict[tuple[str, str], Lease] = {}  # by thread and run: taken here, not given up yet
+        self._held_leases: dict[tuple[str, str], Lease] = {}  # by thread and run: not released yet
 
     @classmethod
     def from_conn_string(
@@ -93,16 +97,31 @@ class SqliteSaver(Connected, BaseCheckpointSaver):
         busy_timeout: float = 5.0,
         clock: Callable[[], float] = time.time,
     ) -> Self:
-        """A saver to be opened with `async with`. Arguments as for the class."""
+        """Return a saver to be opened with `async with`.
+
+        Args:
+            path: a file, `":memory:"` or an SQLite URI, as for the class.
+            codec: as for the class.
+            synchronous: as for the class.
+            busy_timeout: seconds, as for the class.
+            clock: unix seconds, as for the class.
+
+        Returns:
+            The saver, not open yet.
+
+        Raises:
+            ValueError: as for the class.
+        """
         return cls(path, codec=codec, synchronous=synchronous, busy_timeout=busy_timeout, clock=clock)
 
     async def __aenter__(self) -> Self:
-        """Open the database. First check which program made the file.
+        """Open the database, after a check which program made the file.
 
         Raises:
-            CorruptCheckpointError: it is damaged, or another program's.
-            UnsupportedFormatError: it is of a later version of this package.
+            CorruptCheckpointError: the file is damaged, or another program's.
+            UnsupportedFormatError: a later version of this package made it.
             StorageError: it cannot be opened; `StorageReadOnlyError`: it is new, and cannot be written.
+            SaverClosedError: the saver is open already.
         """
         await self._connect(
             partial(schema.prepare, name=self.path, synchronous=self.synchronous, busy_timeout=self.busy_timeout),
@@ -111,42 +130,44 @@ class SqliteSaver(Connected, BaseCheckpointSaver):
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        """Finish what was begun, and close: on any thread and event loop, not just those it was opened on.
+        """Finish what was begun, and close. May be called on any thread and event loop.
 
-        A run that still goes on can store nothing any more; its thread is given up, so that nobody has to wait for it.
+        A run that has not ended can store nothing afterwards. Its lease is released, so that other runs need not wait
+        until it expires.
         """
-        left, self._taken = self._taken, {}
+        left, self._held_leases = self._held_leases, {}
         await self._disconnect(*[Job(writing.release, (lease,), writes=True) for lease in left.values()])
 
     async def acquire(self, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Lease:
-        job = self._writing(writing.acquire, (thread_id, owner, now, expires_at, self._refuse_newer))
+        job = self._write_job(writing.acquire, (thread_id, owner, now, expires_at, self._refuse_newer))
         try:
-            lease = self._taken[thread_id, owner.run_id] = await self._connection.run(job)
+            lease = self._held_leases[thread_id, owner.run_id] = await self._connection.run(job)
             return lease
         except BaseException:
-            # Cancelled, and the lease may have been taken all the same. Its run will never hear of it, and would
-            # leave the thread busy until it expires.
+            # Cancelled, but the transaction may have been committed. The caller gets no lease to release, and the
+            # thread would stay busy until the lease expires.
             if job.value is not None:
                 with anyio.CancelScope(shield=True), contextlib.suppress(CheckpointError):
                     await self.release(job.value)
             raise
 
     async def renew(self, lease: Lease, *, expires_at: float) -> None:
-        await self._connection.run(self._writing(writing.renew, (lease, expires_at)))
+        await self._connection.run(self._write_job(writing.renew, (lease, expires_at)))
 
     async def commit(self, lease: Lease, commit: Commit) -> None:
-        await self._connection.run(self._committing(lease, commit), shielded=True)
+        await self._connection.run(self._commit_job(lease, commit), shielded=True)
         if commit.releases:
-            self._taken.pop((lease.thread_id, lease.owner.run_id), None)
+            self._held_leases.pop((lease.thread_id, lease.owner.run_id), None)
 
-    def _committing(self, lease: Lease, commit: Commit) -> Job[None]:
-        new = tuple([rows.write_row(row, pinned=False) for row in commit.rows])
-        records = tuple([rows.write_record(record) for record in commit.records])
-        events = tuple([rows.write_event(event) for event in commit.events])
+    def _commit_job(self, lease: Lease, commit: Commit) -> Job[None]:
+        # Encoded in the caller's thread: the connection's thread, which all callers share, only executes statements.
+        new = tuple([rows.bind_row(row, pinned=False) for row in commit.rows])
+        records = tuple([rows.bind_record(record) for record in commit.records])
+        events = tuple([rows.bind_event(event) for event in commit.events])
         clears = tuple([(ns, write_id(checkpoint_id), task_id) for ns, checkpoint_id, task_id in commit.clears])
         head = None if commit.expected_head is None else write_id(commit.expected_head)
         moved = None if commit.head is None else (commit.head[0], write_id(commit.head[1]))
-        return self._writing(
+        return self._write_job(
             writing.commit,
             (
                 lease,
@@ -164,51 +185,67 @@ class SqliteSaver(Connected, BaseCheckpointSaver):
         )
 
     async def record(self, lease: Lease, records: Sequence[TaskRecord], *, expires_at: float) -> None:
-        new = [rows.write_record(record) for record in records]
-        await self._connection.run(self._writing(writing.record, (lease, new, expires_at), size=_size_of(new)))
+        new = [rows.bind_record(record) for record in records]
+        await self._connection.run(self._write_job(writing.record, (lease, new, expires_at), size=_size_of(new)))
 
     async def release(self, lease: Lease) -> None:
-        await self._connection.run(self._writing(writing.release, (lease,)))
-        self._taken.pop((lease.thread_id, lease.owner.run_id), None)
+        await self._connection.run(self._write_job(writing.release, (lease,)))
+        self._held_leases.pop((lease.thread_id, lease.owner.run_id), None)
 
     async def rewrite(self, lease: Lease, change: Rewrite) -> None:
         gone = [(ns, write_id(id)) for ns, id in change.gone]
-        new = [rows.write_row(row, pinned=row.pinned) for row in change.rows]
+        new = [rows.bind_row(row, pinned=row.pinned) for row in change.rows]
         heads = {ns: None if head is None else write_id(head) for ns, head in change.heads.items()}
         events = [write_id(id) for id in change.events]
         pins = {(ns, write_id(id)): pinned for (ns, id), pinned in change.pins.items()}
-        job = self._writing(upkeep.rewrite, (lease, gone, new, heads, events, pins), size=_size_of(new))
+        job = self._write_job(upkeep.rewrite, (lease, gone, new, heads, events, pins), size=_size_of(new))
         await self._connection.run(job)
 
     async def update_thread(self, thread_id: str, changes: Mapping[str, Any]) -> None:
-        await self._connection.run(self._writing(writing.update_thread, (thread_id, dict(changes), self._refuse_newer)))
+        await self._connection.run(
+            self._write_job(writing.update_thread, (thread_id, dict(changes), self._refuse_newer))
+        )
 
     async def load(self, lease: Lease, dump: ThreadDump) -> None:
-        new = [rows.write_row(row, pinned=row.pinned) for row in dump.rows]
-        records = [rows.write_record(record) for record in dump.records]
-        events = [rows.write_event(event) for event in dump.events]
+        new = [rows.bind_row(row, pinned=row.pinned) for row in dump.rows]
+        records = [rows.bind_record(record) for record in dump.records]
+        events = [rows.bind_event(event) for event in dump.events]
         heads = {ns: write_id(head) for ns, head in dump.heads.items()}
         size = _size_of(new) + _size_of(records) + _size_of(events)
-        job = self._writing(upkeep.load, (lease, heads, new, records, events, dict(dump.metadata)), size=size)
+        job = self._write_job(upkeep.load, (lease, heads, new, records, events, dict(dump.metadata)), size=size)
         await self._connection.run(job)
 
     async def erase(self, lease: Lease) -> None:
-        """As every saver does. The file is rewritten for it, which takes seconds per GB; other processes that write
-        wait as long, up to their `busy_timeout`. Erasures that wait at the same time share that.
+        """Delete everything that is stored of the thread, and rewrite the file so that no byte of it is left.
+
+        The rewrite takes seconds per GB; other processes that write wait as long, up to their `busy_timeout`. Erasures
+        that wait at the same time share it.
+
+        Args:
+            lease: the lease on the thread.
 
         Raises:
-            ThreadBusyError: as every saver does.
+            ThreadBusyError: with `lost=True`: the lease is no longer held; nothing was deleted.
             ErasureIncompleteError: the thread is deleted, but the file could not be rewritten, or another connection
-                has been reading from the log for longer than the busy timeout. It says what to do.
+                has been reading from the log for longer than the busy timeout. Its message says what to do.
         """
         await self.drop(lease)
+        # Once the rows are deleted, a cancellation must not skip the rewrite: a second call would find no thread to
+        # erase.
         with anyio.CancelScope(shield=True):
             await self._scrub(lease.thread_id)
 
     async def drop(self, lease: Lease) -> None:
-        """As every saver does. The file is not rewritten: what comes next takes the room."""
-        await self._connection.run(self._writing(upkeep.erase, (lease,)))
-        self._taken.pop((lease.thread_id, lease.owner.run_id), None)
+        """Delete everything that is stored of the thread, without rewriting the file: later writes reuse the space.
+
+        Args:
+            lease: the lease on the thread.
+
+        Raises:
+            ThreadBusyError: with `lost=True`: the lease is no longer held; nothing was deleted.
+        """
+        await self._connection.run(self._write_job(upkeep.erase, (lease,)))
+        self._held_leases.pop((lease.thread_id, lease.owner.run_id), None)
 
     async def read(self, thread_id: str, ns: str = "", checkpoint_id: CheckpointId | None = None) -> Chain | None:
         return await self._read(reading.read, thread_id, ns, checkpoint_id)
@@ -251,34 +288,45 @@ class SqliteSaver(Connected, BaseCheckpointSaver):
 
     async def adelete_thread(self, thread_id: str) -> None:
         now = self.clock()
-        await self._connection.run(self._writing(writing.delete_thread, (thread_id, now, self._refuse_newer)))
+        await self._connection.run(self._write_job(writing.delete_thread, (thread_id, now, self._refuse_newer)))
 
     async def size(self) -> DatabaseSize:
-        """Bytes of the file, of its log, and of what is free in it."""
+        """Measure the file, its log, and its free pages.
+
+        Returns:
+            The sizes, in bytes.
+
+        Raises:
+            StorageError: the database failed, or the saver is not open.
+        """
         return await self._connection.run(Job(files.size, writes=False))
 
     async def vacuum(self) -> None:
-        """Rewrite the file without the pages that hold nothing. It takes seconds per GB, and as much room on the disk
-        as the file has; other processes that write wait as long, up to their `busy_timeout`.
+        """Rewrite the file without free pages.
+
+        This takes seconds per GB, and as much space on the disk as the file has. Other processes that write wait as
+        long, up to their `busy_timeout`.
 
         Raises:
-            StorageFullError, StorageLockedError, StorageReadOnlyError: the file is as it was.
+            StorageFullError, StorageLockedError, StorageReadOnlyError: the file is unchanged.
         """
         await self._connection.run(Job(files.vacuum, writes=True, bare=True))
 
     async def backup(self, path: str | os.PathLike[str]) -> None:
-        """Copy the database, as it is at one moment, to a new file, while runs go on. That file is a database of its
-        own: open it as any other. It gets its name when it is whole, and leases in it lapse in time.
+        """Copy the database, as of one moment, to a new file. Runs may continue meanwhile.
+
+        The copy is a database of its own: open it as any other. It gets its name when it is complete; leases in it
+        expire in time.
 
         Args:
-            path: nothing may be there yet.
+            path: path of the new file; nothing may exist there.
 
         Raises:
-            StorageError: there is something, or the copy cannot be read or written. Nothing was copied.
+            StorageError: something exists there, or the copy cannot be read or written. Nothing was copied.
         """
         target = files.new_file(path)
         file = await self._connection.run(Job(files.file_of, writes=False))
-        if not file:  # in memory: there is no other connection to it
+        if not file:  # in memory: no second connection can read it
             await self._connection.run(Job(lambda db: files.copy_now(db.connection, target), writes=False, bare=True))
             return
         name = self.path if self._is_uri else f"{Path(file).as_uri()}?mode=ro"
@@ -289,24 +337,27 @@ class SqliteSaver(Connected, BaseCheckpointSaver):
     def _read(self, work: Callable[[sqlite3.Cursor, *Ts], T], *args: *Ts) -> Coroutine[Any, Any, T]:
         return self._connection.run(Job(work, args, writes=False))
 
-    def _writing(self, work: Callable[[sqlite3.Cursor, *Ts], T], args: tuple[*Ts], *, size: int = 0) -> Job[T]:
+    def _write_job(self, work: Callable[[sqlite3.Cursor, *Ts], T], args: tuple[*Ts], *, size: int = 0) -> Job[T]:
         return Job(work, args, writes=True, size=size)
 
     async def _scrub(self, thread_id: str) -> None:
         """Leave no byte of what is deleted."""
         try:
-            emptied = await self._rewritten()
+            emptied = await self._vacuum_and_truncate()
         except CheckpointError as error:
             raise ErasureIncompleteError(thread_id, str(error)) from error
         if not emptied:
             raise ErasureIncompleteError(thread_id, "another connection still reads an earlier state of the file")
 
-    async def _rewritten(self) -> bool:
-        """Rewrite the file, and empty its log. False when others read from that for longer than the busy timeout; all
-        have their turn while it waits for them."""
+    async def _vacuum_and_truncate(self) -> bool:
+        """Rewrite the file and empty its log.
+
+        Returns False if others read from the log for longer than the busy timeout.
+        """
         emptied = await self._connection.run(Job(files.vacuum, writes=True, bare=True))
         deadline = time.monotonic() + self.busy_timeout
         while not emptied and time.monotonic() < deadline:
+            # Waits here and not in the connection's thread, so that other jobs run between two attempts.
             await anyio.sleep(random.uniform(0.001, 0.02))
             emptied = await self._connection.run(Job(files.truncate, writes=True, bare=True))
         return emptied
@@ -318,5 +369,5 @@ class _HasFrame(Protocol):
 
 
 def _size_of(frames: Sequence[_HasFrame]) -> int:
-    """Bytes."""
+    """Return the bytes of all frames."""
     return sum([len(one.frame) for one in frames]) if frames else 0

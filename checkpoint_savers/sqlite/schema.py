@@ -1,4 +1,4 @@
-"""The file: its tables, how it is told apart from other files, and how it is opened and set up."""
+"""The tables of a saver's file: how the file is recognised, opened, set up and upgraded."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from ..errors import CorruptCheckpointError, StorageReadOnlyError, UnsupportedFo
 from .failures import is_busy, is_read_only
 
 APPLICATION_ID: Final = 0x50524753
-"""`PRGS`, in the file's header: this is a file of ours."""
+"""`PRGS`, in the file's header: marks a file of this package."""
 
-# The rule for all tables: texts that repeat are stored once, and stand for themselves as small numbers elsewhere.
+# The rule for all tables: repeated texts are stored once, and other rows refer to them by small integers.
 #
-#   thread       one row each, with its lease and the root graph's head: what every commit compares and changes is in
-#                one row of one page. And with the thread's own metadata, which are JSON.
-#   space        a namespace inside a thread. The root graph's is number 0, and has no row.
-#   checkpoint   without its payload, and so small: clustered by chain, as one or two ranges are what a read wants, and
-#                what a listing shares. The index is the way from an id to its chain, and lists a thread by age; as the
-#                table has no rowid, it holds the whole key.
-#   frame        the payloads, in the order in which they were written: commits of many threads end in the same page,
-#                pages fill up whichever threads take turns, and listings touch none of them. With a rowid, as SQLite
-#                stores large rows without waste in such tables only. Each has its checkpoint's id: else a number that
-#                damage has changed would be that of another payload, which is whole.
-#   metadata     of checkpoints, each text once per thread, without the number of the superstep (see `rows`).
-#   record, event    clustered by what is read together.
+#    thread       one row each, with its lease and the root graph's head: what every commit compares and changes is in
+#                 one row of one page. It has the thread's own metadata, as JSON, too.
+#    space        a namespace of a thread. The root graph's has key 0, and no row.
+#    checkpoint   without its payload, and so small: clustered by chain, since a read wants one or two ranges of it, and
+#                 a listing shares chains. The index finds an id's chain and lists a thread by age; as the table has no
+#                 rowid, the index holds the whole primary key.
+#    frame        the payloads, in the order in which they were written: commits of many threads end in the same page,
+#                 pages fill up whichever threads take turns, and listings touch none of them. With a rowid, as only
+#                 tables with one store large rows without waste. Each row has its checkpoint's id: without it, a
+#                 damaged frame number would refer to another, intact payload.
+#    metadata     of checkpoints, each text once per thread, without the number of the superstep (see `rows`).
+#    record, event    clustered by what is read together.
 #
 # Ids of checkpoints are of type ANY: see `ids`.
 TABLES = {
@@ -111,7 +111,7 @@ TABLES = {
         ) STRICT, WITHOUT ROWID
     """,
 }
-"""What a file of ours has, by name. What else it has is somebody else's business."""
+"""The statements that make the parts of a file, by name. Other tables in the file are ignored."""
 
 
 def _make_tables(connection: sqlite3.Connection) -> None:
@@ -120,12 +120,14 @@ def _make_tables(connection: sqlite3.Connection) -> None:
 
 
 UPGRADES: tuple[Callable[[sqlite3.Connection], None], ...] = (_make_tables,)
-"""What makes a file of version n + 1 of one of version n, at index n, in a transaction. Version 0 is an empty file."""
+"""Functions that upgrade a file from version n to n + 1, at index n, in a transaction. Version 0 is an empty file."""
 
 VERSION: Final = len(UPGRADES)
-"""The number of this layout, in the file's header (`user_version`). A greater one is refused, not touched."""
+"""The version of this layout, in the file's header (`user_version`). A file with a greater one is refused and not
+changed."""
 
 MARKS = (f"PRAGMA application_id = {APPLICATION_ID}", f"PRAGMA user_version = {VERSION}")
+"""Statements that write the marks of this version into the file's header."""
 
 
 def prepare(
@@ -133,47 +135,67 @@ def prepare(
 ) -> None:
     """Prepare a new connection: check which program made the file before any change, then upgrade it.
 
+    Args:
+        connection: the new connection.
+        name: how messages name the database.
+        synchronous: "FULL" or "NORMAL", as for `SqliteSaver`.
+        busy_timeout: seconds to wait for another process's lock.
+
     Raises:
-        CorruptCheckpointError: the file is another program's, or none of SQLite's.
-        UnsupportedFormatError: it is ours, of a later version.
-        StorageLockedError, StorageFullError: as errors of SQLite's: it cannot be upgraded now. Nothing was changed.
+        CorruptCheckpointError: the file was made by another program, or is not an SQLite database.
+        UnsupportedFormatError: a later version made it.
+        sqlite3.OperationalError: the file is locked or full: it cannot be upgraded now, and was not changed.
         StorageReadOnlyError: it is empty, and cannot be written.
     """
     deadline = time.monotonic() + busy_timeout
-    with looking(connection, deadline):
+    with read_transaction(connection, deadline):
         found = _version(connection, name)
-    # What is deleted is overwritten where that costs no more writing. It is no promise: see `files.vacuum`.
+    # FAST overwrites deleted content where that needs no additional write. It is no promise of erasure: see
+    # `files.vacuum`.
     connection.execute("PRAGMA secure_delete = FAST")
     if found < VERSION:
-        _bring_up(connection, name, deadline)
+        _upgrade(connection, name, deadline)
     use_wal(connection, deadline)
-    patiently(connection, f"PRAGMA synchronous = {synchronous}", deadline)
+    execute_with_retry(connection, f"PRAGMA synchronous = {synchronous}", deadline)
     if sys.platform == "darwin" and synchronous == "FULL":
-        # There, fsync leaves the data in the drive's own cache, and a power loss takes it.
+        # On macOS, fsync leaves the data in the drive's own cache, and a power loss destroys it.
         connection.execute("PRAGMA fullfsync = ON")
         connection.execute("PRAGMA checkpoint_fullfsync = ON")
 
 
 def upgraded_since(connection: sqlite3.Connection, name: str) -> UnsupportedFormatError | None:
-    """What to say when the file is of a later version by now, and so has other tables; None when it is not."""
-    found = _number(connection)
+    """Return an error if a later version has upgraded the file since it was opened, else None.
+
+    Args:
+        connection: an open connection.
+        name: how messages name the database.
+
+    Returns:
+        The error to raise, or None.
+    """
+    found = _user_version(connection)
     return UnsupportedFormatError(name, found, VERSION) if found > VERSION else None
 
 
 def refuse_newer(db: sqlite3.Cursor, name: str) -> None:
     """Raise if a later version of this package has upgraded the file since it was opened.
 
+    Args:
+        db: a cursor.
+        name: how messages name the database.
+
     Raises:
-        UnsupportedFormatError
+        UnsupportedFormatError: the file's version is greater than this one's.
     """
     found: int = db.execute("PRAGMA user_version").fetchone()[0]
     if found > VERSION:
         raise UnsupportedFormatError(name, found, VERSION)
 
 
-def _bring_up(connection: sqlite3.Connection, name: str, deadline: float) -> None:
-    """Upgrade a file to this version, in one transaction; an empty one is of version 0."""
-    with setting_up(connection, deadline, f"{name}: the database is empty, and cannot be written"):
+def _upgrade(connection: sqlite3.Connection, name: str, deadline: float) -> None:
+    """Upgrade a file to this version, in one transaction; an empty file is of version 0."""
+    with setup_transaction(connection, deadline, f"{name}: the database is empty, and cannot be written"):
+        # Read again under the write lock: another process may have upgraded the file since it was read.
         found = _version(connection, name)
         if found < VERSION:
             for upgrade in UPGRADES[found:]:
@@ -183,17 +205,27 @@ def _bring_up(connection: sqlite3.Connection, name: str, deadline: float) -> Non
 
 
 @contextmanager
-def setting_up(connection: sqlite3.Connection, deadline: float, refusal: str) -> Generator[None]:
-    """A transaction that makes what is missing. Look again in it: of several processes that try, the first to get the
-    lock does; the others see under it that it is done.
+def setup_transaction(connection: sqlite3.Connection, deadline: float, refusal: str) -> Generator[None]:
+    """Run a block in a transaction that makes what is missing.
+
+    Check again inside it: of several processes that try, the first to get the lock does the work, and the others see
+    under the lock that it is done.
 
     Args:
-        refusal: what to say where nothing can be written.
+        connection: a connection without a transaction.
+        deadline: time of `time.monotonic` until which a locked file is retried.
+        refusal: message of the error if the file cannot be written.
+
+    Yields:
+        None, in the transaction.
+
+    Raises:
+        StorageReadOnlyError: the file cannot be written.
     """
     try:
-        patiently(connection, "BEGIN IMMEDIATE", deadline)
+        execute_with_retry(connection, "BEGIN IMMEDIATE", deadline)
         yield
-        patiently(connection, "COMMIT", deadline)
+        execute_with_retry(connection, "COMMIT", deadline)
     except sqlite3.OperationalError as error:
         if not is_read_only(error):
             raise
@@ -203,9 +235,17 @@ def setting_up(connection: sqlite3.Connection, deadline: float, refusal: str) ->
 
 
 @contextmanager
-def looking(connection: sqlite3.Connection, deadline: float) -> Generator[None]:
-    """A transaction that only reads, so that what it sees is of one moment."""
-    patiently(connection, "BEGIN", deadline)
+def read_transaction(connection: sqlite3.Connection, deadline: float) -> Generator[None]:
+    """Run a block in a transaction that only reads, so that all its reads see one moment.
+
+    Args:
+        connection: a connection without a transaction.
+        deadline: time of `time.monotonic` until which a locked file is retried.
+
+    Yields:
+        None, in the transaction.
+    """
+    execute_with_retry(connection, "BEGIN", deadline)
     try:
         yield
     finally:
@@ -213,23 +253,28 @@ def looking(connection: sqlite3.Connection, deadline: float) -> Generator[None]:
 
 
 def use_wal(connection: sqlite3.Connection, deadline: float) -> None:
-    """Have the file keep a write-ahead log, if it can be written."""
+    """Switch the file to a write-ahead log, if it can be written.
+
+    Args:
+        connection: a connection without a transaction.
+        deadline: time of `time.monotonic` until which a locked file is retried.
+    """
     try:
-        patiently(connection, "PRAGMA journal_mode = WAL", deadline)
+        execute_with_retry(connection, "PRAGMA journal_mode = WAL", deadline)
     except sqlite3.OperationalError as error:
         if not is_read_only(error):
             raise
 
 
-def _number(connection: sqlite3.Connection) -> int:
+def _user_version(connection: sqlite3.Connection) -> int:
     number: int = connection.execute("PRAGMA user_version").fetchone()[0]
     return number
 
 
 def _version(connection: sqlite3.Connection, name: str) -> int:
-    """The version of a file of ours; 0 when nothing is there yet. Raises when what is there is not for us."""
+    """Return the version of the file; 0 if it is empty. Raise if this saver must not use it."""
     application_id: int = connection.execute("PRAGMA application_id").fetchone()[0]
-    version = _number(connection)
+    version = _user_version(connection)
     names = {row[0] for row in connection.execute("SELECT name FROM sqlite_schema")}
     if application_id == APPLICATION_ID:
         if version > VERSION:
@@ -238,19 +283,37 @@ def _version(connection: sqlite3.Connection, name: str) -> int:
         if version < 1 or missing:
             raise CorruptCheckpointError(name, f"its version is {version}, and these parts are missing: {missing}")
         return version
+    # A file with any content that we did not mark is another program's: we neither add tables to it nor change its
+    # header.
     if application_id or version or names:
         raise CorruptCheckpointError(name, "it is a database of another program", "Choose another file")
     return 0
 
 
 def roll_back(connection: sqlite3.Connection) -> None:
-    """End a transaction that is open still."""
+    """End an open transaction, if there is one.
+
+    Args:
+        connection: the connection.
+    """
     if connection.in_transaction:
         connection.execute("ROLLBACK")
 
 
-def patiently(connection: sqlite3.Connection, statement: str, deadline: float) -> list[tuple[object, ...]]:
-    """Execute, and try again while SQLite says busy without waiting by itself, as for the change to WAL."""
+def execute_with_retry(connection: sqlite3.Connection, statement: str, deadline: float) -> list[tuple[object, ...]]:
+    """Execute a statement, and repeat it while SQLite reports a lock without waiting itself, as for the switch to WAL.
+
+    Args:
+        connection: the connection.
+        statement: the statement.
+        deadline: time of `time.monotonic` until which it is repeated.
+
+    Returns:
+        The rows.
+
+    Raises:
+        sqlite3.OperationalError: the statement failed, or the file is still locked.
+    """
     while True:
         try:
             return connection.execute(statement).fetchall()

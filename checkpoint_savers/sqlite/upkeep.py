@@ -1,4 +1,4 @@
-"""The verbs of upkeep: a thread is rewritten, loaded or deleted, under its lease.
+"""The upkeep verbs: rewrite, load or delete a thread, under its lease.
 
 Functions of a cursor, as in `writing`.
 """
@@ -12,11 +12,11 @@ from typing import Any
 from ..errors import StorageError
 from ..records import Lease
 from .ids import StoredId
-from .rows import Event, Record, Row, place, read_checkpoint_id
-from .writing import add_checkpoint, add_events, add_row, delete, held, put_records, set_metadata, space_of
+from .rows import CheckpointColumns, EventColumns, RecordColumns, location, read_checkpoint_id
+from .writing import add_checkpoint, add_events, add_row, check_lease, delete, namespace_key, put_records, set_metadata
 
 Key = tuple[str, StoredId]
-"""Of a checkpoint: its namespace and its id."""
+"""Key of a checkpoint: its namespace and its id."""
 
 _STORED = "SELECT base, frame FROM checkpoint INDEXED BY checkpoint_by_id WHERE thread = ? AND id = ? AND space = ?"
 _DELETE_ROW = "DELETE FROM checkpoint WHERE thread = ? AND space = ? AND base = ? AND id = ?"
@@ -36,7 +36,7 @@ _PIN = "UPDATE checkpoint SET pinned = ? WHERE thread = ? AND space = ? AND base
 _MOVE_ROOT = "UPDATE thread SET head = ? WHERE key = ?"
 _MOVE_SPACE = "UPDATE space SET head = ? WHERE key = ?"
 _NEWEST = "UPDATE thread SET newest = max(ifnull(newest, ''), ?) WHERE key = ?"
-_UNFOUNDED = (
+_INVALID_HEAD = (
     "SELECT ns, head FROM (SELECT 0 AS key, '' AS ns, head FROM thread WHERE key = :thread "
     "UNION ALL SELECT key, ns, head FROM space WHERE thread = :thread) AS s "
     "WHERE CASE WHEN head IS NULL "
@@ -44,7 +44,7 @@ _UNFOUNDED = (
     "ELSE NOT EXISTS (SELECT 1 FROM checkpoint AS c INDEXED BY checkpoint_by_id "
     "WHERE c.thread = :thread AND c.id = s.head AND c.space = s.key) END LIMIT 1"
 )
-_HOLDS = (
+_HAS_CONTENT = (
     "SELECT EXISTS (SELECT 1 FROM checkpoint WHERE thread = :thread) "
     "OR EXISTS (SELECT 1 FROM record WHERE thread = :thread) OR EXISTS (SELECT 1 FROM event WHERE thread = :thread)"
 )
@@ -54,14 +54,30 @@ def rewrite(
     db: sqlite3.Cursor,
     lease: Lease,
     gone: Iterable[Key],
-    rows: Iterable[Row],
+    rows: Iterable[CheckpointColumns],
     heads: Mapping[str, StoredId | None],
     events: Iterable[StoredId],
     pins: Mapping[Key, bool],
 ) -> None:
-    thread, _ = held(db, lease)
+    """Delete and replace rows of a thread. See `SaverPort.rewrite`; the arguments are the fields of a `Rewrite`, bound.
+
+    Args:
+        db: a cursor in a writing transaction.
+        lease: the lease.
+        gone: checkpoints to delete, with their records.
+        rows: checkpoints to replace.
+        heads: new heads by namespace; None removes the head.
+        events: checkpoints whose events are deleted.
+        pins: new pins by checkpoint.
+
+    Raises:
+        ThreadBusyError: with `lost=True`: the lease is no longer held.
+        StorageError: a row, head or pin is of a checkpoint that is not stored, or a namespace without a head holds
+            checkpoints.
+    """
+    thread, _ = check_lease(db, lease)
     for ns, id in gone:
-        space = space_of(db, thread, ns)
+        space = namespace_key(db, thread, ns)
         found = db.execute(_STORED, (thread, id, space)).fetchone()
         if found is not None:
             base, frame = found
@@ -70,6 +86,8 @@ def rewrite(
             db.execute(_DELETE_RECORDS, (thread, space, id))
     for row in rows:
         space, base, frame = _stored(db, lease, thread, (row.ns, row.id))
+        # Deleted and inserted, not updated: the base is part of the primary key, by which the table is clustered. The
+        # frame is updated in place, under the same key.
         db.execute(_DELETE_ROW, (thread, space, base, row.id))
         db.execute(_CHANGE_FRAME, (row.frame, frame))
         add_checkpoint(db, thread, space, row, frame)
@@ -79,6 +97,7 @@ def rewrite(
     _set_heads(db, lease, thread, heads)
     for id in events:
         db.execute(_DELETE_EVENTS, (thread, id))
+    # Last, as deleted and replaced rows decide which metadata texts and namespaces are still referenced.
     db.execute(_DELETE_TEXTS, {"thread": thread})
     db.execute(_DELETE_SPACES, (thread,))
 
@@ -87,18 +106,34 @@ def load(
     db: sqlite3.Cursor,
     lease: Lease,
     heads: Mapping[str, StoredId],
-    rows: Sequence[Row],
-    records: Sequence[Record],
-    events: Iterable[Event],
+    rows: Sequence[CheckpointColumns],
+    records: Sequence[RecordColumns],
+    events: Iterable[EventColumns],
     metadata: dict[str, Any],
 ) -> None:
-    thread, _ = held(db, lease)
-    if db.execute(_HOLDS, {"thread": thread}).fetchone()[0]:
+    """Store a dumped thread. See `SaverPort.load`.
+
+    Args:
+        db: a cursor in a writing transaction.
+        lease: the lease.
+        heads: heads by namespace.
+        rows: all checkpoints.
+        records: all records.
+        events: all rows of events.
+        metadata: the thread's metadata.
+
+    Raises:
+        ThreadBusyError: with `lost=True`: the lease is no longer held.
+        StorageError: the thread is not empty, two records have one key, or a head is not among the rows.
+    """
+    thread, _ = check_lease(db, lease)
+    if db.execute(_HAS_CONTENT, {"thread": thread}).fetchone()[0]:
         raise _refused(lease, "it holds something already")
+    # `put_records` replaces records with an equal key, so a duplicate would be lost without an error.
     if len({record[:3] for record in records}) < len(records):
         raise _refused(lease, "two of the records to be loaded have one key")
     for row in rows:
-        add_row(db, thread, space_of(db, thread, row.ns), row)
+        add_row(db, thread, namespace_key(db, thread, row.ns), row)
         db.execute(_NEWEST, (row.id, thread))
     _set_heads(db, lease, thread, heads)
     put_records(db, thread, records)
@@ -107,39 +142,49 @@ def load(
 
 
 def erase(db: sqlite3.Cursor, lease: Lease) -> None:
-    """All rows; `files.vacuum` takes care of the bytes that they leave."""
-    delete(db, held(db, lease)[0])
+    """Delete all rows of a thread; `files.vacuum` removes the bytes that they leave in the file.
+
+    Args:
+        db: a cursor in a writing transaction.
+        lease: the lease.
+
+    Raises:
+        ThreadBusyError: with `lost=True`: the lease is no longer held.
+    """
+    delete(db, check_lease(db, lease)[0])
 
 
 def _stored(db: sqlite3.Cursor, lease: Lease, thread: int, key: Key) -> tuple[int, StoredId, int]:
-    """The number of its namespace, its base and the number of its frame."""
+    """Return a stored checkpoint's namespace key, base and frame key. Raise if it is not stored."""
     ns, id = key
-    space = space_of(db, thread, ns)
+    space = namespace_key(db, thread, ns)
     found = db.execute(_STORED, (thread, id, space)).fetchone()
     if found is None:
-        raise _refused(lease, f"checkpoint {_spelled(lease, id)} of namespace {ns!r} is not stored")
+        raise _refused(lease, f"checkpoint {_id_text(lease, id)} of namespace {ns!r} is not stored")
     return space, found[0], found[1]
 
 
 def _set_heads(db: sqlite3.Cursor, lease: Lease, thread: int, heads: Mapping[str, StoredId | None]) -> None:
     for ns, head in heads.items():
         if ns:
-            db.execute(_MOVE_SPACE, (head, space_of(db, thread, ns)))
+            db.execute(_MOVE_SPACE, (head, namespace_key(db, thread, ns)))
         else:
             db.execute(_MOVE_ROOT, (head, thread))
-    wrong = db.execute(_UNFOUNDED, {"thread": thread}).fetchone()
+    # Checked after all heads are set, over the whole thread: a deleted row may have been the head of a namespace that
+    # the change does not name.
+    wrong = db.execute(_INVALID_HEAD, {"thread": thread}).fetchone()
     if wrong is None:
         return
     ns, head = wrong
     if head is None:
         raise _refused(lease, f"namespace {ns!r} would hold checkpoints and have no head")
     raise _refused(
-        lease, f"the head of namespace {ns!r} would be checkpoint {_spelled(lease, head)}, which is not stored"
+        lease, f"the head of namespace {ns!r} would be checkpoint {_id_text(lease, head)}, which is not stored"
     )
 
 
-def _spelled(lease: Lease, id: StoredId) -> str:
-    return read_checkpoint_id(id, place(lease.thread_id, ""))
+def _id_text(lease: Lease, id: StoredId) -> str:
+    return read_checkpoint_id(id, location(lease.thread_id, ""))
 
 
 def _refused(lease: Lease, reason: str) -> StorageError:

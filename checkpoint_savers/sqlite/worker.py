@@ -1,21 +1,20 @@
-"""The thread that owns the connection: it takes jobs from any thread, and gives each a transaction.
+"""The thread that owns the connection: it takes jobs from any thread and runs each in a transaction.
 
     worker = Worker(path, ...);  await worker.open()
     value = await worker.run(job)        from any loop of any thread
     await worker.close()
 
-aiosqlite is entered with one call, which serves jobs until the end, from a loop that lives as long as the
-connection. Calling it once per transaction, from the callers' loops, would be as fast, but it answers every call on
-the loop that made it, and when that loop has been closed, the answer's RuntimeError ends aiosqlite's thread, and
-all other callers wait for ever. From one call of long duration there is nothing that a caller's loop could break;
-it serves trio in the same way; and jobs that pile up while a commit waits for the disk can share the next one.
+aiosqlite is entered with one call, which serves jobs until the end, from a loop that lives as long as the connection.
+One call per transaction, from the callers' loops, would be as fast. But aiosqlite answers each call on the loop that
+made it: when that loop has been closed, the answer's RuntimeError ends aiosqlite's thread, and all other callers wait
+for ever. With one long call, no caller's loop can break the thread, trio is served in the same way, and jobs that queue
+up while a commit waits for the disk can share the next commit.
 
-Jobs are taken in the order in which they were given, in batches of a bounded size: so nobody waits longer than for
-what was given before, and for one batch. In a batch, readers come first, since in WAL mode nobody holds them up; then
-the writers in one transaction, each inside a savepoint. A job that fails takes back only its own. When the shared
-transaction fails (the disk is full), it is rolled back and each job gets a transaction of its own, so that each is told
-what became of it. At last come jobs that can have no transaction around them (VACUUM): those that do the same are done
-once for all of them.
+Jobs are taken in the order in which they were submitted, in batches of bounded size, so a job waits only for those
+before it and for its batch. In a batch, readers run first, since in WAL mode nothing blocks them; then all writers in
+one transaction, each inside a savepoint. A failing job rolls back only its own changes. If the shared transaction fails
+(the disk is full), it is rolled back and each job gets a transaction of its own, so that each caller gets its own
+result. Last come jobs that cannot run in a transaction (VACUUM): equal ones run once for all their callers.
 """
 
 from __future__ import annotations
@@ -44,22 +43,23 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 MOST_JOBS = 128
-"""Of a batch. A commit that waits for the disk has long paid for itself with so many."""
+"""Number of jobs in a batch, at most. With so many, one wait for the disk is cheap per job."""
 
 MOST_BYTES = 4_000_000
-"""That the jobs of a batch write, unless a single job does: SQLite keeps what a transaction changes in memory."""
+"""Bytes that the jobs of a batch write, at most, unless a single job writes more: SQLite holds a transaction's changes
+in memory."""
 
 
 class Job(Generic[T]):
-    """One transaction to be done, and then what came of it.
+    """One transaction to run, and then its result.
 
     Args:
         work: called in the connection's thread, inside the transaction, with a cursor and `args`. It may be called
-            again after a rollback, so it changes nothing but the database.
-        args: of a job that is made often: a closure over as many is as many objects for Python's collector.
-        writes: whether it needs the write lock.
-        size: bytes that it is going to write, about.
-        bare: it is called outside of any transaction.
+            again after a rollback, so it must change nothing but the database.
+        args: arguments for `work`.
+        writes: True if it needs the write lock.
+        size: bytes that it is going to write, approximately.
+        bare: True to call it outside of any transaction.
     """
 
     __slots__ = ("args", "bare", "error", "size", "value", "waiter", "work", "writes")
@@ -67,6 +67,8 @@ class Job(Generic[T]):
     def __init__(
         self,
         work: Callable[[sqlite3.Cursor, *Ts], T],
+        # Arguments instead of a closure, which is an object more for each variable: waiting jobs are many, and Python's
+        # collector traverses them all.
         args: tuple[*Ts] = (),  # type: ignore[assignment]  # no arguments: an empty Ts
         *,
         writes: bool,
@@ -84,30 +86,47 @@ class Job(Generic[T]):
 
 
 class ServingConnection(sqlite3.Connection):
-    """A connection on which `execute` runs a callable as well: so it gets into aiosqlite's thread by public means."""
+    """A connection whose `execute` also calls a callable: a way into aiosqlite's thread by its public methods."""
 
     def execute(self, sql: Any, parameters: Any = (), /) -> sqlite3.Cursor:
+        """Execute a statement, or call `sql` with the connection.
+
+        Args:
+            sql: the statement, or a callable.
+            parameters: values to bind.
+
+        Returns:
+            A cursor.
+        """
         if callable(sql):
             sql(self)
             return self.cursor()
         return super().execute(sql, parameters)
 
 
-class Maker(NamedTuple):
-    """Whose connection it is.
+class ClientKind(NamedTuple):
+    """The kind of client that a connection belongs to, for messages.
 
     Attributes:
-        kind: the class's name: the thread has it, too.
-        what: it is: a saver, a store or a cache.
-        use: how it is opened.
+        class_name: the class's name; also in the name of the thread.
+        noun: "saver", "store" or "cache".
+        usage: how the client is opened.
     """
 
-    kind: str
-    what: str
-    use: str
+    class_name: str
+    noun: str
+    usage: str
 
     def closed(self, name: str) -> SaverClosedError:
-        return SaverClosedError(f"the {self.what} of {name} is not open in this process: use it {self.use}")
+        """Return the error for a client that is not open.
+
+        Args:
+            name: how messages name the database.
+
+        Returns:
+            The error.
+        """
+        return SaverClosedError(f"the {self.noun} of {name} is not open in this process: use it {self.usage}")
 
 
 class Worker(Hosted):
@@ -115,12 +134,13 @@ class Worker(Hosted):
 
     Args:
         database: path or URI.
-        name: how messages call the database.
+        name: how messages name the database.
+        uri: True if `database` is a URI.
         prepare: checks and sets up the connection before the first job.
         busy_timeout: seconds to wait for another process's lock.
-        explain: what to say of a statement that does not fit the tables, where that is not damage.
-        watched: whether `database` is the path of a file, which may be replaced while it is open.
-        maker: whose connection it is.
+        explain: returns the error for a statement that does not fit the tables, if the cause is not damage; else None.
+        watched: True if `database` is the path of a file, which may be replaced while it is open.
+        client_kind: the kind of client that the connection belongs to.
     """
 
     def __init__(
@@ -133,7 +153,7 @@ class Worker(Hosted):
         busy_timeout: float,
         explain: Callable[[sqlite3.Connection], BaseException | None] | None = None,
         watched: bool = False,
-        maker: Maker,
+        client_kind: ClientKind,
     ) -> None:
         self._watched = watched
         self._file: OpenFile | None = None
@@ -144,26 +164,32 @@ class Worker(Hosted):
         self._busy_timeout = busy_timeout
         self._explain = explain
         self._queue: SimpleQueue[Job[Any] | None] = SimpleQueue()
-        self._lock = threading.Lock()  # between asking whether the worker takes jobs, and giving it one
+        self._lock = threading.Lock()  # makes "is the worker open?" and "enqueue the job" one step
         self._open = False
-        self._maker = maker
-        super().__init__(DriverThread(f"{maker.kind} {name}", self._drive))
+        self._client_kind = client_kind
+        super().__init__(DriverThread(f"{client_kind.class_name} {name}", self._drive))
         self._thread: threading.Thread | None = None  # aiosqlite's
 
-    # ---- for callers, on any loop ----------------------------------------------------------------------------
+    # The methods down to `submit` are called from any thread: they share only the queue and the lock with the others.
 
     async def run(self, job: Job[T], *, shielded: bool = False) -> T:
-        """Have a job done, and return its value or raise its error.
+        """Run a job, and return its value or raise its error.
 
         Args:
-            shielded: as in `wait_until_woken`.
+            job: the job; it is run once.
+            shielded: as for `bridge.wait_until_woken`: a cancel scope does not interrupt the wait.
+
+        Returns:
+            What the job's work returned.
 
         Raises:
-            SaverClosedError: the worker is not open, or is in another process.
+            SaverClosedError: the worker is not open, or belongs to another process.
         """
         try:
             await wait_until_woken(partial(self.submit, job), shielded=shielded)
         except asyncio.CancelledError as cancelled:
+            # The transaction was committed, and only its caller was cancelled: the mark says so to the code that
+            # handles the cancellation.
             if shielded and job.error is None:
                 mark_done(cancelled)
             raise
@@ -171,40 +197,48 @@ class Worker(Hosted):
             try:
                 raise job.error
             finally:
-                job.error = None  # else the error's traceback holds this frame, and that the error
+                job.error = None  # else the error's traceback references this frame, and the frame the error: a cycle
         return cast("T", job.value)
 
     async def close(self) -> None:
-        """Let the jobs that were given finish, close the connection, and wait until both threads are gone."""
+        """Finish the submitted jobs, close the connection, and wait until both threads have ended."""
+        # The threads exist in the parent process only: nothing would ever end the wait.
         if self._host.forked:
             return
         self.stop()
         await self._host.join()
 
     def stop(self) -> None:
-        """Begin to close, without waiting. May be called from a finalizer: takes no lock."""
+        """Begin to close, without waiting. May be called from a finalizer: it takes no lock."""
         self._open = False
+        # A finalizer may run in the midst of `submit`, in the same thread, which then holds the lock already.
+        # `SimpleQueue.put` is reentrant.
         self._queue.put(None)
 
     @property
     def is_open(self) -> bool:
+        """True from the end of `open` until `close` or `stop`, in the process that opened it."""
         return self._open and not self._host.forked
 
     def submit(self, job: Job[Any], waiter: Waiter | None) -> None:
-        """Give a job, without waiting for it. What came of it is in the job when the waiter is told.
+        """Enqueue a job without waiting. The job holds its result when the waiter is woken.
+
+        Args:
+            job: the job.
+            waiter: woken when the job has ended; None to wake nothing.
 
         Raises:
-            SaverClosedError: as `run`.
+            SaverClosedError: the worker is not open, or belongs to another process.
         """
         job.waiter = waiter
-        if self._host.forked:  # asked before the lock: another thread of the parent may have held it
-            raise self._maker.closed(self._name)
+        if self._host.forked:  # checked before the lock, which another thread of the parent may have held at the fork
+            raise self._client_kind.closed(self._name)
         with self._lock:
             if not self._open:
-                raise self._maker.closed(self._name)
+                raise self._client_kind.closed(self._name)
             self._queue.put(job)
 
-    # ---- in the driver's thread ------------------------------------------------------------------------------
+    # The next two run on the driver's loop, which exists only because aiosqlite needs one to be entered from.
 
     async def _drive(self) -> None:
         try:
@@ -218,21 +252,22 @@ class Worker(Hosted):
         finally:
             self._open = False
             if self._thread is not None:
-                # aiosqlite's thread answers its last call after it has failed to connect, on a loop that has to be
-                # there.
+                # After a failed connect, aiosqlite's thread still answers its last call, on this loop: the loop must
+                # not end before.
                 self._thread.join()
-            self._refuse_rest()
+            self._fail_queued_jobs()
             self._wake_opener()
 
-    def _refuse_rest(self) -> None:
+    def _fail_queued_jobs(self) -> None:
+        """Fail the jobs that are still queued. Their callers would wait for ever otherwise."""
         with self._lock:
             while not self._queue.empty():
                 job = self._queue.get()
                 if job is not None:
-                    job.error = self._maker.closed(self._name)
-                    _tell([job])
+                    job.error = self._client_kind.closed(self._name)
+                    _wake([job])
 
-    # ---- in the connection's thread --------------------------------------------------------------------------
+    # All that follows runs in the connection's thread, one call after the other: it needs no lock.
 
     def _connect(self, *args: Any, **kwargs: Any) -> sqlite3.Connection:
         self._thread = threading.current_thread()
@@ -244,7 +279,7 @@ class Worker(Hosted):
         self._prepare(connection)
         cursor = connection.cursor()
         if self._file is not None:
-            cursor.execute("SELECT 1 FROM sqlite_schema").fetchone()  # SQLite opens the log with a first transaction
+            cursor.execute("SELECT 1 FROM sqlite_schema").fetchone()  # SQLite opens the log in the first transaction
             self._file.opened(file_of(cursor))
         self._open = True
         self._wake_opener()
@@ -253,17 +288,20 @@ class Worker(Hosted):
             job = take()
             if job is None:
                 return
+            # Only jobs that are queued by now join the batch: waiting for more would delay each commit by that time.
             batch, size = [job], job.size
             while len(batch) < MOST_JOBS and size < MOST_BYTES and not empty():
                 job = take()
                 if job is None:
+                    # The sentinel ends the next round of the loop: the jobs before it still have to run.
                     self._queue.put(None)
                     break
                 batch.append(job)
                 size += job.size
-            self._batch(cursor, batch)
+            self._run_batch(cursor, batch)
 
-    def _batch(self, cursor: sqlite3.Cursor, batch: list[Job[Any]]) -> None:
+    def _run_batch(self, cursor: sqlite3.Cursor, batch: list[Job[Any]]) -> None:
+        """Run readers, then writers in one transaction, then bare jobs, and wake their callers as soon as possible."""
         writers: list[Job[Any]] = []
         bare: dict[Callable[[sqlite3.Cursor], Any], list[Job[Any]]] = {}
         for job in batch:
@@ -272,18 +310,19 @@ class Worker(Hosted):
             elif job.writes:
                 writers.append(job)
             else:
-                self._alone(cursor, job)
-                _tell([job])
-        if len(writers) < 2 or not self._together(cursor, writers):
+                self._run_alone(cursor, job)
+                _wake([job])
+        # A single writer needs no savepoint. If the group fails, each job runs alone, to get a result of its own.
+        if len(writers) < 2 or not self._run_together(cursor, writers):
             for job in writers:
-                self._alone(cursor, job)
-        _tell(writers)
+                self._run_alone(cursor, job)
+        _wake(writers)
         for work, jobs in bare.items():
-            self._outside(cursor, work, jobs)
-            _tell(jobs)
+            self._run_bare(cursor, work, jobs)
+            _wake(jobs)
 
-    def _alone(self, cursor: sqlite3.Cursor, job: Job[Any]) -> None:
-        """Give a job a transaction of its own."""
+    def _run_alone(self, cursor: sqlite3.Cursor, job: Job[Any]) -> None:
+        """Run a job in a transaction of its own."""
         try:
             if job.writes:
                 self._begin_writing(cursor)
@@ -292,18 +331,21 @@ class Worker(Hosted):
             job.value = job.work(cursor, *job.args)
             cursor.execute("COMMIT")
         except BaseException as error:
+            # The work may have returned before COMMIT failed.
             job.value = None
             _roll_back(cursor)
-            job.error = self._said(cursor, error)
+            job.error = self._translate(cursor, error)
 
-    def _together(self, cursor: sqlite3.Cursor, jobs: list[Job[Any]]) -> bool:
-        """Give jobs one transaction. False: it was rolled back, and the jobs are as before."""
+    def _run_together(self, cursor: sqlite3.Cursor, jobs: list[Job[Any]]) -> bool:
+        """Run jobs in one transaction. Return False if it was rolled back; the jobs are then as before."""
         try:
             self._begin_writing(cursor)
         except (sqlite3.Error, CheckpointError) as error:
             _roll_back(cursor)
+            # The write lock was not to be had: this is every job's error, and a retry of each alone would wait for the
+            # lock again.
             for job in jobs:
-                job.error = self._said(cursor, error)
+                job.error = self._translate(cursor, error)
             return True
         try:
             for job in jobs:
@@ -311,9 +353,11 @@ class Worker(Hosted):
                 try:
                     job.value = job.work(cursor, *job.args)
                 except BaseException as error:
+                    # SQLite may have rolled back the whole transaction. What a constraint refuses is undone as one
+                    # statement.
                     if isinstance(error, sqlite3.Error) and not isinstance(error, sqlite3.IntegrityError):
-                        raise  # SQLite may have rolled back all of it; what a constraint refuses is one statement
-                    job.error = self._said(cursor, error)
+                        raise
+                    job.error = self._translate(cursor, error)
                     cursor.execute("ROLLBACK TO job")
                 cursor.execute("RELEASE job")
             cursor.execute("COMMIT")
@@ -324,39 +368,42 @@ class Worker(Hosted):
             return False
         return True
 
-    def _outside(self, cursor: sqlite3.Cursor, work: Callable[[sqlite3.Cursor], Any], jobs: list[Job[Any]]) -> None:
-        """Do outside of any transaction what all these jobs want."""
+    def _run_bare(self, cursor: sqlite3.Cursor, work: Callable[[sqlite3.Cursor], Any], jobs: list[Job[Any]]) -> None:
+        """Run the work of equal jobs once, outside of any transaction."""
         try:
             if self._file is not None:
                 self._file.check()
-            value = self._patiently(cursor, lambda: work(cursor))
+            value = self._retry_while_busy(cursor, lambda: work(cursor))
         except BaseException as error:
             for job in jobs:
-                job.error = self._said(cursor, error)
+                job.error = self._translate(cursor, error)
         else:
             for job in jobs:
                 job.value = value
 
     def _begin_writing(self, cursor: sqlite3.Cursor) -> None:
-        """Begin a transaction that writes, in a file that is still there: leases, heartbeats, commits.
+        """Begin a writing transaction, if the file is still in place.
 
-        Reading transactions need no look. They harm nothing, and are what is left of a file that was removed.
+        Reading transactions are not checked: they harm nothing, and can still read a file that was removed.
         """
+        # IMMEDIATE takes the write lock now. A transaction that upgrades from reading to writing fails with SQLITE_BUSY
+        # at once if another process has written meanwhile, and would have to be repeated.
         self._begin(cursor, "BEGIN IMMEDIATE")
         if self._file is not None:
             self._file.check()
 
     def _begin(self, cursor: sqlite3.Cursor, sql: str) -> None:
-        self._patiently(cursor, lambda: cursor.execute(sql))
+        """Begin a transaction."""
+        self._retry_while_busy(cursor, lambda: cursor.execute(sql))
 
-    def _patiently(self, cursor: sqlite3.Cursor, act: Callable[[], T]) -> T:
-        """Do what may have to wait for locks.
+    def _retry_while_busy(self, cursor: sqlite3.Cursor, act: Callable[[], T]) -> T:
+        """Call `act`, and repeat it while the database is locked.
 
-        SQLite waits by itself, except where it sees that waiting alone could be for ever, or while another process
-        opens or recovers the file; then it says busy at once.
+        SQLite waits by itself, except where waiting might never end (a deadlock) or while another process opens or
+        recovers the file: then it reports SQLITE_BUSY at once.
         """
         began = time.monotonic()
-        if cursor.connection.in_transaction:  # a rollback that failed, too
+        if cursor.connection.in_transaction:  # left by a rollback that failed
             cursor.execute("ROLLBACK")
         while True:
             try:
@@ -364,23 +411,25 @@ class Worker(Hosted):
             except sqlite3.OperationalError as error:
                 if not is_busy(error) or time.monotonic() - began >= self._busy_timeout:
                     raise
-            time.sleep(random.uniform(0.001, 0.02))  # apart from other processes that were told the same
+            time.sleep(random.uniform(0.001, 0.02))  # random, so that processes that collided do not collide again
 
-    def _said(self, cursor: sqlite3.Cursor, error: BaseException) -> BaseException:
-        """The error to raise for one that a job has raised."""
+    def _translate(self, cursor: sqlite3.Cursor, error: BaseException) -> BaseException:
+        """Return the error to raise for one that a job raised."""
+        # "no such column" may mean that a later version upgraded the file while it was open: then the user needs an
+        # update of this package, not a repair.
         if self._explain is not None and isinstance(error, sqlite3.OperationalError) and is_about_tables(error):
-            said = self._explain(cursor.connection)
-            if said is not None:
-                said.__cause__ = error
-                return said
+            explained = self._explain(cursor.connection)
+            if explained is not None:
+                explained.__cause__ = error
+                return explained
         return translate(error, self._name)
 
 
-def _tell(jobs: list[Job[Any]]) -> None:
+def _wake(jobs: list[Job[Any]]) -> None:
     wake([job.waiter for job in jobs if job.waiter is not None])
 
 
 def _roll_back(cursor: sqlite3.Cursor) -> None:
     if cursor.connection.in_transaction:
-        with contextlib.suppress(sqlite3.Error):  # `_begin` tries again; the error that led here is the one to tell
+        with contextlib.suppress(sqlite3.Error):  # `_begin` tries again; the caller needs the error that led here
             cursor.execute("ROLLBACK")

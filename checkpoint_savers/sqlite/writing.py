@@ -1,8 +1,8 @@
-"""A run's verbs: what each does between BEGIN and COMMIT.
+"""The writing verbs of a run: the statements between BEGIN and COMMIT.
 
-Functions of a cursor, which run in the connection's thread. Statements are constant texts, which SQLite compiles
-once; every value is bound. A transaction that writes has the write lock from its beginning: so what a function reads
-stands until it has written, and is compared in Python.
+Functions of a cursor, which run in the connection's thread. Statements are constant texts, which SQLite compiles once;
+every value is bound. A writing transaction holds the write lock from its beginning: what a function reads cannot change
+before it has written, so values are compared in Python.
 """
 
 from __future__ import annotations
@@ -17,13 +17,23 @@ from ..metadata import with_changes, with_defaults, write_metadata
 from ..owner import is_live
 from ..records import Lease, Owner
 from .ids import StoredId
-from .reading import MOST, thread_metadata
-from .rows import Event, Record, Row, Text, checked, place, read_checkpoint_id, read_owner, write_owner
+from .reading import MAX_INTEGER, thread_metadata
+from .rows import (
+    CheckpointColumns,
+    EventColumns,
+    MetadataText,
+    RecordColumns,
+    location,
+    read_checkpoint_id,
+    read_owner,
+    validated,
+    write_owner,
+)
 
 _THREAD = "SELECT key, epoch, run_id, owner, expires_at, newest, head FROM thread WHERE id = ?"
 _ADD_THREAD = "INSERT INTO thread (id, epoch, run_id, owner, expires_at) VALUES (?, 1, ?, ?, ?)"
-_TAKE_THREAD = "UPDATE thread SET epoch = ?, run_id = ?, owner = ?, expires_at = ? WHERE key = ?"
-_HELD = "SELECT key, epoch, run_id, head FROM thread WHERE id = ?"
+_ACQUIRE_THREAD = "UPDATE thread SET epoch = ?, run_id = ?, owner = ?, expires_at = ? WHERE key = ?"
+_LEASE = "SELECT key, epoch, run_id, head FROM thread WHERE id = ?"
 _RENEW = "UPDATE thread SET expires_at = ? WHERE key = ?"
 _ADVANCE = "UPDATE thread SET expires_at = ?, newest = max(ifnull(newest, ''), ?) WHERE key = ?"
 _ADVANCE_ROOT = "UPDATE thread SET expires_at = ?, newest = max(ifnull(newest, ''), ?), head = ? WHERE key = ?"
@@ -35,8 +45,8 @@ _HEAD = "SELECT head FROM space WHERE key = ?"
 _ADD_SPACE = "INSERT INTO space (thread, ns) VALUES (?, ?)"
 _MOVE_SPACE = "UPDATE space SET head = ? WHERE key = ?"
 _IS_STORED = "SELECT 1 FROM checkpoint INDEXED BY checkpoint_by_id WHERE thread = ? AND id = ? AND space = ?"
-_TEXT = "SELECT counts, text FROM metadata WHERE thread = ? AND key = ?"
-_ADD_TEXT = "INSERT INTO metadata (thread, key, counts, text) VALUES (?, ?, ?, ?)"
+_METADATA = "SELECT counts, text FROM metadata WHERE thread = ? AND key = ?"
+_ADD_METADATA = "INSERT INTO metadata (thread, key, counts, text) VALUES (?, ?, ?, ?)"
 _ADD_FRAME = "INSERT INTO frame (id, data) VALUES (?, ?)"
 _ADD_CHECKPOINT = (
     "INSERT INTO checkpoint (thread, space, base, id, parent, step, metadata, pinned, frame, size) "
@@ -55,10 +65,10 @@ _DELETE = (
 )
 
 ROOT = 0
-"""The number of the root graph's namespace, in every thread."""
+"""Key of the root graph's namespace, in every thread."""
 
-_TEXTS = 1 << 23
-"""Numbers that a thread's metadata may have. SQLite stores them in three bytes."""
+_METADATA_KEYS = 1 << 23
+"""Number of keys for a thread's metadata texts: SQLite stores keys below this in three bytes."""
 
 
 def acquire(
@@ -69,49 +79,96 @@ def acquire(
     expires_at: float,
     refuse_newer: Callable[[sqlite3.Cursor], None],
 ) -> Lease:
-    """Args: refuse_newer: raises if a later version has upgraded the file since it was opened."""
-    found = _thread(db, thread_id)
+    """Acquire a thread's lease. See `SaverPort.acquire`.
+
+    Args:
+        db: a cursor in a writing transaction.
+        thread_id: the thread.
+        owner: the run that acquires it.
+        now: unix seconds.
+        expires_at: unix seconds.
+        refuse_newer: raises if a later version has upgraded the file since it was opened.
+
+    Returns:
+        The lease.
+
+    Raises:
+        ThreadBusyError: another run holds a live lease.
+        CorruptCheckpointError: the thread's row is damaged.
+        UnsupportedFormatError: raised by `refuse_newer`.
+    """
+    found = _find_thread(db, thread_id)
     refuse_newer(db)  # under the write lock: no program upgrades the file before this is committed
     if found is None:
         db.execute(_ADD_THREAD, (thread_id, owner.run_id, write_owner(owner), expires_at))
         return Lease(thread_id=thread_id, epoch=1, owner=owner, newest=None)
     if found.owner is not None and found.owner != owner and is_live(found.owner, found.expires_at, now=now):
         raise ThreadBusyError(thread_id, holder=str(found.owner), expires_at=found.expires_at)
-    newest = None if found.newest is None else read_checkpoint_id(found.newest, place(thread_id, ""))
-    if not 0 < found.epoch < MOST:
-        raise CorruptCheckpointError(place(thread_id, ""), f"its epoch is {found.epoch}, which no saver has counted")
-    db.execute(_TAKE_THREAD, (found.epoch + 1, owner.run_id, write_owner(owner), expires_at, found.key))
+    newest = None if found.newest is None else read_checkpoint_id(found.newest, location(thread_id, ""))
+    if not 0 < found.epoch < MAX_INTEGER:
+        raise CorruptCheckpointError(location(thread_id, ""), f"its epoch is {found.epoch}, which no saver assigns")
+    db.execute(_ACQUIRE_THREAD, (found.epoch + 1, owner.run_id, write_owner(owner), expires_at, found.key))
     return Lease(thread_id=thread_id, epoch=found.epoch + 1, owner=owner, newest=newest)
 
 
 def renew(db: sqlite3.Cursor, lease: Lease, expires_at: float) -> None:
-    db.execute(_RENEW, (expires_at, held(db, lease)[0]))
+    """Set the lease's expiry. See `SaverPort.renew`.
+
+    Args:
+        db: a cursor in a writing transaction.
+        lease: the lease.
+        expires_at: unix seconds.
+
+    Raises:
+        ThreadBusyError: with `lost=True`: the lease is no longer held.
+    """
+    db.execute(_RENEW, (expires_at, check_lease(db, lease)[0]))
 
 
 def commit(
     db: sqlite3.Cursor,
     lease: Lease,
-    rows: Sequence[Row],
+    rows: Sequence[CheckpointColumns],
     expected_head: StoredId | None,
-    records: Iterable[Record],
+    records: Iterable[RecordColumns],
     clears: Iterable[tuple[str, StoredId, str]],
     expires_at: float,
     releases: bool,
     moved: tuple[str, StoredId] | None,
-    events: Iterable[Event],
+    events: Iterable[EventColumns],
     metadata: Mapping[str, Any],
 ) -> None:
-    thread, head = held(db, lease)
+    """Store a superstep. See `SaverPort.commit`; the arguments are the fields of a `Commit`, bound.
+
+    Args:
+        db: a cursor in a writing transaction.
+        lease: the run's lease.
+        rows: new checkpoints of one namespace, in order.
+        expected_head: the head before.
+        records: records to put.
+        clears: records to delete: namespace, checkpoint and task id.
+        expires_at: the lease's new expiry, in unix seconds.
+        releases: True to release the lease, too.
+        moved: the namespace and stored checkpoint that becomes its head, if there are no new rows.
+        events: rows of events to add.
+        metadata: metadata of the thread, of which keys are added that it lacks.
+
+    Raises:
+        ThreadBusyError: with `lost=True`: the lease is no longer held, or the head is not the expected one.
+    """
+    thread, head = check_lease(db, lease)
     target = (rows[-1].ns, rows[-1].id) if rows else moved
     if target is None:
         db.execute(_RENEW, (expires_at, thread))
     else:
         ns, tip = target
-        space = space_of(db, thread, ns)
+        space = namespace_key(db, thread, ns)
+        # The root's head is in the thread's own row, which each commit updates anyway: a root graph's commit touches
+        # one row less than a subgraph's.
         if ns:
             (head,) = db.execute(_HEAD, (space,)).fetchone()
         if head != expected_head or not (rows or is_stored(db, thread, space, tip)):
-            raise lost(db, lease.thread_id)
+            raise lease_lost(db, lease.thread_id)
         if ns:
             db.execute(_ADVANCE, (expires_at, tip, thread))
             db.execute(_MOVE_SPACE, (tip, space))
@@ -119,36 +176,65 @@ def commit(
             db.execute(_ADVANCE_ROOT, (expires_at, tip, tip, thread))
         for row in rows:
             add_row(db, thread, space, row)
+    # Cleared before records are put: a record of the same task in this commit replaces the cleared one.
     for name, checkpoint, task_id in clears:
-        db.execute(_CLEAR_RECORD, (thread, space_of(db, thread, name), checkpoint, task_id))
+        db.execute(_CLEAR_RECORD, (thread, namespace_key(db, thread, name), checkpoint, task_id))
     put_records(db, thread, records)
     add_events(db, thread, events)
     if metadata:
-        set_metadata(db, thread, with_defaults(thread_metadata(db, thread, place(lease.thread_id, "")), metadata))
+        set_metadata(db, thread, with_defaults(thread_metadata(db, thread, location(lease.thread_id, "")), metadata))
     if releases:
-        _give_up(db, thread)
+        _release(db, thread)
 
 
-def record(db: sqlite3.Cursor, lease: Lease, records: Iterable[Record], expires_at: float) -> None:
-    thread, _ = held(db, lease)
+def record(db: sqlite3.Cursor, lease: Lease, records: Iterable[RecordColumns], expires_at: float) -> None:
+    """Store records of an open superstep. See `SaverPort.record`.
+
+    Args:
+        db: a cursor in a writing transaction.
+        lease: the run's lease.
+        records: records to put.
+        expires_at: the lease's new expiry, in unix seconds.
+
+    Raises:
+        ThreadBusyError: with `lost=True`: the lease is no longer held.
+    """
+    thread, _ = check_lease(db, lease)
     db.execute(_RENEW, (expires_at, thread))
     put_records(db, thread, records)
 
 
 def release(db: sqlite3.Cursor, lease: Lease) -> None:
-    found = _held(db, lease)
+    """Release a lease; do nothing if it is no longer held. See `SaverPort.release`.
+
+    Args:
+        db: a cursor in a writing transaction.
+        lease: the lease.
+    """
+    found = _find_lease(db, lease)
     if found is not None:
-        _give_up(db, found[0])
+        _release(db, found[0])
 
 
 def delete_thread(
     db: sqlite3.Cursor, thread_id: str, now: float, refuse_newer: Callable[[sqlite3.Cursor], None]
 ) -> None:
-    """Args: refuse_newer: as in `lease`, as no lease is needed here."""
+    """Delete a thread that no run holds.
+
+    Args:
+        db: a cursor in a writing transaction.
+        thread_id: the thread.
+        now: unix seconds.
+        refuse_newer: as for `acquire`: without a lease, no earlier statement has checked the version.
+
+    Raises:
+        ThreadBusyError: a run holds the thread.
+        UnsupportedFormatError: raised by `refuse_newer`.
+    """
     refuse_newer(db)
-    found = _thread(db, thread_id)
+    found = _find_thread(db, thread_id)
     if found is None:
-        _must_write(db)
+        _require_writable(db)
         return
     if found.owner is not None and is_live(found.owner, found.expires_at, now=now):
         raise ThreadBusyError(thread_id, holder=str(found.owner), expires_at=found.expires_at)
@@ -158,113 +244,220 @@ def delete_thread(
 def update_thread(
     db: sqlite3.Cursor, thread_id: str, changes: Mapping[str, Any], refuse_newer: Callable[[sqlite3.Cursor], None]
 ) -> None:
-    """Args: refuse_newer: as in `lease`, as no lease is needed here."""
+    """Change a thread's metadata. See `SaverPort.update_thread`.
+
+    Args:
+        db: a cursor in a writing transaction.
+        thread_id: the thread.
+        changes: JSON values by key; None deletes the key.
+        refuse_newer: as for `acquire`: without a lease, no earlier statement has checked the version.
+
+    Raises:
+        ThreadNotFoundError: the thread holds no checkpoint.
+        UnsupportedFormatError: raised by `refuse_newer`.
+    """
     refuse_newer(db)
-    found = _thread(db, thread_id)
+    found = _find_thread(db, thread_id)
     if found is None or found.newest is None:
-        _must_write(db)
+        _require_writable(db)
         raise ThreadNotFoundError(thread_id)
-    set_metadata(db, found.key, with_changes(thread_metadata(db, found.key, place(thread_id, "")), changes))
+    set_metadata(db, found.key, with_changes(thread_metadata(db, found.key, location(thread_id, "")), changes))
 
 
-def held(db: sqlite3.Cursor, lease: Lease) -> tuple[int, StoredId | None]:
-    """The thread's number and the root graph's head. Raises `ThreadBusyError(lost=True)`."""
-    found = _held(db, lease)
+def check_lease(db: sqlite3.Cursor, lease: Lease) -> tuple[int, StoredId | None]:
+    """Return the thread's key and the root graph's head, if the lease is held.
+
+    Args:
+        db: a cursor in a writing transaction.
+        lease: the lease.
+
+    Returns:
+        The key, and the head or None.
+
+    Raises:
+        ThreadBusyError: with `lost=True`: the lease is no longer held.
+    """
+    found = _find_lease(db, lease)
     if found is None:
-        raise lost(db, lease.thread_id)
+        raise lease_lost(db, lease.thread_id)
     return found
 
 
-def lost(db: sqlite3.Cursor, thread_id: str) -> ThreadBusyError:
-    found = _thread(db, thread_id)
+def lease_lost(db: sqlite3.Cursor, thread_id: str) -> ThreadBusyError:
+    """Return the error for a lease that is no longer held.
+
+    Args:
+        db: a cursor.
+        thread_id: the thread.
+
+    Returns:
+        The error, which names the present holder.
+    """
+    found = _find_thread(db, thread_id)
     if found is None or found.owner is None:
         return ThreadBusyError(thread_id, lost=True)
     return ThreadBusyError(thread_id, holder=str(found.owner), expires_at=found.expires_at, lost=True)
 
 
-def space_of(db: sqlite3.Cursor, thread: int, ns: str) -> int:
-    """The number of a namespace, which has one from now on."""
+def namespace_key(db: sqlite3.Cursor, thread: int, ns: str) -> int:
+    """Return the key of a namespace. A namespace without a key gets one.
+
+    Args:
+        db: a cursor in a writing transaction.
+        thread: the thread's key.
+        ns: the namespace.
+
+    Returns:
+        The key.
+    """
     if not ns:
         return ROOT
     found: tuple[int] | None = db.execute(_SPACE, (thread, ns)).fetchone()
-    return inserted(db.execute(_ADD_SPACE, (thread, ns))) if found is None else found[0]
+    return inserted_key(db.execute(_ADD_SPACE, (thread, ns))) if found is None else found[0]
 
 
 def is_stored(db: sqlite3.Cursor, thread: int, space: int, id: StoredId) -> bool:
+    """Return True if a checkpoint is stored.
+
+    Args:
+        db: a cursor.
+        thread: the thread's key.
+        space: the namespace's key.
+        id: the checkpoint's id.
+
+    Returns:
+        True if there is such a row.
+    """
     return db.execute(_IS_STORED, (thread, id, space)).fetchone() is not None
 
 
-def add_row(db: sqlite3.Cursor, thread: int, space: int, row: Row) -> None:
-    add_checkpoint(db, thread, space, row, inserted(db.execute(_ADD_FRAME, (row.id, row.frame))))
+def add_row(db: sqlite3.Cursor, thread: int, space: int, row: CheckpointColumns) -> None:
+    """Insert a checkpoint and its frame.
+
+    Args:
+        db: a cursor in a writing transaction.
+        thread: the thread's key.
+        space: the namespace's key.
+        row: the checkpoint.
+    """
+    add_checkpoint(db, thread, space, row, inserted_key(db.execute(_ADD_FRAME, (row.id, row.frame))))
 
 
-def add_checkpoint(db: sqlite3.Cursor, thread: int, space: int, row: Row, frame: int) -> None:
-    """Args: frame: the number of its stored frame."""
-    text = _text(db, thread, row.metadata)
+def add_checkpoint(db: sqlite3.Cursor, thread: int, space: int, row: CheckpointColumns, frame: int) -> None:
+    """Insert a checkpoint whose frame is stored already.
+
+    Args:
+        db: a cursor in a writing transaction.
+        thread: the thread's key.
+        space: the namespace's key.
+        row: the checkpoint.
+        frame: the key of its frame.
+    """
+    text = _metadata_key(db, thread, row.metadata)
     db.execute(
         _ADD_CHECKPOINT,
         (thread, space, row.base, row.id, row.parent, row.step, text, row.pinned, frame, len(row.frame)),
     )
 
 
-def inserted(db: sqlite3.Cursor) -> int:
-    """The number that an INSERT gave."""
+def inserted_key(db: sqlite3.Cursor) -> int:
+    """Return the key that an INSERT assigned.
+
+    Args:
+        db: the cursor that executed it.
+
+    Returns:
+        The rowid.
+    """
     assert db.lastrowid is not None
     return db.lastrowid
 
 
 def set_metadata(db: sqlite3.Cursor, thread: int, metadata: dict[str, Any]) -> None:
+    """Replace the metadata of a thread.
+
+    Args:
+        db: a cursor in a writing transaction.
+        thread: the thread's key.
+        metadata: JSON values by key.
+    """
     db.execute(_SET_METADATA, (write_metadata(metadata), thread))
 
 
-def put_records(db: sqlite3.Cursor, thread: int, records: Iterable[Record]) -> None:
+def put_records(db: sqlite3.Cursor, thread: int, records: Iterable[RecordColumns]) -> None:
+    """Insert or replace records.
+
+    Args:
+        db: a cursor in a writing transaction.
+        thread: the thread's key.
+        records: the records.
+    """
     for ns, *rest in records:
-        db.execute(_PUT_RECORD, (thread, space_of(db, thread, ns), *rest))
+        db.execute(_PUT_RECORD, (thread, namespace_key(db, thread, ns), *rest))
 
 
-def add_events(db: sqlite3.Cursor, thread: int, events: Iterable[Event]) -> None:
+def add_events(db: sqlite3.Cursor, thread: int, events: Iterable[EventColumns]) -> None:
+    """Insert rows of events.
+
+    Args:
+        db: a cursor in a writing transaction.
+        thread: the thread's key.
+        events: the rows.
+    """
     for event in events:
         db.execute(_ADD_EVENT, (thread, *event))
 
 
 def delete(db: sqlite3.Cursor, thread: int) -> None:
+    """Delete all rows of a thread.
+
+    Args:
+        db: a cursor in a writing transaction.
+        thread: the thread's key.
+    """
     for statement in _DELETE:
         db.execute(statement, (thread,))
 
 
-def _give_up(db: sqlite3.Cursor, thread: int) -> None:
+# A thread whose first run stored nothing leaves no trace: it would otherwise be listed as an empty thread for ever.
+def _release(db: sqlite3.Cursor, thread: int) -> None:
     db.execute(_RELEASE, (thread,))
     if db.execute(_IS_BARE, (thread,)).fetchone() is not None:
         delete(db, thread)
 
 
-def _held(db: sqlite3.Cursor, lease: Lease) -> tuple[int, StoredId | None] | None:
-    found = db.execute(_HELD, (lease.thread_id,)).fetchone()
+def _find_lease(db: sqlite3.Cursor, lease: Lease) -> tuple[int, StoredId | None] | None:
+    """Return the thread's key and root head, or None if the lease is no longer held."""
+    found = db.execute(_LEASE, (lease.thread_id,)).fetchone()
+    # Both are compared: a thread that was deleted and made again counts its epochs from 1, so that an old lease may
+    # have the epoch of a new one.
     if found is None or found[1] != lease.epoch or found[2] != lease.owner.run_id:
-        _must_write(db)
+        _require_writable(db)
         return None
     return found[0], found[3]
 
 
-def _must_write(db: sqlite3.Cursor) -> None:
-    """Change nothing, and raise where nothing may be changed: BEGIN IMMEDIATE does not raise on a read-only file."""
+def _require_writable(db: sqlite3.Cursor) -> None:
+    """Change nothing, but raise on a read-only file, which BEGIN IMMEDIATE accepts."""
     db.execute("DELETE FROM thread WHERE key IS NULL")
 
 
-def _text(db: sqlite3.Cursor, thread: int, given: Text) -> int:
-    """The number of metadata in a thread. It is made of the text, so that it is found; one that is taken is passed."""
-    key = crc32(given.text.encode()) % _TEXTS
+def _metadata_key(db: sqlite3.Cursor, thread: int, given: MetadataText) -> int:
+    """Return the key of a metadata text in a thread; insert the text if it is new."""
+    # The key is a hash of the text, so that an equal text is found by primary key, without an index of texts. On a
+    # collision the next free key is used.
+    key = crc32(given.text.encode()) % _METADATA_KEYS
     while True:
-        found = db.execute(_TEXT, (thread, key)).fetchone()
+        found = db.execute(_METADATA, (thread, key)).fetchone()
         if found is None:
-            db.execute(_ADD_TEXT, (thread, key, *given))
+            db.execute(_ADD_METADATA, (thread, key, *given))
             return key
         if found == given:
             return key
-        key = (key + 1) % _TEXTS
+        key = (key + 1) % _METADATA_KEYS
 
 
-class _Thread(NamedTuple):
+class _ThreadRow(NamedTuple):
     key: int
     epoch: int
     owner: Owner | None
@@ -272,12 +465,12 @@ class _Thread(NamedTuple):
     newest: StoredId | None
 
 
-def _thread(db: sqlite3.Cursor, thread_id: str) -> _Thread | None:
+def _find_thread(db: sqlite3.Cursor, thread_id: str) -> _ThreadRow | None:
     row = db.execute(_THREAD, (thread_id,)).fetchone()
     if row is None:
         return None
-    where = place(thread_id, "")
-    key, epoch, _, owner, expires_at, newest, _ = checked(
+    where = location(thread_id, "")
+    key, epoch, _, owner, expires_at, newest, _ = validated(
         row, tuple[int, int, str | None, str | None, float | None, Any, Any], where
     )
-    return _Thread(key, epoch, None if owner is None else read_owner(owner, where), expires_at or 0.0, newest)
+    return _ThreadRow(key, epoch, None if owner is None else read_owner(owner, where), expires_at or 0.0, newest)

@@ -1,4 +1,4 @@
-"""Long-term memory: items under namespaces, for all threads and all graphs. A port, and the stores that keep it."""
+"""Long-term memory: items under namespaces, shared by all threads and all graphs. The port and its stores."""
 
 from __future__ import annotations
 

@@ -1,18 +1,18 @@
-"""The port of long-term memory: items under namespaces, for all threads and all graphs.
+"""The port of long-term memory: items under namespaces, shared by all threads and all graphs.
 
-A store of one's own subclasses `BaseStore`, implements `transact`, and runs
-`checkpoint_savers.conformance.StoreConformance` on the result. Everything else is written here once.
+A custom store subclasses `BaseStore`, implements `transact`, and passes
+`checkpoint_savers.conformance.StoreConformance`. All other behaviour is implemented here once.
 
 The contract, for every store
-    - Operations that are asked in the same turn of an event loop are one batch, and so are those of one call of
-      `abatch`: one transaction, of which all is stored or nothing. Its reads see what was stored before it. Of several
-      puts and deletes of one item in it, the last is done. Who waits for one operation before asking the next sees what
-      it did.
-    - What is passed in is captured when the verb is called; what is given back is the caller's own.
-    - Expired items are not there, swept away or not.
+    - Operations that are started in the same turn of an event loop form one batch, and so do the operations of one call
+      of `abatch`. A batch is one transaction: all of it is stored, or nothing. Its reads see what was stored before it.
+      Of several puts and deletes of one item in a batch, only the last takes effect. A caller that awaits one operation
+      before it starts the next sees the first one's effect.
+    - Arguments are captured when the verb is called. Returned values belong to the caller.
+    - Expired items are never returned, whether or not they have been removed.
     - A store serves concurrent calls from any thread and any event loop of the process, asyncio and trio.
-    - Cancelling a caller does not tear its batch, nor those of others: it ends before control returns.
-    - A database's own exceptions are translated to `StorageError`s, with their cause. Damaged rows give
+    - Cancelling a caller does not tear its batch, nor the batches of others: the batch ends before control returns.
+    - A database's own exceptions are translated to `StorageError`s, with their cause. Damaged rows raise
       `CorruptCheckpointError`, a newer format `UnsupportedFormatError`.
 """
 
@@ -31,41 +31,41 @@ import anyio.lowlevel
 from ..bridge import Waiter, block, running_library, wait_until_woken
 from ..codec import Codec
 from ..errors import SaverClosedError, SyncCallError, VectorSearchError
-from .asking import ask_of, lifetimes, listing
-from .gathering import Ask, Gathering, Gatherings
+from .batching import BatchCollector, PendingBatch, Request
 from .ops import NOT_PROVIDED, GetOp, Item, Namespace, NotProvided, Op, PutOp, Result, SearchItem, SearchOp, TTLConfig
-from .port import MANY, Batch, Done
-from .sweeping import Sweeper
+from .port import SWEEP_LIMIT, Batch, Done
+from .sweeper import Sweeper
+from .validation import list_operation, read_ttl_config, request_of
 
-APART = 60.0
-"""Seconds that lie at least between two batches of puts that remove expired items as well."""
+SWEEP_SPACING = 60.0
+"""Seconds between two batches of puts that also remove expired items, at least."""
 
 
 class BaseStore(ABC):
-    """Keeps items: dicts, each under a namespace and a key.
+    """Stores items: dicts, each under a namespace and a key.
 
         await store.aput(("memories", "ann"), "food", {"likes": "pizza"})
         item = await store.aget(("memories", "ann"), "food")
         found = await store.asearch(("memories",), filter={"likes": "pizza"})
 
-    Each verb has a twin without the `a`, for plain functions, in worker threads or where there is no event loop at all.
-    Where an event loop runs that it would block, it raises `SyncCallError`, and does nothing.
+    Each verb has a blocking twin without the `a`, for plain functions, in worker threads or where no event loop runs.
+    In a thread whose event loop it would block, it raises `SyncCallError` and does nothing.
 
     Args:
         codec: turns values into bytes; give types of your own here (`Codec().with_types(Invoice)`).
-        ttl: how long items are kept; for ever without.
-        clock: unix seconds; says when an item was put, and when it has expired.
-        index: not offered: there is no vector search.
+        ttl: how long items live, in minutes (see `TTLConfig`); None for ever.
+        clock: returns the time in unix seconds: when an item is put, and whether an item has expired.
+        index: only None: there is no vector search.
 
     Raises:
-        VectorSearchError: an index was passed.
-        TypeError, ValueError: the ttl is no configuration of one.
+        VectorSearchError: `index` was passed.
+        TypeError, ValueError: `ttl` is not a valid configuration.
     """
 
     supports_ttl: ClassVar[bool] = True
 
     waits: ClassVar[bool] = True
-    """Whether `transact` may return before the batch has ended."""
+    """True if `transact` may return before the batch has ended."""
 
     def __init__(
         self,
@@ -80,38 +80,48 @@ class BaseStore(ABC):
         self.codec = Codec() if codec is None else codec
         self.clock = clock
         self.ttl_config = ttl
-        self._lifetimes = lifetimes(ttl)
-        self._gatherings = Gatherings()
+        self._lifetimes = read_ttl_config(ttl)
+        self._collector = BatchCollector()
         self._swept_at = -math.inf
         self._sweeper: Sweeper | None = None
 
     @abstractmethod
     def transact(self, batch: Batch, done: Done) -> None:
-        """Do what a batch says, in one transaction, and tell `done` what came of it.
+        """Execute a batch in one transaction, and call `done` with its outcome.
 
-        It does not wait: it hands the batch on, to a thread of its own, say, which calls `done`. It may be called in
-        any thread, also in one in which an event loop runs. Once it has returned, the batch runs to its end, whatever
-        becomes of those who asked.
+        Return without waiting: hand the batch on, to a thread for example, which calls `done` later. `transact` may be
+        called in any thread, also in one in which an event loop runs. Once it has returned, the batch must run to its
+        end, even if every caller is cancelled.
 
         Args:
-            batch: what to do. `port.py` says what each part of it means.
-            done: to be called once. Of an exception, each who waits is given a copy.
+            batch: the reads and writes; `port.py` defines them.
+            done: to be called exactly once, with an `Outcome` or an exception. Each waiting caller gets a copy of the
+                exception.
 
         Raises:
-            StorageError: the batch was not taken, and `done` will not be called.
+            StorageError: the batch was refused, and `done` will not be called.
         """
 
     async def aget(self, namespace: Namespace, key: str, *, refresh_ttl: bool | None = None) -> Item | None:
-        """The item of a key; None if there is none.
+        """Return the item of a key, or None if there is none.
 
         Args:
-            refresh_ttl: whether its time begins anew; None for what the store was told (`TTLConfig`).
+            namespace: the item's namespace: one label or more.
+            key: the item's key in the namespace.
+            refresh_ttl: True if the item's ttl starts again now, False if not; None for the store's `refresh_on_read`
+                (see `TTLConfig`).
+
+        Returns:
+            The item, as it was when it was read. It is the caller's own.
 
         Raises:
-            InvalidNamespaceError, InvalidKeyError
-            CorruptCheckpointError, UnknownTypeError, UnsupportedFormatError, StorageError
+            InvalidNamespaceError: `namespace` is not an item's namespace.
+            InvalidKeyError: `key` cannot be an item's key.
+            TypeError: `key` is not a str, or `refresh_ttl` not a bool or None.
+            CorruptCheckpointError, UnknownTypeError, UnsupportedFormatError: the item cannot be read.
+            StorageError: the database failed, or the store is not open.
         """
-        item: Item | None = await self._one(GetOp(namespace, key, refresh_ttl))
+        item: Item | None = await self._run_one(GetOp(namespace, key, refresh_ttl))
         return item
 
     async def aput(
@@ -123,24 +133,41 @@ class BaseStore(ABC):
         *,
         ttl: float | NotProvided | None = NOT_PROVIDED,
     ) -> None:
-        """Keep an item, in the place of the one before it under that key. When this returns, it is durable.
+        """Store an item, and replace the item that the key had. The item is durable when this returns.
 
         Args:
-            value: a dict of what can be stored. (None deletes the item.)
-            index: False or None: there is no vector search.
-            ttl: minutes for which it is kept from now on; None for ever. See `TTLConfig`.
+            namespace: the item's namespace: one label or more.
+            key: the item's key in the namespace.
+            value: a dict of storable values. None deletes the item.
+            index: only False or None: there is no vector search.
+            ttl: minutes for which the item lives from now on; None for ever. The default is the store's `default_ttl`
+                (see `TTLConfig`).
 
         Raises:
             UnstorableItemError: the value cannot be stored.
-            InvalidNamespaceError, InvalidKeyError, VectorSearchError
-            TypeError, ValueError: the value is no dict, or the ttl no time that is positive and finite.
-            StorageError
+            InvalidNamespaceError: `namespace` is not an item's namespace.
+            InvalidKeyError: `key` cannot be an item's key.
+            VectorSearchError: `index` is neither False nor None.
+            TypeError: the value is not a dict, the key not a str, or the ttl not a number.
+            ValueError: the ttl is not positive and finite.
+            StorageError: the database failed, or the store is not open.
         """
-        await self._one(PutOp(namespace, key, value, index, ttl))
+        await self._run_one(PutOp(namespace, key, value, index, ttl))
 
     async def adelete(self, namespace: Namespace, key: str) -> None:
-        """Delete an item; nothing happens when there is none. Raises: as `aput`."""
-        await self._one(PutOp(namespace, key, None))
+        """Delete an item; do nothing if there is none.
+
+        Args:
+            namespace: the item's namespace: one label or more.
+            key: the item's key in the namespace.
+
+        Raises:
+            InvalidNamespaceError: `namespace` is not an item's namespace.
+            InvalidKeyError: `key` cannot be an item's key.
+            TypeError: `key` is not a str.
+            StorageError: the database failed, or the store is not open.
+        """
+        await self._run_one(PutOp(namespace, key, None))
 
     async def asearch(
         self,
@@ -153,26 +180,35 @@ class BaseStore(ABC):
         offset: int = 0,
         refresh_ttl: bool | None = None,
     ) -> list[SearchItem]:
-        """Items in a namespace and in all namespaces inside it: those first that were put last, and by namespace and
-        key where that is the same.
+        """Return items of a namespace and of all namespaces inside it, the last put first.
+
+        Items that were put at the same time are ordered by namespace and key.
 
         Args:
-            namespace_prefix: ("memories",) stands for ("memories",), ("memories", "ann") and so on; () for all.
-            query: not offered: there is no vector search.
-            filter: what their values have; `filters.py` says what matches. Items are read first and filtered then, so
-                name a namespace that narrows the search.
-            limit, offset: of all that match, leave out so many, and return so many at most.
-            refresh_ttl: as of `aget`, for the items that are returned.
+            namespace_prefix: ("memories",) stands for ("memories",), ("memories", "ann") and so on; () for all
+                namespaces.
+            query: only None: there is no vector search.
+            filter: entries that the items' values must have; `filters.py` defines what matches. Items are read first
+                and filtered then, so name a namespace that narrows the search.
+            limit: number of items to return, at most.
+            offset: number of matching items to skip.
+            refresh_ttl: as for `aget`, for the items that are returned.
+
+        Returns:
+            The items found. They are the caller's own.
 
         Raises:
-            InvalidNamespaceError, VectorSearchError
-            TypeError, ValueError: the filter is none, or a number is below zero.
+            InvalidNamespaceError: `namespace_prefix` is not a tuple of labels.
+            VectorSearchError: `query` was passed.
+            TypeError, ValueError: `filter` is not a valid filter, or `limit` or `offset` is not a number of 0 or more.
             UnstorableValueError: the filter has a value that no item can have.
-            CorruptCheckpointError, UnknownTypeError, UnsupportedFormatError: an item cannot be read. Such an item
-                matches every filter.
-            StorageError
+            CorruptCheckpointError, UnknownTypeError, UnsupportedFormatError: an item is unreadable; it matches every
+            filter.
+            StorageError: the database failed, or the store is not open.
         """
-        found: list[SearchItem] = await self._one(SearchOp(namespace_prefix, filter, limit, offset, query, refresh_ttl))
+        found: list[SearchItem] = await self._run_one(
+            SearchOp(namespace_prefix, filter, limit, offset, query, refresh_ttl)
+        )
         return found
 
     async def alist_namespaces(
@@ -184,42 +220,85 @@ class BaseStore(ABC):
         limit: int = 100,
         offset: int = 0,
     ) -> list[Namespace]:
-        """The namespaces in which there are items, sorted.
+        """Return the namespaces that hold items, sorted.
 
         Args:
-            prefix, suffix: how they begin, and end; "*" stands for any one label.
-            max_depth: the first so many labels of each; namespaces that begin alike are one then.
-            limit, offset: as of `asearch`.
+            prefix: labels with which the namespaces begin; "*" stands for any one label. None for all.
+            suffix: labels with which the namespaces end; "*" stands for any one label. None for all.
+            max_depth: number of labels to which namespaces are truncated, 1 or more; namespaces that are equal then are
+                returned once. None for whole namespaces.
+            limit: number of namespaces to return, at most.
+            offset: number of namespaces to skip.
+
+        Returns:
+            The namespaces, in the order of their labels.
 
         Raises:
-            InvalidNamespaceError
-            TypeError, ValueError: a number is none, or too small.
-            CorruptCheckpointError, StorageError
+            InvalidNamespaceError: `prefix` or `suffix` is not a tuple of labels.
+            TypeError, ValueError: `max_depth`, `limit` or `offset` is not a number, or too small.
+            CorruptCheckpointError: a stored namespace is damaged.
+            StorageError: the database failed, or the store is not open.
         """
-        found: list[Namespace] = await self._one(listing(prefix, suffix, max_depth, limit, offset))
+        found: list[Namespace] = await self._run_one(list_operation(prefix, suffix, max_depth, limit, offset))
         return found
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
-        """Do several operations in one transaction: their answers, in their order. Reads see what was stored before.
+        """Execute several operations in one transaction.
 
-        Raises: as the verbs. If an operation is refused, nothing was done.
+        Reads see what was stored before the transaction. Of several puts and deletes of one item, only the last takes
+        effect. If an operation is refused, nothing is done.
+
+        Args:
+            ops: the operations: `GetOp`, `PutOp`, `SearchOp`, `ListNamespacesOp`.
+
+        Returns:
+            One result for each operation, in their order: what the verb of that operation returns.
+
+        Raises:
+            TypeError: an element of `ops` is not an operation, or an argument of one is of the wrong type.
+            InvalidNamespaceError, InvalidKeyError, VectorSearchError: as the verbs raise them.
+            UnstorableValueError, ValueError: as the verbs raise them.
+            StorageError: the database failed, or the store is not open; nothing was stored.
         """
-        return await self._all(ops)
+        return await self._run_all(ops)
 
     async def asweep_ttl(self) -> int:
-        """Remove all expired items, and return how many there were. Raises `StorageError`."""
+        """Remove all expired items.
+
+        Returns:
+            The number of items removed.
+
+        Raises:
+            StorageError: the database failed, or the store is not open. Part of the expired items may have been
+                removed.
+        """
         total = 0
         while True:
-            gathering = Gathering(sweeps=MANY)
-            await wait_until_woken(partial(self._begin_alone, gathering))
-            count = gathering.result().swept
+            # One transaction per `SWEEP_LIMIT` rows, not one for all: other writers wait for the duration of one of
+            # them only.
+            pending = PendingBatch(sweeps=SWEEP_LIMIT)
+            await wait_until_woken(partial(self._begin_alone, pending))
+            count = pending.result().swept
             total += count
-            if count < MANY:
+            if count < SWEEP_LIMIT:
                 return total
 
     def get(self, namespace: Namespace, key: str, *, refresh_ttl: bool | None = None) -> Item | None:
-        """As `aget`. Raises `SyncCallError`, too."""
-        item: Item | None = self._one_here("get", GetOp(namespace, key, refresh_ttl))
+        """Return the item of a key, or None if there is none. Blocking twin of `aget`.
+
+        Args:
+            namespace: as for `aget`.
+            key: as for `aget`.
+            refresh_ttl: as for `aget`.
+
+        Returns:
+            What `aget` returns.
+
+        Raises:
+            SyncCallError: an event loop runs in this thread.
+            StorageError: and the other exceptions that `aget` raises.
+        """
+        item: Item | None = self._run_one_blocking("get", GetOp(namespace, key, refresh_ttl))
         return item
 
     def put(
@@ -231,12 +310,33 @@ class BaseStore(ABC):
         *,
         ttl: float | NotProvided | None = NOT_PROVIDED,
     ) -> None:
-        """As `aput`. Raises `SyncCallError`, too."""
-        self._one_here("put", PutOp(namespace, key, value, index, ttl))
+        """Store an item, and replace the item that the key had. Blocking twin of `aput`.
+
+        Args:
+            namespace: as for `aput`.
+            key: as for `aput`.
+            value: as for `aput`.
+            index: as for `aput`.
+            ttl: minutes, as for `aput`.
+
+        Raises:
+            SyncCallError: an event loop runs in this thread.
+            StorageError: and the other exceptions that `aput` raises.
+        """
+        self._run_one_blocking("put", PutOp(namespace, key, value, index, ttl))
 
     def delete(self, namespace: Namespace, key: str) -> None:
-        """As `adelete`. Raises `SyncCallError`, too."""
-        self._one_here("delete", PutOp(namespace, key, None))
+        """Delete an item; do nothing if there is none. Blocking twin of `adelete`.
+
+        Args:
+            namespace: as for `adelete`.
+            key: as for `adelete`.
+
+        Raises:
+            SyncCallError: an event loop runs in this thread.
+            StorageError: and the other exceptions that `adelete` raises.
+        """
+        self._run_one_blocking("delete", PutOp(namespace, key, None))
 
     def search(
         self,
@@ -249,9 +349,25 @@ class BaseStore(ABC):
         offset: int = 0,
         refresh_ttl: bool | None = None,
     ) -> list[SearchItem]:
-        """As `asearch`. Raises `SyncCallError`, too."""
+        """Return items of a namespace and of all namespaces inside it. Blocking twin of `asearch`.
+
+        Args:
+            namespace_prefix: as for `asearch`.
+            query: as for `asearch`.
+            filter: as for `asearch`.
+            limit: number of items, as for `asearch`.
+            offset: number of items, as for `asearch`.
+            refresh_ttl: as for `asearch`.
+
+        Returns:
+            What `asearch` returns.
+
+        Raises:
+            SyncCallError: an event loop runs in this thread.
+            StorageError: and the other exceptions that `asearch` raises.
+        """
         search = SearchOp(namespace_prefix, filter, limit, offset, query, refresh_ttl)
-        found: list[SearchItem] = self._one_here("search", search)
+        found: list[SearchItem] = self._run_one_blocking("search", search)
         return found
 
     def list_namespaces(
@@ -263,29 +379,67 @@ class BaseStore(ABC):
         limit: int = 100,
         offset: int = 0,
     ) -> list[Namespace]:
-        """As `alist_namespaces`. Raises `SyncCallError`, too."""
-        wanted = listing(prefix, suffix, max_depth, limit, offset)
-        found: list[Namespace] = self._one_here("list_namespaces", wanted)
+        """Return the namespaces that hold items, sorted. Blocking twin of `alist_namespaces`.
+
+        Args:
+            prefix: as for `alist_namespaces`.
+            suffix: as for `alist_namespaces`.
+            max_depth: number of labels, as for `alist_namespaces`.
+            limit: number of namespaces, as for `alist_namespaces`.
+            offset: number of namespaces, as for `alist_namespaces`.
+
+        Returns:
+            What `alist_namespaces` returns.
+
+        Raises:
+            SyncCallError: an event loop runs in this thread.
+            StorageError: and the other exceptions that `alist_namespaces` raises.
+        """
+        wanted = list_operation(prefix, suffix, max_depth, limit, offset)
+        found: list[Namespace] = self._run_one_blocking("list_namespaces", wanted)
         return found
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
-        """As `abatch`. Raises `SyncCallError`, too."""
-        return self._all_here("batch", ops)
+        """Execute several operations in one transaction. Blocking twin of `abatch`.
+
+        Args:
+            ops: as for `abatch`.
+
+        Returns:
+            What `abatch` returns.
+
+        Raises:
+            SyncCallError: an event loop runs in this thread.
+            StorageError: and the other exceptions that `abatch` raises.
+        """
+        return self._run_all_blocking("batch", ops)
 
     def sweep_ttl(self) -> int:
-        """As `asweep_ttl`. Raises `SyncCallError`, too."""
-        self._check_blocking("sweep_ttl")
+        """Remove all expired items. Blocking twin of `asweep_ttl`.
+
+        Returns:
+            The number of items removed.
+
+        Raises:
+            SyncCallError: an event loop runs in this thread.
+            StorageError: as `asweep_ttl` raises it.
+        """
+        self._refuse_blocking("sweep_ttl")
         total = 0
         while True:
-            gathering = Gathering(sweeps=MANY)
-            block(partial(self._begin_alone, gathering))
-            count = gathering.result().swept
+            pending = PendingBatch(sweeps=SWEEP_LIMIT)
+            block(partial(self._begin_alone, pending))
+            count = pending.result().swept
             total += count
-            if count < MANY:
+            if count < SWEEP_LIMIT:
                 return total
 
     async def __aenter__(self) -> Self:
-        """Begin to sweep, if the store was told to. A store that has to be opened does so first."""
+        """Start the sweeper, if `sweep_interval_minutes` is set. Stores with a connection open it first.
+
+        Raises:
+            SaverClosedError: the store is open already.
+        """
         every = self._lifetimes.sweep_every
         if every is not None:
             if self._sweeper is not None:
@@ -295,66 +449,72 @@ class BaseStore(ABC):
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        """Finish what was begun, and close: on any thread and event loop, not just those it was opened on."""
+        """Finish the batches that were begun, and close. May be called on any thread and event loop."""
         sweeper, self._sweeper = self._sweeper, None
         try:
             if sweeper is not None:
                 with anyio.CancelScope(shield=True):
-                    await sweeper.end()
-        finally:  # however the end of the sweeping was cancelled
+                    await sweeper.stop()
+        finally:  # a cancellation that interrupts stopping the sweeper must not leave the connection open
             await self._disconnect()
 
-    async def _disconnect(self) -> None:  # noqa: B027  # there is nothing to close in a store without a connection
+    async def _disconnect(self) -> None:  # noqa: B027  # a store without a connection has nothing to close
         """Close what the store has opened."""
 
-    async def _one(self, op: Op) -> Any:
-        (answer,) = await self._all([op])
+    async def _run_one(self, op: Op) -> Any:
+        (answer,) = await self._run_all([op])
         return answer
 
-    async def _all(self, ops: Iterable[Op]) -> list[Any]:
-        asks = self._asks(ops)
-        if not asks:
+    async def _run_all(self, ops: Iterable[Op]) -> list[Any]:
+        requests = self._requests(ops)
+        if not requests:
+            # No operation, no batch; but an awaited verb is always a checkpoint, so that a loop of such calls can be
+            # cancelled.
             await anyio.lowlevel.checkpoint()
             return []
-        joined = list[Gathering]()
-        await wait_until_woken(lambda waiter: joined.append(self._gatherings.join(asks, waiter, self._begin)))
-        return joined[0].answers(asks)
+        # A list, because `wait_until_woken` returns nothing: `join` runs inside it, once the caller is certain to wait.
+        joined = list[PendingBatch]()
+        await wait_until_woken(lambda waiter: joined.append(self._collector.join(requests, waiter, self._begin)))
+        return joined[0].answers(requests)
 
-    def _one_here(self, verb: str, op: Op) -> Any:
-        (answer,) = self._all_here(verb, [op])
+    def _run_one_blocking(self, verb: str, op: Op) -> Any:
+        (answer,) = self._run_all_blocking(verb, [op])
         return answer
 
-    def _all_here(self, verb: str, ops: Iterable[Op]) -> list[Any]:
-        self._check_blocking(verb)
-        asks = self._asks(ops)
-        gathering = Gathering()
-        gathering.add(asks)
-        if asks:
-            block(partial(self._begin_alone, gathering))
-            return gathering.answers(asks)
+    def _run_all_blocking(self, verb: str, ops: Iterable[Op]) -> list[Any]:
+        self._refuse_blocking(verb)
+        requests = self._requests(ops)
+        # A blocking call has no event loop whose other operations could join, so its batch starts at once.
+        pending = PendingBatch()
+        pending.add(requests)
+        if requests:
+            block(partial(self._begin_alone, pending))
+            return pending.answers(requests)
         return []
 
-    def _asks(self, ops: Iterable[Op]) -> list[Ask]:
-        return [ask_of(op, self.codec, self._lifetimes) for op in ops]
+    def _requests(self, ops: Iterable[Op]) -> list[Request]:
+        return [request_of(op, self.codec, self._lifetimes) for op in ops]
 
-    def _check_blocking(self, verb: str) -> None:
+    def _refuse_blocking(self, verb: str) -> None:
         library = running_library() if self.waits else None
         if library is not None:
             raise SyncCallError(f"{verb}()", f"await store.a{verb}(...)", library)
 
-    def _begin_alone(self, gathering: Gathering, waiter: Waiter) -> None:
-        gathering.waiters.append(waiter)
-        self._begin(gathering)
+    def _begin_alone(self, pending: PendingBatch, waiter: Waiter) -> None:
+        pending.waiters.append(waiter)
+        self._begin(pending)
 
-    def _begin(self, gathering: Gathering) -> None:
-        """Hand a gathering to the backend."""
+    def _begin(self, pending: PendingBatch) -> None:
+        """Hand a batch to the backend."""
         try:
             now = self.clock()
-            sweeps = gathering.sweeps
-            if gathering.writes and not 0 <= now - self._swept_at < APART:
-                self._swept_at, sweeps = now, MANY
-            reads, writes = tuple(gathering.reads.values()), tuple(gathering.writes.values())
+            sweeps = pending.sweeps
+            # Puts remove expired rows in passing, so that a store without a sweeper does not grow for ever. The lower
+            # bound is for a clock that was set back: without it, no batch would sweep until the clock has caught up.
+            if pending.writes and not 0 <= now - self._swept_at < SWEEP_SPACING:
+                self._swept_at, sweeps = now, SWEEP_LIMIT
+            reads, writes = tuple(pending.reads.values()), tuple(pending.writes.values())
             batch = Batch(now=now, reads=reads, writes=writes, sweeps=sweeps)
-            self.transact(batch, gathering.end)
-        except BaseException as error:  # whatever it is: those who wait have to be told
-            gathering.end(error)
+            self.transact(batch, pending.finish)
+        except BaseException as error:  # of any class: without an outcome, the callers would wait for ever
+            pending.finish(error)

@@ -1,7 +1,7 @@
-"""Items to rows and back.
+"""Encode items as rows, and decode rows.
 
-A row's frame is sealed, and holds namespace and key beside the value: a row of which a part is damaged, or that stands
-where it was not written, is never taken for an item.
+A row's frame is sealed and repeats namespace and key: a damaged row, or a row under the wrong key, is never returned as
+an item.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..errors import (
     UnstorableItemError,
     UnstorableValueError,
 )
-from .filters import check_of
+from .filters import compile_filter
 from .names import unpack
 from .ops import Item, Namespace
 from .port import Row
@@ -34,11 +34,21 @@ _ADVICE: Final = "Put the item again, or restore it from a backup"
 
 
 def frame_of(namespace: Namespace, key: str, value: object, address: tuple[bytes, bytes], codec: Codec) -> bytes:
-    """The frame of an item. What it holds of the value is a copy, made now.
+    """Encode an item's frame: the value is copied now.
+
+    Args:
+        namespace: for error messages.
+        key: for error messages.
+        value: what the user passed as value.
+        address: the bytes of namespace and key.
+        codec: encodes the value.
+
+    Returns:
+        The sealed frame.
 
     Raises:
         UnstorableItemError: the value, or something in it, cannot be stored.
-        TypeError: the value is no dict.
+        TypeError: the value is not a dict.
     """
     if not isinstance(value, Mapping):
         raise TypeError(f"an item's value is a dict, or None to delete it, not {value!r}")
@@ -50,13 +60,21 @@ def frame_of(namespace: Namespace, key: str, value: object, address: tuple[bytes
 
 
 def item_of(row: Row, codec: Codec, kind: type[ItemT]) -> ItemT:
-    """The item of a row.
+    """Decode the item of a row.
+
+    Args:
+        row: as the database returned it: of any types.
+        codec: decodes the value.
+        kind: `Item` or `SearchItem`.
+
+    Returns:
+        The item.
 
     Raises:
         CorruptCheckpointError: the row is damaged, or another item's.
-        StoredTypeChangedError: the class of an object in the value does not take it.
+        StoredTypeChangedError: the class of an object in the value does not accept its stored state.
         UnknownTypeError: the codec does not know a type in the value.
-        UnsupportedFormatError: a later version has written it.
+        UnsupportedFormatError: a later version wrote the row.
     """
     where = _where(row)
     try:
@@ -68,6 +86,7 @@ def item_of(row: Row, codec: Codec, kind: type[ItemT]) -> ItemT:
     except (ValueError, OverflowError, OSError) as error:  # msgspec's ValidationError is a ValueError
         raise CorruptCheckpointError(where, f"its row is damaged ({error})", _ADVICE) from error
     body, head = unseal(frame, where), _head(space, name)
+    # The seal proves that the frame is whole, not that it belongs to this key: swapped rows are detected here.
     if body[: len(head)] != head:
         raise CorruptCheckpointError(where, "it is another item's", _ADVICE)
     try:
@@ -85,27 +104,45 @@ def item_of(row: Row, codec: Codec, kind: type[ItemT]) -> ItemT:
 
 
 def namespace_of(data: object) -> Namespace:
-    """The namespace of a row's column. Raises CorruptCheckpointError."""
+    """Decode a namespace column.
+
+    Args:
+        data: the column, of any type.
+
+    Returns:
+        The namespace.
+
+    Raises:
+        CorruptCheckpointError: it is not a namespace's bytes.
+    """
     try:
         return unpack(cast("bytes", data))
     except (ValueError, AttributeError, TypeError) as error:
         raise CorruptCheckpointError("a stored namespace", f"{data!r} is none ({error})") from error
 
 
-def captured(filter: Mapping[str, Any], codec: Codec) -> tuple[bytes, Callable[[Row], bool]]:
-    """What a filter is known by, and what tells whether a row's item matches it, whatever becomes of the filter.
+def compile_row_filter(filter: Mapping[str, Any], codec: Codec) -> tuple[bytes, Callable[[Row], bool]]:
+    """Capture a filter, and compile it for rows.
 
-    A row that cannot be read matches everything: so whoever gets to it is told, and nobody takes it for one that does
-    not match.
+    An unreadable row matches every filter: the search then raises the row's error instead of omitting it silently.
+
+    Args:
+        filter: what the user passed; it may be changed afterwards.
+        codec: copies the filter by encoding and decoding it.
+
+    Returns:
+        The encoded filter, which identifies it, and a function that returns True if a row's item matches.
 
     Raises:
         UnstorableValueError: it has a value that no item can have.
-        TypeError, ValueError: it is no filter.
+        TypeError, ValueError: it is not a valid filter.
     """
     if not isinstance(filter, Mapping):
         raise TypeError(f"a filter is a dict, not {filter!r}")
     data = codec.encode_held(filter if isinstance(filter, dict) else dict(filter), channel=_FILTER)
-    check = check_of(cast("dict[str, Any]", codec.decode(data, channel=_FILTER)))
+    # Compiled from the decoded copy, not from the caller's dict: the caller may change that while the search waits. And
+    # both sides of a comparison have gone through the codec, so they have the same types.
+    check = compile_filter(cast("dict[str, Any]", codec.decode(data, channel=_FILTER)))
 
     def accepts(row: Row) -> bool:
         try:

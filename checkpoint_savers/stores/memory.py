@@ -1,4 +1,4 @@
-"""`InMemoryStore`: rows in dicts, which end with the process."""
+"""`InMemoryStore`: rows in dicts, for the lifetime of the process."""
 
 from __future__ import annotations
 
@@ -15,21 +15,31 @@ from .ops import TTLConfig
 from .port import Answer, Batch, Done, Find, Outcome, Row, Scan, Spaces, Write, page_of_rows, page_of_spaces
 
 
-class _Kept(NamedTuple):
+class _StoredRow(NamedTuple):
     row: Row
     expires_at: float | None
 
-    def is_there(self, now: float) -> bool:
+    def is_unexpired(self, now: float) -> bool:
         return self.expires_at is None or now < self.expires_at
 
 
 class InMemoryStore(BaseStore):
-    """Keeps items as long as the process lives. For tests, and for memory that need not last.
+    """Stores items for the lifetime of the process: for tests, and for memory that need not last.
 
     It needs no opening. `async with InMemoryStore(...) as store` works too; only then it sweeps by itself.
 
-    Its verbs never wait, so those without the `a` may be called where an event loop runs. A lock keeps threads of the
-    process apart for the time that a batch takes.
+    Its verbs never wait, so the blocking ones may be called where an event loop runs. Threads exclude each other by a
+    lock for the time that a batch takes.
+
+    Args:
+        codec: turns values into bytes, as for every store.
+        ttl: how long items live, in minutes, as for every store.
+        clock: returns the time in unix seconds, as for every store.
+        index: only None: there is no vector search.
+
+    Raises:
+        VectorSearchError: `index` was passed.
+        TypeError, ValueError: `ttl` is not a valid configuration.
     """
 
     waits: ClassVar[bool] = False
@@ -44,10 +54,10 @@ class InMemoryStore(BaseStore):
     ) -> None:
         super().__init__(codec=codec, ttl=ttl, clock=clock, index=index)
         self._lock = threading.Lock()
-        self._spaces: dict[bytes, dict[bytes, _Kept]] = {}
+        self._spaces: dict[bytes, dict[bytes, _StoredRow]] = {}
         self._order: list[bytes] = []  # the keys of `_spaces`, sorted
-        self._expiries: list[tuple[float, bytes, bytes]] = []  # a heap; what is out of date in it is passed over
-        self._expiring = 0  # how many rows have an expiry
+        self._expiries: list[tuple[float, bytes, bytes]] = []  # a heap; outdated times are skipped
+        self._expiring = 0  # number of rows that have an expiry
 
     def transact(self, batch: Batch, done: Done) -> None:
         now = batch.now
@@ -61,25 +71,29 @@ class InMemoryStore(BaseStore):
                         answers.append(self._scan(read, now))
                     case Spaces():
                         answers.append(page_of_spaces(lambda at: self._space_from(at, now), read))
+            # After the reads, which see what was stored before the batch.
             for write in batch.writes:
                 self._write(write, now)
             swept = self._sweep(now, batch.sweeps)
         done(Outcome(answers, swept))
 
-    # ---- inside the lock -------------------------------------------------------------------------------------
+    # The methods below are called with the lock held.
 
     def _find(self, find: Find, now: float) -> Row | None:
-        kept = self._spaces.get(find.namespace, {}).get(find.key)
-        if kept is None or not kept.is_there(now):
+        stored = self._spaces.get(find.namespace, {}).get(find.key)
+        if stored is None or not stored.is_unexpired(now):
             return None
         if find.refresh:
-            self._refresh(kept.row, now)
-        return kept.row
+            self._refresh(stored.row, now)
+        return stored.row
 
     def _scan(self, scan: Scan, now: float) -> list[Row]:
         first, last = bisect_left(self._order, scan.start), bisect_left(self._order, scan.end)
         there = [
-            kept.row for name in self._order[first:last] for kept in self._spaces[name].values() if kept.is_there(now)
+            stored.row
+            for name in self._order[first:last]
+            for stored in self._spaces[name].values()
+            if stored.is_unexpired(now)
         ]
         there.sort(key=lambda row: (-row.updated_at, row.namespace, row.key))
         found = page_of_rows(there, scan)
@@ -91,59 +105,61 @@ class InMemoryStore(BaseStore):
     def _space_from(self, at: bytes, now: float) -> bytes | None:
         for number in range(bisect_left(self._order, at), len(self._order)):
             name = self._order[number]
-            if any(kept.is_there(now) for kept in self._spaces[name].values()):
+            if any(stored.is_unexpired(now) for stored in self._spaces[name].values()):
                 return name
         return None
 
     def _write(self, write: Write, now: float) -> None:
-        before = self._take(write.namespace, write.key)
+        before = self._remove(write.namespace, write.key)
         if write.frame is None:
             return
-        created_at = before.row.created_at if before is not None and before.is_there(now) else now
+        created_at = before.row.created_at if before is not None and before.is_unexpired(now) else now
         row = Row(write.namespace, write.key, created_at, now, write.ttl, write.frame)
-        self._keep(_Kept(row, None if write.ttl is None else now + write.ttl))
+        self._insert(_StoredRow(row, None if write.ttl is None else now + write.ttl))
 
     def _refresh(self, row: Row, now: float) -> None:
         if row.ttl is not None:
-            self._take(row.namespace, row.key)
-            self._keep(_Kept(row, now + row.ttl))
+            self._remove(row.namespace, row.key)
+            self._insert(_StoredRow(row, now + row.ttl))
 
     def _sweep(self, now: float, most: int) -> int:
         swept, expiries = 0, self._expiries
         while swept < most and expiries and expiries[0][0] <= now:
             _, namespace, key = heappop(expiries)
-            kept = self._spaces.get(namespace, {}).get(key)
-            if kept is not None and not kept.is_there(now):
-                self._take(namespace, key)
+            stored = self._spaces.get(namespace, {}).get(key)
+            if stored is not None and not stored.is_unexpired(now):
+                self._remove(namespace, key)
                 swept += 1
         return swept
 
-    def _keep(self, kept: _Kept) -> None:
-        row = kept.row
+    def _insert(self, stored: _StoredRow) -> None:
+        row = stored.row
         if row.namespace not in self._spaces:
             self._spaces[row.namespace] = {}
             insort(self._order, row.namespace)
-        self._spaces[row.namespace][row.key] = kept
-        if kept.expires_at is None:
+        self._spaces[row.namespace][row.key] = stored
+        if stored.expires_at is None:
             return
         self._expiring += 1
-        heappush(self._expiries, (kept.expires_at, row.namespace, row.key))
-        if len(self._expiries) > 2 * self._expiring + 8:  # rows that were written again left their old times behind
+        heappush(self._expiries, (stored.expires_at, row.namespace, row.key))
+        # A row that is written again leaves its old time in the heap, since a heap cannot delete from its middle. It is
+        # rebuilt when outdated times are the majority.
+        if len(self._expiries) > 2 * self._expiring + 8:
             self._expiries[:] = self._times()
             heapify(self._expiries)
 
     def _times(self) -> Iterator[tuple[float, bytes, bytes]]:
         for namespace, rows in self._spaces.items():
-            for key, kept in rows.items():
-                if kept.expires_at is not None:
-                    yield kept.expires_at, namespace, key
+            for key, stored in rows.items():
+                if stored.expires_at is not None:
+                    yield stored.expires_at, namespace, key
 
-    def _take(self, namespace: bytes, key: bytes) -> _Kept | None:
+    def _remove(self, namespace: bytes, key: bytes) -> _StoredRow | None:
         rows = self._spaces.get(namespace)
-        kept = None if rows is None else rows.pop(key, None)
+        stored = None if rows is None else rows.pop(key, None)
         if rows is not None and not rows:
             del self._spaces[namespace]
             del self._order[bisect_left(self._order, namespace)]
-        if kept is not None and kept.expires_at is not None:
+        if stored is not None and stored.expires_at is not None:
             self._expiring -= 1
-        return kept
+        return stored

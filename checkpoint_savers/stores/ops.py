@@ -1,4 +1,4 @@
-"""What stores are asked, and what they answer: operations, items, settings."""
+"""Operations of stores, their results, and settings."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any, Final, Literal, TypeAlias, TypedDict
 import msgspec
 
 Namespace: TypeAlias = tuple[str, ...]
-"""Where items stand, from the outside inwards: ("memories", "ann").
+"""The path of labels under which items are stored, outermost first: ("memories", "ann").
 
-At least one label. A label is a text that is not empty and has no "." and no NUL; the first is not "langgraph".
+At least one label. A label is a non-empty text without "." and NUL; the first is not "langgraph".
 """
 
-Value: TypeAlias = dict[str, Any]
+ItemValue: TypeAlias = dict[str, Any]
 
 NamespaceMatchType: TypeAlias = Literal["prefix", "suffix"]
 
@@ -33,19 +33,18 @@ class NotProvided(Enum):
 
 
 NOT_PROVIDED: Final = NotProvided.NOT_PROVIDED
-"""Stands for an argument that was not given, where None says something."""
+"""Marks an argument that was not passed, where None has a meaning."""
 
 
 class TTLConfig(TypedDict, total=False):
-    """How long a store keeps its items. Minutes everywhere.
+    """How long a store keeps its items. All times are in minutes.
 
     Attributes:
-        default_ttl: for items that are put without a `ttl`; None, the default, keeps them.
-        refresh_on_read: whether reading an item begins its time anew; True by default.
-        omit_expired: that expired items are not found even before they are swept away. They never are: True is all
-            that it can be.
-        sweep_interval_minutes: remove expired items this often while the store is open; None, the default, only now
-            and then as others are put.
+        default_ttl: minutes, for items that are put without a `ttl`; None, the default, keeps them for ever.
+        refresh_on_read: whether reading an item starts its ttl again; True by default.
+        omit_expired: only True: expired items are never returned, even before they are removed.
+        sweep_interval_minutes: minutes between two removals of expired items while the store is open; None, the
+            default, removes them only now and then, as other items are put.
     """
 
     default_ttl: float | None
@@ -55,17 +54,17 @@ class TTLConfig(TypedDict, total=False):
 
 
 class Item(msgspec.Struct, frozen=True, kw_only=True):
-    """An item, as it was when it was read. It is the reader's own: changing its value changes nothing that is stored.
+    """An item, as it was when it was read. Changing its value does not change what is stored.
 
     Attributes:
-        value: what was put.
+        value: the value that was put.
         key: unique in the namespace.
-        namespace: where it stands.
-        created_at: when it was first put, in UTC. Later puts leave it.
+        namespace: the labels under which it is stored.
+        created_at: when it was first put, in UTC. Later puts do not change it.
         updated_at: when it was last put, in UTC.
     """
 
-    value: Value
+    value: ItemValue
     key: str
     namespace: Namespace
     created_at: datetime
@@ -74,8 +73,12 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
     def __hash__(self) -> int:
         return hash((self.namespace, self.key))
 
-    def dict(self) -> Value:
-        """As JSON has it: times as ISO texts, the namespace as a list. The value is the item's own."""
+    def dict(self) -> ItemValue:
+        """Return the item as JSON-ready dict: times as ISO texts, the namespace as a list.
+
+        Returns:
+            A new dict. Its "value" is the item's own object, not a copy.
+        """
         return {
             "namespace": list(self.namespace),
             "key": self.key,
@@ -89,17 +92,17 @@ class SearchItem(Item, frozen=True, kw_only=True):
     """An item that a search has found.
 
     Attributes:
-        score: None: how near it is to what was asked is said by vector search only.
+        score: always None: only vector search has scores.
     """
 
     score: float | None = None
 
-    def dict(self) -> Value:
+    def dict(self) -> ItemValue:
         return {**super().dict(), "score": self.score}
 
 
 class GetOp(msgspec.Struct, frozen=True):
-    """Read an item. See `BaseStore.aget`. Its answer: the item, or None."""
+    """Read an item. See `BaseStore.aget`. Its result: the item, or None."""
 
     namespace: Namespace
     key: str
@@ -107,7 +110,7 @@ class GetOp(msgspec.Struct, frozen=True):
 
 
 class SearchOp(msgspec.Struct, frozen=True):
-    """Find items. See `BaseStore.asearch`. Its answer: a list of what was found."""
+    """Find items. See `BaseStore.asearch`. Its result: a list of items."""
 
     namespace_prefix: Namespace
     filter: Mapping[str, Any] | None = None
@@ -118,7 +121,7 @@ class SearchOp(msgspec.Struct, frozen=True):
 
 
 class PutOp(msgspec.Struct, frozen=True):
-    """Put an item, or delete it, if `value` is None. See `BaseStore.aput`. Its answer: None."""
+    """Put an item, or delete it, if `value` is None. See `BaseStore.aput`. Its result: None."""
 
     namespace: Namespace
     key: str
@@ -128,11 +131,11 @@ class PutOp(msgspec.Struct, frozen=True):
 
 
 class MatchCondition(msgspec.Struct, frozen=True):
-    """How namespaces begin or end.
+    """Labels with which namespaces begin or end.
 
     Attributes:
         match_type: "prefix" or "suffix".
-        path: labels; "*" stands for any label.
+        path: labels; "*" matches any label.
     """
 
     match_type: NamespaceMatchType
@@ -140,7 +143,7 @@ class MatchCondition(msgspec.Struct, frozen=True):
 
 
 class ListNamespacesOp(msgspec.Struct, frozen=True):
-    """List namespaces. See `BaseStore.alist_namespaces`. Its answer: a list of namespaces."""
+    """List namespaces. See `BaseStore.alist_namespaces`. Its result: a list of namespaces."""
 
     match_conditions: tuple[MatchCondition, ...] | None = None
     max_depth: int | None = None

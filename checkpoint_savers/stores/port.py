@@ -1,18 +1,17 @@
-"""What a backend of stores does: one batch of operations, over bytes, in one transaction.
+"""The port of a store's backend: one batch of operations, over bytes, in one transaction.
 
-`BaseStore` checks what users pass, makes bytes of it, gathers what is asked at the same time, and makes items of the
-answer. What is left to a backend are rows, which it finds, writes and removes. A row's columns:
+`BaseStore` checks arguments, encodes them, batches concurrent operations, and decodes the answers. A backend finds,
+writes and removes rows. A row's columns:
 
     namespace   bytes: see `names.py`; all namespaces inside one lie in one range of bytes
     key         bytes
     created_at  float: unix seconds; when the row was first written
     updated_at  float: unix seconds; when it was last written
     ttl         float or nothing: seconds that the row lives, from its last write or refresh on
-    expires_at  float or nothing: unix seconds; from then on the row is not there for anybody
+    expires_at  float or nothing: unix seconds; from then on no read returns the row
     frame       bytes: sealed
 
-A row that has expired is not there: no read finds it, and one that is written in its place is a new one, with a
-`created_at` of its own.
+No read returns an expired row, and a row written in its place is a new one, with a `created_at` of its own.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
-MANY: Final = 1000
-"""Expired rows that one batch removes at most, so that nobody waits long for it."""
+SWEEP_LIMIT: Final = 1000
+"""Number of expired rows that one batch removes, at most, so that other writers do not wait long for it."""
 
 
 class Row(NamedTuple):
-    """A row, as it was found. Its reader checks it: a backend hands on what the database gives."""
+    """A row, as it was found. `BaseStore` checks it: a backend returns what the database contains."""
 
     namespace: bytes
     key: bytes
@@ -38,10 +37,10 @@ class Row(NamedTuple):
 
 
 class Find(msgspec.Struct, frozen=True, gc=False):
-    """The row of a key. Its answer: a `Row`, or None.
+    """Find the row of a key. Its answer: a `Row`, or None.
 
     Attributes:
-        refresh: if it has a ttl, it lives that long from now on.
+        refresh: if the row has a ttl, set its expiry to `now` plus that ttl.
     """
 
     namespace: bytes
@@ -50,14 +49,15 @@ class Find(msgspec.Struct, frozen=True, gc=False):
 
 
 class Scan(msgspec.Struct, frozen=True, kw_only=True):
-    """Rows of a range of namespaces, the last written first, and by namespace and key where that is the same. Its
-    answer: a list of `Row`s.
+    """Find rows of a range of namespaces. Its answer: a list of `Row`s.
+
+    The last written row comes first, rows of the same time are ordered by namespace and key.
 
     Attributes:
-        start, end: namespaces from the first of these on, and before the second.
-        accepts: says which rows count; None stands for all. It raises nothing.
-        offset, limit: of the rows that count, leave out so many, and answer at most so many.
-        refresh: those that are answered live for their ttl from now on.
+        start, end: the range of namespaces: `start` included, `end` excluded.
+        accepts: returns True for the rows that count; None if all do. It raises nothing.
+        offset, limit: of the rows that count, skip `offset` and return `limit`, at most.
+        refresh: for each returned row that has a ttl, set its expiry to `now` plus that ttl.
     """
 
     start: bytes
@@ -69,12 +69,12 @@ class Scan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Spaces(msgspec.Struct, frozen=True, kw_only=True):
-    """Namespaces in which there are rows, in order. Its answer: a list of bytes.
+    """List namespaces that hold rows, in order. Its answer: a list of bytes.
 
     Attributes:
-        start, end: as of `Scan`.
-        shown: what to answer for a namespace: itself, or one around it, which is answered once; None to leave it out.
-        offset, limit: of what is answered.
+        start, end: the range, as of `Scan`.
+        shown: maps a namespace to what is listed for it: itself, an outer namespace (listed once), or None to skip it.
+        offset, limit: of what is listed, skip `offset` and return `limit`, at most.
     """
 
     start: bytes
@@ -88,11 +88,11 @@ Read: TypeAlias = Find | Scan | Spaces
 
 
 class Write(msgspec.Struct, frozen=True, gc=False):
-    """Put a row, or remove it. A row that is there already keeps its `created_at`.
+    """Put a row, or remove it. A row that exists already keeps its `created_at`.
 
     Attributes:
-        frame: None removes the row, if there is one.
-        ttl: seconds that it is to live; None for ever.
+        frame: the new payload; None removes the row, if there is one.
+        ttl: seconds that the row lives; None for ever.
     """
 
     namespace: bytes
@@ -102,13 +102,13 @@ class Write(msgspec.Struct, frozen=True, gc=False):
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
-    """What one transaction does. Reads see what was stored before it.
+    """The operations of one transaction. Reads see what was stored before it.
 
     Attributes:
-        now: the time, in unix seconds, for all of it.
-        reads: no two are the same.
+        now: the time of the whole batch, in unix seconds.
+        reads: no two are equal.
         writes: no two are of the same row.
-        sweeps: remove up to so many rows that have expired, those first that expired first.
+        sweeps: remove up to this number of expired rows, those first that expired first.
     """
 
     now: float
@@ -121,11 +121,11 @@ Answer: TypeAlias = Row | list[Row] | list[bytes] | None
 
 
 class Outcome(NamedTuple):
-    """What came of a batch.
+    """The outcome of a batch.
 
     Attributes:
         answers: one per read, in their order.
-        swept: how many rows were removed as they had expired.
+        swept: number of expired rows that were removed.
     """
 
     answers: list[Answer]
@@ -133,11 +133,20 @@ class Outcome(NamedTuple):
 
 
 Done: TypeAlias = Callable[[Outcome | BaseException], None]
-"""Told what came of a batch, once: the outcome, or why nothing of it was stored. Any thread may call it."""
+"""Called once with the outcome of a batch, or with the reason why nothing of it was stored. Any thread may call it."""
 
 
 def page_of_rows(rows: Iterable[Row], scan: Scan) -> list[Row]:
-    """The answer to a scan, of its rows in their order. No more of them are taken than are needed."""
+    """Return the answer to a scan.
+
+    Args:
+        rows: the range's rows, in the order of the scan. No more of them are taken than are needed, so they may be
+            lazy.
+        scan: the scan.
+
+    Returns:
+        The rows that count, from `offset` on, `limit` at most.
+    """
     found = list[Row]()
     left = scan.offset
     if scan.limit > 0:
@@ -153,10 +162,14 @@ def page_of_rows(rows: Iterable[Row], scan: Scan) -> list[Row]:
 
 
 def page_of_spaces(after: Callable[[bytes], bytes | None], spaces: Spaces) -> list[bytes]:
-    """The answer to a listing of namespaces.
+    """Return the answer to a listing of namespaces.
 
     Args:
-        after: the first namespace in which there are rows, of those that are this one or greater.
+        after: returns the first namespace that holds rows and is not smaller than its argument, or None.
+        spaces: the listing.
+
+    Returns:
+        What is listed, in order.
     """
     paging = paging_of_spaces(spaces)
     try:
@@ -169,8 +182,17 @@ def page_of_spaces(after: Callable[[bytes], bytes | None], spaces: Spaces) -> li
 
 
 def paging_of_spaces(spaces: Spaces) -> Generator[bytes, bytes | None, list[bytes]]:
-    """As `page_of_spaces`, for a backend that has to wait for its database: it yields what `after` is to be asked, and
-    is sent what that gives; it returns the answer."""
+    """Run `page_of_spaces` as a generator, for a backend that has to await its database.
+
+    Args:
+        spaces: the listing.
+
+    Yields:
+        The argument for `after`; send what `after` returns.
+
+    Returns:
+        What is listed, in order.
+    """
     found = list[bytes]()
     left, at, last = spaces.offset, spaces.start, None
     while len(found) < spaces.limit:
@@ -178,11 +200,12 @@ def paging_of_spaces(spaces: Spaces) -> Generator[bytes, bytes | None, list[byte
         if name is None or name >= spaces.end:
             break
         shown = spaces.shown(name)
-        at = name + b"\0"  # the next that there could be
+        # Jump from namespace to namespace instead of reading all rows: a listing costs one lookup per namespace.
+        at = name + b"\0"  # the smallest name after this one
         if shown is None:
             continue
         if shown != name or shown == last:
-            at = shown + b"\xff"  # behind all those inside it: the same would be shown of them
+            at = shown + b"\xff"  # skip all namespaces inside: they would be listed as the same
         if shown != last:
             last = shown
             if left:

@@ -10,11 +10,11 @@ try:
     import psycopg
     import psycopg_pool
 
-    from ..postgres.connected import Connected, nothing
-    from ..postgres.connecting import Cursor
-    from ..postgres.driver import Driver, Work
+    from ..postgres.client import PostgresClient, do_nothing
+    from ..postgres.connections import Cursor
+    from ..postgres.driver import Driver, WorkItem
     from ..postgres.failures import UnreachableError, translate
-    from .postgres_rows import LAYOUT, Attempt, Key, Rows
+    from .postgres_rows import LAYOUT, BatchAttempt, Key, StoreStatements
 except ModuleNotFoundError as error:
     if (error.name or "") not in ("psycopg", "psycopg_pool"):
         raise
@@ -31,29 +31,34 @@ from .ops import TTLConfig
 from .port import Answer, Batch, Done, Outcome
 
 
-class PostgresStore(Connected, BaseStore):
-    """Keeps items in PostgreSQL, which any number of processes on any number of machines may use at once.
+class PostgresStore(PostgresClient, BaseStore):
+    """Stores items in PostgreSQL, which any number of processes on any number of machines may use at once.
 
         async with PostgresStore.from_conn_string("postgresql://localhost/app") as store:
             ...
 
-    Its table is made once, by `setup()`, by `setup=True`, or by running what `setup_script()` returns; it may stand in
-    the schema of a `PostgresSaver`. What a put survives is what the server says: with its `synchronous_commit` at `on`,
-    the default, a power loss of the server. No connection is held between batches.
+    Its table is made once: by `setup()`, by `setup=True`, or by running what `setup_script()` returns. It may share the
+    schema of a `PostgresSaver`. The server decides what a put survives: with its `synchronous_commit` at `on`, the
+    default, a power loss of the server. No connection is held between batches.
 
     Args:
-        conn: as for `PostgresSaver`: a connection string, or a pool of psycopg's that is open and stays its owner's.
-        schema: where the table is. It is named in every statement; the search path is not asked.
-        codec, ttl, clock, index: as for every store. Clocks of machines that share a store should agree: by them it is
-            said when an item was put, and whether it has expired.
-        setup: make or upgrade the table when the store is opened.
-        pool_size: connections at most, where `conn` is no pool.
-        busy_timeout: seconds to wait for a lock of another connection's, before `StorageLockedError`.
-        reconnect_timeout: seconds for which a batch tries to reach the server again when the connection broke, or waits
-            for one of the pool, before `StorageError`.
+        conn: a connection string, or an open pool of psycopg's, which remains its owner's; as for `PostgresSaver`.
+        schema: schema of the table. Every statement names it; the search path is not used.
+        codec: turns values into bytes, as for every store.
+        ttl: how long items live, in minutes, as for every store.
+        setup: True to make or upgrade the table when the store is opened.
+        pool_size: number of connections, at most, if `conn` is not a pool.
+        busy_timeout: seconds to wait for another connection's lock, before `StorageLockedError`.
+        reconnect_timeout: seconds for which a batch tries to reach the server again after the connection broke, or
+            waits for a connection of the pool, before `StorageError`.
+        clock: returns the time in unix seconds, as for every store. Clocks of machines that share a store should agree:
+            they decide when an item was put, and whether it has expired.
+        index: only None: there is no vector search.
 
     Raises:
-        ValueError: `schema` is no name, `conn` cannot be read, or a number is out of its range.
+        ValueError: `schema` is not a schema's name, `conn` cannot be read, or a number is out of its range.
+        VectorSearchError: `index` was passed.
+        TypeError: `ttl` is not a valid configuration.
     """
 
     _layout = LAYOUT
@@ -73,7 +78,7 @@ class PostgresStore(Connected, BaseStore):
         index: None = None,
     ) -> None:
         super().__init__(codec=codec, ttl=ttl, clock=clock, index=index)
-        quoted = self._have(
+        quoted = self._configure(
             conn,
             schema=schema,
             setup=setup,
@@ -81,7 +86,7 @@ class PostgresStore(Connected, BaseStore):
             busy_timeout=busy_timeout,
             reconnect_timeout=reconnect_timeout,
         )
-        self._rows = Rows(quoted, self._source.name, self.busy_timeout)
+        self._rows = StoreStatements(quoted, self._source.name, self.busy_timeout)
 
     @classmethod
     def from_conn_string(
@@ -98,7 +103,26 @@ class PostgresStore(Connected, BaseStore):
         clock: Callable[[], float] = time.time,
         index: None = None,
     ) -> Self:
-        """A store to be opened with `async with`. Arguments as for the class."""
+        """Return a store to be opened with `async with`.
+
+        Args:
+            conn_string: a URL or another connection string of libpq's.
+            schema: as for the class.
+            codec: as for the class.
+            ttl: minutes, as for the class.
+            setup: as for the class.
+            pool_size: number of connections, as for the class.
+            busy_timeout: seconds, as for the class.
+            reconnect_timeout: seconds, as for the class.
+            clock: unix seconds, as for the class.
+            index: only None, as for the class.
+
+        Returns:
+            The store, not open yet.
+
+        Raises:
+            ValueError, VectorSearchError, TypeError: as for the class.
+        """
         return cls(
             conn_string,
             schema=schema,
@@ -113,36 +137,37 @@ class PostgresStore(Connected, BaseStore):
         )
 
     async def __aenter__(self) -> Self:
-        """Connect, and look whether the table is there, and whose it is.
+        """Connect, and check the table, or make it if `setup` is set.
 
         Raises:
             CorruptCheckpointError: tables of these names are not a store's.
-            UnsupportedFormatError: they are of a later version of this package.
-            StorageError: there is no connection; or no table, or an older one, and `setup` is not set.
+            UnsupportedFormatError: a later version of this package made the table.
+            StorageError: there is no connection; or the table is missing or older, and `setup` is not set.
+            SaverClosedError: the store is open already.
         """
         self._check_not_open()
-        await self._connect(Driver(self._source, self._prepare, nothing, maker=LAYOUT.maker))
+        await self._connect(Driver(self._source, self._prepare, do_nothing, class_name=LAYOUT.class_name))
         return await super().__aenter__()
 
     def transact(self, batch: Batch, done: Done) -> None:
         driver = self._driver  # read once: another thread may close the store meanwhile
         if driver is None:
             raise _closed(self._source.name)
-        _Transaction(driver, self._rows, batch, done).begin()
+        _PostgresBatch(driver, self._rows, batch, done).begin()
 
 
-class _Transaction:
-    """A batch on its way. It does not know the store, which must not be kept alive by it."""
+class _PostgresBatch:
+    """A running batch. It does not reference the store, and so does not keep it alive."""
 
     __slots__ = ("_answers", "_attempt", "_batch", "_done", "_driver", "_due", "_rows", "_work")
 
-    def __init__(self, driver: Driver, rows: Rows, batch: Batch, done: Done) -> None:
+    def __init__(self, driver: Driver, rows: StoreStatements, batch: Batch, done: Done) -> None:
         self._driver = driver
         self._rows = rows
         self._batch = batch
         self._done = done
-        self._work: Work[Outcome] = Work()
-        self._attempt = Attempt()
+        self._work: WorkItem[Outcome] = WorkItem()
+        self._attempt = BatchAttempt()
         self._answers: list[Answer] | None = None
         self._due: list[Key] = []
 
@@ -150,13 +175,13 @@ class _Transaction:
         driver = self._driver
         try:
             driver.submit(self._work, callback_waiter(self._end), lambda: driver.post(self._run))
-        except SaverClosedError as error:  # said of a saver
+        except SaverClosedError as error:  # its message names a saver
             raise _closed(driver.source.name) from error
 
     async def _run(self) -> None:
         work, source = self._work, self._driver.source
         try:
-            work.value = await source.reach(self._do)
+            work.value = await source.run_on_connection(self._do)
         except UnreachableError as error:
             work.error = translate(error, source.name)
             if self._attempt.outcome is not None:
@@ -167,11 +192,12 @@ class _Transaction:
                 work.error.__cause__ = error.__cause__
         except Exception as error:
             work.error = translate(error, source.name)
-        self._driver.wake((work,))
+        self._driver.complete((work,))
 
     async def _do(self, cursor: Cursor) -> Outcome:
-        """On one connection; begun anew on another when that breaks."""
+        """Run on one connection; run again on another if that breaks."""
         batch = self._batch
+        # Reads are not repeated with the writes: an attempt that was committed would change what they see.
         if self._answers is None:
             self._answers, self._due = await self._rows.read(cursor, batch) if batch.reads else ([], [])
         if not batch.writes and not batch.sweeps and not self._due:
@@ -181,7 +207,8 @@ class _Transaction:
         except psycopg.Error as error:
             if batch.writes or batch.sweeps or not isinstance(translate(error, ""), StorageReadOnlyError):
                 raise
-            return Outcome(self._answers, 0)  # where nothing can be written, items end when they were to
+            # The reads succeeded. On a read-only server, ttls cannot start again: the items expire as they were to.
+            return Outcome(self._answers, 0)
 
     def _end(self) -> None:
         error = self._work.error

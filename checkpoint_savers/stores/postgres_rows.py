@@ -1,10 +1,10 @@
-"""What `PostgresStore` says to its database: its table, and the operations of a batch.
+"""Table and statements of `PostgresStore`.
 
-Reads of several statements see one snapshot. Writes are a transaction of their own after them, which locks rows in the
-order of their keys: so two batches never wait for each other in a circle. No search holds a lock.
+Several reads see one snapshot. Writes are a transaction of their own after them, which locks rows in the order of their
+keys, so that two batches never deadlock. No search holds a lock.
 
-When a connection breaks while a transaction is being committed, its number tells afterwards what came of it
-(`pg_xact_status`): so nothing is done twice, and nothing that others did meanwhile is written over.
+If a connection breaks during a commit, the transaction's number later answers whether it was committed
+(`pg_xact_status`). So nothing is done twice, and nothing that others did meanwhile is overwritten.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ from typing import Any, Final
 import psycopg
 
 from ..errors import StorageError
-from ..postgres.connecting import Cursor
+from ..postgres.connections import Cursor
 from ..postgres.schema import Layout
 from .port import Answer, Batch, Find, Outcome, Row, Scan, Spaces, Write, paging_of_spaces
 
 # Namespaces and keys are bytes of UTF-8 (see `names.py`): they sort by code points whatever the database's collation
-# is, and a search of a namespace is a range. The index by age holds all by which a search finds and orders its rows.
+# is, and a search of a namespace is a range. The index by age holds everything by which a search finds and orders its
+# rows.
 LAYOUT: Final = Layout(
     kind="store",
-    maker="PostgresStore",
-    versioned_by="pregel_store_version",
+    class_name="PostgresStore",
+    version_table="pregel_store_version",
     tables={
         "pregel_store_version": {"version": "integer"},
         "pregel_items": {
@@ -65,20 +66,20 @@ LAYOUT: Final = Layout(
         ),
     ),
 )
-"""The table, beside those of a saver, in a version of its own."""
+"""The table. It may share the schema of a saver's tables, and has a version of its own."""
 
 SLICE: Final = 64
-"""Rows that are read in one go where a filter looks at them."""
+"""Rows that are read at a time if a filter checks them."""
 
 SPACES: Final = 256
-"""Namespaces that are read in one go."""
+"""Namespaces that are read at a time."""
 
 CHUNK: Final = 8_000_000
 """Payload of one statement, in bytes."""
 
 _MOST: Final = 2**63 - 1
 
-_THERE: Final = "(i.expires_at IS NULL OR i.expires_at > %b)"
+_NOT_EXPIRED: Final = "(i.expires_at IS NULL OR i.expires_at > %b)"
 _COLUMNS: Final = "i.namespace, i.key, i.created_at, i.updated_at, i.ttl, i.frame"
 _RANGE: Final = "i.namespace >= %b AND i.namespace < %b"
 _KEYS: Final = "unnest(%b::bytea[], %b::bytea[]) AS r (namespace, key)"
@@ -145,12 +146,12 @@ Key = tuple[bytes, bytes]
 """A row's namespace and key."""
 
 
-class Attempt:
-    """What is remembered of the attempts at one batch.
+class BatchAttempt:
+    """State of the attempts at one batch.
 
     Attributes:
-        outcome: what its transaction does; None before it is about to be committed.
-        xid: the number of that transaction; None when it writes nothing.
+        outcome: the outcome of its transaction; None before it is about to be committed.
+        xid: the number of that transaction; None if it writes nothing.
     """
 
     def __init__(self) -> None:
@@ -158,22 +159,22 @@ class Attempt:
         self.xid: str | None = None
 
 
-class Rows:
+class StoreStatements:
     """The statements of one schema.
 
     Args:
         schema: quoted.
-        name: how messages call the database.
+        name: how messages name the database.
         busy_timeout: seconds to wait for a lock.
     """
 
     def __init__(self, schema: str, name: str, busy_timeout: float) -> None:
         def of(text: str) -> bytes:
-            return text.format(s=schema, c=_COLUMNS, t=_THERE, r=_RANGE, k=_KEYS, x=_XID).encode()
+            return text.format(s=schema, c=_COLUMNS, t=_NOT_EXPIRED, r=_RANGE, k=_KEYS, x=_XID).encode()
 
         self._name = name
         self._busy_timeout = busy_timeout
-        self._patience = f"{max(round(busy_timeout * 1000), 1)}ms"  # 0 would be for ever
+        self._lock_timeout = f"{max(round(busy_timeout * 1000), 1)}ms"  # 0 would mean no limit
         self._find = of(_FIND)
         self._has_inner = of(_HAS_INNER)
         self._of_one = of(_OF_ONE)
@@ -185,7 +186,15 @@ class Rows:
         self._sweep = of(_SWEEP)
 
     async def read(self, cursor: Cursor, batch: Batch) -> tuple[list[Answer], list[Key]]:
-        """The answers to a batch's reads, and the keys of the rows that are to live for their ttl from now on."""
+        """Execute a batch's reads.
+
+        Args:
+            cursor: of a connection in autocommit mode.
+            batch: the batch.
+
+        Returns:
+            The answers, and the keys of the rows whose ttl starts again.
+        """
         finds = [(n, one) for n, one in enumerate(batch.reads) if isinstance(one, Find)]
         answers: list[Answer] = [None] * len(batch.reads)
         in_transaction = len(finds) < len(batch.reads)
@@ -222,7 +231,8 @@ class Rows:
         if scan.accepts is None:
             page = min(scan.limit, _MOST), min(scan.offset, _MOST)
             return [Row(*raw) for raw in await _all(cursor, statement, *where, now, *page)]
-        # Read as far as is needed, and sorted once. It lives no longer than the transaction.
+        # A server-side cursor: the rows are sorted once, and read only until enough of them match. It ends with the
+        # transaction.
         await cursor.execute(b"DECLARE pregel_scan NO SCROLL CURSOR FOR " + statement, (*where, now, _MOST, 0))
         found = await _accepted(cursor, scan, scan.accepts)
         await cursor.execute(b"CLOSE pregel_scan")
@@ -251,19 +261,35 @@ class Rows:
             return found
 
     async def write(
-        self, cursor: Cursor, batch: Batch, answers: list[Answer], due: Sequence[Key], attempt: Attempt
+        self, cursor: Cursor, batch: Batch, answers: list[Answer], due: Sequence[Key], attempt: BatchAttempt
     ) -> Outcome:
-        """Do a batch's writes, in one transaction, unless an attempt before has done them."""
+        """Execute a batch's writes in one transaction, unless an earlier attempt was committed.
+
+        Args:
+            cursor: of a connection in autocommit mode.
+            batch: the batch.
+            answers: the answers of its reads.
+            due: keys of the rows whose ttl starts again.
+            attempt: state of the attempts.
+
+        Returns:
+            The outcome.
+
+        Raises:
+            StorageError: the server has not ended an earlier attempt within the busy timeout.
+        """
         if attempt.outcome is not None and (attempt.xid is None or await self._was_stored(cursor, attempt.xid)):
             return attempt.outcome
         attempt.outcome = attempt.xid = None
         await cursor.execute(
-            f"BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = '{self._patience}'".encode()
+            f"BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = '{self._lock_timeout}'".encode()
         )
         xid: str | None = None
         written = {(one.namespace, one.key) for one in batch.writes}
         todo: list[tuple[Key, Write | None]] = [(key, None) for key in due if key not in written]
         todo += [((one.namespace, one.key), one) for one in batch.writes]
+        # All batches lock rows in this order, so no two wait for each other. Neighbours of one kind are then one
+        # statement.
         todo.sort(key=lambda each: each[0])
         for kind, group in groupby(todo, key=lambda each: "refresh" if each[1] is None else each[1].frame is not None):
             for part in _parts(group):
@@ -282,6 +308,7 @@ class Rows:
             raw = await _all(cursor, self._sweep, batch.now, batch.sweeps)
             swept = len(raw)
             xid = raw[0][0] if raw else xid
+        # Before COMMIT: if the connection breaks during it, only the number can answer whether it was committed.
         attempt.outcome, attempt.xid = Outcome(answers, swept), xid
         await cursor.execute(b"COMMIT")
         return attempt.outcome
@@ -291,7 +318,7 @@ class Rows:
         while True:
             try:
                 status = (await _all(cursor, _STATUS, xid))[0][0]
-            except psycopg.errors.InvalidParameterValue:  # the server has crashed, and never heard of that number
+            except psycopg.errors.InvalidParameterValue:  # the server crashed and never assigned that number
                 return False
             if status != "in progress":
                 return bool(status == "committed")
@@ -300,11 +327,11 @@ class Rows:
                     f"{self._name}: the connection broke while a transaction was being committed, and the server has "
                     "not ended it yet. Read what is stored before you write it again."
                 )
-            await asyncio.sleep(0.02)  # the server has not noticed yet that nobody is there
+            await asyncio.sleep(0.02)  # the server has not noticed yet that the client is gone
 
 
 async def _accepted(cursor: Cursor, scan: Scan, accepts: Callable[[Row], bool]) -> list[Row]:
-    """The answer to a scan, of the rows of the cursor `pregel_scan`."""
+    """Return the answer to a scan, from the cursor `pregel_scan`."""
     found: list[Row] = []
     left = scan.offset
     while True:
@@ -321,7 +348,7 @@ async def _accepted(cursor: Cursor, scan: Scan, accepts: Callable[[Row], bool]) 
 
 
 def _parts(todo: Iterable[tuple[Key, Write | None]]) -> Iterator[list[tuple[Key, Write | None]]]:
-    """The same in parts of which none is much too large for a statement."""
+    """Split writes into parts of which none is much too large for a statement."""
     part: list[tuple[Key, Write | None]] = []
     size = 0
     for key, one in todo:

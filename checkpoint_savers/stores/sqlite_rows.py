@@ -1,4 +1,4 @@
-"""What `SqliteStore` says to its database: its tables, and the operations of a batch."""
+"""Tables and statements of `SqliteStore`."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from typing import Final, NamedTuple
 from .port import Answer, Batch, Find, Row, Scan, Spaces, page_of_rows, page_of_spaces
 
 VERSION: Final = 1
-"""The number of this layout, in the one row of `store_version`. A greater one is refused, not touched."""
+"""The version of this layout, in the one row of `store_version`. A store of a greater one is refused and not changed.
+"""
 
-# With a rowid, as SQLite stores large rows without waste in such tables only. A search goes through `by_age`, which has
-# all that it needs to know of a row that it does not return.
+# With a rowid, as only tables with one store large rows without waste. A search uses `by_age`, a covering index for
+# everything that it has to know of rows that it does not return.
 TABLES: Final = {
     "store_version": "CREATE TABLE store_version (version INTEGER NOT NULL) STRICT",
     "store_item": """
@@ -34,27 +35,27 @@ TABLES: Final = {
         "CREATE INDEX store_item_by_expiry ON store_item (expires_at) WHERE expires_at IS NOT NULL"
     ),
 }
-"""What a file with a store in it has, by name."""
+"""The statements that make the parts of a store, by name."""
 
-_THERE: Final = "(expires_at IS NULL OR expires_at > ?)"
+_NOT_EXPIRED: Final = "(expires_at IS NULL OR expires_at > ?)"
 _COLUMNS: Final = "namespace, key, created_at, updated_at, ttl, frame"
-_FIND: Final = f"SELECT {_COLUMNS} FROM store_item WHERE namespace = ? AND key = ? AND {_THERE}"
+_FIND: Final = f"SELECT {_COLUMNS} FROM store_item WHERE namespace = ? AND key = ? AND {_NOT_EXPIRED}"
 _ROW: Final = f"SELECT {_COLUMNS} FROM store_item WHERE id = ?"
 _IS_ALONE: Final = "SELECT NOT EXISTS (SELECT 1 FROM store_item WHERE namespace > ? AND namespace < ?)"
 _OF_ONE: Final = (
     "SELECT id FROM store_item INDEXED BY store_item_by_age "
-    f"WHERE namespace = ? AND {_THERE} ORDER BY updated_at DESC, key LIMIT ?"
+    f"WHERE namespace = ? AND {_NOT_EXPIRED} ORDER BY updated_at DESC, key LIMIT ?"
 )
 _OF_ALL: Final = (
     "SELECT id FROM store_item INDEXED BY store_item_by_age "
-    f"WHERE namespace >= ? AND namespace < ? AND {_THERE} ORDER BY updated_at DESC, namespace, key LIMIT ?"
+    f"WHERE namespace >= ? AND namespace < ? AND {_NOT_EXPIRED} ORDER BY updated_at DESC, namespace, key LIMIT ?"
 )
 _SPACE: Final = (
     "SELECT namespace FROM store_item INDEXED BY store_item_by_age "
-    f"WHERE namespace >= ? AND namespace < ? AND {_THERE} ORDER BY namespace LIMIT 1"
+    f"WHERE namespace >= ? AND namespace < ? AND {_NOT_EXPIRED} ORDER BY namespace LIMIT 1"
 )
 _REFRESH: Final = (
-    # Another process may have put the item again since it was found: its time is not cut short.
+    # Another process may have put the item again since it was found: its time is not shortened.
     "UPDATE store_item SET expires_at = max(expires_at, ? + ttl) WHERE namespace = ? AND key = ? AND ttl IS NOT NULL"
 )
 _REMOVE: Final = "DELETE FROM store_item WHERE namespace = ? AND key = ?"
@@ -69,20 +70,28 @@ _SWEEP: Final = (
 )
 
 
-class Answers(NamedTuple):
-    """What reading gave.
+class ReadResults(NamedTuple):
+    """The answers of a batch's reads.
 
     Attributes:
         answers: as of `Outcome`.
-        due: namespaces and keys of the rows that are to live for their ttl from now on.
+        due: namespaces and keys of the rows whose ttl starts again.
     """
 
     answers: list[Answer]
     due: list[tuple[bytes, bytes]]
 
 
-def read(db: sqlite3.Cursor, batch: Batch) -> Answers:
-    """The answers to a batch's reads."""
+def read(db: sqlite3.Cursor, batch: Batch) -> ReadResults:
+    """Execute a batch's reads.
+
+    Args:
+        db: a cursor in a transaction.
+        batch: the batch.
+
+    Returns:
+        The answers.
+    """
     answers, due = list[Answer](), list[tuple[bytes, bytes]]()
     for one in batch.reads:
         match one:
@@ -98,7 +107,7 @@ def read(db: sqlite3.Cursor, batch: Batch) -> Answers:
                 continue
         if one.refresh:
             due += [(row.namespace, row.key) for row in rows if row.ttl is not None]
-    return Answers(answers, due)
+    return ReadResults(answers, due)
 
 
 def _find(db: sqlite3.Cursor, find: Find, now: float) -> Row | None:
@@ -107,8 +116,8 @@ def _find(db: sqlite3.Cursor, find: Find, now: float) -> Row | None:
 
 
 def _scan(db: sqlite3.Cursor, scan: Scan, now: float) -> list[Row]:
-    most = scan.offset + scan.limit if scan.accepts is None else -1  # -1: nobody knows how many are to be looked at
-    with closing(db.connection.cursor()) as ids:  # it would go on reading if it was left open before its end
+    most = scan.offset + scan.limit if scan.accepts is None else -1  # -1: no limit, as the filter decides
+    with closing(db.connection.cursor()) as ids:  # an open cursor would keep the read transaction open
         if scan.start and db.execute(_IS_ALONE, (scan.start, scan.end)).fetchone()[0]:
             ids.execute(_OF_ONE, (scan.start, now, most))
         else:
@@ -122,12 +131,26 @@ def _space_from(db: sqlite3.Cursor, end: bytes, now: float, at: bytes) -> bytes 
 
 
 def refresh(db: sqlite3.Cursor, due: list[tuple[bytes, bytes]], now: float) -> None:
-    """Let rows live for their ttl from now on."""
+    """Start the ttl of rows again.
+
+    Args:
+        db: a cursor in a writing transaction.
+        due: namespaces and keys.
+        now: unix seconds.
+    """
     db.executemany(_REFRESH, [(now, *address) for address in due])
 
 
 def write(db: sqlite3.Cursor, batch: Batch) -> int:
-    """Do a batch's writes, and return how many expired rows were removed."""
+    """Execute a batch's writes.
+
+    Args:
+        db: a cursor in a writing transaction.
+        batch: the batch.
+
+    Returns:
+        The number of expired rows that were removed.
+    """
     for one in batch.writes:
         if one.frame is None:
             db.execute(_REMOVE, (one.namespace, one.key))

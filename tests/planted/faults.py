@@ -81,7 +81,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault(
         "shield-of-closing",
         "P7: a saver that is left in a cancelled scope does not close",
-        "sqlite.connected.Connected._disconnect",
+        "sqlite.client.SqliteClient._disconnect",
         SHIELD,
         NO_SHIELD,
         ("tests/savers/test_sqlite_closing.py::test_closing_in_a_cancelled_scope",),
@@ -147,7 +147,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault(
         "epoch-of-leases",
         "P6: an owner that was taken over commits, records results, renews, and gives its successor's lease up",
-        "writing._held",
+        "writing._find_lease",
         "found[1] != lease.epoch or ",
         "",
         ("tests/savers/test_conformance.py::TestSqliteSaver::test_its_own_run_may_acquire_again",),
@@ -163,7 +163,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault(
         "owner-of-commits",
         "P6: a lease of the same number, of a thread that was deleted meanwhile, is taken for one's own",
-        "writing._held",
+        "writing._find_lease",
         " or found[2] != lease.owner.run_id",
         "",
         ("tests/savers/test_conformance.py::TestSqliteSaver::test_epoch_and_owner_are_both_compared",),
@@ -313,7 +313,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault(
         "half-a-transaction-of-many",
         "P3: of commits that share a transaction, one that fails is stored in part",
-        "Worker._together",
+        "Worker._run_together",
         'cursor.execute("ROLLBACK TO job")',
         "pass",
         ("tests/savers/test_sqlite_commits.py::test_commits_that_pile_up_share_one",),

@@ -104,7 +104,7 @@ class TestOnOneLoop:
 
         assert await flights.share("k", partial(compute, b"1")) == (b"1", True)
         assert await flights.share("k", partial(compute, b"2")) == (b"2", True)
-        assert module._LED.get() == ()
+        assert module._LEADING.get() == ()
 
     async def test_other_keys_do_not_wait(self, flights: Flights) -> None:
         """Each key has a flight of its own."""
@@ -357,8 +357,8 @@ def test_looking_for_a_circle_takes_as_long_as_there_are_flights() -> None:
     for above, below in zip(layers, layers[1:], strict=False):
         for one in above:
             one.needs.extend(below)
-    assert module._comes_back(layers[0][0], (layers[-1][2],))
-    assert not module._comes_back(layers[0][0], (module._Flight(),))
+    assert module._would_deadlock(layers[0][0], (layers[-1][2],))
+    assert not module._would_deadlock(layers[0][0], (module._Flight(),))
 
 
 def start_by_hand(share: Any) -> Any:
@@ -413,7 +413,7 @@ async def test_a_leader_whose_loop_is_gone_gives_the_lead_up(flights: Flights) -
         await last.leads.wait()
         last.lands(b"value")
     assert last.got == (b"value", True) and len(flights) == 0
-    assert module._LED.get() == ()
+    assert module._LEADING.get() == ()
 
 
 # ---- in threads ------------------------------------------------------------------------------------------------------

@@ -127,10 +127,10 @@ async def test_processes_share_a_file(path: Path) -> None:
 async def test_expired_rows_go_when_others_are_written(path: Path, cache: SqliteCache, clock: Clock) -> None:
     """A file does not grow by what nobody can read any more. One write removes many, and not without end."""
     await put_entries(cache, *(key(str(number)) for number in range(3)), ttl=1000)
-    await put_entries(cache, *(key(str(number), "old") for number in range(module.MANY + 500)), ttl=10)
+    await put_entries(cache, *(key(str(number), "old") for number in range(module.SWEEP_LIMIT + 500)), ttl=10)
     await put_entries(cache, key("ever"))
     clock.now = NOW + 10
-    assert count(path) == module.MANY + 504
+    assert count(path) == module.SWEEP_LIMIT + 504
     await put_entries(cache, key("new"))
     assert count(path) == 504 + 1 - 1
     await put_entries(cache, key("new"))
@@ -191,7 +191,7 @@ async def test_a_row_under_another_key_is_a_miss(path: Path, cache: SqliteCache)
 async def test_an_entry_written_after_the_damage_was_seen_stays(path: Path, cache: SqliteCache) -> None:
     """Removing what is damaged does not remove what has taken its place meanwhile."""
     await put_entries(cache, KEYS[0])
-    await cache._forget([(*module._columns(KEYS[0]), b"damaged")])
+    await cache._remove_damaged([(*module._columns(KEYS[0]), b"damaged")])
     assert await present_keys(cache, KEYS[:1]) == KEYS[:1]
 
 

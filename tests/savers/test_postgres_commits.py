@@ -26,7 +26,7 @@ from checkpoint_savers.conformance.savers.suite import (
     take,
     written,
 )
-from checkpoint_savers.postgres.lane import MOST, MOST_BYTES
+from checkpoint_savers.postgres.group_commit import MAX_BATCH_BYTES, MAX_WRITES
 from checkpoint_savers.records import Lease
 from tests.helpers.postgres_tools import Proxy, conninfo, execute, locked, made_schema, stopped, turns
 
@@ -87,14 +87,14 @@ def batches_of(saver: PostgresSaver) -> list[list[str]]:
     """The threads in each batch of commits from now on, in the order in which they are stored."""
     batches: list[list[str]] = []
     assert saver._open is not None
-    lane = saver._open._writes
-    store = lane._store
+    writes = saver._open._writes
+    store = writes._store
 
     async def told(cursor: Any, writes: Sequence[Any]) -> Sequence[Any]:
         batches.append([write.thread_id for write in writes])
         return await store(cursor, writes)
 
-    lane._store = told
+    writes._store = told
     return batches
 
 
@@ -258,7 +258,7 @@ async def test_a_flood_of_one_thread_starves_nobody(saver: PostgresSaver) -> Non
 
 async def test_threads_take_turns(saver: PostgresSaver) -> None:
     """With more threads than a batch has places, each has its first write stored before any has its third."""
-    held = await leases(saver, MOST + 20)
+    held = await leases(saver, MAX_WRITES + 20)
     fates, batches = Fates(), batches_of(saver)
     async with anyio.create_task_group() as group:
         async with stopped(saver):
@@ -268,7 +268,7 @@ async def test_threads_take_turns(saver: PostgresSaver) -> None:
                     group.start_soon(fates.watch, f"{lease.thread_id} {number}", call)
             await turns()
     assert set(fates.of.values()) == {None} and len(fates.of) == 3 * len(held)
-    assert [len(batch) for batch in batches] == [MOST, MOST, MOST, 3 * 20]
+    assert [len(batch) for batch in batches] == [MAX_WRITES, MAX_WRITES, MAX_WRITES, 3 * 20]
     places: dict[str, list[int]] = {}
     for place, thread in enumerate(thread for batch in batches for thread in batch):
         places.setdefault(thread, []).append(place)
@@ -277,7 +277,7 @@ async def test_threads_take_turns(saver: PostgresSaver) -> None:
 
 async def test_a_batch_is_bounded(saver: PostgresSaver, proxy: Proxy) -> None:
     """By a number of commits and by their bytes; one that is larger than that goes alone."""
-    held = await leases(saver, MOST + 1)
+    held = await leases(saver, MAX_WRITES + 1)
 
     async def transactions(frames: list[bytes], at: int) -> int:
         fates, before = Fates(), proxy.turns
@@ -290,9 +290,9 @@ async def test_a_batch_is_bounded(saver: PostgresSaver, proxy: Proxy) -> None:
         assert set(fates.of.values()) == {None}
         return proxy.turns - before
 
-    assert await transactions([b""] * (MOST + 1), 2) == 2
-    assert await transactions([bytes(MOST_BYTES // 4)] * 8, 3) == 2
-    assert await transactions([b"", bytes(MOST_BYTES + 1)], 4) == 2
+    assert await transactions([b""] * (MAX_WRITES + 1), 2) == 2
+    assert await transactions([bytes(MAX_BATCH_BYTES // 4)] * 8, 3) == 2
+    assert await transactions([b"", bytes(MAX_BATCH_BYTES + 1)], 4) == 2
 
 
 async def test_cancelling_a_caller_does_not_tear_the_batch(saver: PostgresSaver) -> None:

@@ -143,9 +143,9 @@ KILLED = """if True:
     import anyio, sys
     from checkpoint_savers import PostgresSaver
     from checkpoint_savers.conformance.savers.suite import commit, event, record, row, take
-    from checkpoint_savers.postgres.writing import Writing
+    from checkpoint_savers.postgres.writing import WriteStatements
 
-    whole, dies = Writing.store, []
+    whole, dies = WriteStatements.store, []
 
     async def halfway(self, cursor, writes):
         if not dies:
@@ -155,7 +155,7 @@ KILLED = """if True:
         print("all of it is written, and not committed", flush=True)
         sys.stdin.read()
 
-    Writing.store = halfway
+    WriteStatements.store = halfway
 
     async def main():
         async with PostgresSaver.from_conn_string(sys.argv[1], schema=sys.argv[2]) as saver:

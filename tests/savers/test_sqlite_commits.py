@@ -120,7 +120,7 @@ async def test_listings_use_their_index(saver: SqliteSaver) -> None:
         "SEARCH event USING PRIMARY KEY (thread=? AND (checkpoint,epoch,position)>(?,?,?))"
     )
     for statement in (
-        reading._PLACE, reading._BASES, reading._RECORDS, reading._SEGMENT_RECORDS, reading._THREADS, reading._ALL_ROWS,
+        reading._NAMESPACE, reading._BASES, reading._RECORDS, reading._SEGMENT_RECORDS, reading._THREADS, reading._ALL_ROWS,
         reading._ALL_RECORDS,
     ):  # fmt: skip  # they are names
         assert "SCAN" not in await plan(statement), statement

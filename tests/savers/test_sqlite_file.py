@@ -389,7 +389,7 @@ async def test_set_up_by_another_meanwhile(path: Path, theirs: bool, monkeypatch
     """P13: found empty, and under the lock no longer: what the other process made is kept, and looked at again."""
     other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     other.execute("BEGIN IMMEDIATE")
-    bring_up = schema._bring_up
+    bring_up = schema._upgrade
 
     def created_by_the_other(*args: Any) -> int:
         for statement in ["CREATE TABLE theirs (a)"] if theirs else (*schema.MARKS, *schema.TABLES.values()):
@@ -398,7 +398,7 @@ async def test_set_up_by_another_meanwhile(path: Path, theirs: bool, monkeypatch
         other.close()
         return bring_up(*args)
 
-    monkeypatch.setattr(schema, "_bring_up", created_by_the_other)
+    monkeypatch.setattr(schema, "_upgrade", created_by_the_other)
     if theirs:
         with pytest.raises(CorruptCheckpointError, match="another program"):
             async with SqliteSaver.from_conn_string(path):

@@ -306,7 +306,7 @@ async def test_two_backups_to_one_path(saver: SqliteSaver, tmp_path: Path, monke
         while gate.waiting < 2:
             await anyio.lowlevel.checkpoint()
         gate.go.set()
-    assert len(refused) == 1 and "is there already" in refused[0]
+    assert len(refused) == 1 and "exists already" in refused[0]
     assert list(tmp_path.glob("backup.db*")) == [tmp_path / "backup.db"]
     assert await read(tmp_path / "backup.db") == await everything(saver)
 
@@ -317,7 +317,7 @@ async def test_where_a_backup_cannot_go(saver: SqliteSaver, path: Path, tmp_path
     there = tmp_path / "there"
     there.write_text("mine")
     for target in (there, path, tmp_path):
-        with pytest.raises(StorageError, match="is there already"):
+        with pytest.raises(StorageError, match="exists already"):
             await saver.backup(target)
     for target in (tmp_path / "nowhere" / "backup.db", there / "backup.db"):
         with pytest.raises(StorageError) as caught:

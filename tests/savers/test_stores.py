@@ -32,9 +32,9 @@ from checkpoint_savers.conformance.savers.suite import NOW
 from checkpoint_savers.conformance.stores.suite import SPACE, BatchRecorder, keys, put, there, value
 from checkpoint_savers.errors import VectorSearchError
 from checkpoint_savers.stores import Batch, Done, GetOp, Item, Outcome, PutOp, SearchItem, SearchOp, Spaces
-from checkpoint_savers.stores.abc import APART
+from checkpoint_savers.stores.abc import SWEEP_SPACING
 from checkpoint_savers.stores.items import item_of
-from checkpoint_savers.stores.memory import _Kept
+from checkpoint_savers.stores.memory import _StoredRow
 from checkpoint_savers.stores.names import pack, pattern
 from checkpoint_savers.stores.port import page_of_spaces
 from pregel_async._core.isolation import isolate
@@ -57,7 +57,7 @@ def change(store: InMemoryStore, key: str, **changed: Any) -> None:
     """Damage a stored row."""
     rows = store._spaces[pack(SPACE)]
     kept = rows[key.encode()]
-    rows[key.encode()] = _Kept(kept.row._replace(**changed), kept.expires_at)
+    rows[key.encode()] = _StoredRow(kept.row._replace(**changed), kept.expires_at)
 
 
 # ---- damage ----------------------------------------------------------------------------------------------------------
@@ -323,7 +323,7 @@ async def test_a_store_that_nobody_closes_is_swept_no_longer() -> None:
 async def test_puts_sweep_now_and_then(store: InMemoryStore, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """One put in a minute removes what has expired too; a clock that is set back does not end that."""
     watched = BatchRecorder(store, monkeypatch)
-    for now in (0.0, 1.0, APART - 1, APART, APART + 1, -1000.0, -999.0):
+    for now in (0.0, 1.0, SWEEP_SPACING - 1, SWEEP_SPACING, SWEEP_SPACING + 1, -1000.0, -999.0):
         clock.now = NOW + now
         await put(store, "a")
         await store.aget(SPACE, "a")

@@ -152,7 +152,7 @@ def test_what_is_no_setting(wrong: dict[str, Any]) -> None:
     """It is refused when the store is made."""
     with pytest.raises(ValueError):
         PostgresStore("postgresql://localhost/app", **wrong)
-    with pytest.raises(ValueError, match="no connection string"):
+    with pytest.raises(ValueError, match="not a connection string"):
         PostgresStore("postgresql://[")
 
 
@@ -231,13 +231,13 @@ async def test_batches_do_not_wait_in_a_circle(
 ) -> None:
     """Batches of the same items lock them in the order of their keys, in whatever order they were asked for."""
     await put(store, "0", "5", "9")
-    write, begun = postgres_rows.Rows.write, list[int]()
+    write, begun = postgres_rows.StoreStatements.write, list[int]()
 
-    async def counted(self: postgres_rows.Rows, *args: Any) -> Any:
+    async def counted(self: postgres_rows.StoreStatements, *args: Any) -> Any:
         begun.append(1)
         return await write(self, *args)
 
-    monkeypatch.setattr(postgres_rows.Rows, "write", counted)
+    monkeypatch.setattr(postgres_rows.StoreStatements, "write", counted)
     waiting = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE %s"
     ops = [PutOp(SPACE, "0", {}), PutOp(SPACE, "5", None), PutOp(SPACE, "9", {})]
     async with PostgresStore(conninfo(), schema=made) as other, anyio.create_task_group() as group:
@@ -304,15 +304,15 @@ async def test_a_connection_breaks_while_it_writes(made: str, plan: Any, marker:
 
 async def test_what_was_committed_is_not_done_again(made: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A put whose answer was lost does not write over what another has put since."""
-    was_stored = postgres_rows.Rows._was_stored
+    was_stored = postgres_rows.StoreStatements._was_stored
 
     async with PostgresStore(conninfo(), schema=made) as other:
 
-        async def overtaken(self: postgres_rows.Rows, *args: Any) -> bool:
+        async def overtaken(self: postgres_rows.StoreStatements, *args: Any) -> bool:
             await other.aput(SPACE, "a", {"by": "other"})
             return await was_stored(self, *args)
 
-        monkeypatch.setattr(postgres_rows.Rows, "_was_stored", overtaken)
+        monkeypatch.setattr(postgres_rows.StoreStatements, "_was_stored", overtaken)
         with Proxy(conninfo()) as proxy:
             async with PostgresStore(proxy.url, schema=made) as store:
                 proxy.plan("lose the answer", "COMMIT\0")

@@ -309,7 +309,7 @@ async def test_a_long_search_holds_up_no_writer(path: Path, monkeypatch: pytest.
 
     async with SqliteStore(path) as store, SqliteSaver(path, busy_timeout=0.01) as saver:
         await put(store, "a")
-        monkeypatch.setattr("checkpoint_savers.stores.filters.same", slow)
+        monkeypatch.setattr("checkpoint_savers.stores.filters.equal", slow)
         async with anyio.create_task_group() as group:
             group.start_soon(store.abatch, [SearchOp(SPACE, {"key": "a"}), PutOp(SPACE, "b", {})])
             try:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from ...stores.abc import APART, BaseStore
+from ...stores.abc import SWEEP_SPACING, BaseStore
 from ...stores.ops import GetOp, PutOp, SearchOp
-from ...stores.port import MANY
+from ...stores.port import SWEEP_LIMIT
 from ..caches.conformance import Clock
 from ..savers.suite import NOW
 from .suite import SPACE, OpenStore, StoreSuite, facts, keys, put, there, value
@@ -148,7 +148,7 @@ class Expiry(StoreSuite):
 
     async def test_sweeping_very_many(self, store: BaseStore, clock: Clock) -> None:
         """A sweep removes all expired items, in as many transactions as needed."""
-        for number in (2 * MANY + 17, MANY):
+        for number in (2 * SWEEP_LIMIT + 17, SWEEP_LIMIT):
             await store.abatch([PutOp(SPACE, str(at), {}, ttl=1 + at % 3) for at in range(number)])
             await put(store, "ever")
             clock.now += 3 * MINUTE
@@ -158,7 +158,7 @@ class Expiry(StoreSuite):
     async def test_puts_sweep(self, store: BaseStore, clock: Clock) -> None:
         """Expired items are removed by later puts, even without a sweep."""
         await put(store, "a", "b", ttl=1)
-        clock.now = NOW + MINUTE + APART
+        clock.now = NOW + MINUTE + SWEEP_SPACING
         await put(store, "c")
         assert await store.asweep_ttl() == 0
         assert await keys(store) == ["c"]

@@ -127,7 +127,7 @@ async def write_store_schema(path: Path) -> None:
 def sql_of(schema: str, layout: Layout) -> str:
     """Statements that make the tables and their rows, in a schema called `golden`."""
     lines = [sql_script(SCHEMA, layout=layout)]
-    for table in sorted(layout.tables.keys() - {layout.versioned_by}):
+    for table in sorted(layout.tables.keys() - {layout.version_table}):
         rows = execute(f'SELECT * FROM "{schema}".{table}')
         lines += sorted(
             f'INSERT INTO "{SCHEMA}".{table} OVERRIDING SYSTEM VALUE VALUES ({", ".join(map(_literal, row))});'

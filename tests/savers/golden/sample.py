@@ -174,7 +174,9 @@ async def fill(saver: Any) -> None:
     lease = await saver.acquire(loaded, OWNER, now=NOW, expires_at=NOW + 30)
     await saver.load(lease, DUMP)
     await saver.release(lease)
-    getattr(saver, "_taken", {}).clear()  # as if the process was killed: else closing the saver releases the lease
+    getattr(
+        saver, "_held_leases", {}
+    ).clear()  # as if the process was killed: else closing the saver releases the lease
 
 
 CACHED: dict[Any, tuple[bytes, float | None]] = {

@@ -1,4 +1,8 @@
-"""From what users pass to what a backend is asked: everything is checked, and captured, before anything is awaited."""
+"""Check operations and capture their arguments, before anything is awaited.
+
+A caller may change a dict that it passed as soon as the call has returned control to the event loop. So values and
+filters are encoded here, synchronously, and a backend sees bytes only.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +14,8 @@ import msgspec
 from ..codec import Codec
 from ..durations import read_number
 from ..errors import VectorSearchError
-from .gathering import Ask
-from .items import captured, frame_of, item_of, namespace_of
+from .batching import Request
+from .items import compile_row_filter, frame_of, item_of, namespace_of
 from .names import checked_address, checked_labels, pattern, span
 from .ops import (
     NOT_PROVIDED,
@@ -28,16 +32,16 @@ from .ops import (
 from .port import Find, Row, Scan, Spaces, Write
 
 _MOST: Final = 2**60
-"""What databases can count to, and no store holds so many."""
+"""Upper bound for limits and offsets: databases can count to it, and no store holds as many items."""
 
 
 class Lifetimes(msgspec.Struct, frozen=True, kw_only=True):
-    """How long a store keeps items.
+    """A `TTLConfig`, checked and in seconds.
 
     Attributes:
-        default: seconds; None keeps them.
-        refreshes: whether reading begins the time anew.
-        sweep_every: seconds between two sweeps; None for none.
+        default: seconds for which an item lives when `aput` has no `ttl`; None for ever.
+        refreshes: True if reading an item starts its ttl again.
+        sweep_every: seconds between two sweeps; None for no sweeper.
     """
 
     default: float | None = None
@@ -45,11 +49,17 @@ class Lifetimes(msgspec.Struct, frozen=True, kw_only=True):
     sweep_every: float | None = None
 
 
-def lifetimes(config: TTLConfig | None) -> Lifetimes:
-    """What a configuration says.
+def read_ttl_config(config: TTLConfig | None) -> Lifetimes:
+    """Check a ttl configuration.
+
+    Args:
+        config: the configuration; None for one that keeps items for ever.
+
+    Returns:
+        The lifetimes, in seconds.
 
     Raises:
-        TypeError, ValueError
+        TypeError, ValueError: it is not a valid configuration.
     """
     if config is None:
         return Lifetimes()
@@ -70,11 +80,20 @@ def lifetimes(config: TTLConfig | None) -> Lifetimes:
     )
 
 
-def ask_of(op: object, codec: Codec, lifetimes: Lifetimes) -> Ask:
-    """What an operation asks of the backend.
+def request_of(op: object, codec: Codec, lifetimes: Lifetimes) -> Request:
+    """Make a backend request of an operation.
+
+    Args:
+        op: the operation.
+        codec: encodes values and filters now, and decodes items later.
+        lifetimes: defaults of the store.
+
+    Returns:
+        The request, which holds nothing that the caller can still change.
 
     Raises:
-        InvalidNamespaceError, InvalidKeyError, UnstorableValueError, VectorSearchError, TypeError, ValueError
+        InvalidNamespaceError, InvalidKeyError, VectorSearchError: as the verbs of `BaseStore` raise them.
+        UnstorableValueError, TypeError, ValueError: as the verbs of `BaseStore` raise them.
     """
     match op:
         case GetOp():
@@ -89,10 +108,21 @@ def ask_of(op: object, codec: Codec, lifetimes: Lifetimes) -> Ask:
             raise TypeError(f"an operation is a GetOp, PutOp, SearchOp or ListNamespacesOp, not {op!r}")
 
 
-def listing(
+def list_operation(
     prefix: Namespace | None, suffix: Namespace | None, max_depth: int | None, limit: int, offset: int
 ) -> ListNamespacesOp:
-    """The operation behind `alist_namespaces`."""
+    """Make the operation of `alist_namespaces`.
+
+    Args:
+        prefix: labels with which namespaces begin.
+        suffix: labels with which namespaces end.
+        max_depth: number of labels to return, at most.
+        limit: number of namespaces to return, at most.
+        offset: number of namespaces to skip.
+
+    Returns:
+        The operation.
+    """
     conditions = list[MatchCondition]()
     if prefix is not None:
         conditions.append(MatchCondition("prefix", prefix))
@@ -101,41 +131,42 @@ def listing(
     return ListNamespacesOp(tuple(conditions), max_depth, limit, offset)
 
 
-def _get(op: GetOp, codec: Codec, lifetimes: Lifetimes) -> Ask:
+def _get(op: GetOp, codec: Codec, lifetimes: Lifetimes) -> Request:
     refresh = _refresh(op.refresh_ttl, lifetimes)
     read = Find(*checked_address(op.namespace, op.key), refresh)
 
     def answer(row: Row | None) -> Item | None:
         return None if row is None else item_of(row, codec, Item)
 
-    return Ask(read=read, same=read, answer=answer)
+    return Request(read=read, identity=read, answer=answer)
 
 
-def _put(op: PutOp, codec: Codec, lifetimes: Lifetimes) -> Ask:
+def _put(op: PutOp, codec: Codec, lifetimes: Lifetimes) -> Request:
     if op.index is not None and op.index is not False:
         raise VectorSearchError("index=")
     address = checked_address(op.namespace, op.key)
     ttl = lifetimes.default if op.ttl is NOT_PROVIDED else _seconds("ttl", op.ttl)
     frame = None if op.value is None else frame_of(op.namespace, op.key, op.value, address, codec)
-    return Ask(write=Write(*address, frame, ttl), answer=_nothing)
+    return Request(write=Write(*address, frame, ttl), answer=_nothing)
 
 
-def _search(op: SearchOp, codec: Codec, lifetimes: Lifetimes) -> Ask:
+def _search(op: SearchOp, codec: Codec, lifetimes: Lifetimes) -> Request:
     if op.query is not None:
         raise VectorSearchError("query=")
     start, end = span(checked_labels(op.namespace_prefix))
     limit, offset = _count("limit", op.limit), _count("offset", op.offset)
     refresh = _refresh(op.refresh_ttl, lifetimes)
-    known, accepts = (b"", None) if op.filter is None else captured(op.filter, codec)
+    # The encoded filter identifies the search: two equal searches of one batch are executed once.
+    known, accepts = (b"", None) if op.filter is None else compile_row_filter(op.filter, codec)
     read = Scan(start=start, end=end, accepts=accepts, offset=offset, limit=limit, refresh=refresh)
 
     def answer(rows: list[Row]) -> list[SearchItem]:
         return [item_of(row, codec, SearchItem) for row in rows]
 
-    return Ask(read=read, same=(start, known, offset, limit, refresh), answer=answer)
+    return Request(read=read, identity=(start, known, offset, limit, refresh), answer=answer)
 
 
-def _list(op: ListNamespacesOp) -> Ask:
+def _list(op: ListNamespacesOp) -> Request:
     conditions = tuple(op.match_conditions or ())
     if op.max_depth is not None and (not _is_int(op.max_depth) or op.max_depth < 1):
         raise ValueError(f"max_depth is 1 or more, or None, not {op.max_depth!r}")
@@ -146,7 +177,7 @@ def _list(op: ListNamespacesOp) -> Ask:
     def answer(found: list[bytes]) -> list[Namespace]:
         return [namespace_of(one) for one in found]
 
-    return Ask(read=read, same=(conditions, op.max_depth, offset, limit), answer=answer)
+    return Request(read=read, identity=(conditions, op.max_depth, offset, limit), answer=answer)
 
 
 def _nothing(_: Any) -> None:
@@ -180,4 +211,5 @@ def _count(name: str, value: object) -> int:
 
 
 def _is_int(value: object) -> bool:
+    # Python counts True as 1; as a limit it is a mistake.
     return isinstance(value, int) and not isinstance(value, bool)

@@ -1,4 +1,4 @@
-"""`Sweeper`: removes expired items from time to time, as long as a store is open."""
+"""`Sweeper`: removes expired items at intervals while a store is open."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..bridge import DriverThread
 from ..errors import StorageError
 
 
-class Swept(Protocol):
+class Sweepable(Protocol):
     """A store."""
 
     async def asweep_ttl(self) -> int: ...
@@ -22,32 +22,35 @@ class Swept(Protocol):
 class Sweeper:
     """A thread that sweeps a store.
 
-    A sweep that fails is tried again the next time, and nobody is told: what has expired is not there for anybody,
-    removed or not, and whoever uses the store hears of what is wrong with its database.
+    A failed sweep is repeated at the next interval and not reported: expired items are never returned, removed or not,
+    and callers of the store see its database's errors anyway.
 
     Args:
-        store: is not held: one that nobody closes can still be collected.
+        store: held by a weak reference, so that a store that is never closed can still be collected.
         every: seconds between two sweeps.
     """
 
-    def __init__(self, store: Swept, every: float) -> None:
+    def __init__(self, store: Sweepable, every: float) -> None:
         self._store = weakref.ref(store)
         self._every = every
+        # A thread of its own and not a task of the opener's loop: that loop may end while the store remains open.
         self._driver = DriverThread(f"{type(store).__name__} sweeper", self._drive)
         self._is_stopped = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopped = asyncio.Event()
 
     def start(self) -> None:
+        """Start the thread."""
         self._driver.start()
 
-    async def end(self) -> None:
-        """Wait until a sweep that is under way has ended, and the thread is gone."""
+    async def stop(self) -> None:
+        """Wait until a sweep that is running has ended, and the thread with it."""
+        # The thread exists in the parent process only: nothing would ever end the wait.
         if self._driver.forked:
             return
         self._is_stopped = True
         if self._loop is not None:
-            with contextlib.suppress(RuntimeError):  # it has ended by itself
+            with contextlib.suppress(RuntimeError):  # the loop has ended by itself
                 self._loop.call_soon_threadsafe(self._stopped.set)
         await self._driver.join()
 
@@ -62,4 +65,5 @@ class Sweeper:
                 return
             with contextlib.suppress(StorageError):
                 await store.asweep_ttl()
+            # The local reference would keep the store alive during the next interval.
             del store

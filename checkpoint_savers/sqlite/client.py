@@ -1,4 +1,4 @@
-"""What saver, store and cache in SQLite have in common: a file, and a connection to it while they are open."""
+"""`SqliteClient`: the file and connection that saver, store and cache in SQLite share."""
 
 from __future__ import annotations
 
@@ -14,24 +14,25 @@ import anyio
 from ..durations import LONGEST_LOCK_WAIT, read_seconds
 from ..errors import CheckpointError, SaverClosedError
 from ..opening import OpenedAsync
-from .worker import Job, Maker, Worker
+from .worker import ClientKind, Job, Worker
 
 
-class Connected(OpenedAsync):
-    """One connection at a time to one file, and a warning from whoever forgets to close it.
+class SqliteClient(OpenedAsync):
+    """One connection to one file at a time, and a `ResourceWarning` if it is never closed.
 
     Attributes:
-        path: of the file, as it was given.
+        path: the path or URI of the file, as it was passed.
         busy_timeout: seconds to wait for another process's lock.
     """
 
-    _maker: ClassVar[Maker]
+    _client_kind: ClassVar[ClientKind]
     path: str
     busy_timeout: float
     _is_uri: bool
     _worker: Worker | None = None
 
-    def _have(self, path: str | os.PathLike[str], busy_timeout: float, synchronous: str = "FULL") -> None:
+    def _configure(self, path: str | os.PathLike[str], busy_timeout: float, synchronous: str = "FULL") -> None:
+        """Check and set the common arguments."""
         if synchronous not in ("FULL", "NORMAL"):
             raise ValueError(f"synchronous is 'FULL' or 'NORMAL', not {synchronous!r}")
         self.busy_timeout = min(read_seconds("busy_timeout", busy_timeout, zero=True), LONGEST_LOCK_WAIT)
@@ -45,16 +46,20 @@ class Connected(OpenedAsync):
     ) -> None:
         """Open the file. The arguments are `Worker`'s."""
         if self._worker is not None:
-            raise SaverClosedError(f"the {self._maker.what} of {self.path} is open already: one 'async with' at a time")
-        worker = self._worker = Worker(
+            raise SaverClosedError(
+                f"the {self._client_kind.noun} of {self.path} is open already: one 'async with' at a time"
+            )
+        worker = self._worker = Worker(  # read once: another thread may close it meanwhile
             self.path,
             name=self.path,
             uri=self._is_uri,
             prepare=prepare,
             busy_timeout=self.busy_timeout,
             explain=explain,
+            # A URI may name a file that is immutable or in memory, and its path is SQLite's to parse: only plain paths
+            # are watched.
             watched=not self._is_uri and self.path not in (":memory:", ""),
-            maker=self._maker,
+            client_kind=self._client_kind,
         )
         try:
             await worker.open()
@@ -64,18 +69,19 @@ class Connected(OpenedAsync):
 
     @property
     def _connection(self) -> Worker:
-        """Raises `SaverClosedError`."""
+        """The open connection's worker. Raises `SaverClosedError` if it is not open."""
         worker = self._worker  # read once: another thread may close it meanwhile
         if worker is None:
-            raise self._maker.closed(self.path)
+            raise self._client_kind.closed(self.path)
         return worker
 
     async def _disconnect(self, *last: Job[Any]) -> None:
-        """Finish what was begun, and close: on any thread and event loop, not just those it was opened on.
+        """Finish the jobs that were begun, and close. May be called on any thread and event loop.
 
         Args:
-            last: jobs to be done before, each as far as it can be.
+            last: jobs to run before, whose errors are ignored.
         """
+        # Unset first: new jobs are refused while the last ones run.
         worker, self._worker = self._worker, None
         if worker is not None:
             with anyio.CancelScope(shield=True):  # else a cancelled scope would not even begin to close
@@ -87,5 +93,6 @@ class Connected(OpenedAsync):
     def __del__(self, warn: Callable[..., None] = warnings.warn) -> None:
         worker = self._worker
         if worker is not None and worker.is_open:
+            # A finalizer must not block, so it asks the thread to close the connection and does not join it.
             worker.stop()
             warn(f"{self!r} of {self.path} was never closed: use it in 'async with'", ResourceWarning, source=self)

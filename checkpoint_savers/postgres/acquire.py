@@ -1,7 +1,7 @@
-"""Acquire leases, as one statement for a whole batch: it looks at each thread, and takes those that may be taken.
+"""Acquire leases, with one statement for a whole batch.
 
-Whether a lease has lapsed by its time is asked in the statement. Whether its process is gone can only be asked on its
-own machine: then the lease is tried again, for just the epoch that was seen to be a dead one's.
+The statement checks whether a lease has expired. Whether its process is gone can only be checked on that process's
+machine, by the client: then the request is repeated for exactly the epoch whose process was found dead.
 """
 
 from __future__ import annotations
@@ -11,12 +11,16 @@ from collections.abc import Sequence
 from ..errors import ThreadBusyError, UnsupportedFormatError
 from ..owner import is_gone
 from ..records import Lease, Owner
-from .connecting import Cursor
-from .lane import Write
-from .rows import an_id_or_none, owner_of, owner_text
+from .connections import Cursor
+from .escaping import escape
+from .group_commit import QueuedWrite
+from .rows import owner_of, owner_text, to_checkpoint_id_or_none
 from .schema import SAVER
-from .texts import stored
 
+# `seen` reads each thread and decides whether its lease is free. `free` locks the row only if it is still as it was
+# seen, and skips rows that another connection has locked: a batch never waits for one busy thread. `made` inserts
+# missing threads; of several connections that insert the same one, all but the first find a conflict and repeat the
+# request. Its ORDER BY makes two batches lock new rows in the same order, so they cannot deadlock.
 _STATEMENT = """
 WITH job AS MATERIALIZED (
     SELECT * FROM unnest(%b::int[], %b::text[], %b::text[], %b::text[], %b::float8[], %b::float8[], %b::bigint[])
@@ -53,8 +57,8 @@ FROM seen s LEFT JOIN taken USING (n) LEFT JOIN made ON made.thread_id = s.threa
 """
 
 
-class Wanted(Write[Lease]):
-    """A lease that somebody wants. Arguments as those of the verb."""
+class LeaseRequest(QueuedWrite[Lease]):
+    """A request for a lease. Arguments as those of `SaverPort.acquire`."""
 
     __slots__ = ("dead", "expires_at", "now", "owner", "text")
 
@@ -64,47 +68,58 @@ class Wanted(Write[Lease]):
         self.text = owner_text(owner)
         self.now = now
         self.expires_at = expires_at
-        self.dead: int | None = None  # the epoch of a lease whose process is gone
+        self.dead: int | None = None  # epoch of a lease whose process is gone
 
 
-class Acquiring:
+class AcquireStatement:
     """The statement of one schema.
 
     Args:
         schema: quoted.
-        name: how messages call the database.
+        name: how messages name the database.
     """
 
     def __init__(self, schema: str, name: str) -> None:
         self._statement = _STATEMENT.format(s=schema, version=SAVER.version).encode()
         self._name = name
 
-    async def store(self, cursor: Cursor, writes: Sequence[Wanted]) -> list[Wanted]:
-        """See `lane.Store`."""
+    async def store(self, cursor: Cursor, writes: Sequence[LeaseRequest]) -> list[LeaseRequest]:
+        """Execute a batch of requests. See `group_commit.StoreBatch`.
+
+        Args:
+            cursor: of a connection in autocommit mode.
+            writes: the requests.
+
+        Returns:
+            The requests to repeat.
+        """
         parameters: list[object] = [
             list(range(len(writes))),
-            [stored(write.thread_id) for write in writes],
-            [stored(write.owner.run_id) for write in writes],
+            [escape(write.thread_id) for write in writes],
+            [escape(write.owner.run_id) for write in writes],
             [write.text for write in writes],
             [write.now for write in writes],
             [write.expires_at for write in writes],
             [write.dead for write in writes],
         ]
         await cursor.execute(self._statement, parameters, binary=True)
-        again: list[Wanted] = []
+        again: list[LeaseRequest] = []
         for n, epoch, newest, was_free, seen, holder, until, version, is_ours in await cursor.fetchall():
             write = writes[n]
             if not is_ours:
-                # A program of a later version has upgraded the tables since this saver was opened.
+                # A later version has upgraded the tables since this saver was opened.
                 write.error = UnsupportedFormatError(self._name, version, SAVER.version)
             elif epoch is not None:
                 write.value = Lease(
-                    thread_id=write.thread_id, epoch=epoch, owner=write.owner, newest=an_id_or_none(newest)
+                    thread_id=write.thread_id, epoch=epoch, owner=write.owner, newest=to_checkpoint_id_or_none(newest)
                 )
+            # Free when it was seen, and still not acquired: another connection has locked or changed the row.
             elif was_free:
-                again.append(write)  # somebody else is at it
+                again.append(write)
             else:
                 found = owner_of(holder, write.thread_id)
+                # Only this epoch is declared dead: if a live process acquires the lease meanwhile, the epoch is another
+                # one and the repeated request fails.
                 if is_gone(found) and write.dead != seen:
                     write.dead = seen
                     again.append(write)

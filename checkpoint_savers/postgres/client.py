@@ -1,4 +1,4 @@
-"""What saver and store in PostgreSQL have in common: tables, connections to them, and a driver while they are open."""
+"""`PostgresClient`: the tables, connections and driver that saver and store in PostgreSQL share."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from ..durations import LONGEST_LOCK_WAIT, read_seconds
 from ..errors import SaverClosedError
 from ..opening import OpenedAsync
 from . import schema as tables
-from .connecting import Cursor, Pool, Source
+from .connections import Cursor, Pool, Source
 from .driver import Driver
 
 
-class Connected(OpenedAsync):
-    """One driver at a time, and a warning from whoever forgets to close it.
+class PostgresClient(OpenedAsync):
+    """One driver at a time, and a `ResourceWarning` if it is never closed.
 
     Attributes:
-        schema: where the tables are, as it was given.
-        busy_timeout: seconds to wait for a lock of another connection's.
-        reconnect_timeout: seconds for which the server is tried again.
+        schema: the schema of the tables, as it was passed.
+        busy_timeout: seconds to wait for another connection's lock.
+        reconnect_timeout: seconds for which an unreachable server is retried.
     """
 
     _layout: ClassVar[tables.Layout]
@@ -34,7 +34,7 @@ class Connected(OpenedAsync):
     _sets_up: bool
     _driver: Driver | None = None
 
-    def _have(
+    def _configure(
         self,
         conn: str | Pool,
         *,
@@ -44,10 +44,10 @@ class Connected(OpenedAsync):
         busy_timeout: float,
         reconnect_timeout: float,
     ) -> str:
-        """Take the arguments that both have. The schema's name as statements have it.
+        """Check and set the common arguments. Return the schema's name, quoted.
 
         Raises:
-            ValueError, TypeError
+            ValueError, TypeError: an argument is not valid.
         """
         if pool_size < 1:
             raise ValueError("pool_size is 1 or more")
@@ -61,37 +61,53 @@ class Connected(OpenedAsync):
 
     @classmethod
     def setup_script(cls, *, schema: str = "public", version: int = 0) -> str:
-        """What `setup` does, as SQL to be read, kept, and run by whoever may: one transaction.
+        """Return what `setup` does as SQL: one transaction, for a database owner to read, keep and run.
 
         Args:
-            version: of the tables that are there; 0 when there are none.
+            schema: name of the schema of the tables.
+            version: version of the existing tables; 0 if there are none.
+
+        Returns:
+            The script, for psql.
+
+        Raises:
+            ValueError: `schema` cannot be a schema's name.
         """
         return tables.script(schema, version, cls._layout)
 
     async def setup(self) -> None:
-        """Make the tables, or upgrade those of an earlier version; nothing happens where they are right already. Any
-        number of processes may do it at the same time.
+        """Make the tables, or upgrade those of an earlier version; do nothing if they are current.
 
-        It may be called before this is opened, which does not open it.
+        Any number of processes may call it at the same time. It may be called before the client is opened, and does not
+        open it.
 
         Raises:
             CorruptCheckpointError: the schema has tables of these names that are another program's.
-            UnsupportedFormatError: they are of a later version of this package.
-            StorageError
+            UnsupportedFormatError: a later version of this package made the tables.
+            StorageError: there is no connection, or the role may not make tables.
         """
         driver, work = self._driver, self._preparing(sets_up=True)
         if driver is not None:
-            await driver.run(lambda: self._source.reach(work))
+            await driver.run(lambda: self._source.run_on_connection(work))
             return
-        driver = Driver(self._source, partial(self._source.first, work), nothing, maker=self._layout.maker)
+        driver = Driver(
+            self._source,
+            partial(self._source.run_on_new_connection, work),
+            do_nothing,
+            class_name=self._layout.class_name,
+        )
         await driver.open()
+        # A cancellation must not leave the temporary driver's thread and connection open.
         with anyio.CancelScope(shield=True):
             await driver.close()
 
     @property
     def _prepare(self) -> Callable[[], Awaitable[None]]:
-        """What a driver does first. It does not hold its maker: a forgotten one is collected while its loop runs."""
-        return partial(self._source.first, self._preparing(sets_up=self._sets_up))
+        """What a driver runs first.
+
+        It does not reference the client, so that one that is never closed is collected while its loop runs.
+        """
+        return partial(self._source.run_on_new_connection, self._preparing(sets_up=self._sets_up))
 
     def _preparing(self, *, sets_up: bool) -> Callable[[Cursor], Awaitable[None]]:
         return partial(
@@ -105,7 +121,7 @@ class Connected(OpenedAsync):
             )
 
     async def _connect(self, driver: Driver) -> None:
-        """Connect, and look whether the tables are there, and whose they are; or make them."""
+        """Connect, and check or make the tables."""
         self._driver = driver
         try:
             await driver.open()
@@ -114,11 +130,12 @@ class Connected(OpenedAsync):
             raise
 
     async def _disconnect(self, last: Callable[[], Awaitable[None]] | None = None) -> None:
-        """Finish what was begun, and close: on any thread and event loop, not just those it was opened on.
+        """Finish what was begun, and close. May be called on any thread and event loop.
 
         Args:
-            last: what is to be done before.
+            last: awaited before.
         """
+        # Unset first: no new work is accepted while the last runs.
         driver, self._driver = self._driver, None
         if driver is not None:
             with anyio.CancelScope(shield=True):  # else a cancelled scope would not even begin to close
@@ -129,6 +146,7 @@ class Connected(OpenedAsync):
     def __del__(self, warn: Callable[..., None] = warnings.warn) -> None:
         driver = self._driver
         if driver is not None and driver.is_open:
+            # A finalizer must not block, so it asks the loop to close the connections and does not join it.
             driver.stop()
             warn(
                 f"{self!r} of {self._source.name} was never closed: use it in 'async with'",
@@ -137,5 +155,5 @@ class Connected(OpenedAsync):
             )
 
 
-def nothing() -> None:
-    """Nothing is to be stopped before the driver closes."""
+def do_nothing() -> None:
+    """Stop nothing: the hook of clients without a listener."""

@@ -1,0 +1,112 @@
+"""The parts of a saver that exist while it is open: the driver's loop, the queues of its writes, and the listener."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Iterable
+
+import anyio
+
+from ..children import start_soon
+from ..errors import CheckpointError
+from ..records import Lease
+from ..scopes import mark_done
+from .acquire import AcquireStatement, LeaseRequest
+from .connections import Source
+from .driver import Driver
+from .group_commit import GroupCommit
+from .listening import Listener
+from .writing import LeasedWrite, WriteStatements
+
+
+class OpenSaver:
+    """The parts of an open saver.
+
+    Args:
+        source, prepare: as for `Driver`.
+        acquire_statement, write_statements: store the batches of the two queues.
+        direct: connection string of a direct connection to listen on, or "".
+        writers: number of concurrent transactions for commits, at most.
+        busy_timeout: seconds, as for `GroupCommit`.
+
+    Attributes:
+        driver: to be opened, and closed.
+        listener: None without a direct connection.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        prepare: Callable[[], Awaitable[None]],
+        acquire_statement: AcquireStatement,
+        write_statements: WriteStatements,
+        *,
+        direct: str,
+        writers: int,
+        busy_timeout: float,
+    ) -> None:
+        self.listener = Listener(source, direct) if direct else None
+        self.driver = Driver(source, prepare, self._on_closing)
+        # Two queues: no commit waits behind a lease, which may wait for another process's.
+        self._leases: GroupCommit[LeaseRequest] = GroupCommit(
+            self.driver, acquire_statement.store, width=1, busy_timeout=busy_timeout
+        )
+        self._writes: GroupCommit[LeasedWrite] = GroupCommit(
+            self.driver, write_statements.store, width=writers, busy_timeout=busy_timeout
+        )
+
+    async def acquire(self, wanted: LeaseRequest) -> Lease:
+        """Acquire a lease.
+
+        Args:
+            wanted: the request.
+
+        Returns:
+            The lease.
+
+        Raises:
+            ThreadBusyError: another run holds the thread.
+            StorageError: the database failed, or the saver is not open.
+        """
+        await self._leases.store_write(wanted)
+        return wanted.result()
+
+    async def write(self, write: LeasedWrite, *, shielded: bool = False) -> None:
+        """Store a write.
+
+        Args:
+            write: the write.
+            shielded: as for `bridge.wait_until_woken`.
+
+        Raises:
+            ThreadBusyError: with `lost=True`: the lease is no longer held.
+            StorageError: the database failed, or the saver is not open.
+        """
+        try:
+            await self._writes.store_write(write, shielded=shielded)
+        except asyncio.CancelledError as cancelled:
+            # The transaction was committed, and only its caller was cancelled: the mark says so to the code that
+            # handles the cancellation.
+            if shielded and write.error is None:
+                mark_done(cancelled)
+            raise
+        write.result()
+
+    async def release_all(self, releases: Iterable[LeasedWrite]) -> None:
+        """Release leases concurrently, before the driver closes.
+
+        Args:
+            releases: the releases.
+        """
+        async with anyio.create_task_group() as group:
+            for release in releases:
+                start_soon(group, self._release_quietly, release)
+
+    async def _release_quietly(self, release: LeasedWrite) -> None:
+        with contextlib.suppress(CheckpointError):  # the lease expires by itself then
+            await self.write(release)
+
+    def _on_closing(self) -> None:
+        if self.listener is not None:
+            self.listener.stop()
