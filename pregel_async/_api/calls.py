@@ -33,7 +33,7 @@ from .._runtime.engine.run import run
 from .._runtime.engine.settings import Audience, Settings
 from .._runtime.persistence.digests import Digests
 from .._runtime.persistence.namespace_writer import NamespaceWriter
-from .._runtime.platform.event_loops import alone
+from .._runtime.platform.event_loops import sole_exception
 from .._runtime.streaming.buffer import CAPACITY, Buffer, ChunkList
 from .._runtime.streaming.parts import Cursor, Part, shape_of
 from .._runtime.streaming.stream import GraphStream
@@ -153,7 +153,7 @@ async def batch(
             for _ in range(len(inputs) if max_concurrency is None else max(1, max_concurrency)):
                 start_soon(group, work)
     except BaseExceptionGroup as several:  # Ctrl-C: every other error is kept in its place
-        raise alone(several) from None
+        raise sole_exception(several) from None
     if not return_exceptions:
         for place in sorted(done):
             result = done[place]

@@ -24,7 +24,7 @@ from ..._core.task import NEW, Cancelled, Failed, Finished, NotStarted, Outcome,
 from ...errors import NodeCancelledError, StepTimeoutError, UnstorableValueError
 from ...policies import Collect
 from ..observing.error_text import described
-from ..platform.event_loops import NEVER_CANCELLED, NativeCancellations, alone, native_cancellations
+from ..platform.event_loops import NEVER_CANCELLED, NativeCancellations, native_cancellations, sole_exception
 from ..platform.loop_turns import LoopTurns
 from ..streaming.kept_units import Closing
 from ..streaming.parts import routers_of
@@ -166,7 +166,7 @@ class _Group:
                     for _ in range(self._width):
                         start_soon(group, self._several)
         except BaseExceptionGroup as several:
-            raise alone(several) from None
+            raise sole_exception(several) from None
         except anyio.get_cancelled_exc_class():
             failed = [outcome.error for outcome in self._outcomes if isinstance(outcome, Failed)]
             if all(isinstance(error, NodeCancelledError) for error in failed):

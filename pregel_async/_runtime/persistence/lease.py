@@ -23,7 +23,7 @@ from checkpoint_savers.scopes import is_done
 
 from ...types import Durability, OnConflict
 from ..observing.error_text import with_notes
-from ..platform.companions import accompanied_if_long, run_with_companion
+from ..platform.companions import run_with_companion, run_with_delayed_companion
 from ..platform.environment import Environment
 from ..platform.event_loops import loop, wait_out
 from .shielded_task import ShieldedTask
@@ -172,7 +172,7 @@ class ThreadLease:
     def keep_alive_during(self, work: Callable[[], Awaitable[T]]) -> Awaitable[T]:
         """Work while the lease is kept alive, however long it takes. The work's own error leaves as it is, in no
         group."""
-        return accompanied_if_long(self.environment, LEASE_SECONDS / 3, self._renew, work)
+        return run_with_delayed_companion(self.environment, LEASE_SECONDS / 3, self._renew, work)
 
     async def _renew(self) -> None:
         while True:

@@ -10,7 +10,7 @@ import anyio
 from checkpoint_savers.children import start_soon
 
 from .environment import Environment, SystemEnvironment
-from .event_loops import alone, on_asyncio, wait_out
+from .event_loops import on_asyncio, sole_exception, wait_out
 
 if TYPE_CHECKING:
     import asyncio
@@ -35,7 +35,7 @@ async def run_with_companion(companion: Callable[[], Coroutine[Any, Any, None]],
             finally:
                 group.cancel_scope.cancel()
     except BaseExceptionGroup as several:
-        raise alone(several) from None
+        raise sole_exception(several) from None
     except anyio.get_cancelled_exc_class():
         if not failures:
             raise  # else the work failed while it was being cancelled, and that is told
@@ -44,7 +44,7 @@ async def run_with_companion(companion: Callable[[], Coroutine[Any, Any, None]],
     return done.pop()
 
 
-def accompanied_if_long(
+def run_with_delayed_companion(
     environment: Environment,
     seconds: float,
     companion: Callable[[], Coroutine[Any, Any, None]],
@@ -62,7 +62,7 @@ def accompanied_if_long(
         What is to be awaited, at once. (No coroutine around it: a run would hold one more while it waits.)
     """
     if on_asyncio() and type(environment) is SystemEnvironment:
-        return _timed(seconds, companion, work)
+        return _run_with_timer(seconds, companion, work)
 
     async def later() -> None:
         await environment.sleep(seconds)
@@ -71,7 +71,7 @@ def accompanied_if_long(
     return run_with_companion(later, work)
 
 
-async def _timed(
+async def _run_with_timer(
     seconds: float, companion: Callable[[], Coroutine[Any, Any, None]], work: Callable[[], Awaitable[T]]
 ) -> T:
     timer = DelayedCompanion(seconds, companion)

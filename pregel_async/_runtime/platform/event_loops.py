@@ -31,7 +31,7 @@ def on_asyncio() -> bool:
         return False
 
 
-class Event(Protocol):
+class WaitableEvent(Protocol):
     """What asyncio's, trio's and anyio's events have in common."""
 
     def set(self) -> None: ...
@@ -56,16 +56,16 @@ class Loop(msgspec.Struct, frozen=True, kw_only=True):
         turn: gives the loop its turn, and notices a cancellation.
         current_task: tells the running task.
         event: makes an event.
-        caller: gives what calls a function on this loop from any thread. That raises `RuntimeError` when the loop has
-            ended.
+        threadsafe_caller: returns a function that calls another one on this loop, from any thread. The call raises
+            `RuntimeError` if the loop has ended.
     """
 
     is_asyncio: bool
     start: Callable[[Callable[[], Coroutine[Any, Any, None]], str, Callable[[object], object]], object]
     turn: Callable[[], Awaitable[None]]
     current_task: Callable[[], object]
-    event: Callable[[], Event]
-    caller: Callable[[], Callable[[Callable[[], object]], object]]
+    event: Callable[[], WaitableEvent]
+    threadsafe_caller: Callable[[], Callable[[Callable[[], object]], object]]
 
 
 def loop() -> Loop:
@@ -88,7 +88,7 @@ def _on_asyncio() -> Loop:
         turn=partial(asyncio.sleep, 0),  # asyncio's own way: the neutral one looks up where it is every time
         current_task=asyncio.current_task,
         event=asyncio.Event,
-        caller=lambda: asyncio.get_running_loop().call_soon_threadsafe,
+        threadsafe_caller=lambda: asyncio.get_running_loop().call_soon_threadsafe,
     )
 
 
@@ -105,7 +105,7 @@ def _on_trio() -> Loop:
         turn=anyio.lowlevel.checkpoint,
         current_task=trio.lowlevel.current_task,
         event=trio.Event,
-        caller=lambda: trio.lowlevel.current_trio_token().run_sync_soon,
+        threadsafe_caller=lambda: trio.lowlevel.current_trio_token().run_sync_soon,
     )
 
 
@@ -128,7 +128,7 @@ class NativeCancellations:
         """Return True if the task has been cancelled since."""
         return self.count() > self.before
 
-    def take_back(self, thrown: Iterable[BaseException]) -> None:
+    def discount_group_cancellations(self, thrown: Iterable[BaseException]) -> None:
         """Take back those by which an `asyncio.TaskGroup` has cancelled the task that waits at its end, because a child
         has failed: they are no cancellations of the run. Before Python 3.13 the group does not do so itself.
 
@@ -145,23 +145,23 @@ NEVER_CANCELLED = NativeCancellations()
 """Of a task that has a task of the event loop to itself: a native cancellation is its own affair."""
 
 
-class _OfAsyncio(NativeCancellations):
+class _AsyncioCancellations(NativeCancellations):
     def __init__(self, task: asyncio.Task[Any]) -> None:
         super().__init__(task.cancelling)
         self._task = task
 
-    def take_back(self, thrown: Iterable[BaseException]) -> None:
-        for _ in _ends_of_groups(thrown):
+    def discount_group_cancellations(self, thrown: Iterable[BaseException]) -> None:
+        for _ in _group_exits(thrown):
             self._task.uncancel()
 
 
 def native_cancellations(loop: Loop) -> NativeCancellations:
     """Return the native cancellations of the running task from now on."""
     task: Any = loop.current_task()
-    return _OfAsyncio(task) if loop.is_asyncio else NEVER_CANCELLED
+    return _AsyncioCancellations(task) if loop.is_asyncio else NEVER_CANCELLED
 
 
-def _ends_of_groups(thrown: Iterable[BaseException]) -> set[FrameType]:
+def _group_exits(thrown: Iterable[BaseException]) -> set[FrameType]:
     """The calls of `asyncio.TaskGroup.__aexit__` in which cancellations have ended, before Python 3.13."""
     import asyncio
 
@@ -175,7 +175,7 @@ def _ends_of_groups(thrown: Iterable[BaseException]) -> set[FrameType]:
     return ends
 
 
-def is_native(cancellation: BaseException) -> bool:
+def is_native_cancellation(cancellation: BaseException) -> bool:
     """Whether a cancellation is asyncio's own, and not that of a scope, which is told again and again."""
     return is_cancelled_error(cancellation) and not is_a_scopes(cancellation)
 
@@ -194,7 +194,7 @@ def cancelled_error() -> BaseException:
     return asyncio.CancelledError()
 
 
-def alone(group: BaseExceptionGroup[BaseException]) -> BaseException:
+def sole_exception(group: BaseExceptionGroup[BaseException]) -> BaseException:
     """The one exception of a task group's, out of the group; the group itself when there are several.
 
     The tasks here keep their failures to themselves, so that what a task group raises is what hit the task that waits
@@ -203,7 +203,7 @@ def alone(group: BaseExceptionGroup[BaseException]) -> BaseException:
     return group.exceptions[0] if len(group.exceptions) == 1 else group
 
 
-async def wait_out(*events: Event) -> None:
+async def wait_out(*events: WaitableEvent) -> None:
     """Wait for all events even when cancelled meanwhile, by a scope or natively; a native one goes on afterwards."""
     cancelled: list[BaseException] = []
     with anyio.CancelScope(shield=True):

@@ -29,7 +29,7 @@ from typing import Any, ClassVar, TypeVar
 from checkpoint_savers.bridge import running_library
 
 from ...errors import BlockingCallWarning
-from ..platform.companions import accompanied_if_long
+from ..platform.companions import run_with_delayed_companion
 from ..platform.environment import Environment
 from ..tasks.context import WATCH, AttemptContext
 
@@ -131,7 +131,7 @@ class WatchedLoop(BlockedLoop):
         if self._warned:
             return work()
         WATCH.set(partial(self._note, WATCH.get()))
-        return accompanied_if_long(
+        return run_with_delayed_companion(
             self._environment, PATIENCE, partial(self._look, self._environment.monotonic(), notify), work
         )
 

@@ -31,7 +31,7 @@ from ...errors import (
     UnstorableValueError,
 )
 from ...types import Command
-from ..platform.event_loops import NEVER_CANCELLED, NativeCancellations, is_native, on_asyncio
+from ..platform.event_loops import NEVER_CANCELLED, NativeCancellations, is_native_cancellation, on_asyncio
 from .context import CURRENT, AttemptContext, GraphContext
 from .input_mutations import watch
 from .retries import SINGLE_ATTEMPT, Attempts
@@ -459,12 +459,12 @@ def _drive(
                 context.run(coroutine.close)
                 raise
             except BaseException as error:
-                if is_native(error):
+                if is_native_cancellation(error):
                     thrown = (*thrown, error)
                 sent, step = error, coroutine.throw
     finally:
         if thrown:
-            cancellations.take_back(thrown)
+            cancellations.discount_group_cancellations(thrown)
 
 
 @types.coroutine
@@ -502,7 +502,7 @@ async def _held(owes: AttemptContext) -> None:
     try:
         await owes.settle()
     except anyio.get_cancelled_exc_class() as error:
-        if is_native(error):
+        if is_native_cancellation(error):
             raise
 
 

@@ -60,7 +60,7 @@ class _Work:
         self._given_up = False
         self._started = False
         self._result: Any = None
-        self._post = loop().caller()
+        self._post = loop().threadsafe_caller()
         self.ended = anyio.Event()
 
     def run(self) -> Any:
@@ -160,7 +160,7 @@ class _Abandonable:
         self._started = False
         self._over = False
         self._result: Any = None
-        self._call_soon = loop().caller()
+        self._call_soon = loop().threadsafe_caller()
 
     def run(self) -> tuple[Any]:
         """In the thread. Boxed: trio takes a function that returns an awaitable for a mistake."""
