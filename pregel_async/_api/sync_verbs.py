@@ -186,12 +186,12 @@ def wait_for_twin(
         whose: the object that has the verb, as a reader of an error would write it.
     """
     name = twin.__name__
-    from .._runtime.sync.background_portal import here
-    from .._runtime.sync.blocked_loop import blocked_loop, watched
+    from .._runtime.sync.background_portal import portal_for_thread
+    from .._runtime.sync.blocked_loop import blocked_loop, watched_loop_factory
 
     called, instead = f"{name[1:]}()", f"await {whose}.{name}(...)"
-    where = here(called, instead)
-    blocked = blocked_loop(called, instead, loop=watched(environment))
+    where = portal_for_thread(called, instead)
+    blocked = blocked_loop(called, instead, loop=watched_loop_factory(environment))
     with in_order_of(CURRENT.get()):
         return where.call(partial(twin, *args, **kwargs), blocked=blocked)
 
@@ -293,12 +293,12 @@ class SyncStream(Iterator[T]):
         Of one stream, the first read that blocks a loop warns of it. A close does not: where warnings are errors, the
         run would go on.
         """
-        from .._runtime.sync.background_portal import ELSEWHERE, WorkerLoop, here
-        from .._runtime.sync.blocked_loop import BlockedLoop, blocked_loop, watched
+        from .._runtime.sync.background_portal import WRONG_LOOP_MESSAGE, WorkerLoop, portal_for_thread
+        from .._runtime.sync.blocked_loop import BlockedLoop, blocked_loop, watched_loop_factory
 
-        now, home = here(self._called, self._instead), self._home
+        now, home = portal_for_thread(self._called, self._instead), self._home
         # Nodes that are at work already were not seen to begin: then a blocked loop is not watched.
-        loop = watched(self._environment) if home is None else BlockedLoop
+        loop = watched_loop_factory(self._environment) if home is None else BlockedLoop
         blocked = blocked_loop(self._called, self._instead, loop=loop, warns=not closes and self._blocked is None)
         if blocked.blocks:
             blocked = self._blocked = self._blocked or blocked
@@ -309,7 +309,7 @@ class SyncStream(Iterator[T]):
                 attempt.fence.keep(self._source)
         elif isinstance(home, WorkerLoop):
             if not isinstance(now, WorkerLoop):
-                raise RuntimeError(ELSEWHERE)
+                raise RuntimeError(WRONG_LOOP_MESSAGE)
             return home.rebound(now), blocked
         return home, blocked
 
@@ -349,9 +349,9 @@ class open_sync(Generic[T]):  # noqa: N801  # a verb, which is entered
         self._call(partial(self._manager.__aexit__, *error), closes=True)
 
     def _call(self, end: Callable[[], Awaitable[U]], *, closes: bool = False) -> U:
-        from .._runtime.sync.background_portal import here
+        from .._runtime.sync.background_portal import portal_for_thread
         from .._runtime.sync.blocked_loop import blocked_loop
 
-        where = here("open_sync()", "async with")
+        where = portal_for_thread("open_sync()", "async with")
         blocked = blocked_loop("open_sync()", "async with", warns=not closes)
         return where.call(end, closes=closes, blocked=blocked)

@@ -1346,7 +1346,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "a-node-blocks-its-own-run",
         "P13: a graph that an async node calls by a sync verb becomes a part of a run whose loop stands still",
         "check_thread",
-        "running.loop_thread == threading.get_ident()",
+        "attempt.loop_thread == threading.get_ident()",
         "False",
         ("tests/runtime/test_blocking.py::test_in_a_node_on_the_loop",),
     ),

@@ -51,11 +51,11 @@ T = TypeVar("T")
 Work = Callable[[], Awaitable[T]]
 """Called on the loop, and awaited there."""
 
-GRACE = 5.0
+EXIT_GRACE = 5.0
 """Seconds that the end of the interpreter waits for runs of daemon threads, once they are cancelled."""
 
 
-def here(called: str, instead: str) -> Portal | WorkerLoop:
+def portal_for_thread(called: str, instead: str) -> Portal | WorkerLoop:
     """Return where coroutines run for the calling thread.
 
     Args:
@@ -66,9 +66,9 @@ def here(called: str, instead: str) -> Portal | WorkerLoop:
         SyncCallError: the thread runs the background loop, or the loop of the run whose node has called.
     """
     check_thread(called, instead)
-    for fence in _fences(_nodes()):
+    for fence in _abandonable_fences(_current_attempts()):
         fence.check(called)
-    if _process.orphan == threading.get_ident():
+    if _process.forked_thread == threading.get_ident():
         return _current()  # the loop that this thread may have worked for is in another process
     if "trio" in sys.modules:
         import trio
@@ -89,15 +89,15 @@ def _nothing() -> None:
     return None
 
 
-def _nodes() -> Sequence[AttemptContext]:
+def _current_attempts() -> Sequence[AttemptContext]:
     """The node that the running code belongs to; nothing outside of nodes."""
-    running = CURRENT.get()
-    return () if running is None else (running,)
+    attempt = CURRENT.get()
+    return () if attempt is None else (attempt,)
 
 
-def _fences(nodes: Iterable[AttemptContext]) -> list[Fence]:
+def _abandonable_fences(attempts: Iterable[AttemptContext]) -> list[Fence]:
     """What is between nodes and worker threads that they may leave behind."""
-    return [node.fence for node in nodes if node.fence.is_up]
+    return [attempt.fence for attempt in attempts if attempt.fence.is_up]
 
 
 def check_thread(called: str, instead: str) -> None:
@@ -105,9 +105,9 @@ def check_thread(called: str, instead: str) -> None:
     library = running_library()
     if library is None:
         return
-    for running in _nodes():
-        if running.loop_thread == threading.get_ident():
-            task = running.task
+    for attempt in _current_attempts():
+        if attempt.loop_thread == threading.get_ident():
+            task = attempt.task
             raise SyncCallError(
                 called,
                 instead,
@@ -116,7 +116,7 @@ def check_thread(called: str, instead: str) -> None:
                 reason=f"by node {task.node.name!r} (superstep {task.step}, task {task.id}) on the event loop "
                 f"({library}) that its run is on, and would stop that run",
             )
-    if any(portal.is_mine for portal in _process.portals):
+    if any(portal.is_current_thread for portal in _process.portals):
         raise SyncCallError(
             called, instead, library, reason="on the background loop that it would run on, and would wait for itself"
         )
@@ -147,7 +147,7 @@ class Portal:
         return self._open
 
     @property
-    def is_mine(self) -> bool:
+    def is_current_thread(self) -> bool:
         """True in the thread that runs this loop."""
         return self._thread.ident == threading.get_ident()
 
@@ -157,7 +157,7 @@ class Portal:
         Args:
             blocked: the loop that runs in the calling thread, which stands still while it waits here.
         """
-        job = _Job(work, self._over, blocked)
+        job = _Job(work, self._on_job_end, blocked)
         with blocked.interruptible():
             try:
                 self._submit(job)
@@ -191,10 +191,10 @@ class Portal:
             except Warning:
                 continue
             except BaseException:
-                if blocked.leaves():
+                if blocked.abandons_run():
                     return
 
-    def _over(self, job: _Job[Any]) -> None:
+    def _on_job_end(self, job: _Job[Any]) -> None:
         with self._lock:
             self._jobs.discard(job)
             if not self._silent:
@@ -238,11 +238,11 @@ class Portal:
 class _Job(Generic[T]):
     """A coroutine on the loop, and the thread that waits for it."""
 
-    def __init__(self, work: Work[T], over: Callable[[_Job[Any]], None], blocked: WaitingThread = NO_LOOP) -> None:
+    def __init__(self, work: Work[T], on_end: Callable[[_Job[Any]], None], blocked: WaitingThread = NO_LOOP) -> None:
         self.done = False
         self._work = work
         self._blocked = blocked
-        self._over = over
+        self._on_end = on_end
         self._context = _context_for_asyncio()
         # Not an `Event`, which is not made for exceptions that come in the middle of it, as Ctrl-C does.
         self._gate = threading.Lock()
@@ -305,7 +305,7 @@ class _Job(Generic[T]):
 
     def _end(self) -> None:
         self._ended = True
-        self._over(self)
+        self._on_end(self)
 
     def release(self) -> None:
         """Let the waiting thread go on."""
@@ -351,7 +351,9 @@ class WorkerLoop:
         """
         values: list[T] = []
         errors: list[BaseException] = []
-        fences = _fences(node for node in _nodes() if node.worker == threading.get_ident())
+        fences = _abandonable_fences(
+            attempt for attempt in _current_attempts() if attempt.worker == threading.get_ident()
+        )
         for fence in fences:
             work = partial(fence.admit, "a graph", work)
 
@@ -361,7 +363,7 @@ class WorkerLoop:
                 self._check()
                 if not closes and on_asyncio() and anyio.current_effective_deadline() == float("-inf"):
                     return  # anyio tells a cancellation to those who are there, and nobody who comes later
-                with _LentPlace():
+                with _LentThreadSlot():
                     values.append(await work())
             except BaseException as error:
                 errors.append(error)
@@ -391,10 +393,10 @@ class WorkerLoop:
         if not self._home:
             self._home.append(loop)
         if self._home[0] is not loop:
-            raise RuntimeError(ELSEWHERE)
+            raise RuntimeError(WRONG_LOOP_MESSAGE)
 
 
-ELSEWHERE = (
+WRONG_LOOP_MESSAGE = (
     "this stream's run was begun in a worker thread of an event loop, and lives on that loop: "
     "read and close it in worker threads of the same loop"
 )
@@ -410,7 +412,7 @@ def _running() -> object:
     return asyncio.get_running_loop()
 
 
-class _LentPlace:
+class _LentThreadSlot:
     """A thread that waits for a coroutine lends its place among the loop's worker threads.
 
     Their number is limited. If all of them waited for runs whose nodes need one too, all would wait for ever.
@@ -433,12 +435,12 @@ class _Process:
         self.ending = False
         self.registered = False
         self.inherited: list[Portal] = []  # those of processes that this one was forked of
-        self.orphan: int | None = None
+        self.forked_thread: int | None = None
 
-    def forget(self) -> None:
+    def reset_after_fork(self) -> None:
         """In a child process after `fork()`: no thread but this one is here, and so no loop that another one ran."""
         self.lock = threading.Lock()
-        self.orphan = threading.get_ident()
+        self.forked_thread = threading.get_ident()
         # Kept, so that Python does not finalize the loop: it shares its selector with the parent's.
         self.inherited += self.portals
         self.portals = ()
@@ -447,7 +449,7 @@ class _Process:
 _process = _Process()
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_process.forget)
+    os.register_at_fork(after_in_child=_process.reset_after_fork)
 
 
 def _current() -> Portal:
@@ -477,9 +479,9 @@ def _at_exit() -> None:
     with _process.lock:
         portals, _process.portals = _process.portals, ()
     for portal in portals:
-        if not portal.stop(GRACE):
+        if not portal.stop(EXIT_GRACE):
             warnings.warn(
-                f"a run of a daemon thread was cancelled and has not ended after {GRACE:g} seconds: "
+                f"a run of a daemon thread was cancelled and has not ended after {EXIT_GRACE:g} seconds: "
                 "a function that it runs in a worker thread is left behind",
                 ResourceWarning,
                 stacklevel=1,

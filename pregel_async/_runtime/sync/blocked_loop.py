@@ -54,7 +54,7 @@ class WaitingThread:
         """Work, on the background loop."""
         return work()
 
-    def leaves(self) -> bool:
+    def abandons_run(self) -> bool:
         """Whether a call that is interrupted again leaves what it has cancelled, before that has ended."""
         return False
 
@@ -93,7 +93,7 @@ class BlockedLoop(WaitingThread):
         finally:
             signal.signal(signal.SIGINT, handler)
 
-    def leaves(self) -> bool:
+    def abandons_run(self) -> bool:
         """A plain function cannot be cancelled. If it waits for the blocked loop, to wait for it is the deadlock. So it
         is left, with a warning."""
         warn(
@@ -130,12 +130,12 @@ class WatchedLoop(BlockedLoop):
         """
         if self._warned:
             return work()
-        WATCH.set(partial(self._note, WATCH.get()))
+        WATCH.set(partial(self._note_start, WATCH.get()))
         return run_with_delayed_companion(
-            self._environment, PATIENCE, partial(self._look, self._environment.monotonic(), notify), work
+            self._environment, PATIENCE, partial(self._warn_when_stuck, self._environment.monotonic(), notify), work
         )
 
-    def _note(self, outer: Callable[[AttemptContext], object] | None, attempt: AttemptContext) -> None:
+    def _note_start(self, outer: Callable[[AttemptContext], object] | None, attempt: AttemptContext) -> None:
         """Note that a node's code is about to be called.
 
         Args:
@@ -153,7 +153,7 @@ class WatchedLoop(BlockedLoop):
     def _prune(self) -> None:
         self._at_work = {attempt: since for attempt, since in self._at_work.items() if not attempt.ended}
 
-    async def _look(self, began: float, notify: Callable[[str], object]) -> None:
+    async def _warn_when_stuck(self, began: float, notify: Callable[[str], object]) -> None:
         """Notify once a node has been at work for `PATIENCE` seconds of this call, or no node has been for as long."""
         environment = self._environment
         while True:
@@ -196,7 +196,7 @@ def blocked_loop(
     """Return the loop that a sync verb is about to block in this thread, having warned of it, if one runs here.
 
     Args:
-        loop: makes the object of it; see `watched`.
+        loop: makes the object of it; see `watched_loop_factory`.
         warns: False where the caller knows, as of the second read of a stream, or must go on, to close one.
 
     Raises:
@@ -213,7 +213,7 @@ def blocked_loop(
     return loop(called, library)
 
 
-def watched(environment: Environment) -> Callable[[str, str], WatchedLoop]:
+def watched_loop_factory(environment: Environment) -> Callable[[str, str], WatchedLoop]:
     """Return what makes the object of a loop that nodes may wait for."""
     return lambda called, library: WatchedLoop(called, library, environment)
 
