@@ -222,7 +222,7 @@ def _prepare(graph: Definition, given: Any, config: Config | None, options: Call
         return digests.fingerprint((name, nodes, given))
 
     kept = graph.checkpointer is True
-    number = outer.number("run", fingerprint, name=name, who=graph.program, ordered=kept)
+    number = outer.number("run", fingerprint, name=name, target=graph.program, ordered=kept)
     digest = b""
     if number < CONCURRENT_BASE and graph.checkpointer is not False:  # else its number says it, or nothing is stored
         digest = outer.digest_of_input(given)
@@ -237,7 +237,7 @@ def _run(
     begun: tuple[Callable[[NamespaceWriter], Awaitable[bool]], ...] = (),
 ) -> Coroutine[Any, Any, Ended]:
     enclosing = CURRENT.get()
-    if enclosing is None or not enclosing.fence.is_up:
+    if enclosing is None or not enclosing.fence.may_abandon:
         return _run_here(graph, given, call, subscription, begun)
     # In a thread that may be left behind: what it runs on the event loop has ended by then.
     return enclosing.fence.admit("a graph", partial(_run_here, graph, given, call, subscription, begun))

@@ -30,7 +30,7 @@ from .._checks.options import (
 )
 from .._runtime.observing.error_text import with_notes
 from .._runtime.streaming.stream import GraphStream
-from .._runtime.tasks.context import CURRENT, in_order_of
+from .._runtime.tasks.context import CURRENT, counting_in_code_order
 from ..parts import GraphOutput, StreamPart
 from ..types import Command, Config, RunnableConfig, RunStatus, StateSnapshot, StateUpdate
 
@@ -192,7 +192,7 @@ def wait_for_twin(
     called, instead = f"{name[1:]}()", f"await {whose}.{name}(...)"
     where = portal_for_thread(called, instead)
     blocked = blocked_loop(called, instead, loop=watched_loop_factory(environment))
-    with in_order_of(CURRENT.get()):
+    with counting_in_code_order(CURRENT.get()):
         return where.call(partial(twin, *args, **kwargs), blocked=blocked)
 
 
@@ -306,7 +306,7 @@ class SyncStream(Iterator[T]):
             self._home = home = now
             attempt = CURRENT.get()
             if attempt is not None and self._source is not None:
-                attempt.fence.keep(self._source)
+                attempt.fence.register_stream(self._source)
         elif isinstance(home, WorkerLoop):
             if not isinstance(now, WorkerLoop):
                 raise RuntimeError(WRONG_LOOP_MESSAGE)

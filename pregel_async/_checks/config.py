@@ -13,7 +13,7 @@ from checkpoint_savers.metadata import plain_scalar
 from checkpoint_savers.records import RUN, CheckpointId
 
 from .._runtime.engine.settings import Settings
-from .._runtime.tasks.kept_results import Results
+from .._runtime.tasks.result_cache import NodeResultCache
 from .._runtime.tasks.run_options import RunOptions
 from ..errors import ConfigError
 from ..types import Config, RunnableConfig, plain_name
@@ -179,7 +179,7 @@ def _stored_part(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def settings_of(
-    config: RunnableConfig, options: RunOptions, *, stored: bool, nested: bool, results: Results | None = None
+    config: RunnableConfig, options: RunOptions, *, stored: bool, nested: bool, results: NodeResultCache | None = None
 ) -> Settings:
     """A call's settings.
 

@@ -33,7 +33,7 @@ from pregel_async import (
     spend,
     task,
 )
-from pregel_async._runtime.tasks.worker_threads import _Abandonable
+from pregel_async._runtime.tasks.worker_threads import _AbandonableCall
 from pregel_async.channels import LastValue
 from pregel_async.errors import GraphValidationError, OutsideRunError
 from pregel_async.node import PregelNode
@@ -267,9 +267,9 @@ async def test_cancelled_at_each_step_before_it_begins(at: int, held: UpkeepLeas
 async def test_a_call_that_is_given_up_never_begins() -> None:
     """P7: a worker thread that comes to it later does nothing."""
     called: list[int] = []
-    work = _Abandonable(called.append, 1)
+    work = _AbandonableCall(called.append, 1)
     await work.limiter.acquire_on_behalf_of(work)
-    assert not work.give_up()
+    assert not work.abandon()
     assert work.limiter.borrowed_tokens == 0
     work.run()
     assert called == []
@@ -282,10 +282,10 @@ async def test_a_call_that_is_given_up_at_its_end() -> None:
         raise AssertionError("never begun")
 
     coroutine = later()
-    work = _Abandonable(lambda _: coroutine, None)
+    work = _AbandonableCall(lambda _: coroutine, None)
     await work.limiter.acquire_on_behalf_of(work)
     work.run()
-    assert not work.give_up()
+    assert not work.abandon()
     assert inspect.getcoroutinestate(coroutine) == inspect.CORO_CLOSED
     while work.limiter.borrowed_tokens:
         await anyio.lowlevel.checkpoint()

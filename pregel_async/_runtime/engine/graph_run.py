@@ -136,14 +136,14 @@ class GraphRun:
         if call.is_command:
             answers = answers_to(call.resume, thread.questions(), thread.thread_id) if call.answers else {}
             await thread.resume(board, answers, self._program.validated(board.values, call.edits))
-            run_context.given = answers
+            run_context.new_answers = answers
         loaded = thread.tip
         if thread.ns == "":
             await thread.find_kept()
         thread.branch_off(board)
         if thread.ns == "":
             run_context.answers = thread.answers()
-            run_context.asked = AnsweredQuestions(thread.answered_questions(), thread.is_same)
+            run_context.answered_questions = AnsweredQuestions(thread.answered_questions(), thread.is_same)
         await self._events.resumed(thread, board, self._open_units, branched=thread.tip != loaded)
         return superstep.plan(self._program, board, self._open_scope) if thread.scope != thread.thread_id else None
 

@@ -76,7 +76,7 @@ async def run_nested(program: Program, given: Any, settings: Settings, nested: N
     outer, ns = nested.outer, nested.ns
     run_context, lease = outer.graph.run, outer.graph.run.lease
     place = outer.next_position(nested.number)
-    outer.sign()
+    outer.record_activity()
     with _only_one(lease, ns, outer) if nested.keeps and isinstance(lease, ThreadLease) else nullcontext():
         persistence = await _persistence(program, nested, ns)
         if persistence.continues:
@@ -113,7 +113,7 @@ async def run_nested(program: Program, given: Any, settings: Settings, nested: N
         finally:
             persistence.hand_over_spent()
     if not ended.done:
-        outer.open[place] = ended.interrupts
+        outer.open_questions[place] = ended.interrupts
         raise GraphInterrupt(ended.interrupts)
     return ended
 
@@ -132,7 +132,7 @@ async def _persistence(program: Program, nested: NestedCall, ns: str) -> Persist
             task=outer.task.id,
             caller=outer.task.id if nested.keeps else None,
             given=(program.name, nested.digest.hex()) if nested.digest else None,
-            at=run_context.travels.pop(ns, None),
+            at=run_context.start_checkpoints.pop(ns, None),
         )
     except StorageError as error:
         outside.lease.fail(error)  # it is the run's, and not the node's

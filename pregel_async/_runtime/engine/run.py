@@ -123,7 +123,7 @@ async def _run_stored(call: _Call, saver: BaseCheckpointSaver, codec: Codec, thr
         run_context = RunContext(call.environment, call.run_id, thread_id, lease, call.spending)
         if run_context.spending.is_limited:
             run_context.spending.know(thread.counter.recorded())
-        run_context.travels = dict(settings.travels)
+        run_context.start_checkpoints = dict(settings.travels)
         keeps_events = False
         for subscription in audience.subscriptions:
             if subscription.keeps:

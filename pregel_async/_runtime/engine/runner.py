@@ -28,9 +28,9 @@ from ..platform.event_loops import NEVER_CANCELLED, NativeCancellations, native_
 from ..platform.loop_turns import LoopTurns
 from ..streaming.kept_units import Closing
 from ..streaming.parts import routers_of
-from ..tasks.attempt import noticed, run_attempt, start
+from ..tasks.attempt import call_on_first_wait, run_attempt, run_hidden_start
 from ..tasks.context import GraphContext
-from ..tasks.driving import TaskRunner, record_unrouted
+from ..tasks.task_runner import TaskRunner, record_unrouted
 from ..tasks.timeouts import Timeout
 
 
@@ -53,7 +53,7 @@ class Runner:
         """Run the tasks on the board as it is. See `superstep.Port.execute`."""
         graph, events = self._graph, self._graph.events
         if tasks[0].node.hidden and not tasks[0].node.routers:  # nothing is awaited, and a barrier follows
-            began = start(board, tasks[0])
+            began = run_hidden_start(board, tasks[0])
             if events.are_shown and isinstance(began, Finished):
                 await events.send(events.publisher.began(tasks[0], began))
             return (began,)
@@ -92,7 +92,7 @@ class Runner:
         """All tasks in a group, however many, which is stopped when the superstep's time is up."""
         group = _Group(self._graph, board, tasks, self._max_concurrency)
         watch = Timeout(self._graph.run.environment, run=timeout, expire=group.expire)
-        outcomes = await watch.over(group.execute)
+        outcomes = await watch.run(group.execute)
         return group.timed_out(timeout) if outcomes is None else outcomes
 
 
@@ -190,7 +190,7 @@ class _Group:
         part = partial(self._part, context)
         cancelled = native_cancellations(self._graph.run.loop)
         for place in self._places:
-            await noticed(self._one(place), part)
+            await call_on_first_wait(self._one(place), part)
             if cancelled():  # by the node, which has a task of its own as far as it knows
                 part()
 

@@ -32,14 +32,14 @@ class Answered(Protocol):
     def answers(self) -> Mapping[str, Any]: ...
 
     @property
-    def given(self) -> Mapping[str, Any]: ...
+    def new_answers(self) -> Mapping[str, Any]: ...
 
 
 class _NothingAnswered:
     """No answers: of a thread that is looked at, and not resumed."""
 
     answers: Mapping[str, Any] = {}
-    given: Mapping[str, Any] = {}
+    new_answers: Mapping[str, Any] = {}
 
 
 NOTHING_ANSWERED = _NothingAnswered()
@@ -127,7 +127,7 @@ class TaskRecords:
             writes = self._decoded(entry)
             leaves = any(name == PARENT for name, _ in writes)
             return Finished(writes, replayed=True, own=len(writes), leaves=leaves, by=by)
-        if run.given and entry.interrupts and not any(key in run.given for key, _ in entry.interrupts):
+        if run.new_answers and entry.interrupts and not any(key in run.new_answers for key, _ in entry.interrupts):
             codec = self._encoder.codec
             asked = tuple([each for each in open_questions(entry, codec) if each.id not in run.answers])
             if asked:

@@ -97,7 +97,7 @@ def _current_attempts() -> Sequence[AttemptContext]:
 
 def _abandonable_fences(attempts: Iterable[AttemptContext]) -> list[Fence]:
     """What is between nodes and worker threads that they may leave behind."""
-    return [attempt.fence for attempt in attempts if attempt.fence.is_up]
+    return [attempt.fence for attempt in attempts if attempt.fence.may_abandon]
 
 
 def check_thread(called: str, instead: str) -> None:

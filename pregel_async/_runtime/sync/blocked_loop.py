@@ -31,7 +31,7 @@ from checkpoint_savers.bridge import running_library
 from ...errors import BlockingCallWarning
 from ..platform.companions import run_with_delayed_companion
 from ..platform.environment import Environment
-from ..tasks.context import WATCH, AttemptContext
+from ..tasks.context import ON_CODE_START, AttemptContext
 
 T = TypeVar("T")
 
@@ -130,7 +130,7 @@ class WatchedLoop(BlockedLoop):
         """
         if self._warned:
             return work()
-        WATCH.set(partial(self._note_start, WATCH.get()))
+        ON_CODE_START.set(partial(self._note_start, ON_CODE_START.get()))
         return run_with_delayed_companion(
             self._environment, PATIENCE, partial(self._warn_when_stuck, self._environment.monotonic(), notify), work
         )

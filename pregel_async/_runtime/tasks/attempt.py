@@ -33,10 +33,10 @@ from ...errors import (
 from ...types import Command
 from ..platform.event_loops import NEVER_CANCELLED, NativeCancellations, is_native_cancellation, on_asyncio
 from .context import CURRENT, AttemptContext, GraphContext
-from .input_mutations import watch
-from .retries import SINGLE_ATTEMPT, Attempts
-from .timeouts import AttemptWatch
-from .worker_threads import AbandonFence, in_abandonable_thread, in_process, in_thread, nothing
+from .input_mutations import watch_input
+from .retries import SINGLE_ATTEMPT, AttemptHistory
+from .timeouts import AttemptTimeout
+from .worker_threads import AbandonFence, do_nothing, run_in_abandonable_thread, run_in_process, run_in_thread
 
 _T = TypeVar("_T")
 
@@ -53,7 +53,7 @@ async def run_attempt(
     natively_cancelled: NativeCancellations,
     contained: bool,
     record: Recorder,
-    attempts: Attempts = SINGLE_ATTEMPT,
+    attempts: AttemptHistory = SINGLE_ATTEMPT,
     failures: tuple[NodeError, ...] = (),
 ) -> Settled:
     """Run a task. Its own failures and questions become an outcome; a cancellation from outside goes through.
@@ -79,9 +79,9 @@ async def run_attempt(
         attempt.slot.release()
         return NotStarted()
     if attempt.callers and attempt.callers[0].graph is not graph:
-        attempt.callers[0].sign()  # the graph that it runs makes progress
+        attempt.callers[0].record_activity()  # the graph that it runs makes progress
     token = CURRENT.set(attempt)
-    progress = _Progress(recorded.writes, natively_cancelled, record)
+    progress = _AttemptProgress(recorded.writes, natively_cancelled, record)
     if graph.is_timed:
         graph.open_attempts.add(attempt)
     try:
@@ -93,7 +93,7 @@ async def run_attempt(
         try:
             return await _run(attempt, progress, contained=contained)
         except BaseException as error:
-            return await _unfinished(attempt, error, progress)
+            return await _outcome_after_raise(attempt, error, progress)
     finally:
         attempt.end()
         if graph.is_timed:
@@ -105,7 +105,7 @@ async def run_attempt(
             await attempt.calls.end()
 
 
-async def _observed(attempt: AttemptContext, progress: _Progress, *, contained: bool) -> Settled:
+async def _observed(attempt: AttemptContext, progress: _AttemptProgress, *, contained: bool) -> Settled:
     """Return the outcome of an observed attempt, after all that it called has ended."""
     outcome: Settled | None = None
     try:
@@ -120,48 +120,48 @@ async def _observed(attempt: AttemptContext, progress: _Progress, *, contained: 
             attempt.observed.end(outcome)
 
 
-async def _timed(attempt: AttemptContext, progress: _Progress, *, contained: bool) -> Settled:
-    watch = AttemptWatch(attempt.task, attempt.graph.run.environment, attempt.stop)
-    attempt.watches = (watch,)
-    outcome = await watch.over(lambda: _outcome(attempt, progress, contained=contained))
-    return Failed(_placed(watch.error, attempt.task), progress.writes) if outcome is None else outcome
+async def _timed(attempt: AttemptContext, progress: _AttemptProgress, *, contained: bool) -> Settled:
+    timeout = AttemptTimeout(attempt.task, attempt.graph.run.environment, attempt.stop)
+    attempt.timeouts = (timeout,)
+    outcome = await timeout.run(lambda: _outcome(attempt, progress, contained=contained))
+    return Failed(_locate(timeout.error, attempt.task), progress.writes) if outcome is None else outcome
 
 
-async def _outcome(attempt: AttemptContext, progress: _Progress, *, contained: bool) -> Settled:
+async def _outcome(attempt: AttemptContext, progress: _AttemptProgress, *, contained: bool) -> Settled:
     """What becomes of an attempt within its time."""
     try:
         return await _run(attempt, progress, contained=contained)
     except BaseException as error:
-        return await _unfinished(attempt, error, progress)
+        return await _outcome_after_raise(attempt, error, progress)
 
 
-async def _unfinished(attempt: AttemptContext, error: BaseException, progress: _Progress) -> Settled:
+async def _outcome_after_raise(attempt: AttemptContext, error: BaseException, progress: _AttemptProgress) -> Settled:
     """What becomes of an attempt that has raised, in whose `except` this is called. A cancellation from outside, and a
     failure of storage, go through."""
     if isinstance(error, GeneratorExit):
         raise
     if isinstance(error, anyio.get_cancelled_exc_class()):
-        if _cancelled_from_outside(progress.natively_cancelled):
+        if _is_run_cancelled(progress.natively_cancelled):
             raise
         failure = NodeCancelledError(attempt.task.node.name)
         failure.__cause__ = error
-        return Failed(_placed(failure, attempt.task), progress.writes)
+        return Failed(_locate(failure, attempt.task), progress.writes)
     if progress.recording and not isinstance(error, UnstorableValueError):  # storage's failure, not the node's
         raise
-    return await _stopped(attempt, error, progress.writes)
+    return await _outcome_of_error(attempt, error, progress.writes)
 
 
-def start(board: Board, task: Task) -> Finished | Failed:
+def run_hidden_start(board: Board, task: Task) -> Finished | Failed:
     """The hidden start, which has no code of the user's but its schema's: nothing to await, to ask or to cancel."""
     node = task.node
     try:
         writes = [(name, own(item, name)) for name, item in node.writes(board.input_of(node))]
     except Exception as error:
-        return Failed(_placed(error, task))
+        return Failed(_locate(error, task))
     return Finished([*writes, *node.edges], own=len(writes))
 
 
-class _Progress:
+class _AttemptProgress:
     """How far an attempt has got.
 
     Attributes:
@@ -179,7 +179,7 @@ class _Progress:
         self.record = record
 
 
-async def _run(attempt: AttemptContext, progress: _Progress, *, contained: bool) -> Finished:
+async def _run(attempt: AttemptContext, progress: _AttemptProgress, *, contained: bool) -> Finished:
     """The node, then its routers."""
     task, board, program = attempt.task, attempt.board, attempt.graph.program
     node, writes = task.node, progress.writes
@@ -191,7 +191,7 @@ async def _run(attempt: AttemptContext, progress: _Progress, *, contained: bool)
         leaves = any(name == PARENT for name, _ in writes)
     everything = [*writes, *node.edges]
     if node.routers:
-        attempt.route()
+        attempt.start_routing()
     for router in node.routers:
         injected = attempt.inject(router.injects) if router.injects else {}
         names = fold_names([task], [writes], task.scope, task.step) if program.names_messages else None
@@ -210,36 +210,38 @@ async def _run(attempt: AttemptContext, progress: _Progress, *, contained: bool)
         everything.extend([(name, own(item, name)) for name, item in router.route(answer)])
     if node.routers and attempt.calls.any:
         await attempt.calls.join()
-    if attempt.open or attempt.refusals:
+    if attempt.open_questions or attempt.refusals:
         _check_open(attempt)
     return Finished(everything, own=len(writes), leaves=leaves)
 
 
-async def _node_writes(attempt: AttemptContext, progress: _Progress, *, contained: bool) -> tuple[list[Write], bool]:
+async def _node_writes(
+    attempt: AttemptContext, progress: _AttemptProgress, *, contained: bool
+) -> tuple[list[Write], bool]:
     """Call the node, and wait for all that it calls. Return its own writes, and whether there are commands for a graph
     around this one among them."""
     task, node = attempt.task, attempt.task.node
     value = attempt.board.input_of(node) if task.send < 0 else isolate(task.arg)
     checks: tuple[Callable[[], None], ...] = ()
     if attempt.graph.options.debug:
-        checks = (watch(task, value),)
+        checks = (watch_input(task, value),)
     result: Any = None
     commands: list[Command] = []
     try:
-        call = _called if attempt.graph.overhears is None else _overheard
+        call = _call if attempt.graph.overhears is None else _call_streaming_models
         result = await call(node, value, attempt, progress, contained=contained and not node.routers)
     except BaseException as error:
-        commands = _commands_in(error, attempt)
+        commands = _commands_of(error, attempt)
     for check in checks:
         check()
     if attempt.calls.any:
         try:
             await attempt.calls.join()
         except ParentCommand as error:
-            commands = commands or _commands_in(error, attempt)
-    if attempt.open or attempt.refusals:
+            commands = commands or _commands_of(error, attempt)
+    if attempt.open_questions or attempt.refusals:
         _check_open(attempt)
-    written = _written_by(commands, attempt) if commands else node.writes(result)
+    written = _writes_of(commands, attempt) if commands else node.writes(result)
     writes = [(name, item if type(item) in ATOMS else own(item, name)) for name, item in written]
     leaves = False
     for name, item in writes:
@@ -255,7 +257,7 @@ def _check_open(attempt: AttemptContext) -> None:
     and that of one that has swallowed a refusal."""
     if attempt.refusals:
         raise attempt.refusals[-1]
-    if attempt.open:
+    if attempt.open_questions:
         if attempt.graph.run.stop.errors and not attempt.questions():
             # The run drains: the node is not at fault, and runs again when the rest of what it called has run.
             raise GraphInterrupt(())
@@ -271,7 +273,7 @@ def _check_leaves(attempt: AttemptContext, command: Command) -> None:
             "Leave out graph= for a command to the node's own graph",
             node=node,
         )
-    if name != Command.PARENT and not attempt.graph.enclosing(str(name)):
+    if name != Command.PARENT and not attempt.graph.has_enclosing(str(name)):
         raise InvalidUpdateError(
             f"node {node!r} gave a command for graph {name!r}, and no graph around it, and no node that it is in, "
             "has that name",
@@ -283,7 +285,7 @@ def _graph(name: str | None) -> str:
     return "the graph around its own" if name == Command.PARENT else f"graph {name!r}"
 
 
-async def _stopped(attempt: AttemptContext, error: BaseException, writes: list[Write] | None) -> Settled:
+async def _outcome_of_error(attempt: AttemptContext, error: BaseException, writes: list[Write] | None) -> Settled:
     """The outcome of an attempt that raised.
 
     What stops a node to ask is looked for in groups too: a task group of the node's own wraps it in one. Beside a
@@ -292,18 +294,18 @@ async def _stopped(attempt: AttemptContext, error: BaseException, writes: list[W
     """
     task, calls = attempt.task, attempt.calls
     if attempt.refusals:
-        return Failed(_placed(attempt.refusals[-1], task), writes)
+        return Failed(_locate(attempt.refusals[-1], task), writes)
     _, failures = _split(error)
     for failure in failures:
         _raise_if_cancelled(failure)
     if not failures:
-        await calls.pause()
-    failures = [*failures, *calls.failures()]
+        await calls.wait_all()
+    failures = [*failures, *calls.take_failures()]
     if len(failures) == 1:
-        return Failed(_placed(failures[0], task), writes)
+        return Failed(_locate(failures[0], task), writes)
     if failures:
         message = f"node {task.node.name!r} failed, or tasks that it called and did not await: {len(failures)} failures"
-        return Failed(_placed(BaseExceptionGroup(message, failures), task), writes)
+        return Failed(_locate(BaseExceptionGroup(message, failures), task), writes)
     if attempt.held_back:
         return NotStarted()
     return Paused(attempt.questions(), writes)
@@ -311,7 +313,7 @@ async def _stopped(attempt: AttemptContext, error: BaseException, writes: list[W
 
 def _raise_if_cancelled(failure: BaseException) -> None:
     """Raise the cancellation out of a group of trio's that holds nothing else: asyncio's leave cancellations out."""
-    if isinstance(failure, BaseExceptionGroup) and _cancelled_from_outside(NEVER_CANCELLED):
+    if isinstance(failure, BaseExceptionGroup) and _is_run_cancelled(NEVER_CANCELLED):
         leaves = list(_flat(failure))
         if all(isinstance(leaf, anyio.get_cancelled_exc_class()) for leaf in leaves):
             raise leaves[0]
@@ -336,7 +338,7 @@ def _flat(group: BaseExceptionGroup[Any]) -> Iterator[Any]:
             yield error
 
 
-def _commands_in(error: BaseException, attempt: AttemptContext) -> list[Command]:
+def _commands_of(error: BaseException, attempt: AttemptContext) -> list[Command]:
     """The commands that a graph which the node ran gave to this one: they are the node's result.
 
     Raises:
@@ -352,7 +354,7 @@ def _commands_in(error: BaseException, attempt: AttemptContext) -> list[Command]
     return [structs.replace(command, graph=None) if command.graph in mine else command for command in commands]
 
 
-def _written_by(commands: list[Command], attempt: AttemptContext) -> list[Write]:
+def _writes_of(commands: list[Command], attempt: AttemptContext) -> list[Write]:
     """The writes of commands that a graph which the node ran has given."""
     node, program = attempt.task.node, attempt.graph.program
     if not attempt.task.is_planned:
@@ -369,26 +371,30 @@ def _written_by(commands: list[Command], attempt: AttemptContext) -> list[Write]
     return writes
 
 
-async def _overheard(node: Node, value: Any, attempt: AttemptContext, progress: _Progress, *, contained: bool) -> Any:
+async def _call_streaming_models(
+    node: Node, value: Any, attempt: AttemptContext, progress: _AttemptProgress, *, contained: bool
+) -> Any:
     overhears = attempt.graph.overhears
     assert overhears is not None
     with overhears(attempt.writer):  # in the context of which the node gets a copy
-        return await _called(node, value, attempt, progress, contained=False)
+        return await _call(node, value, attempt, progress, contained=False)
 
 
-def _called(node: Node, value: Any, attempt: AttemptContext, progress: _Progress, *, contained: bool) -> Awaitable[Any]:
+def _call(
+    node: Node, value: Any, attempt: AttemptContext, progress: _AttemptProgress, *, contained: bool
+) -> Awaitable[Any]:
     """Begin to call the node: what is to be awaited, at once."""
-    if attempt.graph.run.watch is not None:
-        attempt.graph.run.watch(attempt)
+    if attempt.graph.run.on_code_start is not None:
+        attempt.graph.run.on_code_start(attempt)
     injected = attempt.inject(node.injects) if node.injects else {}
     if node.flavour == "async" and not attempt.graph.events.publisher.is_read:
         awaitable = node.call(value, **injected)
         return awaitable if contained else in_own_context(awaitable, progress.natively_cancelled)
-    return _called_with(injected, node, value, attempt, progress)
+    return _call_with_streams(injected, node, value, attempt, progress)
 
 
-async def _called_with(
-    injected: dict[str, Any], node: Node, value: Any, attempt: AttemptContext, progress: _Progress
+async def _call_with_streams(
+    injected: dict[str, Any], node: Node, value: Any, attempt: AttemptContext, progress: _AttemptProgress
 ) -> Any:
     """A node that writes to streams, or is a plain function."""
     owes = (attempt,) if attempt.publisher.is_read else ()
@@ -408,12 +414,12 @@ async def _called_with(
         control = attempt.graph.control
         stops = control is not None and not control.drain_requested
         if node.flavour == "process":
-            result = await in_process(node.call, own(value), attempt.hold_back if stops else nothing)
+            result = await run_in_process(node.call, own(value), attempt.hold_back if stops else do_nothing)
         elif isinstance(attempt.fence, AbandonFence):
-            result = await in_abandonable_thread(partial(attempt.in_worker, call, stops), value, attempt.fence)
+            result = await run_in_abandonable_thread(partial(attempt.in_worker, call, stops), value, attempt.fence)
         else:
             # Cancelling waits for the thread: nothing that the graph started outlives the run.
-            result = await in_thread(partial(attempt.in_worker, call, stops), value, attempt.stop)
+            result = await run_in_thread(partial(attempt.in_worker, call, stops), value, attempt.stop)
     return await in_own_context(result, progress.natively_cancelled, owes) if isawaitable(result) else result
 
 
@@ -454,7 +460,7 @@ def _drive(
                 step = coroutine.send
                 for writer in owes:
                     if writer.owed:
-                        yield from _held(writer).__await__()
+                        yield from _wait_for_readers(writer).__await__()
             except GeneratorExit:
                 context.run(coroutine.close)
                 raise
@@ -468,7 +474,7 @@ def _drive(
 
 
 @types.coroutine
-def noticed(coroutine: Coroutine[Any, Any, _T], waits: Callable[[], None]) -> Generator[Any, Any, _T]:
+def call_on_first_wait(coroutine: Coroutine[Any, Any, _T], waits: Callable[[], None]) -> Generator[Any, Any, _T]:
     """Await in place, and tell when it begins to wait for something. It need not ever."""
     step: Callable[..., Any] = coroutine.send
     sent: Any = None
@@ -492,7 +498,7 @@ def noticed(coroutine: Coroutine[Any, Any, _T], waits: Callable[[], None]) -> Ge
             sent, step = error, coroutine.throw
 
 
-async def _held(owes: AttemptContext) -> None:
+async def _wait_for_readers(owes: AttemptContext) -> None:
     """Wait for the readers, between what the node has awaited and what it makes of it.
 
     A scope's cancellation that comes meanwhile is left for the node's next checkpoint, where it comes again: what the
@@ -500,7 +506,7 @@ async def _held(owes: AttemptContext) -> None:
     comes once, and asyncio's primitives reckon with one that hits a task after its future is done.
     """
     try:
-        await owes.settle()
+        await owes.wait_for_readers()
     except anyio.get_cancelled_exc_class() as error:
         if is_native_cancellation(error):
             raise
@@ -510,7 +516,7 @@ async def _as_coroutine(awaitable: Awaitable[_T]) -> _T:
     return await awaitable
 
 
-def _cancelled_from_outside(natively_cancelled: NativeCancellations) -> bool:
+def _is_run_cancelled(natively_cancelled: NativeCancellations) -> bool:
     """Whether the cancellation that has just been caught is the run's, or the node's own affair.
 
     The run's comes from a cancel scope; to a task that runs in place it may come natively too. On trio nobody can make
@@ -521,6 +527,6 @@ def _cancelled_from_outside(natively_cancelled: NativeCancellations) -> bool:
     return natively_cancelled()
 
 
-def _placed(error: BaseException, task: Task) -> BaseException:
+def _locate(error: BaseException, task: Task) -> BaseException:
     annotate(error, f"in node {task.node.name!r}, superstep {task.step}, task {task.id}")
     return error

@@ -29,7 +29,7 @@ from ...errors import (
 )
 from ...types import OnChange
 from ..platform.event_loops import on_asyncio, wait_out
-from .context import CURRENT, ROUTER_BASE, AttemptContext, Calls, in_order_of
+from .context import CURRENT, ROUTER_BASE, AttemptContext, Calls, counting_in_code_order
 from .slots import Unlimited
 from .worker_threads import NO_FENCE
 
@@ -46,11 +46,11 @@ class TaskFuture(Generic[T]):
         self._caller = caller
         self._task = task
         self.position = caller.next_position(task.send)
-        self._over = anyio.Event()
+        self._ended = anyio.Event()
         self._scope = anyio.CancelScope()
         self._outcome: Outcome | None = None
-        self._told = False
-        self._awaited = 0
+        self._is_retrieved = False
+        self._waiters = 0
         self._loop_thread = caller.graph.run.loop_thread
 
     def __repr__(self) -> str:
@@ -87,8 +87,8 @@ class TaskFuture(Generic[T]):
             try:
                 from_thread.run_sync(self._scope.cancel)
             except RuntimeError as error:
-                raise self._unreachable("cancelled") from error
-        self._told = True  # whoever cancels it knows
+                raise self._unreachable_error("cancelled") from error
+        self._is_retrieved = True  # whoever cancels it knows
         return True
 
     def result(self, timeout: float | None = None) -> T:
@@ -105,7 +105,7 @@ class TaskFuture(Generic[T]):
         what = f"the result of task {self._task.node.name!r}"
         self._caller.fence.check(what)
         if self.done():
-            return self._take()
+            return self._retrieve()
         if threading.get_ident() == self._loop_thread:
             raise OutsideRunError(
                 f"the result of task {self._task.node.name!r} is not there yet, and waiting for it here would stop "
@@ -113,12 +113,12 @@ class TaskFuture(Generic[T]):
             )
         try:
             fence = self._caller.fence if self._caller.worker == threading.get_ident() else NO_FENCE
-            fence.run(what, partial(self._settle_within, timeout))
+            fence.run(what, partial(self._wait_from_thread, timeout))
         except OutsideRunError:
             raise
         except RuntimeError as error:  # anyio's: what the task raised is not raised in there
-            raise self._unreachable("waited for") from error
-        return self._take()
+            raise self._unreachable_error("waited for") from error
+        return self._retrieve()
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """What the task raised; None when it finished. Waits as `result` does."""
@@ -130,10 +130,10 @@ class TaskFuture(Generic[T]):
         except BaseException:
             if not self.done():
                 raise
-        self._told = True
+        self._is_retrieved = True
         return _error_of(self._outcome, self._task)
 
-    async def _settle_within(self, timeout: float | None) -> None:
+    async def _wait_from_thread(self, timeout: float | None) -> None:
         if on_asyncio() and anyio.current_effective_deadline() == float("-inf"):
             # anyio tells a call from a thread of a cancellation that comes while it waits, and not of one before.
             raise anyio.get_cancelled_exc_class()
@@ -142,20 +142,20 @@ class TaskFuture(Generic[T]):
 
         threads = to_thread.current_default_thread_limiter()
         threads.total_tokens += 1
-        self._awaited += 1
+        self._waiters += 1
         try:
             with anyio.fail_after(timeout):
-                await self.settle(cancels=False)
+                await self.wait_until_ended(cancels=False)
         finally:
-            self._awaited -= 1
+            self._waiters -= 1
             threads.total_tokens -= 1
 
     async def _wait(self) -> T:
-        self._awaited += 1
+        self._waiters += 1
         try:
             return await self._wait_here()
         finally:
-            self._awaited -= 1
+            self._waiters -= 1
 
     async def _wait_here(self) -> T:
         if threading.get_ident() != self._loop_thread:
@@ -163,10 +163,10 @@ class TaskFuture(Generic[T]):
                 f"task {self._task.node.name!r} was awaited in another event loop than its run's: wait for it there "
                 "with result()"
             )
-        await self.settle()
-        return self._take()
+        await self.wait_until_ended()
+        return self._retrieve()
 
-    async def settle(self, *, cancels: bool = True) -> None:
+    async def wait_until_ended(self, *, cancels: bool = True) -> None:
         """Wait until the task has ended, in whatever way.
 
         Args:
@@ -178,10 +178,10 @@ class TaskFuture(Generic[T]):
         for slot in lent:
             slot.lend()
         try:
-            await self._over.wait()
+            await self._ended.wait()
         except BaseException:
             # A caller with open questions is on its way to ask, and the task may finish beside it.
-            if cancels and not self._caller.open:
+            if cancels and not self._caller.open_questions:
                 self.cancel()
             for slot in lent:
                 slot.borrow()
@@ -195,14 +195,14 @@ class TaskFuture(Generic[T]):
                     slot.borrow()
                 raise
 
-    def _take(self) -> T:
+    def _retrieve(self) -> T:
         if isinstance(self._outcome, Cancelled) and threading.get_ident() != self._loop_thread:
             # The task may have ended with the run that is being cancelled: then so does the thread, and does not fail.
             with contextlib.suppress(RuntimeError):  # a thread of the node's own
                 from anyio import from_thread
 
                 from_thread.check_cancelled()
-        self._told = True
+        self._is_retrieved = True
         error = _error_of(self._outcome, self._task)
         if error is not None:
             raise error
@@ -210,7 +210,7 @@ class TaskFuture(Generic[T]):
         result: T = isolate(self._outcome.writes[0][1])
         return result
 
-    def _unreachable(self, what: str) -> OutsideRunError:
+    def _unreachable_error(self, what: str) -> OutsideRunError:
         return OutsideRunError(
             f"task {self._task.node.name!r} was {what} in a thread of the node's own, from which the run cannot be "
             "reached: do that in the node's function"
@@ -218,7 +218,9 @@ class TaskFuture(Generic[T]):
 
     def start(self) -> None:
         """Start the task beside its caller, who ends after it: cancels it if need be, and waits."""
-        self._hosted = self._caller.graph.run.loop.start(self._run, f"task {self._task.node.name}", self._done)
+        self._host_task = self._caller.graph.run.loop.start(
+            self._run, f"task {self._task.node.name}", self._on_host_end
+        )
 
     async def _run(self) -> None:
         graph = self._caller.graph
@@ -233,26 +235,26 @@ class TaskFuture(Generic[T]):
             outcome = Failed(error)
         finally:
             if isinstance(outcome, (Paused, NotStarted)):  # its caller stops too, and runs again with it
-                self._caller.open[self.position] = outcome.interrupts if isinstance(outcome, Paused) else ()
+                self._caller.open_questions[self.position] = outcome.interrupts if isinstance(outcome, Paused) else ()
             self._outcome = outcome
-            self._over.set()
+            self._ended.set()
 
-    def _done(self, _: object) -> None:
-        if not self._over.is_set():  # cancelled before it began
+    def _on_host_end(self, _: object) -> None:
+        if not self._ended.is_set():  # cancelled before it began
             self._outcome = Cancelled()
-            self._over.set()
+            self._ended.set()
 
     async def wait_out(self) -> None:
         """Wait until the task has ended, come what may."""
-        await wait_out(self._over)
+        await wait_out(self._ended)
 
-    def untold(self) -> BaseException | None:
+    def unretrieved_error(self) -> BaseException | None:
         """What the task raised, if nobody has been told, and nobody waits to be told."""
-        return None if self._told or self._awaited else _error_of(self._outcome, self._task)
+        return None if self._is_retrieved or self._waiters else _error_of(self._outcome, self._task)
 
-    def tell(self) -> None:
+    def mark_retrieved(self) -> None:
         """Somebody is told now."""
-        self._told = True
+        self._is_retrieved = True
 
 
 def _slots_of(attempt: AttemptContext) -> Iterator[Unlimited]:
@@ -306,7 +308,7 @@ class CalledTasks(Calls):
                 which = key or number % ROUTER_BASE + 1
                 where = caller.task
                 raise caller.refuse(CallsChangedError(where.node.name, where.step, which, recorded, node.name))
-            task = caller.task.call(node, caller.number_instead(number, task.digest), task.arg, task.digest)
+            task = caller.task.call(node, caller.number_of_replacement(number, task.digest), task.arg, task.digest)
         future: TaskFuture[Any] = TaskFuture(caller, task)
         self._futures.append(future)
         future.start()
@@ -321,13 +323,13 @@ class CalledTasks(Calls):
                 they ran have given commands.
         """
         for future in self._futures:
-            await future.settle()
-        failures = self.failures()
+            await future.wait_until_ended()
+        failures = self.take_failures()
         if len(failures) == 1:
             raise failures[0]
         if failures:
             raise BaseExceptionGroup(f"{len(failures)} tasks failed that nobody awaited", failures)
-        errors = [error for future in self._futures if (error := future.untold()) is not None]
+        errors = [error for future in self._futures if (error := future.unretrieved_error()) is not None]
         for error in errors:
             if isinstance(error, GraphInterrupt):
                 raise error
@@ -335,29 +337,29 @@ class CalledTasks(Calls):
         if commands:
             raise ParentCommand(tuple(commands))
 
-    def failures(self) -> list[BaseException]:
+    def take_failures(self) -> list[BaseException]:
         """What tasks raised that have ended and nobody was told, in the order of the calls. Now somebody is."""
         failed: list[BaseException] = []
         for future in sorted(self._futures, key=lambda future: future.position):
-            error = future.untold()
+            error = future.unretrieved_error()
             if error is not None and not isinstance(error, (GraphBubbleUp, TaskCancelledError)):
-                future.tell()
+                future.mark_retrieved()
                 failed.append(error)
         return failed
 
-    async def pause(self) -> None:
+    async def wait_all(self) -> None:
         """Wait until all have ended, as their caller stops to ask: what they do is not done again."""
         for future in self._futures:
-            await future.settle()
+            await future.wait_until_ended()
 
-    def stop(self) -> None:
+    def cancel_all(self) -> None:
         """Cancel those that go on."""
         for future in self._futures:
             future.cancel()
 
     async def end(self) -> None:
         """Cancel those that go on, and wait until they have ended."""
-        self.stop()
+        self.cancel_all()
         for future in self._futures:
             if not future.done():
                 await future.wait_out()
@@ -400,14 +402,14 @@ def call_task(
         calls = caller.calls if isinstance(caller.calls, CalledTasks) else CalledTasks()
         caller.calls = calls
         caller.graph.persistence.know(*hints)
-        caller.sign()
+        caller.record_activity()
         return calls.start(caller, node, args, kwargs, hints, key, on_change)
 
     caller.check(what)
     if caller.graph.run.loop_thread == threading.get_ident():
         return start()
     try:
-        with in_order_of(caller):
+        with counting_in_code_order(caller):
             from anyio import from_thread
 
             return from_thread.run_sync(start)

@@ -51,12 +51,12 @@ from ..streaming.publisher import EventPublisher
 from ..streaming.run_events import NO_READER, RunEvents
 from ..streaming.subscription import Subscription
 from .control import RunControl
-from .kept_results import Results
-from .retries import SINGLE_ATTEMPT, Attempts
+from .result_cache import NodeResultCache
+from .retries import SINGLE_ATTEMPT, AttemptHistory
 from .run_options import RunOptions
 from .slots import UNLIMITED, ConcurrencyLimiter, Slot
 from .stream_writer import Writer
-from .timeouts import AttemptWatch
+from .timeouts import AttemptTimeout
 from .worker_threads import NO_FENCE, AbandonFence
 
 if TYPE_CHECKING:
@@ -78,10 +78,10 @@ ROUTER_BASE: Final = 1 << 20
 CONCURRENT_BASE: Final = 1 << 32
 """From where the numbers are that are made of what is asked, called or run, and not counted."""
 
-NAMED: Final = 1 << 49
+NAMED_BASE: Final = 1 << 49
 """From where the numbers of calls are that are identified by a name. (Those from `CONCURRENT_BASE` end below.)"""
 
-INSTEAD: Final = 1 << 50
+REPLACEMENT_BASE: Final = 1 << 50
 """From where the numbers are of calls that run in the place of another, whose record is kept."""
 
 
@@ -89,7 +89,7 @@ _NO_NAMES: set[str] = set()
 """In place of the names that were given to calls, before the first: most runs have none."""
 
 
-def _beat_nothing() -> None:
+def _no_heartbeat() -> None:
     """The heartbeat of what has no timeout."""
 
 
@@ -138,7 +138,7 @@ class Runtime(msgspec.Struct, Generic[ContextT], frozen=True, kw_only=True):
     previous: Any
     execution_info: ExecutionInfo
     control: RunControl | None = None
-    heartbeat: Callable[[], None] = _beat_nothing
+    heartbeat: Callable[[], None] = _no_heartbeat
 
 
 class Calls:
@@ -153,14 +153,14 @@ class Calls:
     async def join(self) -> None:
         """Wait until all have ended. Raises what one of them raised and nobody was told."""
 
-    async def pause(self) -> None:
+    async def wait_all(self) -> None:
         """Wait until all have ended, as their caller stops to ask."""
 
-    def failures(self) -> list[BaseException]:
+    def take_failures(self) -> list[BaseException]:
         """What tasks raised that have ended and nobody was told, in the order of the calls. Now somebody is."""
         return []
 
-    def stop(self) -> None:
+    def cancel_all(self) -> None:
         """Cancel those that go on."""
 
     async def end(self) -> None:
@@ -186,26 +186,26 @@ class RunContext:
         spending: what the run spends.
         loop_thread: the thread that the run's event loop is in.
         loop: the event loop's ways.
-        watch: see `WATCH`.
+        watch: see `ON_CODE_START`.
         warned: the nodes that got an answer to a changed question, and of which a warning was issued.
     """
 
     __slots__ = (
+        "answered_questions",
         "answers",
-        "asked",
         "environment",
-        "given",
         "is_stored",
         "lease",
         "loop",
         "loop_thread",
+        "new_answers",
+        "on_code_start",
         "run_id",
         "scope",
         "spending",
+        "start_checkpoints",
         "stop",
-        "travels",
         "warned",
-        "watch",
     )
 
     def __init__(
@@ -219,15 +219,15 @@ class RunContext:
         self.lease = lease
         self.is_stored = not isinstance(lease, NoLease)
         self.answers: dict[str, Any] = {}
-        self.given: Mapping[str, Any] = {}
-        self.asked = NOTHING_ASKED
-        self.travels: dict[str, CheckpointId] = {}
+        self.new_answers: Mapping[str, Any] = {}
+        self.answered_questions = NOTHING_ASKED
+        self.start_checkpoints: dict[str, CheckpointId] = {}
         self.loop_thread = threading.get_ident()
         self.loop = loop()
-        self.watch = WATCH.get()
+        self.on_code_start = ON_CODE_START.get()
         self.warned: dict[str, None] = {}
 
-    def answered(self, task: TaskId) -> bool:
+    def depends_on_answer(self, task: TaskId) -> bool:
         """Return True if a question was answered that the task has asked, or something that it called.
 
         Answers to its caller's own questions, and to those of its siblings, do not count.
@@ -274,13 +274,13 @@ class GraphContext(msgspec.Struct, frozen=True, kw_only=True):
     limiter: ConcurrencyLimiter | None = None
     control: RunControl | None = None
     call: Callable[[AttemptContext, Task], Awaitable[Outcome]]
-    results: Results | None = None
+    results: NodeResultCache | None = None
     is_timed: bool = False
     open_attempts: set[AttemptContext] = msgspec.field(default_factory=set)
     unrecorded: list[BaseException] = msgspec.field(default_factory=list)
     overhears: Callable[[StreamWriter], AbstractContextManager[None]] | None = None
 
-    def stops(self) -> bool:
+    def should_stop(self) -> bool:
         """Return True if the run is asked to stop, and let its call end with that."""
         reason = None if self.control is None else self.control.drain_reason
         if reason is None:
@@ -289,7 +289,7 @@ class GraphContext(msgspec.Struct, frozen=True, kw_only=True):
             self.run.stop = drained(reason)
         return True
 
-    def enclosing(self, name: str) -> bool:
+    def has_enclosing(self, name: str) -> bool:
         """Whether a graph around this one, or the node that it is in one, has this name."""
         return any(name in (node.graph.program.name, node.task.node.name) for node in self.outer)
 
@@ -314,7 +314,7 @@ class AttemptContext:
         callers: the node that called this one, or runs its graph; then the caller of that, and so on.
         attempts: the attempts at the task so far.
         failures: what it handles, if it is an error handler; else none.
-        watches: that of its timeout; none when it may take as long as it likes.
+        timeouts: that of its timeout; none when it may take as long as it likes.
         observed: the attempt, as it is observed.
         refusals: the node, or one that it calls or runs, has asked for something else than is recorded, or asks
             a question that cannot be stored. The attempt fails with the last, also when the node's code catches it.
@@ -336,13 +336,13 @@ class AttemptContext:
         "held_back",
         "host",
         "observed",
-        "open",
+        "open_questions",
         "owed",
         "positions",
         "refusals",
         "slot",
         "task",
-        "watches",
+        "timeouts",
         "worker",
     )
 
@@ -351,13 +351,13 @@ class AttemptContext:
         graph: GraphContext,
         board: Board,
         task: Task,
-        attempts: Attempts = SINGLE_ATTEMPT,
+        attempts: AttemptHistory = SINGLE_ATTEMPT,
         failures: tuple[NodeError, ...] = (),
     ) -> None:
         self.graph = graph
         self.board = board
         self.task = task
-        self.open: dict[int, tuple[Interrupt, ...]] = {}
+        self.open_questions: dict[int, tuple[Interrupt, ...]] = {}
         self.positions = 0
         self.calls: Calls = NO_CALLS
         self.host = graph.run.loop.current_task()
@@ -367,7 +367,7 @@ class AttemptContext:
         self.callers: tuple[AttemptContext, ...] = () if caller is None else (caller, *caller.callers)
         self.attempts = attempts
         self.failures = failures
-        self.watches: tuple[AttemptWatch, ...] = ()
+        self.timeouts: tuple[AttemptTimeout, ...] = ()
         self.observed: AttemptObservation = UNOBSERVED_ATTEMPT
         self._counts: dict[str, int] = {}
         self._concurrent: dict[bytes, tuple[object, int]] = {}
@@ -433,7 +433,7 @@ class AttemptContext:
         """Code of it that goes on all the same reaches nothing any more."""
         self._ended = True
 
-    async def settle(self) -> None:
+    async def wait_for_readers(self) -> None:
         """Wait until the readers have caught up with what it has shown."""
         owed, self.owed = self.owed, []
         with self.waiting():
@@ -471,7 +471,7 @@ class AttemptContext:
             and not self.failures
             and self.attempts.number == 1
             and not self.task.node.hidden
-            and self.graph.stops()
+            and self.graph.should_stop()
         )
 
     def hold_back(self) -> None:
@@ -485,32 +485,32 @@ class AttemptContext:
             raise GraphInterrupt(())
 
     @property
-    def retried(self) -> Attempts:
+    def retry_history(self) -> AttemptHistory:
         """Of the outermost, of the node and the tasks whose code this is, that is tried again when it fails."""
         found = SINGLE_ATTEMPT
         for each in self.chain_in_graph():
-            found = each.attempts if each.attempts.keeps else found
+            found = each.attempts if each.attempts.keeps_results else found
         return found
 
     def recorded_instead(self, task: Task) -> str | None:
         """Return the name of the task that is recorded in the place of a call if it was another call; else None."""
         if self.is_handler:
             return None
-        digest, _ = self.retried.done.get(task.id, (b"", ()))
+        digest, _ = self.retry_history.call_results.get(task.id, (b"", ()))
         if is_changed(digest, task.digest):
             return task.node.name
         return self.graph.persistence.recorded_instead(task)
 
-    def done_before(self, task: Task) -> tuple[Finished, ...]:
+    def result_of_earlier_attempt(self, task: Task) -> tuple[Finished, ...]:
         """What a task gave that an earlier attempt has called too, if it has; where nothing is stored."""
-        done = self.retried.done
+        done = self.retry_history.call_results
         return (done[task.id][1],) if task.id in done else ()
 
-    def keep_done(self, task: Task, outcome: Finished) -> None:
+    def keep_result(self, task: Task, outcome: Finished) -> None:
         """Keep what a task gave for the next attempt; where nothing is stored."""
-        attempts = self.retried
-        if attempts.keeps and not self.graph.persistence.is_stored:
-            attempts.done[task.id] = task.digest, outcome
+        attempts = self.retry_history
+        if attempts.keeps_results and not self.graph.persistence.is_stored:
+            attempts.call_results[task.id] = task.digest, outcome
 
     def observe(self, *, routes: bool) -> None:
         """Its code is about to run, in the running context, and somebody observes that."""
@@ -526,33 +526,33 @@ class AttemptContext:
     def stop(self) -> None:
         """It is cancelled: end what it has called, and let it call nothing more. For a thread that waits for a task."""
         self.end()
-        self.calls.stop()
+        self.calls.cancel_all()
 
-    def _watches(self) -> Iterator[AttemptWatch]:
+    def _timeouts(self) -> Iterator[AttemptTimeout]:
         """Of this node, and of those in which it runs."""
-        return (watch for each in self.chain() for watch in each.watches)
+        return (timeout for each in self.chain() for timeout in each.timeouts)
 
     @property
     def is_timed(self) -> bool:
         """Whether this node, or one in which it runs, has a timeout."""
-        return any(each.watches for each in self.chain())
+        return any(each.timeouts for each in self.chain())
 
-    def sign(self) -> None:
+    def record_activity(self) -> None:
         """It has shown, called or run something: a sign of life, of the nodes that it runs in too."""
-        for watch in self._watches():
-            watch.show()
+        for timeout in self._timeouts():
+            timeout.record_activity()
 
     def heartbeat(self) -> None:
         """It says that it is at work."""
-        for watch in self._watches():
-            watch.sign()
+        for timeout in self._timeouts():
+            timeout.reset_idle()
 
     @contextlib.contextmanager
     def waiting(self) -> Generator[None]:
         """It waits for a reader: that is not its time."""
         with contextlib.ExitStack() as stack:
-            for watch in self._watches():
-                stack.enter_context(watch.paused())
+            for timeout in self._timeouts():
+                stack.enter_context(timeout.paused())
             yield
 
     @contextlib.contextmanager
@@ -587,7 +587,7 @@ class AttemptContext:
             self._compare_question(key, own(value))  # as it was stored
             return isolate(answers[key])
         question = Interrupt(own(value), key)
-        self.open[place] = (question,)
+        self.open_questions[place] = (question,)
         run_context.lease.askers[key] = self._askers()
         raise GraphInterrupt((Interrupt(isolate(question.value), key),))
 
@@ -597,9 +597,9 @@ class AttemptContext:
 
     def _compare_question(self, key: str, value: Any) -> None:
         run_context = self.graph.run
-        if self.is_handler or not run_context.asked.is_changed(key, value):
+        if self.is_handler or not run_context.answered_questions.is_changed(key, value):
             return
-        error = QuestionChangedError(key, isolate(run_context.asked.values[key]), value)
+        error = QuestionChangedError(key, isolate(run_context.answered_questions.values[key]), value)
         if self.graph.options.changed_questions == "error":
             raise self.refuse(error)
         node = self.task.node.name
@@ -632,9 +632,9 @@ class AttemptContext:
 
     def questions(self) -> tuple[Interrupt, ...]:
         """All open questions, in the order of their places in the node's code."""
-        return tuple(question for place in sorted(self.open) for question in self.open[place])
+        return tuple(question for place in sorted(self.open_questions) for question in self.open_questions[place])
 
-    def route(self) -> None:
+    def start_routing(self) -> None:
         """The node has spoken. What its routers ask, call and run has numbers of its own: they are the same when only
         the routers run."""
         self._counts = dict.fromkeys(("ask", "call", "run"), ROUTER_BASE)
@@ -642,7 +642,7 @@ class AttemptContext:
     @property
     def is_compared(self) -> bool:
         """Whether something of what it asks, calls and runs is recorded, or kept for a retry."""
-        return self.graph.persistence.is_stored or self.retried.keeps
+        return self.graph.persistence.is_stored or self.retry_history.keeps_results
 
     def number_of_call(self, node: Node, hints: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
         """Return the number of a call of a task; see `number`, and `Digests.of_call` for the arguments."""
@@ -650,7 +650,7 @@ class AttemptContext:
         def fingerprint(digests: Digests) -> bytes:
             return digests.fingerprint_of_call(node, hints, args, kwargs)
 
-        return self.number("call", fingerprint, name=node.name, who=node)
+        return self.number("call", fingerprint, name=node.name, target=node)
 
     def number(
         self,
@@ -658,7 +658,7 @@ class AttemptContext:
         fingerprint: Callable[[Digests], bytes],
         *,
         name: str = "",
-        who: object = None,
+        target: object = None,
         ordered: bool = False,
     ) -> int:
         """Which of its questions, calls or runs this is: the same number when the node runs again.
@@ -670,7 +670,7 @@ class AttemptContext:
         Args:
             fingerprint: of the question, of the task's name and arguments, or of the graph's name and input.
             name: the task's, or the graph's.
-            who: the task's function, or the graph.
+            target: the task's function, or the graph.
             ordered: count in any case.
 
         Raises:
@@ -678,17 +678,17 @@ class AttemptContext:
         """
         run_context, thread = self.graph.run, threading.get_ident()
         if thread == run_context.loop_thread:
-            concurrent = run_context.loop.current_task() is not self.host and _BY_THREAD.get() is not self
+            concurrent = run_context.loop.current_task() is not self.host and _THREAD_CALLER.get() is not self
         else:
             concurrent = thread != self.worker
         if ordered or not concurrent or not self.is_compared:
             number = self._counts.get(what, 0)
             self._counts[what] = number + 1
             return number
-        function_fingerprint = fingerprint(self.graph.persistence.digests)
-        key = f"{what} {self._counts.get(what, 0) >= ROUTER_BASE} ".encode() + function_fingerprint
-        first, again = self._concurrent.get(key, (who, -1))
-        if first is not who:
+        digest = fingerprint(self.graph.persistence.digests)
+        key = f"{what} {self._counts.get(what, 0) >= ROUTER_BASE} ".encode() + digest
+        first, again = self._concurrent.get(key, (target, -1))
+        if first is not target:
             raise InvalidUpdateError(
                 f"node {self.task.node.name!r} runs two different {'tasks' if what == 'call' else 'graphs'} named "
                 f"{name!r} with equal input, in concurrent tasks that it started (asyncio.gather, a task group): "
@@ -697,7 +697,7 @@ class AttemptContext:
                 node=self.task.node.name,
             )
         again += 1
-        self._concurrent[key] = who, again
+        self._concurrent[key] = target, again
         return CONCURRENT_BASE + int.from_bytes(blake2b(key + b" %d" % again, digest_size=6).digest())
 
     def digest_of_input(self, given: Any) -> bytes:
@@ -734,12 +734,12 @@ class AttemptContext:
                 node=self.task.node.name,
             )
         self._names.add(name)
-        return NAMED + int.from_bytes(blake2b(name.encode("utf-8", "surrogatepass"), digest_size=6).digest())
+        return NAMED_BASE + int.from_bytes(blake2b(name.encode("utf-8", "surrogatepass"), digest_size=6).digest())
 
-    def number_instead(self, number: int, digest: bytes) -> int:
+    def number_of_replacement(self, number: int, digest: bytes) -> int:
         """Return the number of a call that runs although another is recorded in its place: by its arguments, so that it
         is found again."""
-        return INSTEAD + int.from_bytes(blake2b(b"%d " % number + digest, digest_size=6).digest())
+        return REPLACEMENT_BASE + int.from_bytes(blake2b(b"%d " % number + digest, digest_size=6).digest())
 
     def next_position(self, number: int = 0) -> int:
         """The place in the node's code of what it is about to ask, call or run."""
@@ -748,9 +748,9 @@ class AttemptContext:
         place, self.positions = self.positions, self.positions + 1
         return place
 
-    def pass_on(self, questions: tuple[Interrupt, ...]) -> Never:
+    def ask_for_subgraph(self, questions: tuple[Interrupt, ...]) -> Never:
         """Ask what a run of its own has asked that this node has started."""
-        self.open[self.next_position()] = questions
+        self.open_questions[self.next_position()] = questions
         raise GraphInterrupt(questions)
 
     def spend(self, name: str, amount: Amount) -> None:
@@ -811,7 +811,7 @@ class AttemptContext:
             checkpoint_id=self.graph.persistence.tip,
             checkpoint_ns=self.ns,
             node_attempt=self.attempts.number,
-            node_first_attempt_time=self.attempts.began,
+            node_first_attempt_time=self.attempts.first_attempt_time,
         )
 
     @property
@@ -836,24 +836,24 @@ CURRENT: Final = cast("ContextVar[AttemptContext | None]", TASK)
 """The node that the running code belongs to. The variable is made in `_message_ids`, for `add_messages` to read."""
 
 
-WATCH: ContextVar[Callable[[AttemptContext], object] | None] = ContextVar("pregel_async.watch", default=None)
+ON_CODE_START: ContextVar[Callable[[AttemptContext], object] | None] = ContextVar("pregel_async.watch", default=None)
 """Called before the code of a node or of a task runs. An exception that it raises is that code's failure. It is looked
 up once, when the run begins. Simulations use it to see what runs."""
 
 
-_BY_THREAD: ContextVar[AttemptContext | None] = ContextVar("pregel_async.by_thread", default=None)
+_THREAD_CALLER: ContextVar[AttemptContext | None] = ContextVar("pregel_async.by_thread", default=None)
 """The node whose plain function, in its worker thread, waits for what the running code does on the event loop."""
 
 
 @contextlib.contextmanager
-def in_order_of(attempt: AttemptContext | None) -> Generator[None]:
+def counting_in_code_order(attempt: AttemptContext | None) -> Generator[None]:
     """Hop to the event loop from a node's worker thread: what is done there is as ordered as the thread's own code."""
     mine = attempt is not None and attempt.worker == threading.get_ident()
-    token = _BY_THREAD.set(attempt if mine else None)
+    token = _THREAD_CALLER.set(attempt if mine else None)
     try:
         yield
     finally:
-        _BY_THREAD.reset(token)
+        _THREAD_CALLER.reset(token)
 
 
 def current(what: str) -> AttemptContext:

@@ -27,7 +27,7 @@ Canonical = Callable[[object], bytes]
 
 
 def function_fingerprint(call: Callable[..., Any], canonical: Canonical) -> bytes:
-    """Equal for functions that give equal results for equal inputs, as far as can be told; the same in any process."""
+    """Equal for functions that give equal results for equal inputs, as far as can be seen; the same in any process."""
     return blake2b(_Fingerprinter(canonical).fingerprint(call), digest_size=20).digest()
 
 
@@ -36,53 +36,53 @@ class _Fingerprinter:
 
     def __init__(self, canonical: Canonical) -> None:
         self._canonical = canonical
-        self._told: dict[int, tuple[int, object]] = {}  # by id, in order; and kept, so that no other gets the id
+        self._seen: dict[int, tuple[int, object]] = {}  # by id, in order; and kept, so that no other gets the id
 
-    def fingerprint(self, value: Any, *, inside: bool = False) -> bytes:
+    def fingerprint(self, value: Any, *, in_attribute: bool = False) -> bytes:
         """
         Args:
-            inside: it is in an attribute of an object: if it is one itself, its class is enough.
+            in_attribute: it is in an attribute of an object: if it is one itself, its class is enough.
         """
         if not callable(value):
             try:
                 return self._canonical(value)
             except UnstorableValueError:
                 pass
-        told = self._told.setdefault(id(value), (len(self._told), value))
-        if told[0] < len(self._told) - 1:
-            return b"again %d" % told[0]
+        seen = self._seen.setdefault(id(value), (len(self._seen), value))
+        if seen[0] < len(self._seen) - 1:
+            return b"again %d" % seen[0]
         program = getattr(getattr(value, "_definition", None), "program", None)
         if isinstance(program, Program):  # a graph
             return self._graph(program)
         match value:
             case FunctionType():
                 made = _code(value.__code__) if "<" in value.__qualname__ else b""
-                held = [content(cell) for cell in value.__closure__ or ()]
+                held = [cell_content(cell) for cell in value.__closure__ or ()]
                 return _joined([_name(value), made, self._each([*held, value.__defaults__, value.__kwdefaults__])])
             case MethodType():
-                return self._each((value.__func__, value.__self__), inside=inside)
+                return self._each((value.__func__, value.__self__), in_attribute=in_attribute)
             case partial():
-                return self._each((value.func, value.args, value.keywords), inside=inside)
+                return self._each((value.func, value.args, value.keywords), in_attribute=in_attribute)
             case type() | BuiltinFunctionType():
                 return _name(value)
             case dict():
                 items = sorted(value.items(), key=lambda item: str(item[0]))
-                return self._each([part for item in items for part in item], inside=inside)
+                return self._each([part for item in items for part in item], in_attribute=in_attribute)
             case list() | tuple():
-                return self._each(value, inside=inside)
+                return self._each(value, in_attribute=in_attribute)
             case _:
-                attributes = {} if inside else getattr(value, "__dict__", {})
-                return _joined([_name(type(value)), self.fingerprint(attributes, inside=True)])
+                attributes = {} if in_attribute else getattr(value, "__dict__", {})
+                return _joined([_name(type(value)), self.fingerprint(attributes, in_attribute=True)])
 
     def _graph(self, program: Program) -> bytes:
         nodes = ([name, node.call, repr((node.triggers, node.edges))] for name, node in program.nodes.items())
         return self._each([program.name, *nodes])
 
-    def _each(self, values: Iterable[object], *, inside: bool = False) -> bytes:
-        return _joined([self.fingerprint(one, inside=inside) for one in values])
+    def _each(self, values: Iterable[object], *, in_attribute: bool = False) -> bytes:
+        return _joined([self.fingerprint(one, in_attribute=in_attribute) for one in values])
 
 
-def content(cell: Any) -> object:
+def cell_content(cell: Any) -> object:
     """What a closure's cell holds; None if nothing is bound to its name yet."""
     try:
         return cell.cell_contents

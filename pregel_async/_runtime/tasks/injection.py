@@ -23,9 +23,9 @@ _BY_ANNOTATION: tuple[tuple[Any, str], ...] = (
     (StreamWriter, "writer"),
 )
 
-_GIVEN = (_BY_ANNOTATION, NAMES)
+_INJECTABLE = (_BY_ANNOTATION, NAMES)
 
-_GIVEN_TO_HANDLERS = ((*_BY_ANNOTATION, (NodeError, "error")), ("error", *NAMES))
+_INJECTABLE_IN_HANDLERS = ((*_BY_ANNOTATION, (NodeError, "error")), ("error", *NAMES))
 
 _STORE = ("checkpoint_savers.stores.abc", "BaseStore")
 """Known by its name: who asks for a store has loaded the class."""
@@ -73,19 +73,19 @@ def injections_of(call: Callable[..., Any], *, after: int, handles: bool = False
         parameters = list(inspect.signature(call).parameters.values())
     except (TypeError, ValueError):
         return ()  # a builtin that tells nothing about itself
-    hints, given = hints_of(call), _GIVEN_TO_HANDLERS if handles else _GIVEN
+    hints, given = hints_of(call), _INJECTABLE_IN_HANDLERS if handles else _INJECTABLE
     bound = call.keywords if isinstance(call, functools.partial) else {}  # these are the user's own
     found: list[tuple[str, str]] = []
-    for place, parameter in enumerate(parameters):
-        if place < after or parameter.name in bound:
+    for index, parameter in enumerate(parameters):
+        if index < after or parameter.name in bound:
             continue
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             continue
-        found.extend((parameter.name, what) for what in _asked_for(parameter, hints, *given))
+        found.extend((parameter.name, what) for what in _injections_for(parameter, hints, *given))
     return tuple(found)
 
 
-def _asked_for(
+def _injections_for(
     parameter: inspect.Parameter,
     hints: Mapping[str, Any],
     by_annotation: tuple[tuple[Any, str], ...],
@@ -128,7 +128,7 @@ def check_signature(
     try:
         inspect.signature(call).bind(*given, **dict.fromkeys((name for name, _ in injected)))
     except TypeError as error:
-        names = ", ".join((_GIVEN_TO_HANDLERS if handles else _GIVEN)[1])
+        names = ", ".join((_INJECTABLE_IN_HANDLERS if handles else _INJECTABLE)[1])
         raise GraphValidationError(
             f"{what}: {error}. Bind what else it needs, with functools.partial; the runtime fills in parameters named "
             f"{names}{', and one annotated NodeError' if handles else ''}"

@@ -18,7 +18,7 @@ from ...errors import InPlaceChangeWarning
 _ABSENT = object()
 
 
-def watch(task: Task, value: Any) -> Callable[[], None]:
+def watch_input(task: Task, value: Any) -> Callable[[], None]:
     """Look at a node's input before it runs; call what is returned when it has."""
     before = _parts(value)
 

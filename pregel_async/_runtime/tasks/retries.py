@@ -13,15 +13,15 @@ from ..._core.task import Failed, Finished, Settled, Task
 from ...policies import RetryPolicy, leaves_of, retry_after_of
 from ..platform.environment import Environment
 
-RunOnce = Callable[["Attempts", list[Write] | None], Awaitable[Settled]]
+RunOnce = Callable[["AttemptHistory", list[Write] | None], Awaitable[Settled]]
 """One attempt: with how many there have been, and the node's own writes when only its routers have failed."""
 
 
-_NEVER = RetryPolicy(max_attempts=1)
+_NO_RETRY = RetryPolicy(max_attempts=1)
 """Of an exception that no policy applies to."""
 
 
-class Attempts:
+class AttemptHistory:
     """The attempts at one task.
 
     Attributes:
@@ -32,27 +32,27 @@ class Attempts:
         keeps: another attempt may follow, which gets what is done.
     """
 
-    __slots__ = ("began", "done", "keeps", "number")
+    __slots__ = ("call_results", "first_attempt_time", "keeps_results", "number")
 
-    def __init__(self, began: float | None, *, keeps: bool = True) -> None:
+    def __init__(self, first_attempt_time: float | None, *, keeps_results: bool = True) -> None:
         self.number = 1
-        self.keeps = keeps
-        self.began: Final = began
-        self.done: dict[TaskId, tuple[bytes, Finished]] = {}
+        self.keeps_results = keeps_results
+        self.first_attempt_time: Final = first_attempt_time
+        self.call_results: dict[TaskId, tuple[bytes, Finished]] = {}
 
 
-SINGLE_ATTEMPT = Attempts(None, keeps=False)
+SINGLE_ATTEMPT = AttemptHistory(None, keeps_results=False)
 """Of a task that is attempted once."""
 
 
 async def run_with_retries(
-    once: RunOnce,
+    run_once: RunOnce,
     task: Task,
-    given: list[Write] | None,
+    writes: list[Write] | None,
     environment: Environment,
     *,
-    final: Callable[[BaseException], bool],
-    again: Callable[[Failed, int], Awaitable[None]],
+    is_final: Callable[[BaseException], bool],
+    on_retry: Callable[[Failed, int], Awaitable[None]],
 ) -> Settled:
     """Attempt a task until it has not failed, or is not to be tried again.
 
@@ -65,10 +65,10 @@ async def run_with_retries(
         final: whether a failure is one that nothing can be done about: storage's.
         again: told of each failure that is tried again, and in which attempt, before the wait.
     """
-    attempts = Attempts(environment.now())
+    attempts = AttemptHistory(environment.now())
     while True:
-        outcome = await once(attempts, given)
-        if not isinstance(outcome, Failed) or final(outcome.error):
+        outcome = await run_once(attempts, writes)
+        if not isinstance(outcome, Failed) or is_final(outcome.error):
             return outcome
         try:
             wait = _wait(task.node.retry, outcome.error, attempts.number, environment)
@@ -80,8 +80,8 @@ async def run_with_retries(
             if attempts.number > 1:
                 annotate(outcome.error, f"in attempt {attempts.number}")
             return outcome
-        await again(outcome, attempts.number)
-        given = outcome.writes
+        await on_retry(outcome, attempts.number)
+        writes = outcome.writes
         await environment.sleep(wait)
         attempts.number += 1
 
@@ -92,7 +92,7 @@ def _wait(
     """Seconds until the next attempt; None for no other."""
     if not isinstance(error, Exception):
         return None
-    policy = next((policy for policy in policies if policy.applies_to(error)), _NEVER)
+    policy = next((policy for policy in policies if policy.applies_to(error)), _NO_RETRY)
     if failed >= policy.max_attempts:
         return None
     wait = policy.wait(failed)

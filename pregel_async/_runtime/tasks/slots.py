@@ -14,7 +14,7 @@ import anyio.lowlevel
 
 
 class ConcurrencyLimiter:
-    """So many places, given in the order in which they were asked for."""
+    """So many places, granted in the order in which they were asked for."""
 
     def __init__(self, count: int) -> None:
         self._free = count
@@ -30,15 +30,15 @@ class ConcurrencyLimiter:
         if self._free > 0:
             self._free -= 1
             return False
-        given = anyio.Event()
-        self._waiting.append(given)
+        granted = anyio.Event()
+        self._waiting.append(granted)
         try:
-            await given.wait()
+            await granted.wait()
         except BaseException:
-            if given.is_set():
+            if granted.is_set():
                 self.release()
             else:
-                self._waiting.remove(given)
+                self._waiting.remove(granted)
             raise
         return True
 
@@ -85,61 +85,61 @@ UNLIMITED = Unlimited()
 class Slot(Unlimited):
     """One task's place. Several of its coroutines may wait for others at once: it is lent while one of them does."""
 
-    __slots__ = ("_holds", "_left", "_lenders", "_limiter", "_taking")
+    __slots__ = ("_has_ended", "_is_held", "_is_reacquiring", "_lenders", "_limiter")
 
     is_limited = True
 
     def __init__(self, limiter: ConcurrencyLimiter) -> None:
         self._limiter = limiter
-        self._holds = False
+        self._is_held = False
         self._lenders = 0
-        self._taking = False
-        self._left = False
+        self._is_reacquiring = False
+        self._has_ended = False
 
     @property
     def is_held(self) -> bool:  # type: ignore[override]  # of the other it never changes
         """Whether the task has it now, and has not lent it."""
-        return self._holds
+        return self._is_held
 
     async def acquire(self) -> bool:
         waited = await self._limiter.acquire()
-        self._holds = True
+        self._is_held = True
         return waited
 
     def lend(self) -> None:
         self._lenders += 1
-        if self._holds:
-            self._holds = False
+        if self._is_held:
+            self._is_held = False
             self._limiter.release()
 
     async def reacquire(self) -> None:
         self._lenders -= 1
-        if self._lenders or self._holds or self._taking or self._left:
+        if self._lenders or self._is_held or self._is_reacquiring or self._has_ended:
             return
-        self._taking = True
+        self._is_reacquiring = True
         try:
             await self._limiter.acquire()
         except BaseException:
             self._limiter.borrow()
             raise
         finally:
-            self._taking = False
-            self._keep()
+            self._is_reacquiring = False
+            self._keep_or_release()
 
     def borrow(self) -> None:
         self._lenders -= 1
-        if not (self._lenders or self._holds or self._taking or self._left):
+        if not (self._lenders or self._is_held or self._is_reacquiring or self._has_ended):
             self._limiter.borrow()
-            self._keep()
+            self._keep_or_release()
 
-    def _keep(self) -> None:
+    def _keep_or_release(self) -> None:
         """It is the task's again, unless that has ended meanwhile, or waits again."""
-        self._holds = not (self._lenders or self._left)
-        if not self._holds:
+        self._is_held = not (self._lenders or self._has_ended)
+        if not self._is_held:
             self._limiter.release()
 
     def release(self) -> None:
-        self._left = True
-        if self._holds:
-            self._holds = False
+        self._has_ended = True
+        if self._is_held:
+            self._is_held = False
             self._limiter.release()

@@ -15,7 +15,7 @@ from ..streaming.subscription import Subscription
 from .worker_threads import Fence
 
 
-class Writes(Protocol):
+class WritingAttempt(Protocol):
     """A node that writes.
 
     Attributes:
@@ -37,7 +37,7 @@ class Writes(Protocol):
         """The thread that the run's event loop is in."""
         ...
 
-    async def settle(self) -> None:
+    async def wait_for_readers(self) -> None:
         """Wait until there are no owed."""
         ...
 
@@ -45,7 +45,7 @@ class Writes(Protocol):
         """Raise `OutsideRunError` when it has ended."""
         ...
 
-    def sign(self) -> None:
+    def record_activity(self) -> None:
         """It lives."""
         ...
 
@@ -59,7 +59,7 @@ class Writer:
 
     __slots__ = ("_attempt",)
 
-    def __init__(self, attempt: Writes) -> None:
+    def __init__(self, attempt: WritingAttempt) -> None:
         self._attempt = attempt
 
     def __call__(self, chunk: Any, /) -> Awaitable[None]:
@@ -72,22 +72,22 @@ class Writer:
 
     def _check(self) -> None:
         self._attempt.check("a stream writer")
-        self._attempt.sign()
+        self._attempt.record_activity()
 
     def _show(self, deliveries: Deliveries) -> Awaitable[None]:
         attempt = self._attempt
         if not deliveries:
-            return NOTHING
+            return NO_WAIT
         if threading.get_ident() == attempt.loop_thread:
-            charged: list[tuple[Subscription, int]] = []
+            reserved: list[tuple[Subscription, int]] = []
             for subscription, part in deliveries:
-                owes = subscription in attempt.owed
-                charged.append((subscription, subscription.burst(part, owes=owes)))
-                if not owes and subscription.lags:
+                is_owed = subscription in attempt.owed
+                reserved.append((subscription, subscription.burst(part, owes=is_owed)))
+                if not is_owed and subscription.lags:
                     attempt.owed.append(subscription)
-            return _Settled(attempt, charged) if attempt.owed else NOTHING
+            return _BackPressure(attempt, reserved) if attempt.owed else NO_WAIT
         try:
-            attempt.fence.run("a stream writer", partial(_put, attempt, deliveries))
+            attempt.fence.run("a stream writer", partial(_put_all, attempt, deliveries))
         except OutsideRunError:
             raise
         except RuntimeError as error:
@@ -95,36 +95,36 @@ class Writer:
                 "a stream writer was called in a thread of the node's own, from which the run cannot be reached: "
                 "write in the node's function"
             ) from error
-        return NOTHING
+        return NO_WAIT
 
 
-async def _put(attempt: Writes, deliveries: Deliveries) -> None:
+async def _put_all(attempt: WritingAttempt, deliveries: Deliveries) -> None:
     with attempt.waiting():
         for subscription, part in deliveries:
             await subscription.put(part)
 
 
-class _Settled:
+class _BackPressure:
     """Awaited: the readers have caught up. Not awaited: nothing."""
 
-    __slots__ = ("_attempt", "_charged")
+    __slots__ = ("_attempt", "_reserved")
 
-    def __init__(self, attempt: Writes, charged: list[tuple[Subscription, int]]) -> None:
+    def __init__(self, attempt: WritingAttempt, reserved: list[tuple[Subscription, int]]) -> None:
         self._attempt = attempt
-        self._charged = charged
+        self._reserved = reserved
 
     def __await__(self) -> Generator[Any, Any, None]:
-        while self._charged:
-            subscription, size = self._charged.pop()
+        while self._reserved:
+            subscription, size = self._reserved.pop()
             subscription.release(size)
-        return self._attempt.settle().__await__()
+        return self._attempt.wait_for_readers().__await__()
 
 
-class _Nothing:
+class _NoWait:
     def __await__(self) -> Generator[Any, Any, None]:
         return
         yield
 
 
-NOTHING: Awaitable[None] = _Nothing()
+NO_WAIT: Awaitable[None] = _NoWait()
 """Awaited: goes on at once."""

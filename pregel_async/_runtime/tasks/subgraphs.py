@@ -11,7 +11,7 @@ import types
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
-from .fingerprints import content
+from .fingerprints import cell_content
 
 T = TypeVar("T")
 
@@ -29,34 +29,34 @@ def reachable(call: Any, kind: type[T]) -> Iterator[T]:
     todo: list[Any] = [call]
     seen: dict[int, Any] = {}  # by id; and kept, so that no other gets the id
     while todo:
-        at = todo.pop()
-        if id(at) in seen:
+        value = todo.pop()
+        if id(value) in seen:
             continue
-        seen[id(at)] = at
-        if isinstance(at, kind):
-            yield at
+        seen[id(value)] = value
+        if isinstance(value, kind):
+            yield value
         else:
-            todo += reversed([*_named_by(at, module)])
+            todo += reversed([*_named_by(value, module)])
 
 
-def _named_by(at: Any, module: str) -> Iterator[Any]:
-    match at:
+def _named_by(value: Any, module: str) -> Iterator[Any]:
+    match value:
         case list() | tuple():
-            yield from at
+            yield from value
         case functools.partial():
-            yield from (at.func, *at.args, *at.keywords.values())
+            yield from (value.func, *value.args, *value.keywords.values())
         case types.MethodType(__func__=types.FunctionType() as function):
             yield function
-            yield from _attributes(at.__self__, function.__code__.co_names)
+            yield from _attributes(value.__self__, function.__code__.co_names)
         case types.FunctionType():
-            if at.__module__ == module:
-                yield from _named_by_code(at)
+            if value.__module__ == module:
+                yield from _named_by_code(value)
         case type():
             return
-        case _ if callable(getattr(at, "func", None)):  # a task, and what else wraps a function
-            yield at.func
-        case _ if isinstance(call := type(at).__dict__.get("__call__"), types.FunctionType):
-            yield types.MethodType(call, at)
+        case _ if callable(getattr(value, "func", None)):  # a task, and what else wraps a function
+            yield value.func
+        case _ if isinstance(call := type(value).__dict__.get("__call__"), types.FunctionType):
+            yield types.MethodType(call, value)
         case _:
             return
 
@@ -64,7 +64,7 @@ def _named_by(at: Any, module: str) -> Iterator[Any]:
 def _named_by_code(function: types.FunctionType) -> Iterator[Any]:
     code, names = function.__code__, function.__code__.co_names
     for cell in function.__closure__ or ():
-        yield from _path(content(cell), names)
+        yield from _path(cell_content(cell), names)
     for inner in (code, *(const for const in code.co_consts if isinstance(const, types.CodeType))):
         for name in inner.co_names:
             if name in function.__globals__:

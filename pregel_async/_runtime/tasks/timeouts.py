@@ -16,7 +16,7 @@ from ..platform.event_loops import on_asyncio
 
 T = TypeVar("T")
 
-Kind: TypeAlias = Literal["run", "idle"]
+LimitKind: TypeAlias = Literal["run", "idle"]
 
 
 class Timeout:
@@ -38,26 +38,28 @@ class Timeout:
         self, environment: Environment, *, expire: Callable[[], None], run: float | None, idle: float | None = None
     ) -> None:
         self.expired = False
-        self.kind: Kind = "run"
+        self.kind: LimitKind = "run"
         self.elapsed = 0.0
         self._environment = environment
         self._expire = expire
-        limits: tuple[tuple[Kind, float | None], ...] = (("idle", idle), ("run", run))
-        self._limits: list[tuple[Kind, float]] = [(kind, seconds) for kind, seconds in limits if seconds is not None]
-        self._since: dict[Kind, float] = dict.fromkeys(
+        limits: tuple[tuple[LimitKind, float | None], ...] = (("idle", idle), ("run", run))
+        self._limits: list[tuple[LimitKind, float]] = [
+            (kind, seconds) for kind, seconds in limits if seconds is not None
+        ]
+        self._since: dict[LimitKind, float] = dict.fromkeys(
             ("run", "idle"), environment.monotonic()
         )  # from when each counts
         self._scope = anyio.CancelScope()
         self._pauses = 0
         self._paused_at = 0.0
-        self._goes_on = anyio.Event()  # the last of the pauses is over
+        self._resumed = anyio.Event()  # the last of the pauses is over
 
-    async def over(self, work: Callable[[], Awaitable[T]]) -> T | None:
+    async def run(self, work: Callable[[], Awaitable[T]]) -> T | None:
         """What the work gives; None when its time was up before that. It has ended then, whatever it did about it."""
         done: list[T | None] = []
 
         async def within() -> None:
-            done.append(await self._within(work))
+            done.append(await self._run_in_scope(work))
 
         try:
             await run_with_companion(self._tick, within)
@@ -68,13 +70,13 @@ class Timeout:
                 raise
         return done.pop()
 
-    async def _within(self, work: Callable[[], Awaitable[T]]) -> T | None:
+    async def _run_in_scope(self, work: Callable[[], Awaitable[T]]) -> T | None:
         result: T | None = None
         with self._scope:
             result = await work()
         return None if self.expired else result
 
-    def sign(self) -> None:
+    def reset_idle(self) -> None:
         """The work has given a sign of life. Any thread may say so."""
         self._since["idle"] = self._environment.monotonic()
 
@@ -84,7 +86,7 @@ class Timeout:
         self._pauses += 1
         if self._pauses == 1:
             self._paused_at = self._environment.monotonic()
-            self._goes_on = anyio.Event()
+            self._resumed = anyio.Event()
         try:
             yield
         finally:
@@ -93,12 +95,12 @@ class Timeout:
                 waited = self._environment.monotonic() - self._paused_at
                 for kind in self._since:
                     self._since[kind] += waited
-                self._goes_on.set()
+                self._resumed.set()
 
     async def _tick(self) -> None:
         while True:
             if self._pauses:
-                await self._goes_on.wait()
+                await self._resumed.wait()
                 continue
             now = self._environment.monotonic()
             kind, seconds = min(self._limits, key=lambda limit: self._since[limit[0]] + limit[1])
@@ -112,7 +114,7 @@ class Timeout:
             return
 
 
-class AttemptWatch(Timeout):
+class AttemptTimeout(Timeout):
     """The watch of one attempt at a task that has a timeout."""
 
     def __init__(self, task: Task, environment: Environment, expire: Callable[[], None]) -> None:
@@ -122,10 +124,10 @@ class AttemptWatch(Timeout):
         self._policy = policy
         self._node = task.node.name
 
-    def show(self) -> None:
+    def record_activity(self) -> None:
         """It has shown, called or run something: a sign of life, unless only heartbeats are."""
         if self._policy.refresh_on == "auto":
-            self.sign()
+            self.reset_idle()
 
     @property
     def error(self) -> NodeTimeoutError:

@@ -19,22 +19,22 @@ from ..platform.event_loops import is_cancelled_error, loop, on_asyncio, wait_ou
 T = TypeVar("T")
 
 
-def nothing() -> None:
+def do_nothing() -> None:
     """Do nothing: of what may be called at a certain moment."""
 
 
-async def in_thread(call: Callable[[Any], Any], value: Any, stop: Callable[[], object] = nothing) -> Any:
+async def run_in_thread(call: Callable[[Any], Any], value: Any, stop: Callable[[], object] = do_nothing) -> Any:
     """Call the function in a worker thread, with a copy of the context; a cancelled caller waits for its end.
 
     Args:
-        stop: called before that, on asyncio: what the thread waits for may have to be told.
+        stop: called before that, on asyncio: what the thread waits for may have to be was_abandoned.
     """
     from anyio import to_thread
 
     if not on_asyncio():
         # Boxed: trio takes a function that returns an awaitable for a mistake, and here it may be meant.
         return (await to_thread.run_sync(lambda: (call(value),)))[0]
-    work = _Work(call, value)
+    work = _ThreadCall(call, value)
     with anyio.CancelScope() as scope:
         try:
             return await to_thread.run_sync(work.run)
@@ -42,7 +42,7 @@ async def in_thread(call: Callable[[Any], Any], value: Any, stop: Callable[[], o
             if not is_cancelled_error(error):
                 raise
             # A cancel scope waits for the thread; asyncio's own `Task.cancel()` does not, and gets here at once.
-            if work.give_up():
+            if work.abandon():
                 stop()
                 scope.cancel()  # what the thread in turn waits for on this loop: a graph that it invoked
                 await wait_out(work.ended)
@@ -50,14 +50,14 @@ async def in_thread(call: Callable[[Any], Any], value: Any, stop: Callable[[], o
     raise AssertionError("a native cancellation is none of the scope's")
 
 
-class _Work:
+class _ThreadCall:
     """A call that is either given up before it starts, or waited for to its end."""
 
     def __init__(self, call: Callable[[Any], Any], value: Any) -> None:
         self._call = call
         self._value = value
         self._lock = threading.Lock()
-        self._given_up = False
+        self._is_closed = False
         self._started = False
         self._result: Any = None
         self._post = loop().threadsafe_caller()
@@ -65,7 +65,7 @@ class _Work:
 
     def run(self) -> Any:
         with self._lock:
-            if self._given_up:
+            if self._is_closed:
                 return None
             self._started = True
         try:
@@ -73,17 +73,17 @@ class _Work:
             return self._result
         finally:
             with self._lock:
-                told = self._given_up
-                self._given_up = True
-            if told:
+                was_abandoned = self._is_closed
+                self._is_closed = True
+            if was_abandoned:
                 _drop(self._result)
                 self._post(self.ended.set)
 
-    def give_up(self) -> bool:
+    def abandon(self) -> bool:
         """Whether the call is under way, so that its end has to be waited for."""
         with self._lock:
-            under_way = self._started and not self._given_up
-            self._given_up = True
+            under_way = self._started and not self._is_closed
+            self._is_closed = True
             if not under_way:
                 _drop(self._result)
             return under_way
@@ -95,7 +95,7 @@ def _drop(result: Any) -> None:
         result.close()
 
 
-async def in_process(call: Callable[[Any], Any], value: Any, begin: Callable[[], None] = nothing) -> Any:
+async def run_in_process(call: Callable[[Any], Any], value: Any, begin: Callable[[], None] = do_nothing) -> Any:
     """Call the function in a worker process, which is killed when the caller is cancelled.
 
     Args:
@@ -117,26 +117,25 @@ async def in_process(call: Callable[[Any], Any], value: Any, begin: Callable[[],
         raise
 
 
-async def in_abandonable_thread(call: Callable[[Any], Any], value: Any, fence: AbandonFence) -> Any:
+async def run_in_abandonable_thread(call: Callable[[Any], Any], value: Any, fence: AbandonFence) -> Any:
     """Call the function in a worker thread, with a copy of the context; a cancelled caller leaves the thread behind.
 
-    Nothing of the thread reaches the run then: its result is dropped, what it does on the event loop has ended before
-    the caller is told of the cancellation, and the fence keeps it from doing more. A `ResourceWarning` names it. Its
-    place among the loop's worker threads is free when the function has returned.
+    Nothing of the thread reaches the run then: its result is dropped, its work on the event loop has ended before this
+    call raises, and the fence refuses more. A `ResourceWarning` names the thread.
     """
     from anyio import to_thread
 
-    work = _Abandonable(call, value)
+    work = _AbandonableCall(call, value)
     await work.limiter.acquire_on_behalf_of(work)
     # The places are counted here: on asyncio, anyio gives that of an abandoned thread away while the thread goes on.
     uncounted = anyio.CapacityLimiter(1)
     try:
         result = await to_thread.run_sync(work.run, abandon_on_cancel=True, limiter=uncounted)
     except BaseException:
-        if work.give_up():
+        if work.abandon():
             await fence.close()
             warnings.warn(
-                f"{fence.whose} was cancelled and its function goes on in worker thread {work.thread!r}: it was "
+                f"{fence.owner} was cancelled and its function goes on in worker thread {work.thread!r}: it was "
                 "declared to be left behind (abandon_on_cancel, on_timeout='abandon'), so that nobody waits for it, "
                 "and what it returns is dropped",
                 ResourceWarning,
@@ -146,7 +145,7 @@ async def in_abandonable_thread(call: Callable[[Any], Any], value: Any, fence: A
     return result[0]
 
 
-class _Abandonable:
+class _AbandonableCall:
     """A call that is given up before it starts, or goes on alone."""
 
     def __init__(self, call: Callable[[Any], Any], value: Any) -> None:
@@ -158,14 +157,14 @@ class _Abandonable:
         self._value = value
         self._lock = threading.Lock()
         self._started = False
-        self._over = False
+        self._is_closed = False
         self._result: Any = None
         self._call_soon = loop().threadsafe_caller()
 
     def run(self) -> tuple[Any]:
         """In the thread. Boxed: trio takes a function that returns an awaitable for a mistake."""
         with self._lock:
-            if self._over:
+            if self._is_closed:
                 return (None,)
             self._started = True
         thread = threading.current_thread()
@@ -174,24 +173,24 @@ class _Abandonable:
             self._result = self._call(self._value)
         finally:
             with self._lock:
-                abandoned, self._over = self._over, True
+                abandoned, self._is_closed = self._is_closed, True
             if abandoned:
                 _drop(self._result)
-            self._call_soon(self._leave)  # raises when the loop has ended; nobody is there to hear it then
+            self._call_soon(self._release_slot)  # raises when the loop has ended; nobody is there to hear it then
         return (self._result,)
 
-    def give_up(self) -> bool:
+    def abandon(self) -> bool:
         """Whether the call is under way, so that it goes on alone."""
         with self._lock:
-            under_way = self._started and not self._over
-            if not self._started and not self._over:
-                self._leave()
-            self._over = True
+            under_way = self._started and not self._is_closed
+            if not self._started and not self._is_closed:
+                self._release_slot()
+            self._is_closed = True
             if not under_way:
                 _drop(self._result)
             return under_way
 
-    def _leave(self) -> None:
+    def _release_slot(self) -> None:
         self.limiter.release_on_behalf_of(self)
 
 
@@ -199,10 +198,10 @@ class Fence:
     """Between a run and a worker thread that it waits for: everything passes.
 
     Attributes:
-        is_up: the thread may be left behind.
+        may_abandon: the thread may be left behind.
     """
 
-    is_up = False
+    may_abandon = False
 
     def check(self, what: str) -> None:
         """Raise `OutsideRunError` when the thread was left behind."""
@@ -217,7 +216,7 @@ class Fence:
         """Do it, on the event loop, and be cancelled with it when the thread is left behind."""
         return await call()
 
-    def keep(self, stream: Closable) -> None:
+    def register_stream(self, stream: Closable) -> None:
         """The thread reads this stream; between its chunks, no code of the stream runs."""
 
 
@@ -231,15 +230,15 @@ class AbandonFence(Fence):
     does no more of it.
 
     Args:
-        whose: the node, for messages.
+        owner: the node, for messages.
     """
 
-    is_up = True
+    may_abandon = True
 
-    def __init__(self, whose: str) -> None:
-        self.whose = whose
+    def __init__(self, owner: str) -> None:
+        self.owner = owner
         self.closed = False
-        self._inside: dict[anyio.CancelScope, anyio.Event] = {}  # what is done, and its end
+        self._running: dict[anyio.CancelScope, anyio.Event] = {}  # what is done, and its end
         self._streams: WeakSet[Closable] = WeakSet()
 
     def check(self, what: str) -> None:
@@ -258,24 +257,24 @@ class AbandonFence(Fence):
     async def admit(self, what: str, call: Callable[[], Awaitable[T]]) -> T:
         self.check(what)
         scope = anyio.CancelScope()
-        over = self._inside[scope] = anyio.Event()
+        over = self._running[scope] = anyio.Event()
         try:
             with scope:
                 return await call()
         finally:
-            del self._inside[scope]
+            del self._running[scope]
             over.set()
         raise self._refusal(what)
 
-    def keep(self, stream: Closable) -> None:
+    def register_stream(self, stream: Closable) -> None:
         self._streams.add(stream)
 
     async def close(self) -> None:
         """End what the thread does on the event loop, and wait until it has ended."""
         self.closed = True
-        for scope in self._inside:
+        for scope in self._running:
             scope.cancel()
-        await wait_out(*self._inside.values())
+        await wait_out(*self._running.values())
         with anyio.CancelScope(shield=True):
             for stream in list(self._streams):
                 with contextlib.suppress(Exception):  # its reader is gone
@@ -283,7 +282,7 @@ class AbandonFence(Fence):
 
     def _refusal(self, what: str) -> OutsideRunError:
         return OutsideRunError(
-            f"{what} was called for {self.whose}, which was cancelled and has left its thread behind "
+            f"{what} was called for {self.owner}, which was cancelled and has left its thread behind "
             "(abandon_on_cancel): nothing that the thread does reaches the run any more"
         )
 

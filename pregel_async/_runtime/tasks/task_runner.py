@@ -1,7 +1,7 @@
 """Drive one task to its outcome: by what is recorded of it, by its node's policies, and by the graph's failure policy.
 
     recorded    a result, or open questions, of an earlier run
-    kept        what an earlier run made of an equal input, if it is kept (`kept_results`)
+    kept        what an earlier run made of an equal input, if it is kept (`result_cache`)
     attempts    by the node's retry policies (`retries`), each within its timeout (`timeouts`)
     handler     the node's error handler runs in the task's place, in the same superstep, on the same input
     collected   the failure itself is the task's update, by the graph's failure policy
@@ -33,7 +33,7 @@ from ..streaming.kept_units import Closing, Deliveries
 from ..streaming.parts import routers_of
 from .attempt import run_attempt
 from .context import AttemptContext, GraphContext, Refusal
-from .retries import SINGLE_ATTEMPT, Attempts, run_with_retries
+from .retries import SINGLE_ATTEMPT, AttemptHistory, run_with_retries
 
 
 async def run_called(caller: AttemptContext, task: Task) -> Settled:
@@ -47,7 +47,7 @@ async def run_called(caller: AttemptContext, task: Task) -> Settled:
     recorded = graph.persistence.recorded(task, graph.run)
     if not isinstance(recorded, Unfinished):
         return recorded
-    for done in caller.done_before(task):
+    for done in caller.result_of_earlier_attempt(task):
         return done
     try:
         await graph.events.publisher.units.open(task, caller.task)
@@ -76,7 +76,7 @@ async def run_called(caller: AttemptContext, task: Task) -> Settled:
 async def _record_called(caller: AttemptContext, task: Task, outcome: Finished) -> None:
     """Store what a called task gave, or keep it for the next attempt of its caller; and show it then."""
     events = caller.graph.events
-    caller.keep_done(task, outcome)
+    caller.keep_result(task, outcome)
     await events.publisher.units.settle()
     closing = events.closing(task, outcome)
     await caller.graph.persistence.record(task, outcome.writes, routed=True, events=closing)
@@ -115,14 +115,14 @@ class TaskRunner:
         if recorded.failures:
             (error,) = recorded.failures
         else:
-            outcome = await self._kept(task, recorded)
+            outcome = await self._run_cached(task, recorded)
             if task.node.handler is None or not isinstance(outcome, Failed) or not self._can_be_handled(outcome):
                 return outcome
             assert isinstance(outcome.error, Exception)
             error = outcome.error
-            closing = await self._closing(task)
+            closing = await self._close_events(task)
             await self._graph.persistence.record_failure(task, error, closing)
-        return await self._handled(task, error)
+        return await self._run_handler(task, error)
 
     async def collect(self, task: Task, failed: Failed, channel: str) -> Settled:
         """Make a failure the task's update, under the policy `Collect`: its edges are taken as after any update."""
@@ -130,39 +130,41 @@ class TaskRunner:
             return failed
         self._graph.observation.handled(task, failed.error, None)
         failure = NodeError(task.node.name, task.id, RecordedFailureError(*described(failed.error)))
-        return await self._once(task, Unfinished([(channel, [failure])]))
+        return await self._run_once(task, Unfinished([(channel, [failure])]))
 
-    async def _kept(self, task: Task, recorded: Unfinished) -> Settled:
+    async def _run_cached(self, task: Task, recorded: Unfinished) -> Settled:
         results, graph = self._graph.results, self._graph
         policy = task.node.cache
         if results is None or policy is None or recorded.has_run:
-            return await self._tried(task, recorded)
+            return await self._run_with_retries(task, recorded)
 
         def value() -> Any:
             return self._board.input_of(task.node) if task.send < 0 else isolate(task.arg)
 
         def compute(recorded: Unfinished) -> Awaitable[Settled]:
-            return self._tried(task, recorded)
+            return self._run_with_retries(task, recorded)
 
-        if graph.run.answered(task.id):  # no other task gets what comes of that, nor this one another's result
+        if graph.run.depends_on_answer(task.id):  # no other task gets what comes of that, nor this one another's result
             return await compute(NEW)
-        return await results.share(task, policy, value, compute, context=graph.options.context)
+        return await results.get_or_compute(task, policy, value, compute, context=graph.options.context)
 
-    async def _tried(self, task: Task, recorded: Unfinished, failures: tuple[NodeError, ...] = ()) -> Settled:
+    async def _run_with_retries(
+        self, task: Task, recorded: Unfinished, failures: tuple[NodeError, ...] = ()
+    ) -> Settled:
         """Attempt a task until it has not failed, or is not to be retried."""
         if not task.node.retry:
-            return await self._once(task, recorded, SINGLE_ATTEMPT, failures)
+            return await self._run_once(task, recorded, SINGLE_ATTEMPT, failures)
 
-        def once(attempts: Attempts, writes: list[Write] | None) -> Awaitable[Settled]:
-            return self._once(task, Unfinished(writes), attempts, failures)
+        def once(attempts: AttemptHistory, writes: list[Write] | None) -> Awaitable[Settled]:
+            return self._run_once(task, Unfinished(writes), attempts, failures)
 
-        async def again(failed: Failed, number: int) -> None:
+        async def on_retry(failed: Failed, number: int) -> None:
             self._graph.observation.retried(task, failed, number)
             if failed.writes is not None:
                 await self._record_unrouted(task, failed.writes)
 
         return await run_with_retries(
-            once, task, recorded.writes, self._graph.run.environment, final=self._is_final, again=again
+            once, task, recorded.writes, self._graph.run.environment, is_final=self._is_final, on_retry=on_retry
         )
 
     async def _record_unrouted(self, task: Task, writes: list[Write]) -> None:
@@ -171,11 +173,11 @@ class TaskRunner:
         if isinstance(recorded, Unfinished) and not recorded.has_run:
             await record_unrouted(self._graph, task, writes)
 
-    def _once(
+    def _run_once(
         self,
         task: Task,
         recorded: Unfinished,
-        attempts: Attempts = SINGLE_ATTEMPT,
+        attempts: AttemptHistory = SINGLE_ATTEMPT,
         failures: tuple[NodeError, ...] = (),
     ) -> Coroutine[Any, Any, Settled]:
         return run_attempt(
@@ -190,7 +192,7 @@ class TaskRunner:
             failures=failures,
         )
 
-    async def _handled(self, task: Task, error: Exception) -> Settled:
+    async def _run_handler(self, task: Task, error: Exception) -> Settled:
         """Run the node's error handler in the task's place. Its own failure leads a resume back to it."""
         handler = task.node.handler
         assert handler is not None, "a failure is recorded for a handler"
@@ -199,7 +201,7 @@ class TaskRunner:
         graph.events.publisher.units.attribute(task, by.id)  # what the task did before is recorded with its failure
         await graph.events.send(graph.events.publisher.failed((task,), (Failed(error),)))
         await graph.events.send(graph.events.publisher.planned(self._board, (by,)))
-        outcome = await self._tried(by, NEW, (NodeError(task.node.name, task.id, error),))
+        outcome = await self._run_with_retries(by, NEW, (NodeError(task.node.name, task.id, error),))
         assert not isinstance(outcome, NotStarted), "a handler goes with its task, which has begun"
         if not isinstance(outcome, Failed):
             return structs.replace(outcome, by=by)
@@ -226,7 +228,7 @@ class TaskRunner:
             return True
         return anyio.current_effective_deadline() == float("-inf") or self._natively_cancelled()
 
-    async def _closing(self, task: Task) -> Closing:
+    async def _close_events(self, task: Task) -> Closing:
         publisher = self._graph.events.publisher
         await publisher.units.settle()
         return publisher.closing(task)

@@ -1,8 +1,8 @@
 """A cache of results, as a graph uses it: what a node made of an input is used again for an equal one.
 
-What is kept are the node's own writes. Its edges are taken and its conditional edges are asked each time, since they
+What is cached are the node's own writes. Its edges are taken and its conditional edges are asked each time, since they
 look at the state. Of several tasks that want the same result at the same time, in any run of the process, one computes
-it. A failure is not kept, nor what an error handler gave, nor a command for a graph around.
+it. A failure is not cached, nor what an error handler gave, nor a command for a graph around.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[tuple[str, bytes]]).decode
 
 
-class Results:
+class NodeResultCache:
     """The results of a graph's nodes, in a cache.
 
     Args:
@@ -42,7 +42,7 @@ class Results:
         self.cache = cache
         self._codec = codec
 
-    async def share(
+    async def get_or_compute(
         self,
         task: Task,
         policy: CachePolicy,
@@ -55,28 +55,28 @@ class Results:
 
         Args:
             value: gives the node's input.
-            compute: runs the task; if the node's own writes are kept, only the rest of it.
+            compute: runs the task; if the node's own writes are cached, only the rest of it.
             context: the call's. It counts where the node asks for it, and no `key_func` says what counts.
         """
         try:
             key = self._key(task.node, policy, value(), context)
         except Exception as error:  # what the input is made of, what key_func makes of it, or what cannot be a key
-            annotate(error, f"while looking for a kept result of node {task.node.name!r}, superstep {task.step}")
+            annotate(error, f"while looking for a cached result of node {task.node.name!r}, superstep {task.step}")
             return Failed(error)
-        kept: list[Unfinished] = []
+        cached: list[Unfinished] = []
         computed: list[Settled] = []
 
         async def compute_once() -> bytes | None:
             for found in (await self.cache.aget([key])).values():
-                kept.extend(self._read(found))
-                if kept:
+                cached.extend(self._decode_writes(found))
+                if cached:
                     return found
             outcome = await compute(NEW)
             computed.append(outcome)
             if not isinstance(outcome, Finished) or outcome.leaves:
                 return None
             try:
-                made = self._written(outcome.writes[: outcome.own])
+                made = self._encode_writes(outcome.writes[: outcome.own])
             except UnstorableValueError as error:
                 where = f"written by node {task.node.name!r}, superstep {task.step}, which has a cache policy"
                 error.add_note(where)
@@ -88,9 +88,9 @@ class Results:
         shared, _ = await self.cache.flights.share(key, compute_once)
         if computed:
             return computed[-1]
-        kept = kept or self._read(shared or b"")
-        outcome = await compute(kept[0] if kept else NEW)
-        return structs.replace(outcome, cached=bool(kept)) if isinstance(outcome, Finished) else outcome
+        cached = cached or self._decode_writes(shared or b"")
+        outcome = await compute(cached[0] if cached else NEW)
+        return structs.replace(outcome, cached=bool(cached)) if isinstance(outcome, Finished) else outcome
 
     async def clear(self, nodes: Iterable[Node]) -> None:
         """Forget what these nodes made."""
@@ -98,18 +98,18 @@ class Results:
 
     def _key(self, node: Node, policy: CachePolicy, value: Any, context: Any) -> FullKey:
         try:
-            function_fingerprint = value
+            identity = value
             if policy.key_func is not None:
-                function_fingerprint = node.keyed(policy.key_func, value)
+                identity = node.keyed(policy.key_func, value)
             elif context is not None and any(what == "runtime" for _, what in node.injects):
-                function_fingerprint = [value, context]  # what it makes may be one user's
-            bytes_ = self._codec.canonical(function_fingerprint, channel=f"the input of node {node.name!r}")
+                identity = [value, context]  # what it makes may be one user's
+            bytes_ = self._codec.canonical(identity, channel=f"the input of node {node.name!r}")
         except UnstorableValueError as error:
             error.add_note("give its CachePolicy a key_func, which says what the input is known by")
             raise
-        return namespace_of(node), blake2b(self._function(node) + bytes_, digest_size=20).hexdigest()
+        return namespace_of(node), blake2b(self._fingerprint_of(node) + bytes_, digest_size=20).hexdigest()
 
-    def _function(self, node: Node) -> bytes:
+    def _fingerprint_of(self, node: Node) -> bytes:
         """What tells the node's function from others of its name: as it is when its first result is looked for."""
         if not node.function_fingerprint:
             structs.force_setattr(
@@ -119,10 +119,10 @@ class Results:
             )
         return node.function_fingerprint
 
-    def _written(self, writes: list[Write]) -> bytes:
+    def _encode_writes(self, writes: list[Write]) -> bytes:
         return _encode([(name, self._codec.encode(value, channel=name)) for name, value in writes])
 
-    def _read(self, data: bytes) -> list[Unfinished]:
+    def _decode_writes(self, data: bytes) -> list[Unfinished]:
         """The writes, as what is recorded of a task; nothing when they were made by code that is no more."""
         try:
             writes = [(name, self._codec.decode(value, channel=name)) for name, value in _decode(data)]
@@ -132,7 +132,7 @@ class Results:
 
 
 def namespace_of(node: Node) -> Namespace:
-    """Where a node's results are kept: by its function and its name, so that graphs that share both share them."""
+    """Where a node's results are cached: by its function and its name, so that graphs that share both share them."""
     call = node.call
     module, name = getattr(call, "__module__", None), getattr(call, "__qualname__", type(call).__qualname__)
     return ("pregel_async", f"{module or type(call).__module__}.{name}", node.name)
