@@ -119,7 +119,7 @@ async def cancelled(held: UpkeepLease, call: Callable[[], Any]) -> None:
 
 
 NAMED = (
-    r"node 'slow', superstep 1, task [0-9a-f-]+ was cancelled and its function goes on in worker thread '.+ \(\d+\)'"
+    r"node 'slow', superstep 1, task [0-9a-f-]+ was cancelled and its function continues in worker thread '.+ \(\d+\)'"
 )
 
 
@@ -649,12 +649,12 @@ async def test_a_task_that_is_abandoned(held: UpkeepLease) -> None:
         return str(await future)
 
     async with nothing_left():
-        with pytest.warns(ResourceWarning, match="node 'slow'.*its function goes on in worker thread"):
+        with pytest.warns(ResourceWarning, match="node 'slow'.*its function continues in worker thread"):
             assert await workflow.ainvoke("cancel") == "cancelled"
         await held.let_go()
         held.leave.clear()
         held.arrived.clear()
-        with pytest.warns(ResourceWarning, match="node 'slow'.*its function goes on in worker thread"):
+        with pytest.warns(ResourceWarning, match="node 'slow'.*its function continues in worker thread"):
             await cancelled(held, functools.partial(workflow.ainvoke, "await"))
         await held.let_go()
 
@@ -673,7 +673,7 @@ async def test_a_node_of_channels_that_is_abandoned(held: UpkeepLease) -> None:
     ):
         held.arrived.clear(), held.leave.clear(), held.left.clear()
         graph = Pregel(nodes={"slow": node}, channels=channels, input_channels="a", output_channels="b", blocking=False)
-        with pytest.warns(ResourceWarning, match="node 'slow'.*its function goes on in worker thread"):
+        with pytest.warns(ResourceWarning, match="node 'slow'.*its function continues in worker thread"):
             await cancelled(held, functools.partial(graph.ainvoke, 1))
         await held.let_go()
 

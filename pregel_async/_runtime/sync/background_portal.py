@@ -397,7 +397,7 @@ class WorkerLoop:
 
 
 WRONG_LOOP_MESSAGE = (
-    "this stream's run was begun in a worker thread of an event loop, and lives on that loop: "
+    "this stream's run was started in a worker thread of an event loop, and belongs to that loop: "
     "read and close it in worker threads of the same loop"
 )
 

@@ -269,20 +269,20 @@ def _check_leaves(attempt: AttemptContext, command: Command) -> None:
     name, node = command.graph, attempt.task.node.name
     if not attempt.graph.outer:
         raise InvalidUpdateError(
-            f"node {node!r} gave a command for {_graph(name)}, and its graph is not run by a node of another. "
+            f"node {node!r} returned a command for {_graph(name)}, but its graph is not run by a node of another one. "
             "Leave out graph= for a command to the node's own graph",
             node=node,
         )
     if name != Command.PARENT and not attempt.graph.has_enclosing(str(name)):
         raise InvalidUpdateError(
-            f"node {node!r} gave a command for graph {name!r}, and no graph around it, and no node that it is in, "
-            "has that name",
+            f"node {node!r} returned a command for graph {name!r}, but no outer graph, and no node that runs this "
+            "one, has that name",
             node=node,
         )
 
 
 def _graph(name: str | None) -> str:
-    return "the graph around its own" if name == Command.PARENT else f"graph {name!r}"
+    return "the outer graph" if name == Command.PARENT else f"graph {name!r}"
 
 
 async def _outcome_of_error(attempt: AttemptContext, error: BaseException, writes: list[Write] | None) -> Settled:
@@ -366,7 +366,7 @@ def _writes_of(commands: list[Command], attempt: AttemptContext) -> list[Write]:
         try:
             writes += [(PARENT, command)] if command.graph is not None else program.read_command(command)
         except InvalidUpdateError as error:
-            error.add_note(f"the graph that node {node.name!r} of graph {program.name!r} runs gave it this command")
+            error.add_note(f"the graph that node {node.name!r} of graph {program.name!r} runs returned this command")
             raise
     return writes
 

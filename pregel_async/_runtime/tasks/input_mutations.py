@@ -29,7 +29,7 @@ def watch_input(task: Task, value: Any) -> Callable[[], None]:
         for key in changed:
             warnings.warn(
                 f"node {task.node.name!r} changed {key!r} of its input in place (superstep {task.step}, "
-                f"task {task.id}). Nobody sees that change: return it as an update.",
+                f"task {task.id}). No other code sees that change: return it as an update.",
                 InPlaceChangeWarning,
                 stacklevel=2,
             )

@@ -105,7 +105,7 @@ class NodeResultCache:
                 identity = [value, context]  # what it makes may be one user's
             bytes_ = self._codec.canonical(identity, channel=f"the input of node {node.name!r}")
         except UnstorableValueError as error:
-            error.add_note("give its CachePolicy a key_func, which says what the input is known by")
+            error.add_note("give its CachePolicy a key_func, which returns what identifies the input")
             raise
         return namespace_of(node), blake2b(self._fingerprint_of(node) + bytes_, digest_size=20).hexdigest()
 

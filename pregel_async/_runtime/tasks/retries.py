@@ -101,7 +101,7 @@ def _wait(
         if asked > policy.max_interval:
             annotate(
                 error,
-                f"not tried again: the server asks to wait {asked:g} s, and the retry policy's max_interval is "
+                f"not retried: the server asks to wait {asked:g} s, and the retry policy's max_interval is "
                 f"{policy.max_interval:g} s",
             )
             return None

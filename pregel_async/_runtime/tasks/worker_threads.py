@@ -135,9 +135,9 @@ async def run_in_abandonable_thread(call: Callable[[Any], Any], value: Any, fenc
         if work.abandon():
             await fence.close()
             warnings.warn(
-                f"{fence.owner} was cancelled and its function goes on in worker thread {work.thread!r}: it was "
-                "declared to be left behind (abandon_on_cancel, on_timeout='abandon'), so that nobody waits for it, "
-                "and what it returns is dropped",
+                f"{fence.owner} was cancelled and its function continues in worker thread {work.thread!r}: it was "
+                "declared as abandonable (abandon_on_cancel, on_timeout='abandon'), so the run does not wait for it, "
+                "and drops its result",
                 ResourceWarning,
                 stacklevel=1,
             )
@@ -283,7 +283,7 @@ class AbandonFence(Fence):
     def _refusal(self, what: str) -> OutsideRunError:
         return OutsideRunError(
             f"{what} was called for {self.owner}, which was cancelled and has left its thread behind "
-            "(abandon_on_cancel): nothing that the thread does reaches the run any more"
+            "(abandon_on_cancel): operations of that thread no longer reach the run"
         )
 
 
