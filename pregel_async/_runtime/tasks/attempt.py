@@ -109,8 +109,8 @@ async def _observed(attempt: AttemptContext, progress: _AttemptProgress, *, cont
     """Return the outcome of an observed attempt, after all that it called has ended."""
     outcome: Settled | None = None
     try:
-        inside = _outcome if attempt.task.timeout is None else _timed
-        outcome = await inside(attempt, progress, contained=contained)
+        run = _outcome if attempt.task.timeout is None else _timed
+        outcome = await run(attempt, progress, contained=contained)
         return outcome
     finally:
         attempt.end()
@@ -478,15 +478,15 @@ def call_on_first_wait(coroutine: Coroutine[Any, Any, _T], waits: Callable[[], N
     """Await in place, and tell when it begins to wait for something. It need not ever."""
     step: Callable[..., Any] = coroutine.send
     sent: Any = None
-    told = False
+    has_waited = False
     while True:
         try:
             wish = step(sent)
         except StopIteration as stop:
             result: _T = stop.value
             return result
-        if not told:
-            told = True
+        if not has_waited:
+            has_waited = True
             waits()
         try:
             sent = yield wish

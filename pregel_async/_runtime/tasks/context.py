@@ -580,14 +580,14 @@ class AttemptContext:
             *_, root = self.chain_in_run()
             raise self.refuse(NoCheckpointerError(self.task.node.name, root.graph.program.name))
         index = self.number("ask", lambda digests: digests.fingerprint((value,)))
-        place = self.next_position(index)
+        position = self.next_position(index)
         key = interrupt_id(self.task.id, index)
         answers = run_context.answers
         if key in answers:
             self._compare_question(key, own(value))  # as it was stored
             return isolate(answers[key])
         question = Interrupt(own(value), key)
-        self.open_questions[place] = (question,)
+        self.open_questions[position] = (question,)
         run_context.lease.askers[key] = self._askers()
         raise GraphInterrupt((Interrupt(isolate(question.value), key),))
 
@@ -632,7 +632,7 @@ class AttemptContext:
 
     def questions(self) -> tuple[Interrupt, ...]:
         """All open questions, in the order of their places in the node's code."""
-        return tuple(question for place in sorted(self.open_questions) for question in self.open_questions[place])
+        return tuple(question for at in sorted(self.open_questions) for question in self.open_questions[at])
 
     def start_routing(self) -> None:
         """The node has spoken. What its routers ask, call and run has numbers of its own: they are the same when only
@@ -745,8 +745,8 @@ class AttemptContext:
         """The place in the node's code of what it is about to ask, call or run."""
         if number >= CONCURRENT_BASE:
             return number
-        place, self.positions = self.positions, self.positions + 1
-        return place
+        position, self.positions = self.positions, self.positions + 1
+        return position
 
     def ask_for_subgraph(self, questions: tuple[Interrupt, ...]) -> Never:
         """Ask what a run of its own has asked that this node has started."""
