@@ -1,8 +1,8 @@
-"""A cache of results, as a graph uses it: what a node made of an input is used again for an equal one.
+"""The cache of node results: a node with a cache policy reuses its result for an equal input.
 
-What is cached are the node's own writes. Its edges are taken and its conditional edges are asked each time, since they
-look at the state. Of several tasks that want the same result at the same time, in any run of the process, one computes
-it. A failure is not cached, nor what an error handler gave, nor a command for a graph around.
+The cache stores the node's own writes. Edges and routers are evaluated each time, because they read the state. If
+several tasks need the same result at the same time, in any run of the process, one of them computes it. Failures,
+results of error handlers and commands for outer graphs are not cached.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _decode = msgspec.msgpack.Decoder(list[tuple[str, bytes]]).decode
 
 
 class NodeResultCache:
-    """The results of a graph's nodes, in a cache.
+    """The cached results of a graph's nodes.
 
     Args:
-        cache: may be shared with other graphs and runs.
-        codec: knows the graph's types.
+        cache: stores the results. It may be shared with other graphs and runs.
+        codec: encodes and decodes the graph's types.
     """
 
     def __init__(self, cache: BaseCache, codec: Codec) -> None:
@@ -51,21 +51,25 @@ class NodeResultCache:
         *,
         context: Any,
     ) -> Settled:
-        """What becomes of a task whose node has a cache policy.
+        """Return the outcome of a task whose node has a cache policy.
 
         Args:
-            value: gives the node's input.
-            compute: runs the task; if the node's own writes are cached, only the rest of it.
-            context: the call's. It counts where the node asks for it, and no `key_func` says what counts.
+            task: the task.
+            policy: the cache policy of its node.
+            value: returns the node's input.
+            compute: runs the task; given cached writes, only its routers.
+            context: the context of the call. It is part of the key if the node receives it and has no `key_func`.
         """
         try:
             key = self._key(task.node, policy, value(), context)
-        except Exception as error:  # what the input is made of, what key_func makes of it, or what cannot be a key
+        except Exception as error:  # of a channel, of the user's key_func, or of a value that cannot be a key
             annotate(error, f"while looking for a cached result of node {task.node.name!r}, superstep {task.step}")
             return Failed(error)
         cached: list[Unfinished] = []
         computed: list[Settled] = []
 
+        # The lookup is part of the flight: between a lookup before it and its start, another flight might store the
+        # result, and it would be computed twice.
         async def compute_once() -> bytes | None:
             for found in (await self.cache.aget([key])).values():
                 cached.extend(self._decode_writes(found))
@@ -73,6 +77,7 @@ class NodeResultCache:
                     return found
             outcome = await compute(NEW)
             computed.append(outcome)
+            # None shares nothing: of the tasks that wait for this result, one computes it next.
             if not isinstance(outcome, Finished) or outcome.leaves:
                 return None
             try:
@@ -93,7 +98,7 @@ class NodeResultCache:
         return structs.replace(outcome, cached=bool(cached)) if isinstance(outcome, Finished) else outcome
 
     async def clear(self, nodes: Iterable[Node]) -> None:
-        """Forget what these nodes made."""
+        """Delete the cached results of these nodes."""
         await self.cache.aclear([namespace_of(node) for node in nodes])
 
     def _key(self, node: Node, policy: CachePolicy, value: Any, context: Any) -> FullKey:
@@ -102,7 +107,7 @@ class NodeResultCache:
             if policy.key_func is not None:
                 identity = node.keyed(policy.key_func, value)
             elif context is not None and any(what == "runtime" for _, what in node.injects):
-                identity = [value, context]  # what it makes may be one user's
+                identity = [value, context]  # the result may depend on the user in the context
             bytes_ = self._codec.canonical(identity, channel=f"the input of node {node.name!r}")
         except UnstorableValueError as error:
             error.add_note("give its CachePolicy a key_func, which returns what identifies the input")
@@ -110,7 +115,8 @@ class NodeResultCache:
         return namespace_of(node), blake2b(self._fingerprint_of(node) + bytes_, digest_size=20).hexdigest()
 
     def _fingerprint_of(self, node: Node) -> bytes:
-        """What tells the node's function from others of its name: as it is when its first result is looked for."""
+        """Return the fingerprint of the node's function, computed at its first lookup."""
+        # Kept on the frozen node: a fingerprint costs more than most lookups.
         if not node.function_fingerprint:
             structs.force_setattr(
                 node,
@@ -123,16 +129,17 @@ class NodeResultCache:
         return _encode([(name, self._codec.encode(value, channel=name)) for name, value in writes])
 
     def _decode_writes(self, data: bytes) -> list[Unfinished]:
-        """The writes, as what is recorded of a task; nothing when they were made by code that is no more."""
+        """Return the writes as a task's record, or nothing if they cannot be decoded any more."""
         try:
             writes = [(name, self._codec.decode(value, channel=name)) for name, value in _decode(data)]
         except (CorruptCheckpointError, StoredTypeChangedError, msgspec.MsgspecError):
-            return []  # a cache is not data: it is computed again
+            # Types may have changed since. A cache is no store of record: the result is computed again.
+            return []
         return [Unfinished(writes)]
 
 
 def namespace_of(node: Node) -> Namespace:
-    """Where a node's results are cached: by its function and its name, so that graphs that share both share them."""
+    """Return the cache namespace of a node: graphs whose nodes have the same function and name share results."""
     call = node.call
     module, name = getattr(call, "__module__", None), getattr(call, "__qualname__", type(call).__qualname__)
     return ("pregel_async", f"{module or type(call).__module__}.{name}", node.name)

@@ -1,4 +1,4 @@
-"""What a node writes to the stream with."""
+"""The stream writer of a node."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from .worker_threads import Fence
 
 
 class WritingAttempt(Protocol):
-    """A node that writes.
+    """The part of `AttemptContext` that a writer needs.
 
     Attributes:
-        fence: around its worker thread, when a cancellation may leave that behind.
-        owed:  subscriptions that it has shown more than their readers take.
+        task: the task that writes.
+        owed: subscriptions whose readers have not yet taken everything that the attempt wrote.
+        fence: refuses writes of an abandoned worker thread.
     """
 
     task: Task
@@ -29,33 +30,33 @@ class WritingAttempt(Protocol):
 
     @property
     def publisher(self) -> EventPublisher:
-        """Of its graph's run."""
+        """The publisher of the graph's run."""
         ...
 
     @property
     def loop_thread(self) -> int:
-        """The thread that the run's event loop is in."""
+        """The id of the thread that runs the event loop."""
         ...
 
     async def wait_for_readers(self) -> None:
-        """Wait until there are no owed."""
+        """Wait until the readers of `owed` have caught up."""
         ...
 
     def check(self, what: str) -> None:
-        """Raise `OutsideRunError` when it has ended."""
+        """Raise `OutsideRunError` if the attempt has ended."""
         ...
 
     def record_activity(self) -> None:
-        """It lives."""
+        """Reset the idle timeouts."""
         ...
 
     def waiting(self) -> AbstractContextManager[None]:
-        """It waits for a reader."""
+        """Pause the timeouts during a wait for readers."""
         ...
 
 
 class Writer:
-    """A node's `StreamWriter`."""
+    """The `StreamWriter` of an attempt."""
 
     __slots__ = ("_attempt",)
 
@@ -79,6 +80,8 @@ class Writer:
         if not deliveries:
             return NO_WAIT
         if threading.get_ident() == attempt.loop_thread:
+            # This call cannot wait, so the parts may exceed the buffer's capacity. The returned object waits if it
+            # is awaited; if it is not, the node waits at its next await (`attempt._drive`).
             reserved: list[tuple[Subscription, int]] = []
             for subscription, part in deliveries:
                 is_owed = subscription in attempt.owed
@@ -105,7 +108,9 @@ async def _put_all(attempt: WritingAttempt, deliveries: Deliveries) -> None:
 
 
 class _BackPressure:
-    """Awaited: the readers have caught up. Not awaited: nothing."""
+    """An awaitable that returns when the readers have caught up. Not awaiting it has no effect."""
+
+    # An object and no coroutine: Python would warn of a coroutine that the node does not await.
 
     __slots__ = ("_attempt", "_reserved")
 
@@ -127,4 +132,4 @@ class _NoWait:
 
 
 NO_WAIT: Awaitable[None] = _NoWait()
-"""Awaited: goes on at once."""
+"""An awaitable that returns at once: the result of a write that need not wait. It is shared by all writers."""

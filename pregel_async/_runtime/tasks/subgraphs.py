@@ -1,7 +1,7 @@
-"""Which graphs a function runs, as far as its code shows: those that it can reach by name.
+"""Find the graphs that a function runs, by the names that its code uses.
 
-LangGraph finds graphs in this way, too, and programs that come from there declare nothing. What has run cannot be asked
-instead: a process that only reads a thread has run no node, and needs the graphs to show the states that they stored.
+LangGraph finds subgraphs in the same way, so programs written for it declare none. Observing runs instead would not do:
+a process that only reads a thread has run no node, and needs the subgraphs to show the states that they stored.
 """
 
 from __future__ import annotations
@@ -17,17 +17,21 @@ T = TypeVar("T")
 
 
 def reachable(call: Any, kind: type[T]) -> Iterator[T]:
-    """The objects of a class that a function names: in its closure, its globals, defaults and attribute paths, and in
-    the functions that it names. Each once, in the order in which the code names them.
+    """Yield the objects of a class that a function names, each once, in the order in which the code names them.
 
-    Functions of other modules are not looked into: what a library names is its own affair, and may be half of Python.
+    The search covers the function's closure, globals, defaults and attribute paths, and the functions that it names.
+
+    Args:
+        call: the function.
+        kind: the class.
     """
+    # Functions of other modules are not searched: through a library, half of Python may be reachable.
     inmost = call
-    while isinstance(inmost, functools.partial):  # whose own module is functools
+    while isinstance(inmost, functools.partial):  # a partial's own module is functools
         inmost = inmost.func
     module = getattr(inmost, "__module__", "")
     todo: list[Any] = [call]
-    seen: dict[int, Any] = {}  # by id; and kept, so that no other gets the id
+    seen: dict[int, Any] = {}  # by id; the reference keeps the id from being reused
     while todo:
         value = todo.pop()
         if id(value) in seen:
@@ -53,7 +57,7 @@ def _named_by(value: Any, module: str) -> Iterator[Any]:
                 yield from _named_by_code(value)
         case type():
             return
-        case _ if callable(getattr(value, "func", None)):  # a task, and what else wraps a function
+        case _ if callable(getattr(value, "func", None)):  # a task, or another wrapper of a function
             yield value.func
         case _ if isinstance(call := type(value).__dict__.get("__call__"), types.FunctionType):
             yield types.MethodType(call, value)
@@ -75,12 +79,13 @@ def _named_by_code(function: types.FunctionType) -> Iterator[Any]:
 
 def _path(value: Any, names: tuple[str, ...]) -> Iterator[Any]:
     yield value
-    if not callable(value):  # as a module, or an object that holds graphs
+    if not callable(value):  # such as a module, or an object that holds graphs
         yield from _attributes(value, names)
 
 
 def _attributes(owner: Any, names: tuple[str, ...]) -> Iterator[Any]:
-    """What an object stores under the attributes that the code names. No property is read: it may do anything."""
+    """Yield the values that an object stores under the given attribute names."""
+    # From `__dict__`, and not with `getattr`: a property may run any code.
     inside = getattr(owner, "__dict__", None)
     if isinstance(inside, dict):
         yield from (inside[name] for name in names if name in inside)

@@ -1,4 +1,4 @@
-"""Running a plain function in a worker thread, and never leaving before it has ended, unless it may be left behind."""
+"""Run plain functions in worker threads and processes, and wait for their end unless they may be abandoned."""
 
 from __future__ import annotations
 
@@ -20,19 +20,22 @@ T = TypeVar("T")
 
 
 def do_nothing() -> None:
-    """Do nothing: of what may be called at a certain moment."""
+    """Do nothing: the default of callbacks."""
 
 
 async def run_in_thread(call: Callable[[Any], Any], value: Any, stop: Callable[[], object] = do_nothing) -> Any:
-    """Call the function in a worker thread, with a copy of the context; a cancelled caller waits for its end.
+    """Call a function in a worker thread, with a copy of the context. A cancelled caller waits for the function's end.
 
     Args:
-        stop: called before that, on asyncio: what the thread waits for may have to be was_abandoned.
+        call: the function.
+        value: its argument.
+        stop: called before a cancelled caller waits, on asyncio: cancels tasks that the thread may be waiting for.
     """
+    # Imported when used: graphs of async nodes do not need it.
     from anyio import to_thread
 
     if not on_asyncio():
-        # Boxed: trio takes a function that returns an awaitable for a mistake, and here it may be meant.
+        # In a tuple: trio rejects a function that returns an awaitable, and nodes may return one.
         return (await to_thread.run_sync(lambda: (call(value),)))[0]
     work = _ThreadCall(call, value)
     with anyio.CancelScope() as scope:
@@ -44,14 +47,14 @@ async def run_in_thread(call: Callable[[Any], Any], value: Any, stop: Callable[[
             # A cancel scope waits for the thread; asyncio's own `Task.cancel()` does not, and gets here at once.
             if work.abandon():
                 stop()
-                scope.cancel()  # what the thread in turn waits for on this loop: a graph that it invoked
+                scope.cancel()  # ends calls of the thread on this loop, such as a graph that it invoked
                 await wait_out(work.ended)
             raise
     raise AssertionError("a native cancellation is none of the scope's")
 
 
 class _ThreadCall:
-    """A call that is either given up before it starts, or waited for to its end."""
+    """A call in a thread that is either dropped before it starts, or waited for until it ends."""
 
     def __init__(self, call: Callable[[Any], Any], value: Any) -> None:
         self._call = call
@@ -64,6 +67,7 @@ class _ThreadCall:
         self.ended = anyio.Event()
 
     def run(self) -> Any:
+        # The lock decides races between the start of the thread and the cancellation: exactly one of them wins.
         with self._lock:
             if self._is_closed:
                 return None
@@ -80,7 +84,7 @@ class _ThreadCall:
                 self._post(self.ended.set)
 
     def abandon(self) -> bool:
-        """Whether the call is under way, so that its end has to be waited for."""
+        """Stop expecting the result. Return True if the call is running, so that the caller must wait for `ended`."""
         with self._lock:
             under_way = self._started and not self._is_closed
             self._is_closed = True
@@ -90,25 +94,26 @@ class _ThreadCall:
 
 
 def _drop(result: Any) -> None:
-    """Drop what a call has returned and its caller will not get: a coroutine warns unless it is closed."""
+    """Discard a result that has no receiver. A coroutine is closed: Python warns of one that is never awaited."""
     if isinstance(result, types.CoroutineType):
         result.close()
 
 
 async def run_in_process(call: Callable[[Any], Any], value: Any, begin: Callable[[], None] = do_nothing) -> Any:
-    """Call the function in a worker process, which is killed when the caller is cancelled.
+    """Call a function in a worker process. The process is killed if the caller is cancelled.
 
     Args:
         call: a function that the process can import.
-        value: what can be pickled; so can what it returns and raises.
-        begin: called when a process is to be had, before the function; what it raises is raised here.
+        value: its argument, which must be picklable, as must the result and exceptions.
+        begin: called when a process is available, before the function. Its exceptions are raised here.
     """
-    from anyio import to_process  # imported when used: it takes time
+    from anyio import to_process  # imported when used: the import takes time
 
     try:
         async with to_process.current_default_process_limiter():
             begin()
-            counted = anyio.CapacityLimiter(1)  # above
+            # Processes are counted above, so that `begin` runs while a slot is reserved; this limiter must not limit.
+            counted = anyio.CapacityLimiter(1)
             return await to_process.run_sync(call, value, cancellable=True, limiter=counted)
     except anyio.BrokenWorkerProcess as error:
         error.add_note(
@@ -118,16 +123,17 @@ async def run_in_process(call: Callable[[Any], Any], value: Any, begin: Callable
 
 
 async def run_in_abandonable_thread(call: Callable[[Any], Any], value: Any, fence: AbandonFence) -> Any:
-    """Call the function in a worker thread, with a copy of the context; a cancelled caller leaves the thread behind.
+    """Call a function in a worker thread, with a copy of the context. A cancelled caller abandons the thread.
 
-    Nothing of the thread reaches the run then: its result is dropped, its work on the event loop has ended before this
-    call raises, and the fence refuses more. A `ResourceWarning` names the thread.
+    An abandoned thread no longer affects the run: its result is dropped, its work on the event loop has ended before
+    this call raises, and the fence refuses more. A `ResourceWarning` names the thread.
     """
     from anyio import to_thread
 
     work = _AbandonableCall(call, value)
     await work.limiter.acquire_on_behalf_of(work)
-    # The places are counted here: on asyncio, anyio gives that of an abandoned thread away while the thread goes on.
+    # Threads are counted here: on asyncio, anyio frees the slot of an abandoned thread while the thread still runs, so
+    # repeated timeouts would start threads without limit.
     uncounted = anyio.CapacityLimiter(1)
     try:
         result = await to_thread.run_sync(work.run, abandon_on_cancel=True, limiter=uncounted)
@@ -146,7 +152,7 @@ async def run_in_abandonable_thread(call: Callable[[Any], Any], value: Any, fenc
 
 
 class _AbandonableCall:
-    """A call that is given up before it starts, or goes on alone."""
+    """A call in a thread that is dropped before it starts, or runs on after its caller has left."""
 
     def __init__(self, call: Callable[[Any], Any], value: Any) -> None:
         from anyio import to_thread
@@ -162,7 +168,7 @@ class _AbandonableCall:
         self._call_soon = loop().threadsafe_caller()
 
     def run(self) -> tuple[Any]:
-        """In the thread. Boxed: trio takes a function that returns an awaitable for a mistake."""
+        """Call the function, in the worker thread. Return its result in a tuple, because trio rejects awaitables."""
         with self._lock:
             if self._is_closed:
                 return (None,)
@@ -176,11 +182,13 @@ class _AbandonableCall:
                 abandoned, self._is_closed = self._is_closed, True
             if abandoned:
                 _drop(self._result)
-            self._call_soon(self._release_slot)  # raises when the loop has ended; nobody is there to hear it then
+            # Limiters are not thread-safe, so the loop frees the slot. If the loop has ended, this raises in a thread
+            # that has no caller any more.
+            self._call_soon(self._release_slot)
         return (self._result,)
 
     def abandon(self) -> bool:
-        """Whether the call is under way, so that it goes on alone."""
+        """Stop expecting the result. Return True if the call is running, and will run on without a caller."""
         with self._lock:
             under_way = self._started and not self._is_closed
             if not self._started and not self._is_closed:
@@ -195,42 +203,40 @@ class _AbandonableCall:
 
 
 class Fence:
-    """Between a run and a worker thread that it waits for: everything passes.
+    """Admits operations of a worker thread to its run. This one admits all, because the run waits for the thread.
 
     Attributes:
-        may_abandon: the thread may be left behind.
+        may_abandon: True if the run may abandon the thread.
     """
 
     may_abandon = False
 
     def check(self, what: str) -> None:
-        """Raise `OutsideRunError` when the thread was left behind."""
+        """Raise `OutsideRunError` if the thread was abandoned."""
 
     def run(self, what: str, call: Callable[[], Awaitable[T]]) -> T:
-        """Do something on the event loop; for the thread, which waits."""
+        """Await `call` on the event loop while the calling thread waits."""
         from anyio import from_thread
 
         return from_thread.run(partial(self.admit, what, call))
 
     async def admit(self, what: str, call: Callable[[], Awaitable[T]]) -> T:
-        """Do it, on the event loop, and be cancelled with it when the thread is left behind."""
+        """Await `call` on the event loop. It is cancelled when the thread is abandoned."""
         return await call()
 
     def register_stream(self, stream: Closable) -> None:
-        """The thread reads this stream; between its chunks, no code of the stream runs."""
+        """Have a stream that the thread reads closed when the thread is abandoned."""
+        # Between two reads no operation of the stream runs on the loop, so cancelling operations would not end it.
 
 
 NO_FENCE = Fence()
 
 
 class AbandonFence(Fence):
-    """Between a run and a worker thread that it may leave behind.
-
-    What the thread does on the event loop goes through here. So it can be ended when the thread is left, and the thread
-    does no more of it.
+    """Admits operations of a worker thread to its run until the run abandons the thread.
 
     Args:
-        owner: the node, for messages.
+        owner: names the node in messages.
     """
 
     may_abandon = True
@@ -238,7 +244,7 @@ class AbandonFence(Fence):
     def __init__(self, owner: str) -> None:
         self.owner = owner
         self.closed = False
-        self._running: dict[anyio.CancelScope, anyio.Event] = {}  # what is done, and its end
+        self._running: dict[anyio.CancelScope, anyio.Event] = {}  # running operations, and their ends
         self._streams: WeakSet[Closable] = WeakSet()
 
     def check(self, what: str) -> None:
@@ -250,6 +256,7 @@ class AbandonFence(Fence):
         try:
             return super().run(what, call)
         except BaseException:
+            # The operation was cancelled because the thread was abandoned: the thread itself is not being cancelled.
             if self.closed:
                 raise self._refusal(what) from None
             raise
@@ -270,14 +277,15 @@ class AbandonFence(Fence):
         self._streams.add(stream)
 
     async def close(self) -> None:
-        """End what the thread does on the event loop, and wait until it has ended."""
+        """Cancel the thread's operations on the event loop and close its streams, and wait for their ends."""
+        # Set first: operations that the thread starts from here on are refused.
         self.closed = True
         for scope in self._running:
             scope.cancel()
         await wait_out(*self._running.values())
         with anyio.CancelScope(shield=True):
             for stream in list(self._streams):
-                with contextlib.suppress(Exception):  # its reader is gone
+                with contextlib.suppress(Exception):  # the abandoned thread was its reader
                     await stream.aclose()
 
     def _refusal(self, what: str) -> OutsideRunError:
@@ -288,8 +296,8 @@ class AbandonFence(Fence):
 
 
 class Closable(Protocol):
-    """What is read on the event loop, chunk by chunk."""
+    """A stream that is read on the event loop, chunk by chunk."""
 
     def aclose(self) -> Awaitable[None]:
-        """End it; return when it has ended."""
+        """Close the stream, and return when it has ended."""
         ...
