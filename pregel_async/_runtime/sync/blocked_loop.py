@@ -174,11 +174,11 @@ class WatchedLoop(BlockedLoop):
         notify(self._describe([attempt for attempt, since in self._at_work.items() if since <= late]))
 
     def _describe(self, late: list[AttemptContext]) -> str:
-        around = {caller for attempt in late for caller in attempt.callers}
+        callers = {caller for attempt in late for caller in attempt.callers}
         nodes = [
             f"{attempt.task.node.name!r} (superstep {attempt.task.step}, task {attempt.task.id})"
             for attempt in late
-            if attempt not in around
+            if attempt not in callers
         ]
         names = ", ".join(nodes[:3]) + (f" and {len(nodes) - 3} more" if len(nodes) > 3 else "")
         if len(nodes) > 1:

@@ -86,6 +86,6 @@ def _path(value: Any, names: tuple[str, ...]) -> Iterator[Any]:
 def _attributes(owner: Any, names: tuple[str, ...]) -> Iterator[Any]:
     """Yield the values that an object stores under the given attribute names."""
     # From `__dict__`, and not with `getattr`: a property may run any code.
-    inside = getattr(owner, "__dict__", None)
-    if isinstance(inside, dict):
-        yield from (inside[name] for name in names if name in inside)
+    attributes = getattr(owner, "__dict__", None)
+    if isinstance(attributes, dict):
+        yield from (attributes[name] for name in names if name in attributes)

@@ -62,11 +62,11 @@ class Timeout:
         """
         done: list[T | None] = []
 
-        async def within() -> None:
+        async def run_work() -> None:
             done.append(await self._run_in_scope(work))
 
         try:
-            await run_with_companion(self._tick, within)
+            await run_with_companion(self._tick, run_work)
         except anyio.get_cancelled_exc_class():
             # Work that ended while it was being cancelled has an outcome, as it would without a timeout. On trio the
             # task group raises the cancellation, which comes again at the next checkpoint, so dropping it here is safe.
