@@ -362,7 +362,7 @@ class CalledTasks(Calls):
         if len(failures) == 1:
             raise failures[0]
         if failures:
-            raise BaseExceptionGroup(f"{len(failures)} called tasks failed and were not awaited", failures)
+            raise BaseExceptionGroup(f"{len(failures)} tasks failed and were not awaited", failures)
         errors = [error for future in self._futures if (error := future.unretrieved_error()) is not None]
         for error in errors:
             if isinstance(error, GraphInterrupt):
