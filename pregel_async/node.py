@@ -20,7 +20,7 @@ from ._checks.node_policies import (
 )
 from ._core.program import Node, Write, no_writes
 from ._runtime.tasks.injection import injections_of
-from ._runtime.tasks.worker_threads import in_thread
+from ._runtime.tasks.worker_threads import run_in_thread
 from .errors import GraphValidationError
 from .policies import CachePolicy, OnTimeout, RetryPolicy
 
@@ -404,7 +404,7 @@ def _sequence(steps: Sequence[Callable[[Any], Any]]) -> Callable[[Any], Any]:
     async def sequence(value: Any) -> Any:
         for step in steps:
             if flavour_of(step, blocking=True) == "sync":
-                value = await in_thread(step, value)
+                value = await run_in_thread(step, value)
             else:
                 value = step(value)
             if isawaitable(value):

@@ -33,7 +33,7 @@ from .._runtime.engine.run import run
 from .._runtime.engine.settings import Audience, Settings
 from .._runtime.persistence.digests import Digests
 from .._runtime.persistence.namespace_writer import NamespaceWriter
-from .._runtime.platform.event_loops import alone
+from .._runtime.platform.event_loops import sole_exception
 from .._runtime.streaming.buffer import CAPACITY, Buffer, ChunkList
 from .._runtime.streaming.parts import Cursor, Part, shape_of
 from .._runtime.streaming.stream import GraphStream
@@ -154,7 +154,7 @@ async def batch(
             for _ in range(len(inputs) if max_concurrency is None else max(1, max_concurrency)):
                 start_soon(group, work)
     except BaseExceptionGroup as several:  # Ctrl-C only: `work` stores every `Exception` in `done`
-        raise alone(several) from None
+        raise sole_exception(several) from None
     if not return_exceptions:
         for index in sorted(done):
             result = done[index]
@@ -225,7 +225,7 @@ def _prepare(graph: Definition, given: Any, config: Config | None, options: Call
         return digests.fingerprint((name, nodes, given))
 
     kept = graph.checkpointer is True
-    number = outer.number("run", fingerprint, name=name, who=graph.program, ordered=kept)
+    number = outer.number("run", fingerprint, name=name, target=graph.program, ordered=kept)
     digest = b""
     # The number of an unordered call is itself a digest of the call, and without storage there is nothing to compare.
     if number < CONCURRENT_BASE and graph.checkpointer is not False:
@@ -241,7 +241,7 @@ def _run(
     begun: tuple[Callable[[NamespaceWriter], Awaitable[bool]], ...] = (),
 ) -> Coroutine[Any, Any, Ended]:
     caller = CURRENT.get()
-    if caller is None or not caller.fence.is_up:
+    if caller is None or not caller.fence.may_abandon:
         return _start_run(graph, given, call, subscription, begun)
     # The caller may be in a worker thread that can be abandoned. Its fence then cancels the run and waits for its end.
     return caller.fence.admit("a graph", partial(_start_run, graph, given, call, subscription, begun))

@@ -22,7 +22,7 @@ from .._core.program import Node, Program
 from .._runtime.platform.environment import Environment, SystemEnvironment
 from .._runtime.streaming.publisher import StreamView
 from .._runtime.streaming.subscription import LiveRuns
-from .._runtime.tasks.kept_results import Results
+from .._runtime.tasks.result_cache import NodeResultCache
 from .._runtime.tasks.run_options import RunOptions
 from .._runtime.tasks.subgraphs import reachable
 from ..errors import GraphValidationError, InvalidCheckpointerError
@@ -135,7 +135,7 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     codecs: Codecs
     live: LiveRuns
     cache: ports.BaseCache | None
-    results: Results | None
+    results: NodeResultCache | None
     environment: Environment
     stream_mode: StreamMode | Sequence[StreamMode]
     stream_channels: str | tuple[str, ...]
@@ -238,8 +238,8 @@ def define(
     )
 
 
-def _results_of(cache: ports.BaseCache | None, codec: Codec | None, hints: Sequence[Any]) -> Results | None:
-    return None if cache is None else Results(cache, codec or with_runtime_types(Codec(), hints))
+def _results_of(cache: ports.BaseCache | None, codec: Codec | None, hints: Sequence[Any]) -> NodeResultCache | None:
+    return None if cache is None else NodeResultCache(cache, codec or with_runtime_types(Codec(), hints))
 
 
 def checked_cache(cache: ports.BaseCache | None) -> ports.BaseCache | None:

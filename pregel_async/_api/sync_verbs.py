@@ -30,7 +30,7 @@ from .._checks.options import (
 )
 from .._runtime.observing.error_text import with_notes
 from .._runtime.streaming.stream import GraphStream
-from .._runtime.tasks.context import CURRENT, in_order_of
+from .._runtime.tasks.context import CURRENT, counting_in_code_order
 from ..parts import GraphOutput, StreamPart
 from ..types import Command, Config, RunnableConfig, RunStatus, StateSnapshot, StateUpdate
 
@@ -295,13 +295,13 @@ def run_blocking(
         verb: the async method. Its name without the leading `a` is the name of the sync method.
     """
     name = verb.__name__
-    from .._runtime.sync.background_portal import here
-    from .._runtime.sync.blocked_loop import blocked_loop, watched
+    from .._runtime.sync.background_portal import portal_for_thread
+    from .._runtime.sync.blocked_loop import blocked_loop, watched_loop_factory
 
     called, instead = f"{name[1:]}()", f"await {owner}.{name}(...)"
-    where = here(called, instead)
-    blocked = blocked_loop(called, instead, loop=watched(environment))
-    with in_order_of(CURRENT.get()):
+    where = portal_for_thread(called, instead)
+    blocked = blocked_loop(called, instead, loop=watched_loop_factory(environment))
+    with counting_in_code_order(CURRENT.get()):
         return where.call(partial(verb, *args, **kwargs), blocked=blocked)
 
 
@@ -402,13 +402,13 @@ class SyncStream(Iterator[T]):
         The first read of a stream that blocks a loop warns. A close does not warn: where warnings are errors, the
         warning would be raised in place of closing, and the run would go on.
         """
-        from .._runtime.sync.background_portal import ELSEWHERE, WorkerLoop, here
-        from .._runtime.sync.blocked_loop import BlockedLoop, blocked_loop, watched
+        from .._runtime.sync.background_portal import WRONG_LOOP_MESSAGE, WorkerLoop, portal_for_thread
+        from .._runtime.sync.blocked_loop import BlockedLoop, blocked_loop, watched_loop_factory
 
-        now, home = here(self._called, self._instead), self._portal
+        now, home = portal_for_thread(self._called, self._instead), self._portal
         # Watch a blocked loop only if the first read blocks one: a later read cannot know when the nodes that are
         # already running have begun.
-        loop = watched(self._environment) if home is None else BlockedLoop
+        loop = watched_loop_factory(self._environment) if home is None else BlockedLoop
         blocked = blocked_loop(self._called, self._instead, loop=loop, warns=not closes and self._blocked is None)
         if blocked.blocks:
             blocked = self._blocked = self._blocked or blocked
@@ -416,10 +416,10 @@ class SyncStream(Iterator[T]):
             self._portal = home = now
             running = CURRENT.get()
             if running is not None and self._source is not None:
-                running.fence.keep(self._source)
+                running.fence.register_stream(self._source)
         elif isinstance(home, WorkerLoop):
             if not isinstance(now, WorkerLoop):
-                raise RuntimeError(ELSEWHERE)
+                raise RuntimeError(WRONG_LOOP_MESSAGE)
             return home.rebound(now), blocked
         return home, blocked
 
@@ -459,9 +459,9 @@ class open_sync(Generic[T]):  # noqa: N801  # reads as a verb: `with open_sync(.
         self._call(partial(self._manager.__aexit__, *error), closes=True)
 
     def _call(self, end: Callable[[], Awaitable[U]], *, closes: bool = False) -> U:
-        from .._runtime.sync.background_portal import here
+        from .._runtime.sync.background_portal import portal_for_thread
         from .._runtime.sync.blocked_loop import blocked_loop
 
-        where = here("open_sync()", "async with")
+        where = portal_for_thread("open_sync()", "async with")
         blocked = blocked_loop("open_sync()", "async with", warns=not closes)
         return where.call(end, closes=closes, blocked=blocked)

@@ -13,7 +13,7 @@ from checkpoint_savers.metadata import id_text, plain_scalar
 from checkpoint_savers.records import RUN, CheckpointId
 
 from .._runtime.engine.settings import Settings
-from .._runtime.tasks.kept_results import Results
+from .._runtime.tasks.result_cache import NodeResultCache
 from .._runtime.tasks.run_options import RunOptions
 from ..errors import ConfigError
 from ..types import Config, RunnableConfig, plain_name
@@ -181,7 +181,7 @@ def _storable_metadata(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def settings_of(
-    config: RunnableConfig, options: RunOptions, *, stored: bool, nested: bool, results: Results | None = None
+    config: RunnableConfig, options: RunOptions, *, stored: bool, nested: bool, results: NodeResultCache | None = None
 ) -> Settings:
     """Make the settings of a call from its merged config and checked options.
 

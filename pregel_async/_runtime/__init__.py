@@ -1,1 +1,1 @@
-"""Where the algorithm meets the world: event loops, worker threads, storage, streams. anyio begins here."""
+"""Run the algorithm of `_core` on event loops, threads, storage and streams. The lowest layer that imports anyio."""

@@ -22,7 +22,7 @@ from .._runtime.platform.environment import SystemEnvironment
 from .._runtime.tasks.calls import TaskFuture, call_task
 from .._runtime.tasks.context import current
 from .._runtime.tasks.injection import hints_of, injections_of, is_generator
-from .._runtime.tasks.kept_results import namespace_of
+from .._runtime.tasks.result_cache import namespace_of
 from ..errors import ConfigError, GraphValidationError
 from ..policies import CachePolicy, OnTimeout
 from ..types import OnChange

@@ -249,7 +249,7 @@ def _graph_call(graph: Graph[Any, Any], keys: frozenset[str]) -> Callable[[Any],
         # A graph with a saver of its own runs independently, and returns its questions instead of raising them. Pass
         # them on as this node's: otherwise the node would seem to have finished.
         if isinstance(result, dict) and result.get(INTERRUPT):
-            current("a graph as a node").pass_on(tuple(result[INTERRUPT]))
+            current("a graph as a node").ask_for_subgraph(tuple(result[INTERRUPT]))
         if isinstance(result, dict) and ROOT not in keys:
             return {key: value for key, value in result.items() if key in keys}
         return result

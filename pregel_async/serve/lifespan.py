@@ -12,7 +12,7 @@ from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.children import start_soon
 
 from .._api.compiled import Graph
-from .._runtime.platform.event_loops import alone
+from .._runtime.platform.event_loops import sole_exception
 from ..errors import ConfigError
 from .pick_up import ResumeArguments, pick_up_all
 from .service import STATE_KEY, Service, check_grace
@@ -89,7 +89,7 @@ def graph_lifespan(
             # Resumed runs log their failures and raise none, so the group holds what interrupted this task.
             # Raise it bare, as without a task group.
             except BaseExceptionGroup as group_error:
-                raise alone(group_error) from None
+                raise sole_exception(group_error) from None
 
     return lifespan
 

@@ -15,7 +15,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from checkpoint_savers.children import start_soon
 
-from .._runtime.platform.event_loops import alone
+from .._runtime.platform.event_loops import sole_exception
 from .._runtime.streaming.parts import Cursor
 from .._runtime.streaming.stream import GraphStream
 from ..errors import ConfigError, InvalidCursorError
@@ -84,7 +84,7 @@ class RunResponse(Response):
                 group.cancel_scope.cancel()
         # The child tasks handle their failures, so the group holds what was raised in this task. Raise it bare.
         except BaseExceptionGroup as group_error:
-            raise alone(group_error) from None
+            raise sole_exception(group_error) from None
         finally:
             reader.events.close()
             if self._registration is not None:

@@ -14,7 +14,7 @@ import anyio.lowlevel
 
 from checkpoint_savers.durations import read_seconds
 
-from .._runtime.platform.event_loops import Event, loop, on_asyncio
+from .._runtime.platform.event_loops import WaitableEvent, loop, on_asyncio
 
 START = 1_900_000_000.0
 """Unix seconds at which a virtual clock starts by default."""
@@ -83,7 +83,7 @@ class VirtualClock:
             # would be a second source of wake-ups, outside of the order that the seed determines.
             await asyncio.sleep(seconds)
             return
-        sleeper = _PendingSleep(backend.event(), backend.caller())
+        sleeper = _PendingSleep(backend.event(), backend.threadsafe_caller())
         with self._lock:
             self._count += 1
             heappush(self._sleepers, (self._passed + seconds, self._count, sleeper))
@@ -179,7 +179,7 @@ class _PendingSleep:
 
     __slots__ = ("_call", "_thread", "awake", "event")
 
-    def __init__(self, event: Event, call: Callable[[Callable[[], object]], object]) -> None:
+    def __init__(self, event: WaitableEvent, call: Callable[[Callable[[], object]], object]) -> None:
         self.event = event
         self.awake = False
         self._call = call

@@ -26,7 +26,7 @@ from checkpoint_savers.memory import InMemorySaver
 
 from .._api.compiled import Graph
 from .._runtime.persistence.lease import ThreadLease
-from .._runtime.tasks.context import WATCH, AttemptContext
+from .._runtime.tasks.context import ON_CODE_START, AttemptContext
 from ..errors import GraphRecursionError, InvalidResumeError
 from ..policies import leaves_of
 from ..types import Command, Durability, Interrupt, StateSnapshot
@@ -294,7 +294,7 @@ class _SimulatedRun:
     def run(self) -> None:
         """Hold the conversation and check the promises."""
         self.loop.before_step = self._inject_fault if self._steps else None
-        token = WATCH.set(self._on_code_start)
+        token = ON_CODE_START.set(self._on_code_start)
         try:
             try:
                 self.loop.run(self._run_and_check())
@@ -304,7 +304,7 @@ class _SimulatedRun:
         except StuckError as error:
             raise self._broken(f"P7: {error}") from error
         finally:
-            WATCH.reset(token)
+            ON_CODE_START.reset(token)
         if self.loop.errors:
             raise self._broken(f"P9: an error was not reported: {self.loop.errors[0]}")
 

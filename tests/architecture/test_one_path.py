@@ -105,7 +105,7 @@ async def increment(state: State) -> State:
     return {"x": state["x"] + 1}
 
 
-AROUND = ("run", "GraphRun.run", "_run_stored", "_timed", "invoke", "Graph.ainvoke")
+AROUND = ("run", "GraphRun.run", "_run_stored", "_run_with_timer", "invoke", "Graph.ainvoke")
 
 
 class Call(msgspec.Struct, frozen=True):

@@ -520,7 +520,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault(
         "replay-of-calls",
         "P5: a called task that has its result runs again",
-        "driving.run_called",
+        "task_runner.run_called",
         "recorded = graph.persistence.recorded(task, graph.run)",
         "recorded = NEW",
         (
@@ -539,7 +539,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault(
         "recording-of-calls",
         "P5: a called task's result is not stored",
-        "driving._record_called",
+        "task_runner._record_called",
         "await caller.graph.persistence.record(task, outcome.writes, routed=True, events=closing)",
         "pass",
         (
@@ -624,7 +624,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "fence-does-not-wait",
         "P7: control returns while an abandoned thread's work on the event loop goes on",
         "AbandonFence.close",
-        "await wait_out(*self._inside.values())",
+        "await wait_out(*self._running.values())",
         "pass",
         ("tests/runtime/test_abandoned_threads.py::test_what_it_does_on_the_loop_is_waited_for",),
     ),
@@ -698,7 +698,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault(
         "late-result",
         "a late attempt can publish nothing: its result counts",
-        "Timeout._within",
+        "Timeout._run_in_scope",
         "return None if self.expired else result",
         "return result",
         ("tests/runtime/test_late_attempts.py::test_what_a_late_attempt_returns",),
@@ -842,7 +842,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault(
         "isolate-results-of-tasks",
         "P1: what a node changes in a task's result reaches who awaits it next",
-        "TaskFuture._take",
+        "TaskFuture._retrieve",
         "isolate(self._outcome.writes[0][1])",
         "self._outcome.writes[0][1]",
         ("tests/tasks/test_tasks.py::test_a_future_is_awaited_as_often_as_one_likes",),
@@ -1080,7 +1080,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault(
         "opened-calls",
         "P12: a call that was cut off is not named as one that runs again",
-        "driving.run_called",
+        "task_runner.run_called",
         "await graph.events.publisher.units.open(task, caller.task)",
         "pass",
         ("tests/durability/test_events_of_units.py::test_a_reload_at_every_chunk",),
@@ -1184,7 +1184,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault(
         "thread-left-running",
         "P7: a cancelled run ends before its worker thread",
-        "in_thread",
+        "run_in_thread",
         "await wait_out(work.ended)",
         "pass",
         ("tests/durability/test_adversary.py::test_a_lone_function_is_waited_for",),
@@ -1252,7 +1252,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault(
         "parting",
         "P13: a task of a superstep that waits holds up those that have not begun",
-        "noticed",
+        "call_on_first_wait",
         "waits()",
         "pass",
         ("tests/runtime/test_sharing_a_task.py::test_whoever_waits_holds_up_nobody",),
@@ -1346,7 +1346,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "a-node-blocks-its-own-run",
         "P13: a graph that an async node calls by a sync verb becomes a part of a run whose loop stands still",
         "check_thread",
-        "running.loop_thread == threading.get_ident()",
+        "attempt.loop_thread == threading.get_ident()",
         "False",
         ("tests/runtime/test_blocking.py::test_in_a_node_on_the_loop",),
     ),
@@ -1364,7 +1364,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault(
         "an-answer-is-anybodys",
         "P8: a cached task that was answered gets another thread's kept result, or gives its own to others",
-        "RunContext.answered",
+        "RunContext.depends_on_answer",
         "question not in askers or task in askers[question]",
         "question not in askers",
         ("tests/tasks/test_kept_results.py::test_a_task_that_asked_gets_its_answer_and_no_kept_result",),
@@ -1430,7 +1430,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault(
         "refusals-that-become-another-error",
         "P9: a node that was refused something fails with an error of its own, which hides that",
-        "attempt._stopped",
+        "attempt._outcome_of_error",
         "if attempt.refusals:",
         "if False:",
         ("tests/tasks/test_changed_calls.py::test_nothing_more_is_done_after_a_refusal",),
@@ -1568,7 +1568,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault(
         "work-within-its-time",
         "P7: work that ended within its time, as its scope was cancelled, is told as cancelled",
-        "Timeout.over",
+        "Timeout.run",
         "if not done or on_asyncio():",
         "if True:",
         ("tests/runtime/test_single_task.py::test_a_node_that_fails_while_the_run_is_cancelled",),
@@ -1577,7 +1577,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault(
         "calls-after-broken-storage",
         "P4: a task is called after the result of another could not be stored",
-        "driving.run_called",
+        "task_runner.run_called",
         "for failure in graph.unrecorded:",
         "for failure in ():",
         ("tests/tasks/test_tasks.py::test_a_node_that_swallows_the_storages_failure",),
@@ -1585,7 +1585,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault(
         "broken-storage-of-a-call",
         "P4: a node catches that the result of its call could not be stored, and the run goes on",
-        "driving.run_called",
+        "task_runner.run_called",
         "graph.unrecorded.append(error)\nreturn Failed(error)\nreturn outcome",
         "return Failed(error)\n    return outcome",
         ("tests/tasks/test_tasks.py::test_a_node_that_swallows_the_storages_failure",),
@@ -1601,15 +1601,15 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault(
         "retries-call-again",
         "P5: a retry calls again what has finished in the attempt before, where nothing is stored",
-        "driving.run_called",
-        "for done in caller.done_before(task):",
+        "task_runner.run_called",
+        "for done in caller.result_of_earlier_attempt(task):",
         "for done in ():",
         ("tests/runtime/test_retries.py::test_finished_tasks_are_not_run_again",),
     ),
     Fault(
         "unrouted-writes-of-a-retry",
         "P3: what a node wrote is lost in a crash while its router waits for its retry",
-        "TaskRunner._tried",
+        "TaskRunner._run_with_retries",
         "await self._record_unrouted(task, failed.writes)",
         "pass",
         ("tests/runtime/test_retries.py::test_what_a_node_wrote_is_stored_before_the_wait_for_its_router",),
@@ -1846,7 +1846,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault(
         "events-after-the-nodes-record",
         "P12: what routers show after their node's record is closed with that",
-        "driving.record_unrouted",
+        "task_runner.record_unrouted",
         "publisher.units.attribute(task, routers_of(task.id))",
         "pass",
         ("tests/durability/test_events_of_units.py::test_a_crash_at_every_call",),
@@ -1854,7 +1854,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault(
         "events-of-handlers",
         "P12: what an error handler shows belongs to the task whose failure is recorded",
-        "TaskRunner._handled",
+        "TaskRunner._run_handler",
         "graph.events.publisher.units.attribute(task, by.id)",
         "pass",
         ("tests/durability/test_events_of_units.py::test_a_reload_at_every_chunk",),

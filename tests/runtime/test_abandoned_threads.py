@@ -33,7 +33,7 @@ from pregel_async import (
     spend,
     task,
 )
-from pregel_async._runtime.tasks.worker_threads import _Abandonable
+from pregel_async._runtime.tasks.worker_threads import _AbandonableCall
 from pregel_async.channels import LastValue
 from pregel_async.errors import GraphValidationError, OutsideRunError
 from pregel_async.node import PregelNode
@@ -119,7 +119,7 @@ async def cancelled(held: UpkeepLease, call: Callable[[], Any]) -> None:
 
 
 NAMED = (
-    r"node 'slow', superstep 1, task [0-9a-f-]+ was cancelled and its function goes on in worker thread '.+ \(\d+\)'"
+    r"node 'slow', superstep 1, task [0-9a-f-]+ was cancelled and its function continues in worker thread '.+ \(\d+\)'"
 )
 
 
@@ -267,9 +267,9 @@ async def test_cancelled_at_each_step_before_it_begins(at: int, held: UpkeepLeas
 async def test_a_call_that_is_given_up_never_begins() -> None:
     """P7: a worker thread that comes to it later does nothing."""
     called: list[int] = []
-    work = _Abandonable(called.append, 1)
+    work = _AbandonableCall(called.append, 1)
     await work.limiter.acquire_on_behalf_of(work)
-    assert not work.give_up()
+    assert not work.abandon()
     assert work.limiter.borrowed_tokens == 0
     work.run()
     assert called == []
@@ -282,10 +282,10 @@ async def test_a_call_that_is_given_up_at_its_end() -> None:
         raise AssertionError("never begun")
 
     coroutine = later()
-    work = _Abandonable(lambda _: coroutine, None)
+    work = _AbandonableCall(lambda _: coroutine, None)
     await work.limiter.acquire_on_behalf_of(work)
     work.run()
-    assert not work.give_up()
+    assert not work.abandon()
     assert inspect.getcoroutinestate(coroutine) == inspect.CORO_CLOSED
     while work.limiter.borrowed_tokens:
         await anyio.lowlevel.checkpoint()
@@ -649,12 +649,12 @@ async def test_a_task_that_is_abandoned(held: UpkeepLease) -> None:
         return str(await future)
 
     async with nothing_left():
-        with pytest.warns(ResourceWarning, match="node 'slow'.*its function goes on in worker thread"):
+        with pytest.warns(ResourceWarning, match="node 'slow'.*its function continues in worker thread"):
             assert await workflow.ainvoke("cancel") == "cancelled"
         await held.let_go()
         held.leave.clear()
         held.arrived.clear()
-        with pytest.warns(ResourceWarning, match="node 'slow'.*its function goes on in worker thread"):
+        with pytest.warns(ResourceWarning, match="node 'slow'.*its function continues in worker thread"):
             await cancelled(held, functools.partial(workflow.ainvoke, "await"))
         await held.let_go()
 
@@ -673,7 +673,7 @@ async def test_a_node_of_channels_that_is_abandoned(held: UpkeepLease) -> None:
     ):
         held.arrived.clear(), held.leave.clear(), held.left.clear()
         graph = Pregel(nodes={"slow": node}, channels=channels, input_channels="a", output_channels="b", blocking=False)
-        with pytest.warns(ResourceWarning, match="node 'slow'.*its function goes on in worker thread"):
+        with pytest.warns(ResourceWarning, match="node 'slow'.*its function continues in worker thread"):
             await cancelled(held, functools.partial(graph.ainvoke, 1))
         await held.let_go()
 

@@ -677,7 +677,7 @@ async def test_nothing_is_left_of_a_call() -> None:
         graph.invoke({})
         list(graph.stream({}))
         left.clear()
-        portal.here("it", "it").call(count)
+        portal.portal_for_thread("it", "it").call(count)
         assert left[0] == 2  # the loop's own, and this one
         assert left[1] <= 1 + (environment is not None)
 

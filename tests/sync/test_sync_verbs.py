@@ -313,7 +313,7 @@ def test_a_failure_leaves_nothing_alive() -> None:
 
     gc.disable()
     try:
-        here = portal.here("it", "it")
+        here = portal.portal_for_thread("it", "it")
         call()
         assert Marked.gone
     finally:
@@ -1143,7 +1143,7 @@ def test_a_node_that_does_not_end() -> None:
         import warnings
         warnings.simplefilter("always")
         warnings.showwarning = lambda message, kind, *_: print(kind.__name__, message)
-        portal.GRACE = 0.05
+        portal.EXIT_GRACE = 0.05
         def blocks(state):
             began.set()
             threading.Event().wait()

@@ -13,8 +13,8 @@ from ..streaming.publisher import EventPublisher
 from ..streaming.run_events import NO_READER, InnerEvents, RecordedEvents, RunEvents, ShownEvents
 from ..streaming.subscription import Subscription
 from ..tasks.context import AttemptContext, GraphContext, RunContext
-from ..tasks.driving import run_called
 from ..tasks.slots import ConcurrencyLimiter
+from ..tasks.task_runner import run_called
 from .graph_run import GraphRun
 from .runner import Runner
 from .settings import Audience, Settings

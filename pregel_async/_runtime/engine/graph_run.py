@@ -149,14 +149,14 @@ class GraphRun:
         if call_input.is_command:
             answers = answers_to(call_input.resume, namespace.questions(), thread_id) if call_input.answers else {}
             await namespace.resume(board, answers, self._program.validated(board.values, call_input.edits))
-            run_context.given = answers
+            run_context.new_answers = answers
         loaded = namespace.tip
         if namespace.ns == "":
             await namespace.find_kept()
         namespace.branch_off(board)
         if namespace.ns == "":
             run_context.answers = namespace.answers()
-            run_context.asked = AnsweredQuestions(namespace.answered_questions(), namespace.is_same)
+            run_context.answered_questions = AnsweredQuestions(namespace.answered_questions(), namespace.is_same)
         await self._events.resumed(namespace, board, self._open_units, branched=namespace.tip != loaded)
         return superstep.plan(self._program, board, self._open_scope) if namespace.scope != thread_id else None
 

@@ -83,7 +83,7 @@ async def run_nested(program: Program, value: Any, settings: Settings, nested: N
     outer, ns = nested.outer, nested.ns
     run_context, lease = outer.graph.run, outer.graph.run.lease
     place = outer.next_position(nested.number)
-    outer.sign()
+    outer.record_activity()
     with _only_one(lease, ns, outer) if nested.keeps and isinstance(lease, ThreadLease) else nullcontext():
         persistence = await _persistence(program, nested, ns)
         # The loaded state of an earlier attempt contains the input already.
@@ -122,7 +122,7 @@ async def run_nested(program: Program, value: Any, settings: Settings, nested: N
             # Also after a failure or a cancellation: otherwise amounts that no record has would be lost.
             persistence.hand_over_spent()
     if not ended.done:
-        outer.open[place] = ended.interrupts
+        outer.open_questions[place] = ended.interrupts
         raise GraphInterrupt(ended.interrupts)
     return ended
 
@@ -141,7 +141,7 @@ async def _persistence(program: Program, nested: NestedCall, ns: str) -> Persist
             task=outer.task.id,
             caller=outer.task.id if nested.keeps else None,
             identity=(program.name, nested.digest.hex()) if nested.digest else None,
-            at=run_context.travels.pop(ns, None),
+            at=run_context.start_checkpoints.pop(ns, None),
         )
     except StorageError as error:
         # Noted as the run's failure: as the node's it would be retried, or reach the node's error handler.

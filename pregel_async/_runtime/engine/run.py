@@ -132,7 +132,7 @@ async def _run_stored(root_call: _RootCall, saver: BaseCheckpointSaver, codec: C
         run_context = RunContext(root_call.environment, root_call.run_id, thread_id, lease, root_call.spending)
         if run_context.spending.is_limited:
             run_context.spending.add_earlier(namespace.counter.recorded())
-        run_context.travels = dict(settings.travels)
+        run_context.start_checkpoints = dict(settings.travels)
         keeps_events = False
         for subscription in audience.subscriptions:
             if subscription.keeps:

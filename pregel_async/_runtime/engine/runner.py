@@ -23,13 +23,13 @@ from ..._core.task import NEW, Cancelled, Failed, Finished, NotStarted, Outcome,
 from ...errors import NodeCancelledError, StepTimeoutError, UnstorableValueError
 from ...policies import Collect
 from ..observing.error_text import described
-from ..platform.event_loops import NEVER_CANCELLED, NativeCancellations, alone, native_cancellations
+from ..platform.event_loops import NEVER_CANCELLED, NativeCancellations, native_cancellations, sole_exception
 from ..platform.loop_turns import LoopTurns
 from ..streaming.kept_units import Closing
 from ..streaming.parts import routers_of
-from ..tasks.attempt import noticed, run_attempt, start
+from ..tasks.attempt import call_on_first_wait, run_attempt, run_hidden_start
 from ..tasks.context import GraphContext
-from ..tasks.driving import TaskRunner, record_unrouted
+from ..tasks.task_runner import TaskRunner, record_unrouted
 from ..tasks.timeouts import Timeout
 
 
@@ -53,7 +53,7 @@ class Runner:
         graph, events = self._graph, self._graph.events
         # The hidden start runs no user code and awaits nothing, so that it needs neither a turn nor an attempt.
         if tasks[0].node.hidden and not tasks[0].node.routers:
-            began = start(board, tasks[0])
+            began = run_hidden_start(board, tasks[0])
             if events.are_shown and isinstance(began, Finished):
                 await events.send(events.publisher.began(tasks[0], began))
             return (began,)
@@ -93,7 +93,7 @@ class Runner:
         """Run the tasks in a group that is stopped when the superstep's timeout (in seconds) expires."""
         group = _Group(self._graph, board, tasks, self._max_concurrency)
         watch = Timeout(self._graph.run.environment, run=timeout, expire=group.expire)
-        outcomes = await watch.over(group.execute)
+        outcomes = await watch.run(group.execute)
         return group.timed_out(timeout) if outcomes is None else outcomes
 
 
@@ -170,7 +170,7 @@ class _Group:
                     for _ in range(self._width):
                         start_soon(group, self._run_tasks)
         except BaseExceptionGroup as several:
-            raise alone(several) from None
+            raise sole_exception(several) from None
         except anyio.get_cancelled_exc_class():
             failed = [outcome.error for outcome in self._outcomes if isinstance(outcome, Failed)]
             if all(isinstance(error, NodeCancelledError) for error in failed):
@@ -195,7 +195,7 @@ class _Group:
         start_remaining = partial(self._start_remaining, context)
         cancelled = native_cancellations(self._graph.run.loop)
         for position in self._positions:
-            await noticed(self._run_task(position), start_remaining)
+            await call_on_first_wait(self._run_task(position), start_remaining)
             if cancelled():  # by the node, for which this is its own task: the others must not be cancelled with it
                 start_remaining()
 

@@ -15,7 +15,7 @@ from ...types import RunnableConfig, StreamWriter
 from ..persistence.namespace_writer import NamespaceWriter
 from ..streaming.publisher import StreamView
 from ..streaming.subscription import Subscription
-from ..tasks.kept_results import Results
+from ..tasks.result_cache import NodeResultCache
 from ..tasks.run_options import RunOptions
 
 
@@ -44,7 +44,7 @@ class Settings(RunOptions, frozen=True, kw_only=True):
     metadata: dict[str, Any]
     thread_metadata: dict[str, Any]
     config: RunnableConfig
-    results: Results | None
+    results: NodeResultCache | None
 
 
 class Audience(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -23,7 +23,7 @@ from checkpoint_savers.scopes import is_done
 
 from ...types import Durability, OnConflict
 from ..observing.error_text import with_notes
-from ..platform.companions import accompanied_if_long, run_with_companion
+from ..platform.companions import run_with_companion, run_with_delayed_companion
 from ..platform.environment import Environment
 from ..platform.event_loops import loop, wait_out
 from .shielded_task import ShieldedTask
@@ -186,7 +186,7 @@ class ThreadLease:
     def keep_alive_during(self, work: Callable[[], Awaitable[T]]) -> Awaitable[T]:
         """Run `work` and renew the lease meanwhile. The work's error is raised as it is, in no exception group."""
         # Three renewals per lease: two may fail or be late before the lease lapses.
-        return accompanied_if_long(self.environment, LEASE_SECONDS / 3, self._renew, work)
+        return run_with_delayed_companion(self.environment, LEASE_SECONDS / 3, self._renew, work)
 
     async def _renew(self) -> None:
         while True:

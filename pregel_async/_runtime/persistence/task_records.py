@@ -32,14 +32,14 @@ class Answered(Protocol):
     def answers(self) -> Mapping[str, Any]: ...
 
     @property
-    def given(self) -> Mapping[str, Any]: ...
+    def new_answers(self) -> Mapping[str, Any]: ...
 
 
 class _NothingAnswered:
     """No answers, for reading a thread without resuming it."""
 
     answers: Mapping[str, Any] = {}
-    given: Mapping[str, Any] = {}
+    new_answers: Mapping[str, Any] = {}
 
 
 NOTHING_ANSWERED = _NothingAnswered()
@@ -132,7 +132,7 @@ class TaskRecords:
             leaves = any(name == PARENT for name, _ in writes)
             return Finished(writes, replayed=True, own=len(writes), leaves=leaves, by=by)
         # A call that answers other tasks' questions does not run this one: it would only ask again.
-        if run.given and result.interrupts and not any(key in run.given for key, _ in result.interrupts):
+        if run.new_answers and result.interrupts and not any(key in run.new_answers for key, _ in result.interrupts):
             codec = self._encoder.codec
             asked = tuple([each for each in open_questions(result, codec) if each.id not in run.answers])
             if asked:

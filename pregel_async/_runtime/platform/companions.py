@@ -1,4 +1,4 @@
-"""Doing something with something else going on beside it, which shows nothing of itself and ends with it."""
+"""Run work together with a companion: a background coroutine that ends with the work."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import anyio
 from checkpoint_savers.children import start_soon
 
 from .environment import Environment, SystemEnvironment
-from .event_loops import alone, on_asyncio, wait_out
+from .event_loops import on_asyncio, sole_exception, wait_out
 
 if TYPE_CHECKING:
     import asyncio
@@ -19,8 +19,16 @@ T = TypeVar("T")
 
 
 async def run_with_companion(companion: Callable[[], Coroutine[Any, Any, None]], work: Callable[[], Awaitable[T]]) -> T:
-    """Work, in place, while the companion runs; it is cancelled when the work has ended. The work's own error leaves as
-    it is, in no group."""
+    """Await work in the calling task while a companion runs, and cancel the companion when the work has ended.
+
+    Args:
+        companion: the background coroutine. It must not raise.
+        work: the work.
+
+    Raises:
+        BaseException: the error of the work, not wrapped in an exception group.
+    """
+    # The error is carried out of the task group in a list: raised inside the group, it would be wrapped.
     done: list[T] = []
     failures: list[BaseException] = []
     try:
@@ -35,34 +43,37 @@ async def run_with_companion(companion: Callable[[], Coroutine[Any, Any, None]],
             finally:
                 group.cancel_scope.cancel()
     except BaseExceptionGroup as several:
-        raise alone(several) from None
+        raise sole_exception(several) from None
     except anyio.get_cancelled_exc_class():
         if not failures:
-            raise  # else the work failed while it was being cancelled, and that is told
+            raise  # otherwise the work failed while it was being cancelled, and its failure is the result
     if failures:
         raise failures.pop()
     return done.pop()
 
 
-def accompanied_if_long(
+def run_with_delayed_companion(
     environment: Environment,
     seconds: float,
     companion: Callable[[], Coroutine[Any, Any, None]],
     work: Callable[[], Awaitable[T]],
 ) -> Awaitable[T]:
-    """Work, in place, and start the companion when the work has taken so many seconds of the environment's time.
-
-    With the system's clock on asyncio, which has timers, that costs a timer. A virtual clock moves only for those that
-    sleep on it, and trio has no timers: there it costs a task.
+    """Await work in the calling task, and start a companion if the work takes long.
 
     Args:
-        companion: cancelled when the work has ended; keeps its failures to itself.
+        environment: the clock that measures the time.
+        seconds: seconds after which the companion starts.
+        companion: the background coroutine, which is cancelled when the work has ended. It must not raise.
+        work: the work.
 
     Returns:
-        What is to be awaited, at once. (No coroutine around it: a run would hold one more while it waits.)
+        An awaitable of the result, which must be awaited at once.
     """
+    # On asyncio with the system's clock a timer is enough, which is much cheaper than a task for each run. Trio has no
+    # timers, and a virtual clock moves only for coroutines that sleep on it, so both need a task.
+    # No coroutine function: a waiting run would hold one more frame, which the garbage collector traverses.
     if on_asyncio() and type(environment) is SystemEnvironment:
-        return _timed(seconds, companion, work)
+        return _run_with_timer(seconds, companion, work)
 
     async def later() -> None:
         await environment.sleep(seconds)
@@ -71,7 +82,7 @@ def accompanied_if_long(
     return run_with_companion(later, work)
 
 
-async def _timed(
+async def _run_with_timer(
     seconds: float, companion: Callable[[], Coroutine[Any, Any, None]], work: Callable[[], Awaitable[T]]
 ) -> T:
     timer = DelayedCompanion(seconds, companion)
@@ -82,35 +93,38 @@ async def _timed(
 
 
 class DelayedCompanion:
-    """A companion that begins when the work beside it has taken so many seconds: most takes less, and then there is a
-    timer, and no task. For asyncio, whose loop has timers.
+    """A companion that a timer of asyncio starts, so that short work costs no task.
 
     Args:
-        companion: keeps its failures to itself.
+        seconds: seconds until the companion starts.
+        companion: the background coroutine. It must not raise.
     """
 
     def __init__(self, seconds: float, companion: Callable[[], Coroutine[Any, Any, None]]) -> None:
         import asyncio
 
         self._companion = companion
-        self._tasks: tuple[asyncio.Task[None], ...] = ()  # the companion's, once the time has come
-        self._scopes: tuple[anyio.CancelScope, ...] = ()  # around it, once it has begun
+        self._tasks: tuple[asyncio.Task[None], ...] = ()  # the companion's task, once it is created
+        self._scopes: tuple[anyio.CancelScope, ...] = ()  # the companion's scope, once it runs
         self._is_over = False
         self._loop = asyncio.get_running_loop()
         self._timer = self._loop.call_later(seconds, self)
 
     def __call__(self) -> None:
-        """It has taken that long."""
+        """Start the companion. The event loop's timer calls this."""
         self._tasks = (self._loop.create_task(self._run()),)
 
     async def _run(self) -> None:
         with anyio.CancelScope() as scope:
             self._scopes = (scope,)
+            # The work may end after the task is created and before its first step: then no scope could be cancelled.
             if not self._is_over:
                 await self._companion()
 
     async def end(self) -> None:
-        """The work is over: so is the companion, when this returns."""
+        """End the companion, and wait until it has ended."""
+        # By a scope, and not with `Task.cancel()`: that may interrupt a shielded section of the companion, such as a
+        # transaction.
         self._is_over = True
         self._timer.cancel()
         for scope in self._scopes:
@@ -120,6 +134,7 @@ class DelayedCompanion:
 
 
 async def _end_of(task: asyncio.Task[None]) -> None:
+    # By a callback and not by awaiting the task, which would cancel the task if this wait is cancelled.
     over = anyio.Event()
     task.add_done_callback(lambda _: over.set())
     await wait_out(over)

@@ -1,4 +1,4 @@
-"""The one port for clock, ids and randomness. Whatever differs between two runs of the same work comes through here."""
+"""The port for clock, ids and randomness: every input of a run that differs when the same work runs again."""
 
 from __future__ import annotations
 
@@ -11,38 +11,37 @@ import anyio
 
 
 class Environment(Protocol):
-    """What a run asks for that is not in its graph, input and thread."""
+    """Inputs of a run besides its graph, input and thread. Tests and simulations replace it."""
 
     def now(self) -> float:
-        """Unix seconds."""
+        """Return the time in unix seconds."""
         ...
 
     def monotonic(self) -> float:
-        """Seconds since some moment, which never go back: for how long something takes."""
+        """Return the seconds since an arbitrary moment. They never decrease, so differences measure durations."""
         ...
 
     async def sleep(self, seconds: float) -> None:
-        """Return when so many seconds have passed by `monotonic`."""
+        """Return after a number of seconds, as measured by `monotonic`."""
         ...
 
     def new_id(self) -> str:
-        """A unique id (of a run)."""
+        """Return a unique id for a run."""
         ...
 
     def entropy(self) -> int:
-        """62 random bits for the ids of checkpoints."""
+        """Return 62 random bits for the id of a checkpoint."""
         ...
 
     def jitter(self) -> float:
-        """A random number from 0 to 1."""
+        """Return a random number from 0 to 1."""
         ...
 
 
 class _Entropy(threading.local):
-    """The operating system's random bytes, asked for in large pieces: a system call for each id costs more than the id.
+    """A buffer of the operating system's random bytes, one for each thread, so that it needs no lock."""
 
-    Each thread has its own. A process that was forked does not go on with its parent's: it would make the same ids.
-    """
+    # Buffered, because a system call for each id costs more than the id.
 
     def __init__(self) -> None:
         self._bytes = b""
@@ -50,8 +49,9 @@ class _Entropy(threading.local):
         self._process = 0
 
     def take(self, size: int) -> bytes:
-        """The next `size` bytes; nobody gets them again."""
+        """Return the next `size` bytes, and never the same ones again."""
         at = self._at
+        # After a fork the child must not use the rest of its parent's buffer: both would make the same ids.
         if at + size > len(self._bytes) or self._process != os.getpid():
             self._bytes, self._process, at = os.urandom(4096), os.getpid(), 0
         self._at = at + size
@@ -64,7 +64,7 @@ class SystemEnvironment:
     def __init__(self) -> None:
         self._entropy = _Entropy()
 
-    now = staticmethod(time.time)  # C's own: each superstep asks
+    now = staticmethod(time.time)  # the C functions themselves, because each superstep calls them
     monotonic = staticmethod(time.monotonic)
 
     async def sleep(self, seconds: float) -> None:

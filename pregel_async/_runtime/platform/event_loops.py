@@ -1,4 +1,4 @@
-"""What differs between the event loops, in one place. Each is imported when it runs."""
+"""The operations that differ between asyncio and trio. Each of them is imported when it runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 
 def on_asyncio() -> bool:
-    """Whether the running task is one of asyncio's."""
+    """Return True if the running task is a task of asyncio."""
+    # Not imported here: with trio alone, the import of asyncio would cost start-up time.
     if "asyncio" not in sys.modules:
         return False
     import asyncio
@@ -31,8 +32,8 @@ def on_asyncio() -> bool:
         return False
 
 
-class Event(Protocol):
-    """What asyncio's, trio's and anyio's events have in common."""
+class WaitableEvent(Protocol):
+    """The common interface of the events of asyncio, trio and anyio."""
 
     def set(self) -> None: ...
 
@@ -42,34 +43,35 @@ class Event(Protocol):
 
 
 class Loop(msgspec.Struct, frozen=True, kw_only=True):
-    """How things are done on the event loop that is running. Looked up once for a run (`loop`), and not for each use.
+    """The operations of the running event loop. A run looks them up once (`loop`).
 
     Attributes:
-        is_asyncio: or else it is trio's.
-        start: starts a task outside of any group, by its work and its name: the one place that does. Keep what it
-            returns as long as the task runs. Whoever starts a task owns it: cancels it by a scope that the task enters,
-            and waits until it has ended. A task of asyncio's that `Task.cancel()` meets before it has begun never does
-            (so does `asyncio.run` when it ends): the third argument is called there when the task is done. A reader's
-            task cannot host its stream's run, nor a node that of a task that it calls: no group can stay open there. A
-            commit of "async" is cancelled by nobody, and its hold waits for it: there a group, and a scope in it, would
-            be most of what it costs. The work keeps its failures to itself.
-        turn: gives the loop its turn, and notices a cancellation.
-        current_task: tells the running task.
+        is_asyncio: True for asyncio, False for trio.
+        start: starts a task outside of any task group, given its work, name and callback. The work must not raise.
+            The caller owns the task: it keeps the returned object while the task runs, cancels the task by a scope that
+            the work enters, and waits until the task has ended. On asyncio the callback is called when the task is
+            done, also if `Task.cancel()` hit it before its first step, so that the work never ran.
+        turn: yields to the loop, and notices a cancellation.
+        current_task: returns the running task.
         event: makes an event.
-        caller: gives what calls a function on this loop from any thread. That raises `RuntimeError` when the loop has
-            ended.
+        threadsafe_caller: returns a function that calls another one on this loop, from any thread. The call raises
+            `RuntimeError` if the loop has ended.
     """
+
+    # Why `start` exists, and not a task group: a reader's task cannot host its stream's run, nor a node the tasks that
+    # it calls, because no group can stay open there. A commit with "async" is never cancelled, and its lease waits for
+    # it: there a group with its scope would be most of the cost.
 
     is_asyncio: bool
     start: Callable[[Callable[[], Coroutine[Any, Any, None]], str, Callable[[object], object]], object]
     turn: Callable[[], Awaitable[None]]
     current_task: Callable[[], object]
-    event: Callable[[], Event]
-    caller: Callable[[], Callable[[Callable[[], object]], object]]
+    event: Callable[[], WaitableEvent]
+    threadsafe_caller: Callable[[], Callable[[Callable[[], object]], object]]
 
 
 def loop() -> Loop:
-    """The event loop's ways. Ask in a task; what is returned may be used in a callback too."""
+    """Return the operations of the running event loop. Call it in a task; callbacks may use the result, too."""
     return _on_asyncio() if on_asyncio() else _on_trio()
 
 
@@ -85,10 +87,10 @@ def _on_asyncio() -> Loop:
     return Loop(
         is_asyncio=True,
         start=start,
-        turn=partial(asyncio.sleep, 0),  # asyncio's own way: the neutral one looks up where it is every time
+        turn=partial(asyncio.sleep, 0),  # anyio's `checkpoint` looks up the event loop in each call
         current_task=asyncio.current_task,
         event=asyncio.Event,
-        caller=lambda: asyncio.get_running_loop().call_soon_threadsafe,
+        threadsafe_caller=lambda: asyncio.get_running_loop().call_soon_threadsafe,
     )
 
 
@@ -97,6 +99,7 @@ def _on_trio() -> Loop:
     import trio
 
     def start(work: Callable[[], Coroutine[Any, Any, None]], name: str, done: Callable[[object], object]) -> object:
+        # The callback is not needed: a system task of trio always begins, and so reports its own end.
         return trio.lowlevel.spawn_system_task(work, name=name, context=copy_context())
 
     return Loop(
@@ -105,106 +108,104 @@ def _on_trio() -> Loop:
         turn=anyio.lowlevel.checkpoint,
         current_task=trio.lowlevel.current_task,
         event=trio.Event,
-        caller=lambda: trio.lowlevel.current_trio_token().run_sync_soon,
+        threadsafe_caller=lambda: trio.lowlevel.current_trio_token().run_sync_soon,
     )
 
 
 class NativeCancellations:
-    """Whether a task has been cancelled by asyncio's own `Task.cancel()` since this was made: never, on trio.
-
-    A scope's cancellation is told again and again. One of these is told once, and a node may have swallowed it: what is
-    left is asyncio's count.
+    """Counts the cancellations of a task by asyncio's own `Task.cancel()` since this object was made; none on trio.
 
     Attributes:
-        count: gives asyncio's count.
-        before: what it was.
+        count: returns the current number of native cancellations of the task.
+        before: the number when this object was made.
     """
+
+    # A scope raises its cancellation at each checkpoint. A native one is raised once, and a node may swallow it: then
+    # `Task.cancelling()` is the only trace that the run was cancelled.
 
     def __init__(self, count: Callable[[], int] = int) -> None:
         self.count = count
         self.before = count()
 
     def __call__(self) -> bool:
-        """Return True if the task has been cancelled since."""
+        """Return True if the task has been cancelled natively since this object was made."""
         return self.count() > self.before
 
-    def take_back(self, thrown: Iterable[BaseException]) -> None:
-        """Take back those by which an `asyncio.TaskGroup` has cancelled the task that waits at its end, because a child
-        has failed: they are no cancellations of the run. Before Python 3.13 the group does not do so itself.
-
-        Such a cancellation ends where the group waits for its children. One from outside that comes while it waits is
-        raised again when they have ended; unless one of them fails meanwhile, as asyncio's group raises that instead,
-        which counts here too.
+    def discount_group_cancellations(self, thrown: Iterable[BaseException]) -> None:
+        """Subtract the cancellations by which an `asyncio.TaskGroup` woke its own task after the failure of a child.
 
         Args:
-            thrown: the native cancellations that were thrown into code which has ended since.
+            thrown: the native cancellations that were thrown into code that has ended since.
         """
+        # They are no cancellations of the run, but before Python 3.13 the group leaves them in the task's count. Such a
+        # cancellation ends where the group waits for its children. A cancellation of the run during that wait is raised
+        # again afterwards, except if a child fails meanwhile: asyncio raises the failure instead, and it is subtracted
+        # here, too.
 
 
 NEVER_CANCELLED = NativeCancellations()
-"""Of a task that has a task of the event loop to itself: a native cancellation is its own affair."""
+"""For work that has a task of the event loop to itself: no native cancellation there is one of the run."""
 
 
-class _OfAsyncio(NativeCancellations):
+class _AsyncioCancellations(NativeCancellations):
     def __init__(self, task: asyncio.Task[Any]) -> None:
         super().__init__(task.cancelling)
         self._task = task
 
-    def take_back(self, thrown: Iterable[BaseException]) -> None:
-        for _ in _ends_of_groups(thrown):
+    def discount_group_cancellations(self, thrown: Iterable[BaseException]) -> None:
+        for _ in _group_exits(thrown):
             self._task.uncancel()
 
 
 def native_cancellations(loop: Loop) -> NativeCancellations:
-    """Return the native cancellations of the running task from now on."""
+    """Return a counter of the native cancellations of the running task from now on."""
     task: Any = loop.current_task()
-    return _OfAsyncio(task) if loop.is_asyncio else NEVER_CANCELLED
+    return _AsyncioCancellations(task) if loop.is_asyncio else NEVER_CANCELLED
 
 
-def _ends_of_groups(thrown: Iterable[BaseException]) -> set[FrameType]:
-    """The calls of `asyncio.TaskGroup.__aexit__` in which cancellations have ended, before Python 3.13."""
+def _group_exits(thrown: Iterable[BaseException]) -> set[FrameType]:
+    """Return the calls of `asyncio.TaskGroup.__aexit__` in which cancellations ended; none from Python 3.13 on."""
     import asyncio
 
+    # A set of frames: a group cancels its task only once, however many cancellations ended in its `__aexit__`.
     ends = set[FrameType]()
     if sys.version_info < (3, 13):
         for error in thrown:
             trace = error.__traceback__
             if trace is not None and trace.tb_frame.f_code is asyncio.TaskGroup.__aexit__.__code__:
-                ends.add(trace.tb_frame)  # the outermost that it went through
-                error.__traceback__ = None  # a node around this one was thrown it too, and is not to count it
+                ends.add(trace.tb_frame)  # the outermost frame that the exception passed through
+                error.__traceback__ = None  # an outer node receives the same exception, and must not subtract it again
     return ends
 
 
-def is_native(cancellation: BaseException) -> bool:
-    """Whether a cancellation is asyncio's own, and not that of a scope, which is told again and again."""
+def is_native_cancellation(cancellation: BaseException) -> bool:
+    """Whether a cancellation is asyncio's own, and not from a scope, which raises its cancellation again."""
     return is_cancelled_error(cancellation) and not is_from_cancel_scope(cancellation)
 
 
 def is_cancelled_error(error: BaseException) -> bool:
-    """Whether it is asyncio's, which scopes raise too; never on trio."""
+    """Return True for asyncio's `CancelledError`, which scopes raise, too; always False on trio."""
     import asyncio
 
     return isinstance(error, asyncio.CancelledError)
 
 
 def cancelled_error() -> BaseException:
-    """One of asyncio's."""
+    """Return a new `CancelledError` of asyncio."""
     import asyncio
 
     return asyncio.CancelledError()
 
 
-def alone(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The one exception of a task group's, out of the group; the group itself when there are several.
-
-    The tasks here keep their failures to themselves, so that what a task group raises is what hit the task that waits
-    in it: on trio, Ctrl-C.
-    """
+def sole_exception(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Return the only exception of a group, or the group itself if it has several."""
+    # The child tasks here never raise. So the group wraps only an exception of the waiting task: on trio, Ctrl-C.
     return group.exceptions[0] if len(group.exceptions) == 1 else group
 
 
-async def wait_out(*events: Event) -> None:
-    """Wait for all events even when cancelled meanwhile, by a scope or natively; a native one goes on afterwards."""
+async def wait_out(*events: WaitableEvent) -> None:
+    """Wait for all events, even if cancelled meanwhile. A native cancellation is raised after the wait."""
+    # A shield alone is not enough: it stops scopes, but not `Task.cancel()`, which comes once and must be raised again.
     cancelled: list[BaseException] = []
     with anyio.CancelScope(shield=True):
         for event in events:
@@ -212,7 +213,7 @@ async def wait_out(*events: Event) -> None:
                 try:
                     await event.wait()
                 except BaseException as error:
-                    if not is_cancelled_error(error):  # asyncio's own: a scope's stop at the shield
+                    if not is_cancelled_error(error):  # within the shield it can only be a native one
                         raise
                     cancelled.append(error)
     if cancelled:

@@ -1,4 +1,4 @@
-"""The event loop's turns in one graph's run."""
+"""Yield to the event loop once at each barrier of one graph's run."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ from collections.abc import Awaitable, Callable
 
 
 class LoopTurns:
-    """The event loop gets its turn, and a cancellation is noticed, once at each barrier.
+    """Notes whether the run has yielded to the event loop at the current barrier.
+
+    A run yields once at each barrier: other tasks run, and a cancellation is noticed.
 
     Attributes:
-        turn: gives the event loop its turn.
-        is_taken: it has had its turn at this barrier.
+        turn: yields to the event loop.
+        is_taken: True if the run has yielded at this barrier.
     """
+
+    # Noted, because publishing events may yield, too. That turn counts as the barrier's: a second one only costs time.
 
     __slots__ = ("is_taken", "turn")
 

@@ -23,7 +23,7 @@ import anyio
 
 from ...errors import StreamFullError
 from ...types import OverflowPolicy
-from ..platform.event_loops import Event
+from ..platform.event_loops import WaitableEvent
 from .parts import ERROR, Part, Shape
 
 CAPACITY = 64
@@ -63,10 +63,10 @@ class Buffer:
         self._capacity = capacity
         self._policies = policies
         self._failures: tuple[BaseException, ...] = ()  # what ended the run, until it is raised
-        self.event: Callable[[], Event] = anyio.Event
-        self._reader: tuple[Event, ...] = ()  # what the reader waits for, if it waits,
+        self.event: Callable[[], WaitableEvent] = anyio.Event
+        self._reader: tuple[WaitableEvent, ...] = ()  # what the reader waits for, if it waits,
         self._for_beginning = False  # if only for the run to begin
-        self._waiting: deque[Event] = deque()  # tasks of the run that wait for room, one event each
+        self._waiting: deque[WaitableEvent] = deque()  # tasks of the run that wait for room, one event each
         self._overdraft = 0
 
     # ---- the run's side ----------------------------------------------------------------------------------------------

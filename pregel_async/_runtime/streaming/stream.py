@@ -225,7 +225,7 @@ class _RunTask:
         buffer.event = here.event
         self._over = here.event()
         self._scope = anyio.CancelScope()
-        self._call_soon = here.caller()
+        self._call_soon = here.threadsafe_caller()
         self._task = here.start(self._host, "pregel-async run", self._done)
 
     @property

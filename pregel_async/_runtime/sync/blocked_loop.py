@@ -1,15 +1,14 @@
-"""A sync verb that blocks the event loop of its own thread, as every notebook cell's does.
+"""Sync verbs in a thread whose event loop they block, as in every notebook cell.
 
-The coroutine runs on the background loop (`background_portal.py`), so the call returns whatever the blocked loop would
-do. Three things are different from a call in a plain thread:
+The coroutine runs on the background loop (`background_portal.py`), so it does not need the blocked loop. Such a call
+differs in three ways from one in a plain thread:
 
 - The blocked loop serves no other task meanwhile. A warning says so, except in a notebook, where nothing else runs.
-- A node may wait for something that only the blocked loop can do: then neither ends. Nothing can see that from outside:
-  the node waits for a lock, a queue, a thread. So after `PATIENCE` seconds a warning names the nodes that have been at
-  work for as long.
-- `asyncio.Runner` takes the first Ctrl-C for itself, and asks the loop to cancel its main task, which a blocked loop
-  does not do. While it is blocked, Ctrl-C cancels the run and raises `KeyboardInterrupt`, as in a plain thread. Pressed
-  again, it does not wait for the end of the run.
+- A node may wait for work that only the blocked loop can do: then neither ends. This cannot be detected: the node
+  waits for a lock, a queue or a thread. So after `PATIENCE` seconds a warning names the nodes that have run so long.
+- `asyncio.Runner` handles the first Ctrl-C by cancelling the loop's main task, which has no effect on a blocked loop.
+  While the loop is blocked, Ctrl-C cancels the run and raises `KeyboardInterrupt`, as in a plain thread. A second
+  Ctrl-C does not wait for the end of the run.
 """
 
 from __future__ import annotations
@@ -29,33 +28,38 @@ from typing import Any, ClassVar, TypeVar
 from checkpoint_savers.bridge import running_library
 
 from ...errors import BlockingCallWarning
-from ..platform.companions import accompanied_if_long
+from ..platform.companions import run_with_delayed_companion
 from ..platform.environment import Environment
-from ..tasks.context import WATCH, AttemptContext
+from ..tasks.context import ON_CODE_START, AttemptContext
 
 T = TypeVar("T")
 
 PATIENCE = 30.0
-"""Seconds for which a node may be at work before it is suspected of waiting for the blocked loop."""
+"""Seconds that a node may run before a warning suspects it of waiting for the blocked loop."""
 
 PACKAGES = ("pregel_async", "checkpoint_savers")
 
 
 class WaitingThread:
-    """A thread that waits for a sync verb, and runs no event loop."""
+    """A thread that waits for a sync verb, and runs no event loop itself."""
 
     blocks: ClassVar = False
 
     def interruptible(self) -> AbstractContextManager[None]:
-        """Leave Ctrl-C as it is."""
+        """Return a context manager that does not change the handling of Ctrl-C."""
         return nullcontext()
 
     def watch(self, work: Callable[[], Awaitable[T]], notify: Callable[[str], object]) -> Awaitable[T]:
-        """Work, on the background loop."""
+        """Await work on the background loop.
+
+        Args:
+            work: the work.
+            notify: not used here.
+        """
         return work()
 
-    def leaves(self) -> bool:
-        """Whether a call that is interrupted again leaves what it has cancelled, before that has ended."""
+    def abandons_run(self) -> bool:
+        """Return True if a second interrupt ends the wait for a run that the first one cancelled."""
         return False
 
 
@@ -63,11 +67,11 @@ NO_LOOP = WaitingThread()
 
 
 class BlockedLoop(WaitingThread):
-    """The event loop of a thread that waits for a sync verb, while it does.
+    """A thread that waits for a sync verb, and blocks its own event loop meanwhile.
 
     Args:
         called: the verb, for messages.
-        library: whose loop is blocked: "asyncio" or "trio".
+        library: the library of the blocked loop: "asyncio" or "trio".
     """
 
     blocks: ClassVar = True
@@ -78,10 +82,8 @@ class BlockedLoop(WaitingThread):
 
     @contextmanager
     def interruptible(self) -> Generator[None]:
-        """Let Ctrl-C raise `KeyboardInterrupt` where `asyncio.Runner` would only ask the blocked loop for it.
-
-        Other handlers of the signal stay: the program that set one decides what Ctrl-C does.
-        """
+        """Make Ctrl-C raise `KeyboardInterrupt` during the wait, if `asyncio.Runner` handles the signal."""
+        # Other handlers stay: a program that has set one decides what Ctrl-C does.
         handler = signal.getsignal(signal.SIGINT) if threading.current_thread() is threading.main_thread() else None
         runner = getattr(getattr(handler, "func", None), "__self__", None)
         if not isinstance(runner, asyncio.Runner):
@@ -93,9 +95,9 @@ class BlockedLoop(WaitingThread):
         finally:
             signal.signal(signal.SIGINT, handler)
 
-    def leaves(self) -> bool:
-        """A plain function cannot be cancelled. If it waits for the blocked loop, to wait for it is the deadlock. So it
-        is left, with a warning."""
+    def abandons_run(self) -> bool:
+        """Warn that the run is left to end by itself, and return True."""
+        # A plain function cannot be cancelled. If it waits for the blocked loop, waiting for it here is a deadlock.
         warn(
             f"{self._called} was interrupted again while it waited for the end of its run, which blocks the event loop "
             f"({self._library}) of this thread: the run was cancelled, and is left to end by itself",
@@ -105,10 +107,11 @@ class BlockedLoop(WaitingThread):
 
 
 class WatchedLoop(BlockedLoop):
-    """A blocked loop that nodes may wait for.
+    """A blocked loop that nodes may wait for, with a warning if they seem to.
 
     Args:
-        environment: its clock measures how long nodes have been at work.
+        called, library: as in `BlockedLoop`.
+        environment: the clock that measures how long nodes have been running.
     """
 
     def __init__(self, called: str, library: str, environment: Environment) -> None:
@@ -122,39 +125,42 @@ class WatchedLoop(BlockedLoop):
         self._newest = 0.0
 
     def watch(self, work: Callable[[], Awaitable[T]], notify: Callable[[str], object]) -> Awaitable[T]:
-        """Work, on the background loop, and after `PATIENCE` seconds of it look for nodes that are still at work.
+        """Await work on the background loop, and after `PATIENCE` seconds warn of nodes that still run.
 
         Args:
-            notify: called on the background loop with the text of a warning, which the waiting thread issues; once for
-                all works of this object.
+            work: the work.
+            notify: called on the background loop with the text of a warning, which the waiting thread issues. It is
+                called at most once for this object.
         """
+        # A stream calls this for each chunk: one warning is enough for all of them.
         if self._warned:
             return work()
-        WATCH.set(partial(self._note, WATCH.get()))
-        return accompanied_if_long(
-            self._environment, PATIENCE, partial(self._look, self._environment.monotonic(), notify), work
+        ON_CODE_START.set(partial(self._note_start, ON_CODE_START.get()))
+        return run_with_delayed_companion(
+            self._environment, PATIENCE, partial(self._warn_when_stuck, self._environment.monotonic(), notify), work
         )
 
-    def _note(self, outer: Callable[[AttemptContext], object] | None, attempt: AttemptContext) -> None:
+    def _note_start(self, outer: Callable[[AttemptContext], object] | None, attempt: AttemptContext) -> None:
         """Note that a node's code is about to be called.
 
         Args:
-            outer: the same of a blocking call around this one; None if there is none.
+            outer: the callback of an outer blocking call; None if there is none.
+            attempt: the attempt whose code begins.
         """
         if outer is not None:
             outer(attempt)
         now = self._newest = self._at_work[attempt] = self._environment.monotonic()
-        for caller in attempt.callers:  # while a node's graph runs, the node waits for no loop
+        for caller in attempt.callers:  # a node whose subgraph progresses does not wait for the loop
             self._at_work[caller] = now
-        if len(self._at_work) > self._prune_at:  # a pass over all of them for each doubling
+        if len(self._at_work) > self._prune_at:  # amortised: one pass for each doubling
             self._prune()
             self._prune_at = 2 * len(self._at_work) + 64
 
     def _prune(self) -> None:
         self._at_work = {attempt: since for attempt, since in self._at_work.items() if not attempt.ended}
 
-    async def _look(self, began: float, notify: Callable[[str], object]) -> None:
-        """Notify once a node has been at work for `PATIENCE` seconds of this call, or no node has been for as long."""
+    async def _warn_when_stuck(self, began: float, notify: Callable[[str], object]) -> None:
+        """Send a warning once a node has run for `PATIENCE` seconds of this call, or none has begun for as long."""
         environment = self._environment
         while True:
             self._prune()
@@ -168,11 +174,11 @@ class WatchedLoop(BlockedLoop):
         notify(self._describe([attempt for attempt, since in self._at_work.items() if since <= late]))
 
     def _describe(self, late: list[AttemptContext]) -> str:
-        around = {caller for attempt in late for caller in attempt.callers}
+        callers = {caller for attempt in late for caller in attempt.callers}
         nodes = [
             f"{attempt.task.node.name!r} (superstep {attempt.task.step}, task {attempt.task.id})"
             for attempt in late
-            if attempt not in around
+            if attempt not in callers
         ]
         names = ", ".join(nodes[:3]) + (f" and {len(nodes) - 3} more" if len(nodes) > 3 else "")
         if len(nodes) > 1:
@@ -193,14 +199,16 @@ class WatchedLoop(BlockedLoop):
 def blocked_loop(
     called: str, instead: str, *, loop: Callable[[str, str], BlockedLoop] = BlockedLoop, warns: bool = True
 ) -> WaitingThread:
-    """Return the loop that a sync verb is about to block in this thread, having warned of it, if one runs here.
+    """Return the object for the calling thread, after a warning if an event loop runs in it.
 
     Args:
-        loop: makes the object of it; see `watched`.
-        warns: False where the caller knows, as of the second read of a stream, or must go on, to close one.
+        called: the verb, for messages.
+        instead: the async code to write instead.
+        loop: makes the object for a blocked loop; see `watched_loop_factory`.
+        warns: False for later reads of a stream, and for closing one, which a warning turned error must not prevent.
 
     Raises:
-        BlockingCallWarning: where warnings are errors; nothing has run.
+        BlockingCallWarning: warnings are errors. Nothing has run.
     """
     library = running_library()
     if library is None:
@@ -213,20 +221,22 @@ def blocked_loop(
     return loop(called, library)
 
 
-def watched(environment: Environment) -> Callable[[str, str], WatchedLoop]:
-    """Return what makes the object of a loop that nodes may wait for."""
+def watched_loop_factory(environment: Environment) -> Callable[[str, str], WatchedLoop]:
+    """Return a factory of `WatchedLoop` objects, for `blocked_loop`."""
     return lambda called, library: WatchedLoop(called, library, environment)
 
 
 def warn(message: str, category: type[Warning] = BlockingCallWarning) -> None:
-    """Issue a warning at the place in the user's code from which this package was called."""
+    """Issue a warning at the line of the user's code that called this package."""
+    # A fixed stacklevel would not do: verbs reach this function by ways of different lengths.
     names = (frame.f_globals.get("__name__", "") for frame, _ in walk_stack(sys._getframe(1)))
     ours = takewhile(lambda name: name.partition(".")[0] in PACKAGES, names)
     warnings.warn(message, category, stacklevel=2 + len(list(ours)))
 
 
 def in_notebook() -> bool:
-    """Return True where IPython has a shell: its cells run in a loop's thread, with nothing else in it to block."""
+    """Return True if IPython runs a shell. Its cells run in the loop's thread, and no other task is there to block."""
+    # From `sys.modules`: a program in a notebook has imported IPython, and others must not import it for this.
     ipython: Any = sys.modules.get("IPython")
     get_ipython = getattr(ipython, "get_ipython", None)
     return callable(get_ipython) and bool(get_ipython())

@@ -1,4 +1,4 @@
-"""One task, from its input to its outcome: call the node, read its result, ask its routers."""
+"""Make one attempt at a task: call the node, read its result, call its routers, return an outcome."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ from ...errors import (
     UnstorableValueError,
 )
 from ...types import Command
-from ..platform.event_loops import NEVER_CANCELLED, NativeCancellations, is_native, on_asyncio
+from ..platform.event_loops import NEVER_CANCELLED, NativeCancellations, is_native_cancellation, on_asyncio
 from .context import CURRENT, AttemptContext, GraphContext
-from .input_mutations import watch
-from .retries import SINGLE_ATTEMPT, Attempts
-from .timeouts import AttemptWatch
-from .worker_threads import AbandonFence, in_abandonable_thread, in_process, in_thread, nothing
+from .input_mutations import watch_input
+from .retries import SINGLE_ATTEMPT, AttemptHistory
+from .timeouts import AttemptTimeout
+from .worker_threads import AbandonFence, do_nothing, run_in_abandonable_thread, run_in_process, run_in_thread
 
 _T = TypeVar("_T")
 
 Recorder = Callable[[GraphContext, Task, list[Write]], Awaitable[None]]
-"""Stores a node's own writes before its routers run."""
+"""Stores a node's own writes before its async routers run."""
 
 
 async def run_attempt(
@@ -53,35 +53,37 @@ async def run_attempt(
     natively_cancelled: NativeCancellations,
     contained: bool,
     record: Recorder,
-    attempts: Attempts = SINGLE_ATTEMPT,
+    attempts: AttemptHistory = SINGLE_ATTEMPT,
     failures: tuple[NodeError, ...] = (),
 ) -> Settled:
-    """Run a task. Its own failures and questions become an outcome; a cancellation from outside goes through.
+    """Run a task once. Failures and questions of the task become its outcome; a cancellation of the run is raised.
 
     Args:
-        recorded: where the task has to start: with its node, or with its routers.
-        natively_cancelled: whether the running task was cancelled without a scope since the run began;
-            `NEVER_CANCELLED` when the running task is not the run's, but this task's own.
-        contained: the running task ends with this one, so that its context is as good as the node's own. (A node with
-            routers gets one of its own all the same: they do not see what it sets.)
-        record: stores the node's writes before an async router is awaited. It may take long, and what the node did must
-            not be done again if the process dies meanwhile. A sync router answers at once, and needs no transaction of
-            its own.
-        attempts: the attempts at it so far.
-        failures: what it handles, if it is an error handler.
+        graph: the context of the graph's run.
+        board: the state that the superstep reads.
+        task: the task.
+        recorded: the writes recorded of the task; with them, only its routers run.
+        natively_cancelled: returns True if the event loop's task was cancelled without a scope since the run began;
+            `NEVER_CANCELLED` if the event loop's task runs this task only.
+        contained: True if the event loop's task ends with this task. Then the node may set context variables directly.
+            A node with routers gets a context of its own nevertheless: routers do not see what it sets.
+        record: stores the node's writes before an async router is awaited.
+        attempts: the history of attempts at the task.
+        failures: the failure that the task handles, if it is an error handler.
     """
     attempt = AttemptContext(graph, board, task, attempts, failures)
     queued = False
     if attempt.slot.is_limited:
         with attempt.waiting_for_slot():
             queued = await attempt.slot.acquire()
+    # After the wait for a slot, not before: a drain may have been requested during the wait.
     if graph.control is not None and attempt.is_held_back(queued=queued):
         attempt.slot.release()
         return NotStarted()
     if attempt.callers and attempt.callers[0].graph is not graph:
-        attempt.callers[0].sign()  # the graph that it runs makes progress
+        attempt.callers[0].record_activity()  # a node that runs a subgraph is not idle while the subgraph progresses
     token = CURRENT.set(attempt)
-    progress = _Progress(recorded.writes, natively_cancelled, record)
+    progress = _AttemptProgress(recorded.writes, natively_cancelled, record)
     if graph.is_timed:
         graph.open_attempts.add(attempt)
     try:
@@ -93,24 +95,27 @@ async def run_attempt(
         try:
             return await _run(attempt, progress, contained=contained)
         except BaseException as error:
-            return await _unfinished(attempt, error, progress)
+            return await _outcome_after_raise(attempt, error, progress)
     finally:
+        # Detached first: leaked tasks of the node must not write or call during the awaits below.
         attempt.end()
         if graph.is_timed:
             graph.open_attempts.discard(attempt)
         CURRENT.reset(token)
         if attempt.slot.is_limited:
             attempt.slot.release()
+        # After a failure, called tasks may still run: no task of an attempt outlives the attempt.
         if attempt.calls.any:
             await attempt.calls.end()
 
 
-async def _observed(attempt: AttemptContext, progress: _Progress, *, contained: bool) -> Settled:
-    """Return the outcome of an observed attempt, after all that it called has ended."""
+async def _observed(attempt: AttemptContext, progress: _AttemptProgress, *, contained: bool) -> Settled:
+    """Return the outcome of an observed attempt, after all called tasks have ended."""
+    # The end of a caller is observed after the ends of its calls, so that spans nest.
     outcome: Settled | None = None
     try:
-        inside = _outcome if attempt.task.timeout is None else _timed
-        outcome = await inside(attempt, progress, contained=contained)
+        run = _outcome if attempt.task.timeout is None else _timed
+        outcome = await run(attempt, progress, contained=contained)
         return outcome
     finally:
         attempt.end()
@@ -120,53 +125,60 @@ async def _observed(attempt: AttemptContext, progress: _Progress, *, contained: 
             attempt.observed.end(outcome)
 
 
-async def _timed(attempt: AttemptContext, progress: _Progress, *, contained: bool) -> Settled:
-    watch = AttemptWatch(attempt.task, attempt.graph.run.environment, attempt.stop)
-    attempt.watches = (watch,)
-    outcome = await watch.over(lambda: _outcome(attempt, progress, contained=contained))
-    return Failed(_placed(watch.error, attempt.task), progress.writes) if outcome is None else outcome
+async def _timed(attempt: AttemptContext, progress: _AttemptProgress, *, contained: bool) -> Settled:
+    timeout = AttemptTimeout(attempt.task, attempt.graph.run.environment, attempt.stop)
+    attempt.timeouts = (timeout,)
+    outcome = await timeout.run(lambda: _outcome(attempt, progress, contained=contained))
+    return Failed(_locate(timeout.error, attempt.task), progress.writes) if outcome is None else outcome
 
 
-async def _outcome(attempt: AttemptContext, progress: _Progress, *, contained: bool) -> Settled:
-    """What becomes of an attempt within its time."""
+async def _outcome(attempt: AttemptContext, progress: _AttemptProgress, *, contained: bool) -> Settled:
+    """Return the outcome of an attempt, leaving timeouts aside."""
     try:
         return await _run(attempt, progress, contained=contained)
     except BaseException as error:
-        return await _unfinished(attempt, error, progress)
+        return await _outcome_after_raise(attempt, error, progress)
 
 
-async def _unfinished(attempt: AttemptContext, error: BaseException, progress: _Progress) -> Settled:
-    """What becomes of an attempt that has raised, in whose `except` this is called. A cancellation from outside, and a
-    failure of storage, go through."""
+async def _outcome_after_raise(attempt: AttemptContext, error: BaseException, progress: _AttemptProgress) -> Settled:
+    """Return the outcome of an attempt that has raised; call it in the `except` block.
+
+    A cancellation of the run, and a failure of storage, are raised again.
+    """
     if isinstance(error, GeneratorExit):
         raise
     if isinstance(error, anyio.get_cancelled_exc_class()):
-        if _cancelled_from_outside(progress.natively_cancelled):
+        if _is_run_cancelled(progress.natively_cancelled):
             raise
+        # The node raised a cancellation of its own, of a task that it awaited for example. Passed on, it would look
+        # like a cancellation of the run, which has not been cancelled.
         failure = NodeCancelledError(attempt.task.node.name)
         failure.__cause__ = error
-        return Failed(_placed(failure, attempt.task), progress.writes)
-    if progress.recording and not isinstance(error, UnstorableValueError):  # storage's failure, not the node's
+        return Failed(_locate(failure, attempt.task), progress.writes)
+    # Storage failed, and not the node: retries and handlers must not see it. A value that cannot be stored is
+    # nevertheless a failure of the node.
+    if progress.recording and not isinstance(error, UnstorableValueError):
         raise
-    return await _stopped(attempt, error, progress.writes)
+    return await _outcome_of_error(attempt, error, progress.writes)
 
 
-def start(board: Board, task: Task) -> Finished | Failed:
-    """The hidden start, which has no code of the user's but its schema's: nothing to await, to ask or to cancel."""
+def run_hidden_start(board: Board, task: Task) -> Finished | Failed:
+    """Run the hidden start node, and return its outcome."""
+    # Without an `AttemptContext`: the only user code is the schema's, which cannot await, ask or be cancelled.
     node = task.node
     try:
         writes = [(name, own(item, name)) for name, item in node.writes(board.input_of(node))]
     except Exception as error:
-        return Failed(_placed(error, task))
+        return Failed(_locate(error, task))
     return Finished([*writes, *node.edges], own=len(writes))
 
 
-class _Progress:
-    """How far an attempt has got.
+class _AttemptProgress:
+    """The progress of an attempt.
 
     Attributes:
         writes: the node's own writes, once they are known.
-        recording: storage is at work, so that what fails is its failure.
+        recording: True while the writes are being stored, so that an error is a failure of storage.
         natively_cancelled, record: as in `run_attempt`.
     """
 
@@ -179,8 +191,8 @@ class _Progress:
         self.record = record
 
 
-async def _run(attempt: AttemptContext, progress: _Progress, *, contained: bool) -> Finished:
-    """The node, then its routers."""
+async def _run(attempt: AttemptContext, progress: _AttemptProgress, *, contained: bool) -> Finished:
+    """Run the node, then its routers."""
     task, board, program = attempt.task, attempt.board, attempt.graph.program
     node, writes = task.node, progress.writes
     recorded, leaves = writes is not None, False
@@ -191,55 +203,62 @@ async def _run(attempt: AttemptContext, progress: _Progress, *, contained: bool)
         leaves = any(name == PARENT for name, _ in writes)
     everything = [*writes, *node.edges]
     if node.routers:
-        attempt.route()
+        attempt.start_routing()
     for router in node.routers:
         injected = attempt.inject(router.injects) if router.injects else {}
         names = fold_names([task], [writes], task.scope, task.step) if program.names_messages else None
         answer = router.call(board.view_of(router, program, writes, names), **injected)
         if isawaitable(answer):
             if not recorded:
+                # An async router may take long, and the node's work must not be repeated if the process dies meanwhile.
+                # A sync router answers at once, and is not worth a transaction.
                 recorded = progress.recording = True
                 try:
                     await progress.record(attempt.graph, task, writes)
                 except BaseException:
                     if isinstance(answer, types.CoroutineType):
-                        answer.close()  # it was never started, and never will be
+                        answer.close()  # Python warns of a coroutine that is dropped before its start
                     raise
                 progress.recording = False
             answer = await answer
         everything.extend([(name, own(item, name)) for name, item in router.route(answer)])
     if node.routers and attempt.calls.any:
         await attempt.calls.join()
-    if attempt.open or attempt.refusals:
+    if attempt.open_questions or attempt.refusals:
         _check_open(attempt)
     return Finished(everything, own=len(writes), leaves=leaves)
 
 
-async def _node_writes(attempt: AttemptContext, progress: _Progress, *, contained: bool) -> tuple[list[Write], bool]:
-    """Call the node, and wait for all that it calls. Return its own writes, and whether there are commands for a graph
-    around this one among them."""
+async def _node_writes(
+    attempt: AttemptContext, progress: _AttemptProgress, *, contained: bool
+) -> tuple[list[Write], bool]:
+    """Call the node, and wait for all tasks that it calls.
+
+    Returns:
+        The node's own writes, and True if commands for an outer graph are among them.
+    """
     task, node = attempt.task, attempt.task.node
     value = attempt.board.input_of(node) if task.send < 0 else isolate(task.arg)
     checks: tuple[Callable[[], None], ...] = ()
     if attempt.graph.options.debug:
-        checks = (watch(task, value),)
+        checks = (watch_input(task, value),)
     result: Any = None
     commands: list[Command] = []
     try:
-        call = _called if attempt.graph.overhears is None else _overheard
+        call = _call if attempt.graph.overhears is None else _call_streaming_models
         result = await call(node, value, attempt, progress, contained=contained and not node.routers)
     except BaseException as error:
-        commands = _commands_in(error, attempt)
+        commands = _commands_of(error, attempt)
     for check in checks:
         check()
     if attempt.calls.any:
         try:
             await attempt.calls.join()
         except ParentCommand as error:
-            commands = commands or _commands_in(error, attempt)
-    if attempt.open or attempt.refusals:
+            commands = commands or _commands_of(error, attempt)
+    if attempt.open_questions or attempt.refusals:
         _check_open(attempt)
-    written = _written_by(commands, attempt) if commands else node.writes(result)
+    written = _writes_of(commands, attempt) if commands else node.writes(result)
     writes = [(name, item if type(item) in ATOMS else own(item, name)) for name, item in written]
     leaves = False
     for name, item in writes:
@@ -251,74 +270,72 @@ async def _node_writes(attempt: AttemptContext, progress: _Progress, *, containe
 
 
 def _check_open(attempt: AttemptContext) -> None:
-    """Refuse the result of a node that had to stop, and has swallowed that (`gather(..., return_exceptions=True)`);
-    and that of one that has swallowed a refusal."""
+    """Refuse the result of a node that swallowed an interrupt or a refusal, and returned."""
+    # `gather(..., return_exceptions=True)` does that. The result would be made without the answer.
     if attempt.refusals:
         raise attempt.refusals[-1]
-    if attempt.open:
+    if attempt.open_questions:
         if attempt.graph.run.stop.errors and not attempt.questions():
-            # The run drains: the node is not at fault, and runs again when the rest of what it called has run.
+            # A called task did not begin because of a drain. The node is not at fault, and runs again on resume.
             raise GraphInterrupt(())
         raise InterruptSwallowedError(attempt.task.node.name)
 
 
 def _check_leaves(attempt: AttemptContext, command: Command) -> None:
-    """Refuse a command for a graph around this one that there is not."""
+    """Refuse a command for an outer graph that does not exist."""
     name, node = command.graph, attempt.task.node.name
     if not attempt.graph.outer:
         raise InvalidUpdateError(
-            f"node {node!r} gave a command for {_graph(name)}, and its graph is not run by a node of another. "
+            f"node {node!r} returned a command for {_graph(name)}, but its graph is not run by a node of another one. "
             "Leave out graph= for a command to the node's own graph",
             node=node,
         )
-    if name != Command.PARENT and not attempt.graph.enclosing(str(name)):
+    if name != Command.PARENT and not attempt.graph.has_enclosing(str(name)):
         raise InvalidUpdateError(
-            f"node {node!r} gave a command for graph {name!r}, and no graph around it, and no node that it is in, "
-            "has that name",
+            f"node {node!r} returned a command for graph {name!r}, but no outer graph, and no node that runs this "
+            "one, has that name",
             node=node,
         )
 
 
 def _graph(name: str | None) -> str:
-    return "the graph around its own" if name == Command.PARENT else f"graph {name!r}"
+    return "the outer graph" if name == Command.PARENT else f"graph {name!r}"
 
 
-async def _stopped(attempt: AttemptContext, error: BaseException, writes: list[Write] | None) -> Settled:
-    """The outcome of an attempt that raised.
-
-    What stops a node to ask is looked for in groups too: a task group of the node's own wraps it in one. Beside a
-    failure it does not count, be it one of a task that the node called and did not await; nor does it beside a
-    cancellation of the run, which goes on.
-    """
+async def _outcome_of_error(attempt: AttemptContext, error: BaseException, writes: list[Write] | None) -> Settled:
+    """Return the outcome of an attempt that raised: failed, paused or not started."""
+    # Interrupts are looked for in exception groups, too: a task group of the node wraps them. A failure takes
+    # precedence over a question, also one of a called task that was not awaited: pausing would hide it.
     task, calls = attempt.task, attempt.calls
     if attempt.refusals:
-        return Failed(_placed(attempt.refusals[-1], task), writes)
+        return Failed(_locate(attempt.refusals[-1], task), writes)
     _, failures = _split(error)
     for failure in failures:
         _raise_if_cancelled(failure)
     if not failures:
-        await calls.pause()
-    failures = [*failures, *calls.failures()]
+        await calls.wait_all()
+    failures = [*failures, *calls.take_failures()]
     if len(failures) == 1:
-        return Failed(_placed(failures[0], task), writes)
+        return Failed(_locate(failures[0], task), writes)
     if failures:
         message = f"node {task.node.name!r} failed, or tasks that it called and did not await: {len(failures)} failures"
-        return Failed(_placed(BaseExceptionGroup(message, failures), task), writes)
+        return Failed(_locate(BaseExceptionGroup(message, failures), task), writes)
     if attempt.held_back:
         return NotStarted()
     return Paused(attempt.questions(), writes)
 
 
 def _raise_if_cancelled(failure: BaseException) -> None:
-    """Raise the cancellation out of a group of trio's that holds nothing else: asyncio's leave cancellations out."""
-    if isinstance(failure, BaseExceptionGroup) and _cancelled_from_outside(NEVER_CANCELLED):
+    """Raise a cancellation of the run that is wrapped in an exception group with nothing else in it."""
+    # Only trio's nurseries wrap cancellations. asyncio's task groups leave them out.
+    if isinstance(failure, BaseExceptionGroup) and _is_run_cancelled(NEVER_CANCELLED):
         leaves = list(_flat(failure))
         if all(isinstance(leaf, anyio.get_cancelled_exc_class()) for leaf in leaves):
             raise leaves[0]
 
 
 def _split(error: BaseException) -> tuple[list[GraphBubbleUp], list[BaseException]]:
-    """What stops the node without being a failure, and the failure if there is one."""
+    """Split an error into interrupts or commands, and the failure if there is one."""
     if isinstance(error, GraphBubbleUp):
         return [error], []
     if isinstance(error, BaseExceptionGroup):
@@ -336,24 +353,24 @@ def _flat(group: BaseExceptionGroup[Any]) -> Iterator[Any]:
             yield error
 
 
-def _commands_in(error: BaseException, attempt: AttemptContext) -> list[Command]:
-    """The commands that a graph which the node ran gave to this one: they are the node's result.
+def _commands_of(error: BaseException, attempt: AttemptContext) -> list[Command]:
+    """Return the commands for this graph that a subgraph of the node raised: they are the node's result.
 
     Raises:
-        BaseException: `error` itself, when it is anything else.
+        BaseException: `error` itself, if it is anything else.
     """
     bubbles, failures = _split(error)
     commands = [command for bubble in bubbles if isinstance(bubble, ParentCommand) for command in bubble.commands]
     if failures or not commands or any(isinstance(bubble, GraphInterrupt) for bubble in bubbles):
         raise error
     if not attempt.task.is_planned:
-        return commands  # a call is no level of its own: they are for whoever called it
+        return commands  # a called task is no level of its own: its caller's graph receives the commands
     mine = (Command.PARENT, attempt.graph.program.name, attempt.task.node.name)
     return [structs.replace(command, graph=None) if command.graph in mine else command for command in commands]
 
 
-def _written_by(commands: list[Command], attempt: AttemptContext) -> list[Write]:
-    """The writes of commands that a graph which the node ran has given."""
+def _writes_of(commands: list[Command], attempt: AttemptContext) -> list[Write]:
+    """Return the writes of commands that a subgraph of the node raised."""
     node, program = attempt.task.node, attempt.graph.program
     if not attempt.task.is_planned:
         return [(RETURN, None), *((PARENT, command) for command in commands)]
@@ -364,69 +381,76 @@ def _written_by(commands: list[Command], attempt: AttemptContext) -> list[Write]
         try:
             writes += [(PARENT, command)] if command.graph is not None else program.read_command(command)
         except InvalidUpdateError as error:
-            error.add_note(f"the graph that node {node.name!r} of graph {program.name!r} runs gave it this command")
+            error.add_note(f"the graph that node {node.name!r} of graph {program.name!r} runs returned this command")
             raise
     return writes
 
 
-async def _overheard(node: Node, value: Any, attempt: AttemptContext, progress: _Progress, *, contained: bool) -> Any:
+async def _call_streaming_models(
+    node: Node, value: Any, attempt: AttemptContext, progress: _AttemptProgress, *, contained: bool
+) -> Any:
     overhears = attempt.graph.overhears
     assert overhears is not None
-    with overhears(attempt.writer):  # in the context of which the node gets a copy
-        return await _called(node, value, attempt, progress, contained=False)
+    # Not contained: the context manager sets variables here, and the node must get a copy of that context.
+    with overhears(attempt.writer):
+        return await _call(node, value, attempt, progress, contained=False)
 
 
-def _called(node: Node, value: Any, attempt: AttemptContext, progress: _Progress, *, contained: bool) -> Awaitable[Any]:
-    """Begin to call the node: what is to be awaited, at once."""
-    if attempt.graph.run.watch is not None:
-        attempt.graph.run.watch(attempt)
+def _call(
+    node: Node, value: Any, attempt: AttemptContext, progress: _AttemptProgress, *, contained: bool
+) -> Awaitable[Any]:
+    """Call the node, and return an awaitable that must be awaited at once."""
+    # No coroutine: a waiting run would hold one more frame, which the garbage collector traverses again and again.
+    if attempt.graph.run.on_code_start is not None:
+        attempt.graph.run.on_code_start(attempt)
     injected = attempt.inject(node.injects) if node.injects else {}
     if node.flavour == "async" and not attempt.graph.events.publisher.is_read:
         awaitable = node.call(value, **injected)
         return awaitable if contained else in_own_context(awaitable, progress.natively_cancelled)
-    return _called_with(injected, node, value, attempt, progress)
+    return _call_with_streams(injected, node, value, attempt, progress)
 
 
-async def _called_with(
-    injected: dict[str, Any], node: Node, value: Any, attempt: AttemptContext, progress: _Progress
+async def _call_with_streams(
+    injected: dict[str, Any], node: Node, value: Any, attempt: AttemptContext, progress: _AttemptProgress
 ) -> Any:
-    """A node that writes to streams, or is a plain function."""
+    """Call a node that may write to streams, or is a plain function."""
     owes = (attempt,) if attempt.publisher.is_read else ()
     if owes and node.flavour != "sync":
         with attempt.waiting():
-            await (
-                attempt.publisher.settle()
-            )  # it may never await what it writes, nor anything else; others after it may not either
+            # Back-pressure before the start: a node that never awaits cannot be held up later, and a chain of such
+            # nodes would fill the buffers without limit.
+            await attempt.publisher.settle()
     if node.flavour == "async":
         return await in_own_context(node.call(value, **injected), progress.natively_cancelled, owes)
     call = partial(node.call, **injected) if injected else node.call
     if node.flavour == "inline":
         result = copy_context().run(call, value)
     else:
-        # A worker may have to be waited for. A drain that comes meanwhile holds the function back. After an earlier
-        # one only what a node that is under way calls gets here, and it is to end.
+        # A drain during the wait for a worker holds the function back. If one was requested before, this is a task that
+        # a running node calls: it has begun, and is to finish.
         control = attempt.graph.control
         stops = control is not None and not control.drain_requested
         if node.flavour == "process":
-            result = await in_process(node.call, own(value), attempt.hold_back if stops else nothing)
+            result = await run_in_process(node.call, own(value), attempt.hold_back if stops else do_nothing)
         elif isinstance(attempt.fence, AbandonFence):
-            result = await in_abandonable_thread(partial(attempt.in_worker, call, stops), value, attempt.fence)
+            result = await run_in_abandonable_thread(partial(attempt.in_worker, call, stops), value, attempt.fence)
         else:
-            # Cancelling waits for the thread: nothing that the graph started outlives the run.
-            result = await in_thread(partial(attempt.in_worker, call, stops), value, attempt.stop)
+            # A cancelled run waits for the thread: nothing that a graph started outlives its run.
+            result = await run_in_thread(partial(attempt.in_worker, call, stops), value, attempt.stop)
     return await in_own_context(result, progress.natively_cancelled, owes) if isawaitable(result) else result
 
 
 def in_own_context(
     awaitable: Awaitable[_T], cancellations: NativeCancellations, owes: Sequence[AttemptContext] = ()
 ) -> Awaitable[_T]:
-    """Await in place, with a copy of the context: what the node sets in context variables stays there.
-
-    This is what a task of its own would give, without the task.
+    """Await in place, in a copy of the context, so that context variables set by the node do not leak out of it.
 
     Args:
-        owes: a node that writes to a stream: having awaited something, it is held until its readers have caught up.
+        awaitable: the node's call.
+        cancellations: counts native cancellations of the event loop's task.
+        owes: the attempt, if it writes to a stream: after each await it waits until its readers have caught up.
     """
+    # A task of the event loop would have a context of its own, too, at the cost of a task.
     coroutine = awaitable if isinstance(awaitable, types.CoroutineType) else _as_coroutine(awaitable)
     return _drive(coroutine, copy_context(), cancellations, owes)
 
@@ -438,7 +462,8 @@ def _drive(
     cancellations: NativeCancellations,
     owes: Sequence[AttemptContext],
 ) -> Generator[Any, Any, _T]:
-    """Send into the coroutine what the event loop sends here, each time inside the context."""
+    """Drive the coroutine by hand, entering the context for each step."""
+    # A context cannot be held across a suspension: the event loop runs other tasks in this thread meanwhile.
     step: Callable[..., Any] = coroutine.send
     sent: Any = None
     thrown: tuple[BaseException, ...] = ()  # native cancellations
@@ -452,35 +477,37 @@ def _drive(
             try:
                 sent = yield wish
                 step = coroutine.send
+                # Only here can a node be held up that does not await its writes: it is between two of its steps.
                 for writer in owes:
                     if writer.owed:
-                        yield from _held(writer).__await__()
+                        yield from _wait_for_readers(writer).__await__()
             except GeneratorExit:
                 context.run(coroutine.close)
                 raise
             except BaseException as error:
-                if is_native(error):
+                if is_native_cancellation(error):
                     thrown = (*thrown, error)
                 sent, step = error, coroutine.throw
     finally:
+        # Only at the end is it known which of them ended in a task group of the node; see `NativeCancellations`.
         if thrown:
-            cancellations.take_back(thrown)
+            cancellations.discount_group_cancellations(thrown)
 
 
 @types.coroutine
-def noticed(coroutine: Coroutine[Any, Any, _T], waits: Callable[[], None]) -> Generator[Any, Any, _T]:
-    """Await in place, and tell when it begins to wait for something. It need not ever."""
+def call_on_first_wait(coroutine: Coroutine[Any, Any, _T], waits: Callable[[], None]) -> Generator[Any, Any, _T]:
+    """Await in place, and call `waits` the first time that the coroutine suspends, if it does."""
     step: Callable[..., Any] = coroutine.send
     sent: Any = None
-    told = False
+    has_waited = False
     while True:
         try:
             wish = step(sent)
         except StopIteration as stop:
             result: _T = stop.value
             return result
-        if not told:
-            told = True
+        if not has_waited:
+            has_waited = True
             waits()
         try:
             sent = yield wish
@@ -492,17 +519,15 @@ def noticed(coroutine: Coroutine[Any, Any, _T], waits: Callable[[], None]) -> Ge
             sent, step = error, coroutine.throw
 
 
-async def _held(owes: AttemptContext) -> None:
-    """Wait for the readers, between what the node has awaited and what it makes of it.
-
-    A scope's cancellation that comes meanwhile is left for the node's next checkpoint, where it comes again: what the
-    node has awaited has happened, and would be lost (a lock that it holds by now, what it was sent). asyncio's own
-    comes once, and asyncio's primitives reckon with one that hits a task after its future is done.
-    """
+async def _wait_for_readers(owes: AttemptContext) -> None:
+    """Wait until the readers have caught up, after an await of the node and before the node sees its result."""
+    # A scope's cancellation is swallowed here, and raised again at the node's next checkpoint. Raised here, it would
+    # lose the result of the await, such as an acquired lock or a received item. asyncio's own cancellation comes once,
+    # so it must be passed on; asyncio's primitives handle one that arrives after their future is done.
     try:
-        await owes.settle()
+        await owes.wait_for_readers()
     except anyio.get_cancelled_exc_class() as error:
-        if is_native(error):
+        if is_native_cancellation(error):
             raise
 
 
@@ -510,17 +535,16 @@ async def _as_coroutine(awaitable: Awaitable[_T]) -> _T:
     return await awaitable
 
 
-def _cancelled_from_outside(natively_cancelled: NativeCancellations) -> bool:
-    """Whether the cancellation that has just been caught is the run's, or the node's own affair.
-
-    The run's comes from a cancel scope; to a task that runs in place it may come natively too. On trio nobody can make
-    one up. (A node that runs in place and cancels the current task cancels its caller, and that is what happens.)
-    """
+def _is_run_cancelled(natively_cancelled: NativeCancellations) -> bool:
+    """Return True if the cancellation that has just been caught is the run's, and not made by the node's code."""
+    # The run is cancelled by a scope, or natively if the task runs in the run's own task. Trio's exception cannot be
+    # made by user code, so there it is always the run's. A node that runs in place and cancels the current task does
+    # cancel the run.
     if anyio.current_effective_deadline() == float("-inf") or not on_asyncio():
         return True
     return natively_cancelled()
 
 
-def _placed(error: BaseException, task: Task) -> BaseException:
+def _locate(error: BaseException, task: Task) -> BaseException:
     annotate(error, f"in node {task.node.name!r}, superstep {task.step}, task {task.id}")
     return error

@@ -1,8 +1,9 @@
-"""Tasks that a node calls: they run beside it, and are recorded as they finish.
+"""Tasks that a node calls: they run concurrently with the node, and are recorded as they finish.
 
-A call gives a future at once. Its result is stored before anybody sees it, under an id made of the caller's and of the
-call's place in it, so that it is never computed again: not after a crash, a question, a failure, or a retry of the
-caller. They end before their caller does: it waits for them, and cancels them when it fails or is cancelled.
+A call returns a future at once. The result is stored before any code sees it, under an id derived from the caller's
+id and the call's number. So the result is never computed again: not after a crash, a question, a failure, or a retry of
+the caller. Called tasks end before their caller does: the caller waits for them, and cancels them if it fails or is
+cancelled.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from ...errors import (
 )
 from ...types import OnChange
 from ..platform.event_loops import on_asyncio, wait_out
-from .context import CURRENT, ROUTER_BASE, AttemptContext, Calls, in_order_of
+from .context import CURRENT, ROUTER_BASE, AttemptContext, Calls, counting_in_code_order
 from .slots import Unlimited
 from .worker_threads import NO_FENCE
 
@@ -37,20 +38,20 @@ T = TypeVar("T")
 
 
 class TaskFuture(Generic[T]):
-    """The result of a task, once it is there. Await it, as often as you like, in any task of the node.
+    """The future result of a called task. Any task of the node may await it, any number of times.
 
-    A waiter that is cancelled cancels the task, as is usual on asyncio; shield it where that is not meant.
+    Cancelling a waiter cancels the task, as in asyncio; shield the wait to avoid that.
     """
 
     def __init__(self, caller: AttemptContext, task: Task) -> None:
         self._caller = caller
         self._task = task
         self.position = caller.next_position(task.send)
-        self._over = anyio.Event()
+        self._ended = anyio.Event()
         self._scope = anyio.CancelScope()
         self._outcome: Outcome | None = None
-        self._told = False
-        self._awaited = 0
+        self._is_retrieved = False
+        self._waiters = 0
         self._loop_thread = caller.graph.run.loop_thread
 
     def __repr__(self) -> str:
@@ -61,24 +62,27 @@ class TaskFuture(Generic[T]):
         return self._wait().__await__()
 
     def done(self) -> bool:
-        """Whether the task has ended, in whatever way."""
+        """Return True if the task has finished, failed, paused or been cancelled."""
         return self._outcome is not None
 
     def cancelled(self) -> bool:
-        """Whether the task was cancelled before it finished."""
+        """Return True if the task was cancelled before it finished."""
         return isinstance(self._outcome, Cancelled)
 
     def cancel(self) -> bool:
-        """Cancel the task, if it has not ended. It runs again when the thread is resumed and calls it again.
+        """Cancel the task, if it has not ended.
+
+        Nothing is recorded of a cancelled task: a resume whose caller calls it again runs it again.
 
         Returns:
-            Whether it was still under way.
+            True if the task was still running.
 
         Raises:
             OutsideRunError: called in a thread that the run did not start.
         """
         if self.done():
             return False
+        # Scopes are not thread-safe: other threads have the event loop cancel it.
         if threading.get_ident() == self._loop_thread:
             self._scope.cancel()
         else:
@@ -87,25 +91,33 @@ class TaskFuture(Generic[T]):
             try:
                 from_thread.run_sync(self._scope.cancel)
             except RuntimeError as error:
-                raise self._unreachable("cancelled") from error
-        self._told = True  # whoever cancels it knows
+                raise self._unreachable_error("cancelled") from error
+        self._is_retrieved = True  # the canceller expects the error, so the caller's end must not raise it
         return True
 
     def result(self, timeout: float | None = None) -> T:
-        """The result; in a worker thread (a plain function's), wait for it.
+        """Return the task's result, or raise its error.
+
+        In the worker thread of a plain function, this waits for the task. In async code, await the future instead.
 
         Args:
-            timeout: seconds to wait; None for ever.
+            timeout: seconds to wait; None to wait without a limit.
+
+        Returns:
+            A copy of the result, so that changes of it reach no other code.
 
         Raises:
-            TimeoutError: it is not there yet.
-            OutsideRunError: called before the task has ended on the event loop's thread, where the future is awaited,
-                or in a thread that the run did not start.
+            TimeoutError: the task has not ended in time.
+            TaskCancelledError: the task was cancelled.
+            GraphInterrupt: the task has asked a question.
+            ParentCommand: a graph that the task ran gave a command for an outer graph.
+            OutsideRunError: called before the task has ended on the event loop's thread, where waiting would block the
+                loop; or called in a thread that the run did not start.
         """
         what = f"the result of task {self._task.node.name!r}"
         self._caller.fence.check(what)
         if self.done():
-            return self._take()
+            return self._retrieve()
         if threading.get_ident() == self._loop_thread:
             raise OutsideRunError(
                 f"the result of task {self._task.node.name!r} is not there yet, and waiting for it here would stop "
@@ -113,49 +125,63 @@ class TaskFuture(Generic[T]):
             )
         try:
             fence = self._caller.fence if self._caller.worker == threading.get_ident() else NO_FENCE
-            fence.run(what, partial(self._settle_within, timeout))
+            fence.run(what, partial(self._wait_from_thread, timeout))
         except OutsideRunError:
             raise
-        except RuntimeError as error:  # anyio's: what the task raised is not raised in there
-            raise self._unreachable("waited for") from error
-        return self._take()
+        except RuntimeError as error:  # from anyio: the task's own error is raised by `_retrieve`, outside this block
+            raise self._unreachable_error("waited for") from error
+        return self._retrieve()
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """What the task raised; None when it finished. Waits as `result` does."""
+        """Return the task's error, or None if the task finished. Waits as `result` does.
+
+        Args:
+            timeout: seconds to wait; None to wait without a limit.
+
+        Returns:
+            The error that `result` would raise.
+
+        Raises:
+            TimeoutError: the task has not ended in time.
+            OutsideRunError: as for `result`.
+        """
         try:
             self.result(timeout)
         except TimeoutError:
+            # After the end, the task raised it itself: then it is the answer.
             if not self.done():
                 raise
         except BaseException:
             if not self.done():
                 raise
-        self._told = True
+        self._is_retrieved = True
         return _error_of(self._outcome, self._task)
 
-    async def _settle_within(self, timeout: float | None) -> None:
+    async def _wait_from_thread(self, timeout: float | None) -> None:
         if on_asyncio() and anyio.current_effective_deadline() == float("-inf"):
-            # anyio tells a call from a thread of a cancellation that comes while it waits, and not of one before.
+            # anyio delivers a cancellation to a call from a thread only if it comes during the wait, and not one from
+            # before.
             raise anyio.get_cancelled_exc_class()
-        # The thread that waits is lent to the others: that of the task is to come out of the same number of threads.
+        # Raise the limit while this thread waits: the task may need a thread, too, and if all threads waited for tasks
+        # that need one, none would continue.
         from anyio import to_thread
 
         threads = to_thread.current_default_thread_limiter()
         threads.total_tokens += 1
-        self._awaited += 1
+        self._waiters += 1
         try:
             with anyio.fail_after(timeout):
-                await self.settle(cancels=False)
+                await self.wait_until_ended(cancels=False)
         finally:
-            self._awaited -= 1
+            self._waiters -= 1
             threads.total_tokens -= 1
 
     async def _wait(self) -> T:
-        self._awaited += 1
+        self._waiters += 1
         try:
             return await self._wait_here()
         finally:
-            self._awaited -= 1
+            self._waiters -= 1
 
     async def _wait_here(self) -> T:
         if threading.get_ident() != self._loop_thread:
@@ -163,26 +189,29 @@ class TaskFuture(Generic[T]):
                 f"task {self._task.node.name!r} was awaited in another event loop than its run's: wait for it there "
                 "with result()"
             )
-        await self.settle()
-        return self._take()
+        await self.wait_until_ended()
+        return self._retrieve()
 
-    async def settle(self, *, cancels: bool = True) -> None:
-        """Wait until the task has ended, in whatever way.
+    async def wait_until_ended(self, *, cancels: bool = True) -> None:
+        """Wait until the task has finished, failed, paused or been cancelled.
 
         Args:
-            cancels: when the wait is cancelled, so is the task.
+            cancels: cancel the task if the wait is cancelled.
         """
         if self._outcome is not None:
             return
-        lent = list(_slots_of(CURRENT.get() or self._caller))  # who waits for a task lends it its place
+        # The waiter lends its slots: with max_concurrency=1 the called task could not start otherwise. So do the
+        # attempts of outer graphs, which do nothing but wait for this one.
+        lent = list(_slots_of(CURRENT.get() or self._caller))
         for slot in lent:
             slot.lend()
         try:
-            await self._over.wait()
+            await self._ended.wait()
         except BaseException:
-            # A caller with open questions is on its way to ask, and the task may finish beside it.
-            if cancels and not self._caller.open:
+            # A caller with open questions is unwinding to ask them: the task may finish, so that it need not run again.
+            if cancels and not self._caller.open_questions:
                 self.cancel()
+            # A cancelled waiter must not wait for slots: their holders may be waiting for its end.
             for slot in lent:
                 slot.borrow()
             raise
@@ -195,14 +224,14 @@ class TaskFuture(Generic[T]):
                     slot.borrow()
                 raise
 
-    def _take(self) -> T:
+    def _retrieve(self) -> T:
         if isinstance(self._outcome, Cancelled) and threading.get_ident() != self._loop_thread:
-            # The task may have ended with the run that is being cancelled: then so does the thread, and does not fail.
-            with contextlib.suppress(RuntimeError):  # a thread of the node's own
+            # If the run is being cancelled, the thread ends with its cancellation, and not with the task's error.
+            with contextlib.suppress(RuntimeError):  # raised in a thread that anyio did not start
                 from anyio import from_thread
 
                 from_thread.check_cancelled()
-        self._told = True
+        self._is_retrieved = True
         error = _error_of(self._outcome, self._task)
         if error is not None:
             raise error
@@ -210,53 +239,59 @@ class TaskFuture(Generic[T]):
         result: T = isolate(self._outcome.writes[0][1])
         return result
 
-    def _unreachable(self, what: str) -> OutsideRunError:
+    def _unreachable_error(self, what: str) -> OutsideRunError:
         return OutsideRunError(
             f"task {self._task.node.name!r} was {what} in a thread of the node's own, from which the run cannot be "
             "reached: do that in the node's function"
         )
 
     def start(self) -> None:
-        """Start the task beside its caller, who ends after it: cancels it if need be, and waits."""
-        self._hosted = self._caller.graph.run.loop.start(self._run, f"task {self._task.node.name}", self._done)
+        """Start the task concurrently with its caller. The caller must wait for its end; see `CalledTasks.end`."""
+        # In a task of the event loop, and not in a task group: the call returns before the task ends, and a group could
+        # not stay open in the node's task. The reference keeps asyncio from collecting the task.
+        self._host_task = self._caller.graph.run.loop.start(
+            self._run, f"task {self._task.node.name}", self._on_host_end
+        )
 
     async def _run(self) -> None:
         graph = self._caller.graph
         outcome: Outcome = Cancelled()
         try:
             with self._scope:
-                await anyio.lowlevel.checkpoint_if_cancelled()  # it never begins when it was cancelled before
+                await anyio.lowlevel.checkpoint_if_cancelled()  # a task cancelled before its start runs no code
                 outcome = await graph.call(self._caller, self._task)
         except anyio.get_cancelled_exc_class():
             raise
-        except BaseException as error:  # nothing else may leave: no task group is there to take it
+        except BaseException as error:  # no task group receives it: the event loop would only log it, or stop
             outcome = Failed(error)
         finally:
-            if isinstance(outcome, (Paused, NotStarted)):  # its caller stops too, and runs again with it
-                self._caller.open[self.position] = outcome.interrupts if isinstance(outcome, Paused) else ()
+            # Before the event is set: a woken caller looks at its open questions.
+            if isinstance(outcome, (Paused, NotStarted)):
+                self._caller.open_questions[self.position] = outcome.interrupts if isinstance(outcome, Paused) else ()
             self._outcome = outcome
-            self._over.set()
+            self._ended.set()
 
-    def _done(self, _: object) -> None:
-        if not self._over.is_set():  # cancelled before it began
+    def _on_host_end(self, _: object) -> None:
+        # asyncio never runs a task that `Task.cancel()` hits before its first step, so `_run` cannot report that.
+        if not self._ended.is_set():
             self._outcome = Cancelled()
-            self._over.set()
+            self._ended.set()
 
     async def wait_out(self) -> None:
-        """Wait until the task has ended, come what may."""
-        await wait_out(self._over)
+        """Wait until the task has ended, even if this wait is cancelled."""
+        await wait_out(self._ended)
 
-    def untold(self) -> BaseException | None:
-        """What the task raised, if nobody has been told, and nobody waits to be told."""
-        return None if self._told or self._awaited else _error_of(self._outcome, self._task)
+    def unretrieved_error(self) -> BaseException | None:
+        """Return the task's error, if it has not been retrieved and nothing is awaiting it."""
+        return None if self._is_retrieved or self._waiters else _error_of(self._outcome, self._task)
 
-    def tell(self) -> None:
-        """Somebody is told now."""
-        self._told = True
+    def mark_retrieved(self) -> None:
+        """Note that the error has been reported."""
+        self._is_retrieved = True
 
 
 def _slots_of(attempt: AttemptContext) -> Iterator[Unlimited]:
-    """The places that are free while code of a node waits: the node's, and of the nodes that its graph runs in."""
+    """Yield the slots that are unused while an attempt waits: its own, and those of the attempts that run its graph."""
     for each in (attempt, *attempt.graph.outer):
         yield each.slot
 
@@ -276,7 +311,7 @@ def _error_of(outcome: Outcome | None, task: Task) -> BaseException | None:
 
 
 class CalledTasks(Calls):
-    """The tasks that one attempt of a node has called."""
+    """The tasks that one attempt has called."""
 
     any = True
 
@@ -293,7 +328,8 @@ class CalledTasks(Calls):
         key: str | None,
         on_change: OnChange,
     ) -> TaskFuture[Any]:
-        """Start a task; on the event loop's thread. See `call_task`."""
+        """Start a task, on the event loop's thread. See `call_task`."""
+        # Copied now: the caller may change its arguments in place while the task runs.
         arg = args, kwargs = own_as_it_is((args, kwargs))
         if key is None:
             number = caller.number_of_call(node, hints, args, kwargs)
@@ -306,28 +342,28 @@ class CalledTasks(Calls):
                 which = key or number % ROUTER_BASE + 1
                 where = caller.task
                 raise caller.refuse(CallsChangedError(where.node.name, where.step, which, recorded, node.name))
-            task = caller.task.call(node, caller.number_instead(number, task.digest), task.arg, task.digest)
+            task = caller.task.call(node, caller.number_of_replacement(number, task.digest), task.arg, task.digest)
         future: TaskFuture[Any] = TaskFuture(caller, task)
         self._futures.append(future)
         future.start()
         return future
 
     async def join(self) -> None:
-        """Wait until all have ended.
+        """Wait until all tasks have ended, and raise their unretrieved errors.
 
         Raises:
-            BaseException: what one of them raised and nobody was told; an `ExceptionGroup` in the order of the calls
-                when there are several; `GraphInterrupt` when one has asked; else `ParentCommand` when graphs that
-                they ran have given commands.
+            BaseException: the unretrieved failure of a task, or a group of several, in call order.
+            GraphInterrupt: no task failed, and one asked a question.
+            ParentCommand: no task failed or asked, and graphs that tasks ran gave commands for outer graphs.
         """
         for future in self._futures:
-            await future.settle()
-        failures = self.failures()
+            await future.wait_until_ended()
+        failures = self.take_failures()
         if len(failures) == 1:
             raise failures[0]
         if failures:
-            raise BaseExceptionGroup(f"{len(failures)} tasks failed that nobody awaited", failures)
-        errors = [error for future in self._futures if (error := future.untold()) is not None]
+            raise BaseExceptionGroup(f"{len(failures)} tasks failed and were not awaited", failures)
+        errors = [error for future in self._futures if (error := future.unretrieved_error()) is not None]
         for error in errors:
             if isinstance(error, GraphInterrupt):
                 raise error
@@ -335,36 +371,38 @@ class CalledTasks(Calls):
         if commands:
             raise ParentCommand(tuple(commands))
 
-    def failures(self) -> list[BaseException]:
-        """What tasks raised that have ended and nobody was told, in the order of the calls. Now somebody is."""
+    def take_failures(self) -> list[BaseException]:
+        """Return unretrieved failures of ended tasks, in call order, and mark them as retrieved."""
+        # In call order, and not in the order in which they ended: the error of a run is the same each time.
         failed: list[BaseException] = []
         for future in sorted(self._futures, key=lambda future: future.position):
-            error = future.untold()
+            error = future.unretrieved_error()
             if error is not None and not isinstance(error, (GraphBubbleUp, TaskCancelledError)):
-                future.tell()
+                future.mark_retrieved()
                 failed.append(error)
         return failed
 
-    async def pause(self) -> None:
-        """Wait until all have ended, as their caller stops to ask: what they do is not done again."""
+    async def wait_all(self) -> None:
+        """Wait until all tasks have ended, because the caller stops at a question."""
+        # Cancelling them would be faster, but their work would be lost, and the resume would do it again.
         for future in self._futures:
-            await future.settle()
+            await future.wait_until_ended()
 
-    def stop(self) -> None:
-        """Cancel those that go on."""
+    def cancel_all(self) -> None:
+        """Cancel the tasks that still run."""
         for future in self._futures:
             future.cancel()
 
     async def end(self) -> None:
-        """Cancel those that go on, and wait until they have ended."""
-        self.stop()
+        """Cancel the tasks that still run, and wait until they have ended."""
+        self.cancel_all()
         for future in self._futures:
             if not future.done():
                 await future.wait_out()
 
 
 def _task_of(caller: AttemptContext, node: Node, number: int, arg: tuple[Any, Any], hints: Sequence[Any]) -> Task:
-    """Return the task of a call, with the digest of its arguments where its result is recorded or kept."""
+    """Return the task of a call, with the digest of its arguments if its result is recorded or kept for a retry."""
     digest = caller.graph.persistence.digests.of_call(node, hints, *arg) if caller.is_compared else b""
     return caller.task.call(node, number, arg, digest)
 
@@ -379,35 +417,39 @@ def call_task(
     key: str | None = None,
     on_change: OnChange = "error",
 ) -> TaskFuture[Any]:
-    """Call a task from wherever the node's code runs: on the event loop, or in a worker thread.
+    """Call a task from a node's code, on the event loop or in a worker thread.
 
     Args:
-        hints: annotations that name the types of its arguments and of what it gives.
-        key: identifies the call among those of the node, instead of its position.
-        on_change: what to do if another call is recorded in its place.
+        caller: the attempt that makes the call.
+        node: the task's function and policies.
+        args, kwargs: the arguments of the call.
+        hints: annotations of the arguments and the result, so that the codec can store their types.
+        key: identifies the call among those of the attempt, instead of its number.
+        on_change: what to do if another call is recorded under this number.
 
     Raises:
-        CallsChangedError: another call is recorded in its place, or was in that of an earlier call.
-        InvalidUpdateError: the node has made a call with this key.
-        OutsideRunError: the node has ended, or runs code in a thread that anyio does not know.
+        CallsChangedError: another call is recorded under this number, or an earlier call was refused for that.
+        InvalidUpdateError: the attempt has already made a call with this key.
+        OutsideRunError: the node has ended, or the calling thread was not started by anyio.
     """
 
     what = f"task {node.name!r}"
 
     def start() -> TaskFuture[Any]:
+        # Checked again on the loop: the attempt may end while the thread waits for its turn.
         caller.check(what)
         caller.check_refusal()
         calls = caller.calls if isinstance(caller.calls, CalledTasks) else CalledTasks()
         caller.calls = calls
         caller.graph.persistence.add_types(*hints)
-        caller.sign()
+        caller.record_activity()
         return calls.start(caller, node, args, kwargs, hints, key, on_change)
 
     caller.check(what)
     if caller.graph.run.loop_thread == threading.get_ident():
         return start()
     try:
-        with in_order_of(caller):
+        with counting_in_code_order(caller):
             from anyio import from_thread
 
             return from_thread.run_sync(start)

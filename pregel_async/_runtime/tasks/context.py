@@ -1,7 +1,7 @@
-"""What a running node reaches: the run around it, what it was called with, and what it may ask.
+"""The context of running code, in three layers: `RunContext`, `GraphContext` and `AttemptContext`.
 
-`CURRENT` names the node that the running code belongs to, in its tasks and worker threads too, as a context variable
-does. What follows from it: who asks a question, whose subgraph a graph's run is, and whose call a task is.
+`CURRENT` is the attempt that the running code belongs to. It is a context variable, so the node's child tasks and
+worker threads inherit it. It attributes questions, subgraph runs and called tasks to the attempt that makes them.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ from ..streaming.publisher import EventPublisher
 from ..streaming.run_events import NO_READER, RunEvents
 from ..streaming.subscription import Subscription
 from .control import RunControl
-from .kept_results import Results
-from .retries import SINGLE_ATTEMPT, Attempts
+from .result_cache import NodeResultCache
+from .retries import SINGLE_ATTEMPT, AttemptHistory
 from .run_options import RunOptions
 from .slots import UNLIMITED, ConcurrencyLimiter, Slot
 from .stream_writer import Writer
-from .timeouts import AttemptWatch
+from .timeouts import AttemptTimeout
 from .worker_threads import NO_FENCE, AbandonFence
 
 if TYPE_CHECKING:
@@ -70,40 +70,42 @@ Refusal = CallsChangedError | QuestionChangedError | NoCheckpointerError
 RefusalT = TypeVar("RefusalT", bound=Refusal)
 
 PREVIOUS: Final = "__previous__"
-"""The channel of what an entrypoint saved for its next run."""
+"""The channel with the value that an entrypoint saved for its next run."""
 
 ROUTER_BASE: Final = 1 << 20
-"""From where what a node's routers ask, call and run is counted: a resume may run them without the node."""
+"""First number of the questions, calls and graph runs of a node's routers."""
+# A range of its own: a resume may run the routers without the node, so counting on from the node would differ.
 
 CONCURRENT_BASE: Final = 1 << 32
-"""From where the numbers are that are made of what is asked, called or run, and not counted."""
+"""First number that is a digest of the content, and not a count; see `AttemptContext.number`."""
 
-NAMED: Final = 1 << 49
-"""From where the numbers of calls are that are identified by a name. (Those from `CONCURRENT_BASE` end below.)"""
+NAMED_BASE: Final = 1 << 49
+"""First number of calls that are identified by a name. Digests of 6 bytes from `CONCURRENT_BASE` end below it."""
 
-INSTEAD: Final = 1 << 50
-"""From where the numbers are of calls that run in the place of another, whose record is kept."""
+REPLACEMENT_BASE: Final = 1 << 50
+"""First number of calls that run instead of the recorded one, whose record stays."""
 
 
 _NO_NAMES: set[str] = set()
-"""In place of the names that were given to calls, before the first: most runs have none."""
+"""Shared by all attempts until they name a call: most never do, and a set for each would be wasted."""
 
 
-def _beat_nothing() -> None:
-    """The heartbeat of what has no timeout."""
+def _no_heartbeat() -> None:
+    """The heartbeat of code that has no timeout."""
 
 
 class ExecutionInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Where a node runs.
 
     Attributes:
-        task_id: structural: the same on every attempt, replay, resume and fork. Fit as an idempotency key.
-        thread_id: None when the run has no thread.
-        run_id: of the call.
-        checkpoint_id: the checkpoint on which the superstep was planned; None when nothing is stored.
-        checkpoint_ns: the task's namespace: what the state of a subgraph that it runs is stored under.
-        node_attempt: which attempt at the task this is, from 1.
-        node_first_attempt_time: when the first attempt began, in unix seconds; None where there is to be one.
+        task_id: the task's id. It is structural: the same on every attempt, replay, resume and fork, so it may serve as
+            an idempotency key.
+        thread_id: the thread's id; None if the run has no thread.
+        run_id: the id of the call of the root graph.
+        checkpoint_id: the checkpoint on which the superstep was planned; None if nothing is stored.
+        checkpoint_ns: the task's namespace: subgraphs that it runs store their state under this name.
+        node_attempt: the number of this attempt at the task, from 1.
+        node_first_attempt_time: when the first attempt began, in unix seconds; None if the node has no retry policy.
     """
 
     task_id: TaskId
@@ -118,16 +120,16 @@ class ExecutionInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Runtime(msgspec.Struct, Generic[ContextT], frozen=True, kw_only=True):
-    """What a node gets besides its input; ask for it with a parameter annotated `Runtime[Context]`, or named `runtime`.
+    """What a node gets besides its input. A parameter annotated `Runtime[Context]`, or named `runtime`, receives it.
 
     Attributes:
-        context: what the call was given as `context=`; None without.
-        store: what the graph, or one around it, was compiled with as `store=`; None without.
-        stream_writer: writes to the `custom` and `messages` streams; does nothing when nobody reads them.
-        previous: what an entrypoint saved in the thread's last run; None elsewhere.
+        context: the `context=` of the call; None if it had none.
+        store: the `store=` with which the graph or an outer graph was compiled; None if there is none.
+        stream_writer: writes to the `custom` and `messages` streams; does nothing if no reader has subscribed to them.
+        previous: the value that an entrypoint saved in the thread's last run; None in other nodes.
         execution_info: where the node runs.
-        control: what the call, or one around it, was given as `control=`; None without.
-        heartbeat: call it to say that the node is at work, where its idle timeout would not see that. Any thread may.
+        control: the `control=` of the call or of an outer call; None if there is none.
+        heartbeat: resets the idle timeout, for work that the runtime cannot see. May be called in any thread.
     """
 
     context: ContextT
@@ -138,74 +140,74 @@ class Runtime(msgspec.Struct, Generic[ContextT], frozen=True, kw_only=True):
     previous: Any
     execution_info: ExecutionInfo
     control: RunControl | None = None
-    heartbeat: Callable[[], None] = _beat_nothing
+    heartbeat: Callable[[], None] = _no_heartbeat
 
 
 class Calls:
-    """The tasks that a node has called: none. `calls.CalledTasks` overrides all of this.
+    """The tasks that an attempt has called: none. `calls.CalledTasks` overrides all of this.
 
     Attributes:
-        any: the node has called some.
+        any: True if the attempt has called tasks.
     """
 
     any = False
 
     async def join(self) -> None:
-        """Wait until all have ended. Raises what one of them raised and nobody was told."""
+        """Wait until all tasks have ended, and raise their unretrieved errors."""
 
-    async def pause(self) -> None:
-        """Wait until all have ended, as their caller stops to ask."""
+    async def wait_all(self) -> None:
+        """Wait until all tasks have ended, because the caller stops at a question."""
 
-    def failures(self) -> list[BaseException]:
-        """What tasks raised that have ended and nobody was told, in the order of the calls. Now somebody is."""
+    def take_failures(self) -> list[BaseException]:
+        """Return unretrieved failures of ended tasks, in call order, and mark them as retrieved."""
         return []
 
-    def stop(self) -> None:
-        """Cancel those that go on."""
+    def cancel_all(self) -> None:
+        """Cancel the tasks that still run."""
 
     async def end(self) -> None:
-        """Cancel those that go on, and wait until they have ended."""
+        """Cancel the tasks that still run, and wait until they have ended."""
 
 
 NO_CALLS = Calls()
 
 
 class RunContext:
-    """What a call of a graph, and the graphs that its nodes run, share.
+    """State of one call of a graph, shared with all subgraphs that its nodes run.
 
     Attributes:
-        run_id: the call's.
-        scope: the thread's id; the run's when it has no thread. Task ids are made in it.
-        hold: the thread's lease; `NoLease` when nothing is stored.
-        is_stored: the called graph is stored.
-        answers: question id -> answer: all that were given in the open superstep of the root graph.
-        given: those among them that this call brought.
-        asked: the questions that they answer.
-        travels: namespace -> checkpoint: where graphs that nodes run are to go on from. Each is used once.
+        run_id: the call's id.
+        scope: the thread's id, or the run's id if it has no thread. Task ids are derived from it.
+        lease: the thread's lease; `NoLease` if nothing is stored.
+        is_stored: True if the called graph is stored.
+        answers: question id -> answer: all answers given in the open superstep of the root graph.
+        new_answers: the answers among them that this call brought.
+        answered_questions: the questions that they answer.
+        start_checkpoints: namespace -> checkpoint from which a subgraph starts. Each is used once.
         stop: why a graph of the run has stopped with work left.
-        spending: what the run spends.
-        loop_thread: the thread that the run's event loop is in.
-        loop: the event loop's ways.
-        watch: see `WATCH`.
-        warned: the nodes that got an answer to a changed question, and of which a warning was issued.
+        spending: the amounts that the run has spent.
+        loop_thread: the id of the thread that runs the event loop.
+        loop: the operations of the event loop.
+        on_code_start: see `ON_CODE_START`.
+        warned: nodes for which a `QuestionChangedWarning` was issued; a dict for its order.
     """
 
     __slots__ = (
+        "answered_questions",
         "answers",
-        "asked",
         "environment",
-        "given",
         "is_stored",
         "lease",
         "loop",
         "loop_thread",
+        "new_answers",
+        "on_code_start",
         "run_id",
         "scope",
         "spending",
+        "start_checkpoints",
         "stop",
-        "travels",
         "warned",
-        "watch",
     )
 
     def __init__(
@@ -219,16 +221,16 @@ class RunContext:
         self.lease = lease
         self.is_stored = not isinstance(lease, NoLease)
         self.answers: dict[str, Any] = {}
-        self.given: Mapping[str, Any] = {}
-        self.asked = NOTHING_ASKED
-        self.travels: dict[str, CheckpointId] = {}
+        self.new_answers: Mapping[str, Any] = {}
+        self.answered_questions = NOTHING_ASKED
+        self.start_checkpoints: dict[str, CheckpointId] = {}
         self.loop_thread = threading.get_ident()
         self.loop = loop()
-        self.watch = WATCH.get()
+        self.on_code_start = ON_CODE_START.get()
         self.warned: dict[str, None] = {}
 
-    def answered(self, task: TaskId) -> bool:
-        """Return True if a question was answered that the task has asked, or something that it called.
+    def depends_on_answer(self, task: TaskId) -> bool:
+        """Return True if the task, or code that it called, asked a question that was answered.
 
         Answers to its caller's own questions, and to those of its siblings, do not count.
         """
@@ -237,29 +239,29 @@ class RunContext:
 
 
 class GraphContext(msgspec.Struct, frozen=True, kw_only=True):
-    """What the nodes of one graph's run share.
+    """State of one graph's run, shared by its nodes.
 
     Attributes:
-        run: of the call.
-        program: the graph.
-        ns: its namespace.
-        persistence: where it is stored, or that it is not.
-        events: what it shows, and stores of that.
-        observation: the run, as it is observed.
-        config: the call's settings, merged with those of the graphs graph.
-        options: what `compile` and the call say of the run.
-        outer: the node that runs this graph, then the node that runs that one's graph, and so on; none for the graph
-            that was called.
-        limiter: for as many tasks as may run at once; None for all.
-        control: stops the run from outside; None when nobody can.
-        call: runs a task that a node calls: gives its recorded result, or what becomes of it.
-        results: of its nodes, kept from run to run; None when none are.
-        is_timed: a superstep may run out of time. Then, as long as it runs,
-        open_attempts: the attempts that are under way.
-        unrecorded: what storing the result of a called task has failed with. Whatever the node makes of it, the
-            superstep ends with that error alone.
-        overhears: makes models that a node calls show what they say, given the node's writer; None when nobody reads
-            it.
+        run: the context of the whole call.
+        program: the compiled graph.
+        ns: the graph's checkpoint namespace.
+        persistence: stores the graph's checkpoints and task records, or does nothing.
+        events: publishes the graph's events, and stores them with `keep_events=True`.
+        observation: notifies the observers of the run.
+        config: the call's config, merged with the configs of outer graphs.
+        options: the options of `compile` and of the call.
+        outer: the attempt that runs this graph, then the attempt that runs that attempt's graph, and so on; empty for
+            the root graph.
+        limiter: limits how many tasks run at once; None for no limit.
+        control: drains the run on request; None if the call has none.
+        call: runs a task that a node calls, or returns its recorded outcome.
+        results: the cache of the nodes' results; None if the graph has no cache.
+        is_timed: True if supersteps have a time limit.
+        open_attempts: the running attempts; only filled if `is_timed`.
+        unrecorded: errors of storing the results of called tasks. Even if the node catches such an error, the superstep
+            ends with it.
+        overhears: given the node's writer, returns a context manager within which chat models stream their tokens to
+            that writer; None if no reader has subscribed to them.
     """
 
     run: RunContext
@@ -274,14 +276,14 @@ class GraphContext(msgspec.Struct, frozen=True, kw_only=True):
     limiter: ConcurrencyLimiter | None = None
     control: RunControl | None = None
     call: Callable[[AttemptContext, Task], Awaitable[Outcome]]
-    results: Results | None = None
+    results: NodeResultCache | None = None
     is_timed: bool = False
     open_attempts: set[AttemptContext] = msgspec.field(default_factory=set)
     unrecorded: list[BaseException] = msgspec.field(default_factory=list)
     overhears: Callable[[StreamWriter], AbstractContextManager[None]] | None = None
 
-    def stops(self) -> bool:
-        """Return True if the run is asked to stop, and let its call end with that."""
+    def should_stop(self) -> bool:
+        """Return True if a drain is requested, and note it as the reason why the call ends."""
         reason = None if self.control is None else self.control.drain_reason
         if reason is None:
             return False
@@ -289,35 +291,36 @@ class GraphContext(msgspec.Struct, frozen=True, kw_only=True):
             self.run.stop = drained(reason)
         return True
 
-    def enclosing(self, name: str) -> bool:
-        """Whether a graph around this one, or the node that it is in one, has this name."""
+    def has_enclosing(self, name: str) -> bool:
+        """Return True if an outer graph, or the node of an outer graph that runs this one, has this name."""
         return any(name in (node.graph.program.name, node.task.node.name) for node in self.outer)
 
 
 class AttemptContext:
-    """One attempt at one task: what the node's code reaches.
+    """One attempt at one task, and the operations that the node's code can reach.
 
     Attributes:
-        graph: the graph's run.
-        board: as the superstep reads it.
-        task: what runs.
-        open: the questions that it, or what it called, has asked in vain, by their place in its code.
-        positions: how many questions, calls and graph runs it has counted: the position of the next one.
-        calls: the tasks that it has called.
-        host: the event loop's task that its code runs in.
-        slot: its slot among the tasks that may run at once.
-        worker: the thread that its plain function runs in; 0 for none.
-        owed:  subscriptions that it has shown more than their readers take.
-        held_back: the run was asked to stop while its plain function waited for a worker thread or process: the
+        graph: the context of the graph's run.
+        board: the state that the superstep reads.
+        task: the task.
+        open_questions: unanswered questions of the attempt, its called tasks and its subgraphs, by position in the
+            node's code.
+        positions: the position of the next question, call or graph run.
+        calls: the tasks that the attempt has called.
+        host: the event loop's task that runs the node's code.
+        slot: the attempt's slot of `max_concurrency`.
+        worker: the id of the thread that runs the node's plain function; 0 if none does.
+        owed: subscriptions whose readers have not yet taken everything that the attempt wrote.
+        held_back: True if a drain was requested while the plain function waited for a worker thread or process, and the
             function was not called.
-        fence: around that thread, when a cancellation may leave it behind.
-        callers: the node that called this one, or runs its graph; then the caller of that, and so on.
-        attempts: the attempts at the task so far.
-        failures: what it handles, if it is an error handler; else none.
-        watches: that of its timeout; none when it may take as long as it likes.
-        observed: the attempt, as it is observed.
-        refusals: the node, or one that it calls or runs, has asked for something else than is recorded, or asks
-            a question that cannot be stored. The attempt fails with the last, also when the node's code catches it.
+        fence: separates the worker thread from the run after an abandoning cancellation.
+        callers: the attempt that called this task or runs its graph, then the caller of that one, and so on.
+        attempts: the history of attempts at the task.
+        failures: the failure that the task handles, if it is an error handler; else empty.
+        timeouts: the attempt's timeout; empty if it has none.
+        observed: notifies observers of the attempt.
+        refusals: errors raised because a question, call or graph run differs from the recorded one, or because a
+            question cannot be stored. The attempt fails with the last one, even if the node's code catches it.
     """
 
     __slots__ = (
@@ -336,13 +339,13 @@ class AttemptContext:
         "held_back",
         "host",
         "observed",
-        "open",
+        "open_questions",
         "owed",
         "positions",
         "refusals",
         "slot",
         "task",
-        "watches",
+        "timeouts",
         "worker",
     )
 
@@ -351,13 +354,13 @@ class AttemptContext:
         graph: GraphContext,
         board: Board,
         task: Task,
-        attempts: Attempts = SINGLE_ATTEMPT,
+        attempts: AttemptHistory = SINGLE_ATTEMPT,
         failures: tuple[NodeError, ...] = (),
     ) -> None:
         self.graph = graph
         self.board = board
         self.task = task
-        self.open: dict[int, tuple[Interrupt, ...]] = {}
+        self.open_questions: dict[int, tuple[Interrupt, ...]] = {}
         self.positions = 0
         self.calls: Calls = NO_CALLS
         self.host = graph.run.loop.current_task()
@@ -367,7 +370,7 @@ class AttemptContext:
         self.callers: tuple[AttemptContext, ...] = () if caller is None else (caller, *caller.callers)
         self.attempts = attempts
         self.failures = failures
-        self.watches: tuple[AttemptWatch, ...] = ()
+        self.timeouts: tuple[AttemptTimeout, ...] = ()
         self.observed: AttemptObservation = UNOBSERVED_ATTEMPT
         self._counts: dict[str, int] = {}
         self._concurrent: dict[bytes, tuple[object, int]] = {}
@@ -383,44 +386,48 @@ class AttemptContext:
             self.fence = AbandonFence(f"node {node.name!r}, superstep {task.step}, task {task.id}")
 
     def chain(self) -> Iterator[AttemptContext]:
-        """This node, and those in which it runs, from the inside out."""
+        """Yield this attempt and its callers, innermost first."""
         yield self
         yield from self.callers
 
     def chain_in_graph(self) -> Iterator[AttemptContext]:
-        """Those of them that are of the same run of the same graph: the node, and the tasks that called it."""
+        """Yield the part of `chain` within this graph's run: this attempt, and the tasks that called it."""
         return itertools.takewhile(lambda each: each.graph is self.graph, self.chain())
 
     def chain_in_run(self) -> Iterator[AttemptContext]:
-        """Those of them that are of the same run."""
+        """Yield the part of `chain` within this call of a root graph."""
         return itertools.takewhile(lambda each: each.graph.run is self.graph.run, self.chain())
 
     @property
     def publisher(self) -> EventPublisher:
-        """Of its graph's run."""
+        """The publisher of the graph's run."""
         return self.graph.events.publisher
 
     @property
     def loop_thread(self) -> int:
-        """The thread that the run's event loop is in."""
+        """The id of the thread that runs the event loop."""
         return self.graph.run.loop_thread
 
     @property
     def ended(self) -> bool:
-        """Whether it has ended, or a node in which it runs."""
+        """True if this attempt or one of its callers has ended."""
         return any(each._ended for each in self.chain())
 
     @property
     def is_handler(self) -> bool:
-        """True in an error handler, and in what it calls. It gets the exception itself at first, and its record when it
-        runs again: what it makes of their texts differs, and is not compared."""
+        """True in an error handler and in code that it calls."""
+        # Handlers are exempt from the comparison with records: the first run of a handler gets the exception itself,
+        # and a later run the recorded text of it, so their questions and calls may differ without a change of the code.
         return any(each.failures for each in self.chain())
 
     def check(self, what: str) -> None:
-        """Refuse what code of it does late.
+        """Refuse an operation of code that outlives the attempt.
+
+        Args:
+            what: names the operation in the message.
 
         Raises:
-            OutsideRunError: it has ended, or has left behind the thread that it ran in.
+            OutsideRunError: the attempt or a caller has ended, or the thread was abandoned.
         """
         self.fence.check(what)
         if self.ended:
@@ -430,11 +437,12 @@ class AttemptContext:
             )
 
     def end(self) -> None:
-        """Code of it that goes on all the same reaches nothing any more."""
+        """Detach the attempt: later operations of leaked tasks and threads raise `OutsideRunError`."""
         self._ended = True
 
-    async def settle(self) -> None:
-        """Wait until the readers have caught up with what it has shown."""
+    async def wait_for_readers(self) -> None:
+        """Wait until the readers have caught up with the parts that this attempt wrote."""
+        # Swapped before the wait: a write of another task of the node, meanwhile, starts a list of its own.
         owed, self.owed = self.owed, []
         with self.waiting():
             for subscription in owed:
@@ -442,7 +450,7 @@ class AttemptContext:
 
     @property
     def ns(self) -> str:
-        """What the state of graphs that it runs is stored under."""
+        """The namespace in which subgraphs of this attempt store their state."""
         own_part = f"{self.task.node.name}:{self.task.id}"
         return f"{self.graph.ns}|{own_part}" if self.graph.ns else own_part
 
@@ -450,18 +458,20 @@ class AttemptContext:
         """Call the node's plain function, in its worker thread.
 
         Args:
-            stops: not if the run was asked to stop meanwhile; see `hold_back`.
+            stops: check for a drain first; see `hold_back`.
+            value: the node's input.
         """
+        # In the worker, and not before the thread is requested: a drain may come during the wait for the thread.
         if stops:
             self.hold_back()
         self.worker = threading.get_ident()
         return call(value)
 
     def is_held_back(self, *, queued: bool) -> bool:
-        """Return True if the task is not to begin, as the run is asked to stop.
+        """Return True if the task must not begin, because a drain was requested.
 
-        What has begun is to end: so retries and error handlers begin, and tasks that a node calls, unless they had to
-        wait.
+        Tasks that have begun are to finish. Therefore retries and error handlers begin, and so do called tasks that did
+        not have to wait.
 
         Args:
             queued: the task had to wait before it could begin.
@@ -471,49 +481,51 @@ class AttemptContext:
             and not self.failures
             and self.attempts.number == 1
             and not self.task.node.hidden
-            and self.graph.stops()
+            and self.graph.should_stop()
         )
 
     def hold_back(self) -> None:
-        """Stop before the node's plain function is called, if the run was asked to stop while that waited for a worker.
+        """Stop before the node's plain function is called, if a drain was requested while it waited for a worker.
 
         Raises:
-            GraphInterrupt: the run was asked to stop. The outcome is `NotStarted`.
+            GraphInterrupt: a drain was requested. The outcome is `NotStarted`.
         """
         if self.is_held_back(queued=True):
-            self.held_back = True
+            self.held_back = True  # distinguishes this interrupt from a question, for the outcome
             raise GraphInterrupt(())
 
     @property
-    def retried(self) -> Attempts:
-        """Of the outermost, of the node and the tasks whose code this is, that is tried again when it fails."""
+    def retry_history(self) -> AttemptHistory:
+        """The history of the outermost attempt of this graph's run, in `chain`, that is retried when it fails."""
+        # The outermost: its retry runs all inner tasks again, so their results must survive with its history.
         found = SINGLE_ATTEMPT
         for each in self.chain_in_graph():
-            found = each.attempts if each.attempts.keeps else found
+            found = each.attempts if each.attempts.keeps_results else found
         return found
 
     def recorded_instead(self, task: Task) -> str | None:
-        """Return the name of the task that is recorded in the place of a call if it was another call; else None."""
+        """Return the name of the recorded task if another call is recorded under this task's id; else None."""
         if self.is_handler:
             return None
-        digest, _ = self.retried.done.get(task.id, (b"", ()))
+        digest, _ = self.retry_history.call_results.get(task.id, (b"", ()))
         if is_changed(digest, task.digest):
             return task.node.name
         return self.graph.persistence.recorded_instead(task)
 
-    def done_before(self, task: Task) -> tuple[Finished, ...]:
-        """What a task gave that an earlier attempt has called too, if it has; where nothing is stored."""
-        done = self.retried.done
+    def result_of_earlier_attempt(self, task: Task) -> tuple[Finished, ...]:
+        """Return the outcome of a task that an earlier attempt called, if nothing is stored; else an empty tuple."""
+        done = self.retry_history.call_results
         return (done[task.id][1],) if task.id in done else ()
 
-    def keep_done(self, task: Task, outcome: Finished) -> None:
-        """Keep what a task gave for the next attempt; where nothing is stored."""
-        attempts = self.retried
-        if attempts.keeps and not self.graph.persistence.is_stored:
-            attempts.done[task.id] = task.digest, outcome
+    def keep_result(self, task: Task, outcome: Finished) -> None:
+        """Keep the outcome of a called task for the next attempt, if nothing is stored."""
+        # Only without a saver: with one, the task's record serves the next attempt.
+        attempts = self.retry_history
+        if attempts.keeps_results and not self.graph.persistence.is_stored:
+            attempts.call_results[task.id] = task.digest, outcome
 
     def observe(self, *, routes: bool) -> None:
-        """Its code is about to run, in the running context, and somebody observes that."""
+        """Notify observers that the attempt's code is about to run. Call it in the context of that code."""
         called = not self.task.is_planned and self.callers and self.callers[0].graph is self.graph
         self.observed = self.graph.observation.attempt(
             self.task,
@@ -524,82 +536,91 @@ class AttemptContext:
         )
 
     def stop(self) -> None:
-        """It is cancelled: end what it has called, and let it call nothing more. For a thread that waits for a task."""
+        """Detach the attempt, and cancel the tasks that it has called."""
+        # A worker thread may be waiting for such a task, and the run waits for the thread: without the cancellation of
+        # the task, neither would end.
         self.end()
-        self.calls.stop()
+        self.calls.cancel_all()
 
-    def _watches(self) -> Iterator[AttemptWatch]:
-        """Of this node, and of those in which it runs."""
-        return (watch for each in self.chain() for watch in each.watches)
+    def _timeouts(self) -> Iterator[AttemptTimeout]:
+        """The timeouts of this attempt and its callers."""
+        return (timeout for each in self.chain() for timeout in each.timeouts)
 
     @property
     def is_timed(self) -> bool:
-        """Whether this node, or one in which it runs, has a timeout."""
-        return any(each.watches for each in self.chain())
+        """True if this attempt or one of its callers has a timeout."""
+        return any(each.timeouts for each in self.chain())
 
-    def sign(self) -> None:
-        """It has shown, called or run something: a sign of life, of the nodes that it runs in too."""
-        for watch in self._watches():
-            watch.show()
+    def record_activity(self) -> None:
+        """Reset the idle timeouts of this attempt and its callers, because the code wrote, called or ran something."""
+        for timeout in self._timeouts():
+            timeout.record_activity()
 
     def heartbeat(self) -> None:
-        """It says that it is at work."""
-        for watch in self._watches():
-            watch.sign()
+        """Reset the idle timeouts at the code's explicit request, also those that ignore `record_activity`."""
+        for timeout in self._timeouts():
+            timeout.reset_idle()
 
     @contextlib.contextmanager
     def waiting(self) -> Generator[None]:
-        """It waits for a reader: that is not its time."""
+        """Pause the timeouts while the attempt waits for a reader or a slot: the node does not cause that delay."""
         with contextlib.ExitStack() as stack:
-            for watch in self._watches():
-                stack.enter_context(watch.paused())
+            for timeout in self._timeouts():
+                stack.enter_context(timeout.paused())
             yield
 
     @contextlib.contextmanager
     def waiting_for_slot(self) -> Generator[None]:
-        """It waits until it may begin. That is not its caller's time either, if that has lent its place and waits."""
+        """Pause the caller's timeouts while this task waits for a slot and the caller has lent its own."""
         with contextlib.ExitStack() as stack:
+            # Only a caller without its slot waits for this task. One that holds its slot is at work, on its own time.
             for caller in self.callers[:1]:
                 if caller.graph is self.graph and not caller.slot.is_held:
                     stack.enter_context(caller.waiting())
             yield
 
     def ask(self, value: Any) -> Any:
-        """The answer, if there is one.
+        """Return the answer to a question, or raise the question.
+
+        Args:
+            value: the question.
 
         Raises:
-            GraphInterrupt: there is none; with the question.
-            QuestionChangedError: the answer is to another question.
-            NoCheckpointerError: the run stores nothing, so that no answer could ever come.
-            OutsideRunError: the node has ended, so that nobody would be asked.
+            GraphInterrupt: the question has no answer yet.
+            QuestionChangedError: the answer was given to another question.
+            NoCheckpointerError: the run stores nothing, so the question could never be answered.
+            OutsideRunError: the node has ended.
         """
         self.check("interrupt()")
         self.check_refusal()
         run_context = self.graph.run
+        # Refused here, and not when the run stops: the node would look paused, and no call could resume it.
         if isinstance(run_context.lease, NoLease):
             *_, root = self.chain_in_run()
             raise self.refuse(NoCheckpointerError(self.task.node.name, root.graph.program.name))
         index = self.number("ask", lambda digests: digests.fingerprint((value,)))
-        place = self.next_position(index)
+        # Advanced before the lookup: an answered question takes a position, too, or the later ones would shift.
+        position = self.next_position(index)
         key = interrupt_id(self.task.id, index)
         answers = run_context.answers
         if key in answers:
             self._compare_question(key, own(value))  # as it was stored
             return isolate(answers[key])
         question = Interrupt(own(value), key)
-        self.open[place] = (question,)
+        self.open_questions[position] = (question,)
         run_context.lease.askers[key] = self._askers()
+        # Isolated: the code may catch the exception and change the value, which is not stored yet.
         raise GraphInterrupt((Interrupt(isolate(question.value), key),))
 
     def _askers(self) -> tuple[TaskId, ...]:
-        """The tasks whose result depends on what this one is answered: itself, and those that called it."""
+        """Return the tasks whose result depends on an answer to this one: itself, and its callers in the run."""
         return tuple([each.task.id for each in self.chain_in_run()])
 
     def _compare_question(self, key: str, value: Any) -> None:
         run_context = self.graph.run
-        if self.is_handler or not run_context.asked.is_changed(key, value):
+        if self.is_handler or not run_context.answered_questions.is_changed(key, value):
             return
-        error = QuestionChangedError(key, isolate(run_context.asked.values[key]), value)
+        error = QuestionChangedError(key, isolate(run_context.answered_questions.values[key]), value)
         if self.graph.options.changed_questions == "error":
             raise self.refuse(error)
         node = self.task.node.name
@@ -614,35 +635,32 @@ class AttemptContext:
             )
 
     def refuse(self, error: RefusalT) -> RefusalT:
-        """Note that this attempt, and those in which it runs, fail with an error; return it, to be raised.
-
-        The node's code may catch it, with `except Exception` around a call that may fail, and return a wrong result.
-        """
+        """Make this attempt and its callers fail with an error, and return the error for raising."""
+        # Raising alone is not enough: the node's code may catch the error, with `except Exception` around a call that
+        # may fail, and return a wrong result.
         for each in self.chain():
             each.refusals = (*each.refusals, error)
         return error
 
     def check_refusal(self) -> None:
-        """Raise what this attempt was refused before: code that has caught that must not do more.
-
-        The call that comes next has a record, perhaps, in the place of the one that was refused, and would run again.
-        """
+        """Raise the last refusal again, if the attempt has had one."""
+        # Code that has caught a refusal must not do more: the record of its next call may be stored under the number
+        # of the refused one, so that call would run again.
         if self.refusals:
             raise self.refusals[-1]
 
     def questions(self) -> tuple[Interrupt, ...]:
-        """All open questions, in the order of their places in the node's code."""
-        return tuple(question for place in sorted(self.open) for question in self.open[place])
+        """Return all open questions, in the order of their positions in the node's code."""
+        return tuple(question for at in sorted(self.open_questions) for question in self.open_questions[at])
 
-    def route(self) -> None:
-        """The node has spoken. What its routers ask, call and run has numbers of its own: they are the same when only
-        the routers run."""
+    def start_routing(self) -> None:
+        """Switch to the numbers of routers, after the node's own code has ended. See `ROUTER_BASE`."""
         self._counts = dict.fromkeys(("ask", "call", "run"), ROUTER_BASE)
 
     @property
     def is_compared(self) -> bool:
-        """Whether something of what it asks, calls and runs is recorded, or kept for a retry."""
-        return self.graph.persistence.is_stored or self.retried.keeps
+        """True if questions, calls and graph runs are recorded or kept for a retry, and so must be recognised."""
+        return self.graph.persistence.is_stored or self.retry_history.keeps_results
 
     def number_of_call(self, node: Node, hints: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
         """Return the number of a call of a task; see `number`, and `Digests.of_call` for the arguments."""
@@ -650,7 +668,7 @@ class AttemptContext:
         def fingerprint(digests: Digests) -> bytes:
             return digests.fingerprint_of_call(node, hints, args, kwargs)
 
-        return self.number("call", fingerprint, name=node.name, who=node)
+        return self.number("call", fingerprint, name=node.name, target=node)
 
     def number(
         self,
@@ -658,37 +676,38 @@ class AttemptContext:
         fingerprint: Callable[[Digests], bytes],
         *,
         name: str = "",
-        who: object = None,
+        target: object = None,
         ordered: bool = False,
     ) -> int:
-        """Which of its questions, calls or runs this is: the same number when the node runs again.
-
-        What the node's own task does comes in the order of its code, and is counted. Tasks and threads that it starts
-        run in an order that is not the code's: what they do is known by what is given, and only equal ones by their
-        order.
+        """Return the number of a question, call or graph run: the same number when the node runs again.
 
         Args:
-            fingerprint: of the question, of the task's name and arguments, or of the graph's name and input.
-            name: the task's, or the graph's.
-            who: the task's function, or the graph.
+            what: the kind, each of which is counted separately.
+            fingerprint: returns the digest of the question, of the task's name and arguments, or of the graph's name
+                and input.
+            name: the name of the task or graph.
+            target: the task's function, or the graph.
             ordered: count in any case.
 
         Raises:
-            InvalidUpdateError: two that differ cannot be told apart.
+            InvalidUpdateError: two different targets have equal names and inputs.
         """
+        # Operations of the node's own task come in the order of its code: counting them is stable. Tasks and threads
+        # that the node starts run in an order that differs from run to run, so there the content identifies the
+        # operation. Only equal operations are counted: exchanging those changes nothing.
         run_context, thread = self.graph.run, threading.get_ident()
         if thread == run_context.loop_thread:
-            concurrent = run_context.loop.current_task() is not self.host and _BY_THREAD.get() is not self
+            concurrent = run_context.loop.current_task() is not self.host and _THREAD_CALLER.get() is not self
         else:
             concurrent = thread != self.worker
         if ordered or not concurrent or not self.is_compared:
             number = self._counts.get(what, 0)
             self._counts[what] = number + 1
             return number
-        function_fingerprint = fingerprint(self.graph.persistence.digests)
-        key = f"{what} {self._counts.get(what, 0) >= ROUTER_BASE} ".encode() + function_fingerprint
-        first, again = self._concurrent.get(key, (who, -1))
-        if first is not who:
+        digest = fingerprint(self.graph.persistence.digests)
+        key = f"{what} {self._counts.get(what, 0) >= ROUTER_BASE} ".encode() + digest
+        first, again = self._concurrent.get(key, (target, -1))
+        if first is not target:
             raise InvalidUpdateError(
                 f"node {self.task.node.name!r} runs two different {'tasks' if what == 'call' else 'graphs'} named "
                 f"{name!r} with equal input, in concurrent tasks that it started (asyncio.gather, a task group): "
@@ -697,23 +716,20 @@ class AttemptContext:
                 node=self.task.node.name,
             )
         again += 1
-        self._concurrent[key] = who, again
+        self._concurrent[key] = target, again
         return CONCURRENT_BASE + int.from_bytes(blake2b(key + b" %d" % again, digest_size=6).digest())
 
     def digest_of_input(self, given: Any) -> bytes:
-        """Return the digest of the input of a graph that the node's code runs; empty where it is not compared: None and
-        commands are none, and the state that a graph gets as a node is the same for each attempt."""
+        """Return the digest of the input of a graph that the node's code runs, or b"" if the input is not compared."""
+        # None and commands are no inputs, and a graph that is itself a node gets the same state in each attempt.
         persistence = self.graph.persistence
         if not persistence.is_stored or self.is_handler or given is None or isinstance(given, Command):
             return b""
         return b"" if getattr(self.task.node.call, RUNS_GRAPH, False) else persistence.digests.of_input(given)
 
     def message_id(self, message: Any) -> str:
-        """The id of a message without one that the node's own code adds to a list.
-
-        Equal messages are counted, and no others: so it does not depend on the order in which tasks of the node's own
-        run.
-        """
+        """Return an id for a message without one that the node's own code adds to a list."""
+        # Only equal messages are counted, so the id does not depend on the order in which the node's child tasks run.
         content = fingerprint(message)
         number = next(self._added.setdefault(content, itertools.count()))
         return derive_message_id(self.task.id, "add_messages", number, 0, content)
@@ -721,8 +737,12 @@ class AttemptContext:
     def number_of_name(self, task: str, key: str) -> int:
         """Return the number of a call that is identified by a name.
 
+        Args:
+            task: the name of the task.
+            key: the name of the call.
+
         Raises:
-            InvalidUpdateError: the attempt has made a call of this name before.
+            InvalidUpdateError: the attempt has already made a call with this name.
         """
         name = f"{task}\0{key}"
         if self._names is _NO_NAMES:
@@ -734,38 +754,40 @@ class AttemptContext:
                 node=self.task.node.name,
             )
         self._names.add(name)
-        return NAMED + int.from_bytes(blake2b(name.encode("utf-8", "surrogatepass"), digest_size=6).digest())
+        return NAMED_BASE + int.from_bytes(blake2b(name.encode("utf-8", "surrogatepass"), digest_size=6).digest())
 
-    def number_instead(self, number: int, digest: bytes) -> int:
-        """Return the number of a call that runs although another is recorded in its place: by its arguments, so that it
-        is found again."""
-        return INSTEAD + int.from_bytes(blake2b(b"%d " % number + digest, digest_size=6).digest())
+    def number_of_replacement(self, number: int, digest: bytes) -> int:
+        """Return the number of a call that runs although another is recorded under its own number."""
+        # Derived from the arguments, so that the next attempt finds the result of this call.
+        return REPLACEMENT_BASE + int.from_bytes(blake2b(b"%d " % number + digest, digest_size=6).digest())
 
     def next_position(self, number: int = 0) -> int:
-        """The place in the node's code of what it is about to ask, call or run."""
+        """Return the position in the node's code of the next question, call or graph run."""
+        # A digest is its own position: counting concurrent operations would shift those of the node's own task.
         if number >= CONCURRENT_BASE:
             return number
-        place, self.positions = self.positions, self.positions + 1
-        return place
+        position, self.positions = self.positions, self.positions + 1
+        return position
 
-    def pass_on(self, questions: tuple[Interrupt, ...]) -> Never:
-        """Ask what a run of its own has asked that this node has started."""
-        self.open[self.next_position()] = questions
+    def ask_for_subgraph(self, questions: tuple[Interrupt, ...]) -> Never:
+        """Raise the questions of a separate run, which this node started, as the node's own."""
+        self.open_questions[self.next_position()] = questions
         raise GraphInterrupt(questions)
 
     def spend(self, name: str, amount: Amount) -> None:
-        """Count an amount for the task. See `runtime.spend`."""
+        """Add an amount to what the task has spent. See `runtime.spend`."""
         self.check("spend()")
         into = self.graph.persistence.spent_by(self.task.id)
         self.graph.run.spending.spend(into, name, amount, self.graph.options.limits.budgets)
 
     def inject(self, wanted: tuple[tuple[str, str], ...]) -> dict[str, Any]:
-        """The keyword arguments that a node's signature asks for."""
+        """Return the keyword arguments for a node, given (parameter, attribute of this class) pairs."""
         return {parameter: getattr(self, what) for parameter, what in wanted}
 
     @property
     def config(self) -> RunnableConfig:
-        """The call's settings, and where the node stands. A new one each time."""
+        """The call's config, completed with the node's namespace and checkpoint."""
+        # A new one for each access: nodes may change it in place.
         info = self.info
         config: dict[str, Any] = own_as_it_is(self.graph.config)
         config["configurable"] = {**config.get("configurable", {}), "checkpoint_ns": info.checkpoint_ns}
@@ -778,7 +800,7 @@ class AttemptContext:
         return config  # type: ignore[return-value]  # a RunnableConfig, made key by key
 
     def configs(self) -> Iterator[RunnableConfig]:
-        """The configs of this node and of those around it in the same run: where its own run stands."""
+        """Yield the configs of this attempt and its callers in the same call, innermost first."""
         for each in self.chain_in_run():
             yield each.config
 
@@ -811,12 +833,12 @@ class AttemptContext:
             checkpoint_id=self.graph.persistence.tip,
             checkpoint_ns=self.ns,
             node_attempt=self.attempts.number,
-            node_first_attempt_time=self.attempts.began,
+            node_first_attempt_time=self.attempts.first_attempt_time,
         )
 
     @property
     def error(self) -> NodeError | None:
-        """What an error handler handles."""
+        """The failure that an error handler handles; None in other nodes."""
         return next(iter(self.failures), None)
 
     @property
@@ -833,34 +855,43 @@ class AttemptContext:
 
 
 CURRENT: Final = cast("ContextVar[AttemptContext | None]", TASK)
-"""The node that the running code belongs to. The variable is made in `_message_ids`, for `add_messages` to read."""
+"""The attempt that the running code belongs to. `_message_ids` creates the variable: `add_messages` reads it."""
 
 
-WATCH: ContextVar[Callable[[AttemptContext], object] | None] = ContextVar("pregel_async.watch", default=None)
-"""Called before the code of a node or of a task runs. An exception that it raises is that code's failure. It is looked
-up once, when the run begins. Simulations use it to see what runs."""
+ON_CODE_START: ContextVar[Callable[[AttemptContext], object] | None] = ContextVar("pregel_async.watch", default=None)
+"""Called before the code of a node or of a task runs; an exception from it becomes the failure of that code. It is read
+once, when the run begins. Simulations and the watch over blocked loops use it."""
 
 
-_BY_THREAD: ContextVar[AttemptContext | None] = ContextVar("pregel_async.by_thread", default=None)
-"""The node whose plain function, in its worker thread, waits for what the running code does on the event loop."""
+_THREAD_CALLER: ContextVar[AttemptContext | None] = ContextVar("pregel_async.by_thread", default=None)
+"""The attempt whose worker thread waits while the running code works for it on the event loop."""
 
 
 @contextlib.contextmanager
-def in_order_of(attempt: AttemptContext | None) -> Generator[None]:
-    """Hop to the event loop from a node's worker thread: what is done there is as ordered as the thread's own code."""
+def counting_in_code_order(attempt: AttemptContext | None) -> Generator[None]:
+    """Count operations on the event loop in code order while a node's worker thread waits for them.
+
+    Args:
+        attempt: the attempt of the calling thread, if any.
+    """
+    # The thread waits, so its operations come one at a time, as they do in the node's own task. Without this mark the
+    # event loop's task, which is not the node's, would have them identified by their content.
     mine = attempt is not None and attempt.worker == threading.get_ident()
-    token = _BY_THREAD.set(attempt if mine else None)
+    token = _THREAD_CALLER.set(attempt if mine else None)
     try:
         yield
     finally:
-        _BY_THREAD.reset(token)
+        _THREAD_CALLER.reset(token)
 
 
 def current(what: str) -> AttemptContext:
-    """The running node.
+    """Return the attempt that the running code belongs to.
+
+    Args:
+        what: names the operation in the message.
 
     Raises:
-        OutsideRunError: there is none.
+        OutsideRunError: the code does not belong to a node.
     """
     attempt = CURRENT.get()
     if attempt is None:

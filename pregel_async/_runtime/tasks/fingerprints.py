@@ -1,13 +1,13 @@
-"""What a node's function is known by, so that a kept result of one is never taken for another's.
+"""Fingerprints of node functions, so that a cached result of one function is never used for another.
 
-A function at the top of a module is known by its name. That does not tell apart what is made at run time: closures,
-lambdas, partials, methods of different objects, graphs. Those are known by their code and by what they hold: values by
-their canonical form, objects that have none by their class and by what their attributes hold, and what these have in
-them by its class alone. So a client within an object is no reason to find nothing again in another process.
+A name identifies a function at the top of a module, but not objects made at run time: closures, lambdas, partials,
+methods of different objects, graphs. Their code and the values that they hold identify those. A value contributes its
+canonical form. An object without one contributes its class and its attributes, and objects in these attributes only
+their class. So a client inside an object does not prevent another process from finding the cached result.
 
-A name that the user declares would be simpler, and is not asked for: LangGraph knows a closure by its name alone, so
-that programs written for it declare none, and graphs that are built anew for each request find what earlier ones kept.
-By name alone two closures of one function would get each other's results.
+A name declared by the user would be simpler, but is not required. LangGraph identifies a closure by its name alone, so
+programs written for it declare none, and their graphs, built anew for each request, must find the results of earlier
+ones. By name alone, two closures of one function would get each other's results.
 """
 
 from __future__ import annotations
@@ -23,67 +23,78 @@ from checkpoint_savers.errors import UnstorableValueError
 from ..._core.program import Program
 
 Canonical = Callable[[object], bytes]
-"""A value's canonical form. Raises `UnstorableValueError`."""
+"""Returns the canonical form of a value, or raises `UnstorableValueError`."""
 
 
 def function_fingerprint(call: Callable[..., Any], canonical: Canonical) -> bytes:
-    """Equal for functions that give equal results for equal inputs, as far as can be told; the same in any process."""
+    """Return a digest that is equal for functions with equal code and held values, in any process.
+
+    Args:
+        call: the function.
+        canonical: returns the canonical form of a value.
+    """
     return blake2b(_Fingerprinter(canonical).fingerprint(call), digest_size=20).digest()
 
 
 class _Fingerprinter:
-    """Tells what a function holds, each object once."""
+    """Makes the fingerprint of one function. Visits each object once, so that cycles end."""
 
     def __init__(self, canonical: Canonical) -> None:
         self._canonical = canonical
-        self._told: dict[int, tuple[int, object]] = {}  # by id, in order; and kept, so that no other gets the id
+        self._seen: dict[int, tuple[int, object]] = {}  # by id, numbered; the reference keeps the id
 
-    def fingerprint(self, value: Any, *, inside: bool = False) -> bytes:
-        """
+    def fingerprint(self, value: Any, *, in_attribute: bool = False) -> bytes:
+        """Return the bytes that identify a value.
+
         Args:
-            inside: it is in an attribute of an object: if it is one itself, its class is enough.
+            value: the value.
+            in_attribute: True for values in attributes of an object. Of an object there, only the class counts.
         """
         if not callable(value):
             try:
                 return self._canonical(value)
             except UnstorableValueError:
                 pass
-        told = self._told.setdefault(id(value), (len(self._told), value))
-        if told[0] < len(self._told) - 1:
-            return b"again %d" % told[0]
+        # A number in visiting order, and not the id, stands for an object seen before: ids differ between processes.
+        seen = self._seen.setdefault(id(value), (len(self._seen), value))
+        if seen[0] < len(self._seen) - 1:
+            return b"again %d" % seen[0]
         program = getattr(getattr(value, "_definition", None), "program", None)
         if isinstance(program, Program):  # a graph
             return self._graph(program)
         match value:
             case FunctionType():
+                # "<" as in "<locals>" and "<lambda>". Otherwise the name identifies the function, and a change of its
+                # code keeps the cached results.
                 made = _code(value.__code__) if "<" in value.__qualname__ else b""
-                held = [content(cell) for cell in value.__closure__ or ()]
+                held = [cell_content(cell) for cell in value.__closure__ or ()]
                 return _joined([_name(value), made, self._each([*held, value.__defaults__, value.__kwdefaults__])])
             case MethodType():
-                return self._each((value.__func__, value.__self__), inside=inside)
+                return self._each((value.__func__, value.__self__), in_attribute=in_attribute)
             case partial():
-                return self._each((value.func, value.args, value.keywords), inside=inside)
+                return self._each((value.func, value.args, value.keywords), in_attribute=in_attribute)
             case type() | BuiltinFunctionType():
                 return _name(value)
             case dict():
+                # Sorted: equal dicts may differ in their order.
                 items = sorted(value.items(), key=lambda item: str(item[0]))
-                return self._each([part for item in items for part in item], inside=inside)
+                return self._each([part for item in items for part in item], in_attribute=in_attribute)
             case list() | tuple():
-                return self._each(value, inside=inside)
+                return self._each(value, in_attribute=in_attribute)
             case _:
-                attributes = {} if inside else getattr(value, "__dict__", {})
-                return _joined([_name(type(value)), self.fingerprint(attributes, inside=True)])
+                attributes = {} if in_attribute else getattr(value, "__dict__", {})
+                return _joined([_name(type(value)), self.fingerprint(attributes, in_attribute=True)])
 
     def _graph(self, program: Program) -> bytes:
         nodes = ([name, node.call, repr((node.triggers, node.edges))] for name, node in program.nodes.items())
         return self._each([program.name, *nodes])
 
-    def _each(self, values: Iterable[object], *, inside: bool = False) -> bytes:
-        return _joined([self.fingerprint(one, inside=inside) for one in values])
+    def _each(self, values: Iterable[object], *, in_attribute: bool = False) -> bytes:
+        return _joined([self.fingerprint(one, in_attribute=in_attribute) for one in values])
 
 
-def content(cell: Any) -> object:
-    """What a closure's cell holds; None if nothing is bound to its name yet."""
+def cell_content(cell: Any) -> object:
+    """Return the value in a closure's cell, or None if its name is not bound yet."""
     try:
         return cell.cell_contents
     except ValueError:
@@ -96,6 +107,7 @@ def _code(code: CodeType) -> bytes:
 
 
 def _const(const: object) -> bytes:
+    # A frozenset's repr follows its hash order, which for strings differs from process to process.
     return repr(sorted(map(repr, const)) if isinstance(const, frozenset) else const).encode("utf-8", "surrogatepass")
 
 
@@ -105,5 +117,5 @@ def _name(named: Any) -> bytes:
 
 
 def _joined(parts: list[bytes]) -> bytes:
-    """As one, so that no other parts give the same."""
+    """Join parts with their lengths, so that different parts never give the same bytes."""
     return b"".join([b"%d:" % len(part) + part for part in parts])

@@ -1,7 +1,7 @@
-"""Dates as HTTP writes them, in the one form that is sent today and the two that old servers may send.
+"""Parse the dates of HTTP: the form that is sent today, and two that old servers may send.
 
-`email.utils` reads what mail programs have ever written: a date without a zone, which it leaves to the local one, and
-fields that are none (`2_:59`). A wait is made of the date, so what is not one has to be recognised.
+`email.utils` is too lenient: it accepts dates without a zone, which it reads as local time, and malformed fields such
+as `2_:59`. A retry waits until the date, so malformed text must be recognised.
 
 Source: RFC 9110, 5.6.7.
 """
@@ -23,15 +23,14 @@ _FORMS = (
 
 
 def read_http_date(text: str, *, now: float) -> float:
-    """Return the time that a date names, in unix seconds.
+    """Return the time of an HTTP date, in unix seconds.
 
     Args:
-        text: a header's value.
-        now: unix seconds, for years of two digits: the year within 50 years of this one is meant.
+        text: the value of a header.
+        now: the present in unix seconds. A year of two digits is the one within 50 years of it.
 
     Raises:
-        ValueError: the text is not a date of HTTP, or names a day or a second that `datetime` does not know: the 99th
-            of a month, a leap second.
+        ValueError: the text is not an HTTP date, or has a day or second that `datetime` rejects, such as a leap second.
     """
     for form in _FORMS:
         if found := form.fullmatch(text):

@@ -1,4 +1,4 @@
-"""What else a function gets besides its input: by the annotation of a parameter, or by its name."""
+"""Find the parameters that the runtime fills in, by their annotation or name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ...types import RunnableConfig, StreamWriter
 from .context import Runtime
 
 NAMES = ("config", "runtime", "writer", "store", "previous")
-"""What can be had. Each is an attribute of `AttemptContext`."""
+"""Injectable parameters. Each is an attribute of `AttemptContext`."""
 
 _BY_ANNOTATION: tuple[tuple[Any, str], ...] = (
     (Runtime, "runtime"),
@@ -23,16 +23,16 @@ _BY_ANNOTATION: tuple[tuple[Any, str], ...] = (
     (StreamWriter, "writer"),
 )
 
-_GIVEN = (_BY_ANNOTATION, NAMES)
+_INJECTABLE = (_BY_ANNOTATION, NAMES)
 
-_GIVEN_TO_HANDLERS = ((*_BY_ANNOTATION, (NodeError, "error")), ("error", *NAMES))
+_INJECTABLE_IN_HANDLERS = ((*_BY_ANNOTATION, (NodeError, "error")), ("error", *NAMES))
 
 _STORE = ("checkpoint_savers.stores.abc", "BaseStore")
-"""Known by its name: who asks for a store has loaded the class."""
+"""Module and name of the class. Compared by name, because importing it here would load the stores for every graph."""
 
 
 def hints_of(call: Callable[..., Any]) -> dict[str, Any]:
-    """A callable's annotations; without those that cannot be resolved (they name something local, say)."""
+    """Return the resolved annotations of a callable, without those that cannot be resolved, such as local names."""
     target = call if inspect.isroutine(call) or inspect.isclass(call) else getattr(call, "__call__", call)  # noqa: B004  # an instance's
     function = getattr(call, "func", target)
     try:
@@ -44,7 +44,8 @@ def hints_of(call: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _resolved(function: Any) -> dict[str, Any]:
-    """Those annotations that can be resolved, of a function that has others."""
+    """Return the annotations that can be resolved, of a function that also has others."""
+    # One by one: `get_type_hints` raises for the first unresolved name, and returns none of the others.
     function = inspect.unwrap(function)
     found: dict[str, Any] = {}
     for name, hint in inspect.get_annotations(function).items():
@@ -55,7 +56,7 @@ def _resolved(function: Any) -> dict[str, Any]:
 
 
 def is_generator(call: Any) -> bool:
-    """Whether calling it makes a generator; a callable object's `__call__` is looked at too."""
+    """Return True if a call makes a generator. The `__call__` of a callable object counts, too."""
     return any(
         inspect.isgeneratorfunction(each) or inspect.isasyncgenfunction(each)
         for each in (call, getattr(call, "__call__", None))  # noqa: B004  # an instance's
@@ -63,35 +64,36 @@ def is_generator(call: Any) -> bool:
 
 
 def injections_of(call: Callable[..., Any], *, after: int, handles: bool = False) -> tuple[tuple[str, str], ...]:
-    """The parameters that the runtime fills in, and with what.
+    """Return the parameters that the runtime fills in, as (parameter, attribute of `AttemptContext`) pairs.
 
     Args:
-        after: how many positional parameters the caller fills in.
-        handles: it is an error handler, and may have the failure too.
+        call: the function.
+        after: the number of positional parameters that the caller fills in.
+        handles: True for an error handler, which may also receive the failure.
     """
     try:
         parameters = list(inspect.signature(call).parameters.values())
     except (TypeError, ValueError):
-        return ()  # a builtin that tells nothing about itself
-    hints, given = hints_of(call), _GIVEN_TO_HANDLERS if handles else _GIVEN
-    bound = call.keywords if isinstance(call, functools.partial) else {}  # these are the user's own
+        return ()  # a builtin without a signature
+    hints, given = hints_of(call), _INJECTABLE_IN_HANDLERS if handles else _INJECTABLE
+    bound = call.keywords if isinstance(call, functools.partial) else {}  # bound by the user, not by the runtime
     found: list[tuple[str, str]] = []
-    for place, parameter in enumerate(parameters):
-        if place < after or parameter.name in bound:
+    for index, parameter in enumerate(parameters):
+        if index < after or parameter.name in bound:
             continue
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             continue
-        found.extend((parameter.name, what) for what in _asked_for(parameter, hints, *given))
+        found.extend((parameter.name, what) for what in _injections_for(parameter, hints, *given))
     return tuple(found)
 
 
-def _asked_for(
+def _injections_for(
     parameter: inspect.Parameter,
     hints: Mapping[str, Any],
     by_annotation: tuple[tuple[Any, str], ...],
     names: tuple[str, ...],
 ) -> tuple[str, ...]:
-    """Return what a parameter asks for: one thing, or nothing."""
+    """Return the attribute that a parameter receives, as a tuple of one or none."""
     hint = hints.get(parameter.name, parameter.annotation)
     for option in (hint, *get_args(hint)):  # Optional[RunnableConfig] too
         kind = get_origin(option) or option
@@ -100,7 +102,7 @@ def _asked_for(
                 return (what,)
         if (getattr(kind, "__module__", ""), getattr(kind, "__qualname__", "")) == _STORE:
             return ("store",)
-    if isinstance(hint, str):  # not resolved: by its text, as far as that goes
+    if isinstance(hint, str):  # not resolved, so its text is parsed as far as possible
         options = re.sub(r"^(\w+\.)*(Optional|Union|Annotated)\[(.*)\]$", r"\3", hint.strip("\"' "))
         for option in re.split(r"[|,]", options):
             called = option.partition("[")[0].strip().rpartition(".")[2]
@@ -115,23 +117,26 @@ def _asked_for(
 def check_signature(
     call: Callable[..., Any], *given: object, what: str, injected: tuple[tuple[str, str], ...], handles: bool = False
 ) -> None:
-    """Refuse a function that cannot be called with what it will get.
+    """Refuse a function whose signature does not match the arguments that it will get.
 
     Args:
+        call: the function.
         given: stand-ins for the positional arguments.
-        what: the function and what it is called with, as the message says it.
-        handles: it is an error handler, and may have the failure too.
+        what: names the function and its arguments in the message.
+        injected: the result of `injections_of`.
+        handles: True for an error handler, which may also receive the failure.
 
     Raises:
-        GraphValidationError
+        GraphValidationError: the function needs other arguments.
     """
+    # When the graph is built: the error at the first call would come after other nodes have run.
     try:
         inspect.signature(call).bind(*given, **dict.fromkeys((name for name, _ in injected)))
     except TypeError as error:
-        names = ", ".join((_GIVEN_TO_HANDLERS if handles else _GIVEN)[1])
+        names = ", ".join((_INJECTABLE_IN_HANDLERS if handles else _INJECTABLE)[1])
         raise GraphValidationError(
             f"{what}: {error}. Bind what else it needs, with functools.partial; the runtime fills in parameters named "
             f"{names}{', and one annotated NodeError' if handles else ''}"
         ) from error
     except ValueError:
-        return  # a builtin that tells nothing about itself
+        return  # a builtin without a signature

@@ -1,7 +1,6 @@
-"""The debug mode: name the node that changed its input in place.
+"""Debug mode: warn about nodes that change their input in place.
 
-Such a change reaches nobody (see `_core.isolation`), so that it is either idle or a mistake: the node meant to return
-it.
+No other code sees such a change (see `_core.isolation`), so it is useless, or the node meant to return it as an update.
 """
 
 from __future__ import annotations
@@ -18,8 +17,13 @@ from ...errors import InPlaceChangeWarning
 _ABSENT = object()
 
 
-def watch(task: Task, value: Any) -> Callable[[], None]:
-    """Look at a node's input before it runs; call what is returned when it has."""
+def watch_input(task: Task, value: Any) -> Callable[[], None]:
+    """Take a copy of a node's input, and return a function that warns of changes since. Call it after the node.
+
+    Args:
+        task: the task, for the message.
+        value: the input.
+    """
     before = _parts(value)
 
     def compare() -> None:
@@ -29,7 +33,7 @@ def watch(task: Task, value: Any) -> Callable[[], None]:
         for key in changed:
             warnings.warn(
                 f"node {task.node.name!r} changed {key!r} of its input in place (superstep {task.step}, "
-                f"task {task.id}). Nobody sees that change: return it as an update.",
+                f"task {task.id}). No other code sees that change: return it as an update.",
                 InPlaceChangeWarning,
                 stacklevel=2,
             )
@@ -38,8 +42,8 @@ def watch(task: Task, value: Any) -> Callable[[], None]:
 
 
 def _same(before: Any, after: Any) -> bool:
-    # `own` gives back the very object that was handed out where nothing was changed in it; sets and the like are
-    # copies.
+    # `own` returns the same object for a container that was not changed. Other values, such as sets, are copies, so
+    # they are compared.
     return before is after or bool(type(before) is type(after) and before == after)
 
 

@@ -1,4 +1,4 @@
-"""Trying a task again: after which failures, how often, and after how long."""
+"""Retry tasks: after which failures, how often, and after which delay."""
 
 from __future__ import annotations
 
@@ -13,66 +13,68 @@ from ..._core.task import Failed, Finished, Settled, Task
 from ...policies import RetryPolicy, leaves_of, retry_after_of
 from ..platform.environment import Environment
 
-RunOnce = Callable[["Attempts", list[Write] | None], Awaitable[Settled]]
-"""One attempt: with how many there have been, and the node's own writes when only its routers have failed."""
+RunOnce = Callable[["AttemptHistory", list[Write] | None], Awaitable[Settled]]
+"""Makes one attempt, given the history and, if only the routers have failed, the node's own writes."""
 
 
-_NEVER = RetryPolicy(max_attempts=1)
-"""Of an exception that no policy applies to."""
+_NO_RETRY = RetryPolicy(max_attempts=1)
+"""The policy for exceptions that no policy of the node covers."""
 
 
-class Attempts:
-    """The attempts at one task.
+class AttemptHistory:
+    """The history of attempts at one task.
 
     Attributes:
-        number: of the attempt that is under way, from 1.
-        began: when the first began, in unix seconds.
-        done: by task that it called, the digest of the arguments and what it gave to an earlier attempt, where nothing
-            is stored.
-        keeps: another attempt may follow, which gets what is done.
+        number: the number of the running attempt, from 1.
+        first_attempt_time: when the first attempt began, in unix seconds.
+        call_results: task id -> (digest of the arguments, outcome) of the tasks that earlier attempts called. Only used
+            if nothing is stored: with a saver, the next attempt finds their records.
+        keeps_results: True if another attempt may follow and use `call_results`.
     """
 
-    __slots__ = ("began", "done", "keeps", "number")
+    __slots__ = ("call_results", "first_attempt_time", "keeps_results", "number")
 
-    def __init__(self, began: float | None, *, keeps: bool = True) -> None:
+    def __init__(self, first_attempt_time: float | None, *, keeps_results: bool = True) -> None:
         self.number = 1
-        self.keeps = keeps
-        self.began: Final = began
-        self.done: dict[TaskId, tuple[bytes, Finished]] = {}
+        self.keeps_results = keeps_results
+        self.first_attempt_time: Final = first_attempt_time
+        self.call_results: dict[TaskId, tuple[bytes, Finished]] = {}
 
 
-SINGLE_ATTEMPT = Attempts(None, keeps=False)
-"""Of a task that is attempted once."""
+SINGLE_ATTEMPT = AttemptHistory(None, keeps_results=False)
+"""The history of all tasks that are not retried. It is shared: `keeps_results` is False, so it never changes."""
 
 
 async def run_with_retries(
-    once: RunOnce,
+    run_once: RunOnce,
     task: Task,
-    given: list[Write] | None,
+    writes: list[Write] | None,
     environment: Environment,
     *,
-    final: Callable[[BaseException], bool],
-    again: Callable[[Failed, int], Awaitable[None]],
+    is_final: Callable[[BaseException], bool],
+    on_retry: Callable[[Failed, int], Awaitable[None]],
 ) -> Settled:
-    """Attempt a task until it has not failed, or is not to be tried again.
+    """Attempt a task until it does not fail, or its failure is not to be retried.
 
-    Each attempt starts afresh, but for what is kept of it: the results of tasks that it called, the states of graphs
-    that it ran, and, where only a router has failed, the node's own writes.
+    A new attempt runs the node from its start. It reuses the results of called tasks, the states of subgraphs and, if
+    only a router has failed, the node's own writes.
 
     Args:
-        once: one attempt.
-        given: the node's own writes, when only its routers are to run.
-        final: whether a failure is one that nothing can be done about: storage's.
-        again: told of each failure that is tried again, and in which attempt, before the wait.
+        run_once: makes one attempt.
+        task: the task.
+        writes: the node's own writes, if only its routers are to run.
+        environment: the clock and the source of jitter.
+        is_final: returns True for a failure that must not be retried, such as one of storage.
+        on_retry: called with each failure that is retried, and the number of its attempt, before the delay.
     """
-    attempts = Attempts(environment.now())
+    attempts = AttemptHistory(environment.now())
     while True:
-        outcome = await once(attempts, given)
-        if not isinstance(outcome, Failed) or final(outcome.error):
+        outcome = await run_once(attempts, writes)
+        if not isinstance(outcome, Failed) or is_final(outcome.error):
             return outcome
         try:
             wait = _wait(task.node.retry, outcome.error, attempts.number, environment)
-        except Exception as error:  # the user's predicate
+        except Exception as error:  # raised by the user's `retry_on`
             note = f"raised by retry_on of node {task.node.name!r}, superstep {task.step}, task {task.id}"
             annotate(error, note, context=outcome.error)
             return Failed(error, outcome.writes)
@@ -80,8 +82,8 @@ async def run_with_retries(
             if attempts.number > 1:
                 annotate(outcome.error, f"in attempt {attempts.number}")
             return outcome
-        await again(outcome, attempts.number)
-        given = outcome.writes
+        await on_retry(outcome, attempts.number)
+        writes = outcome.writes
         await environment.sleep(wait)
         attempts.number += 1
 
@@ -89,19 +91,22 @@ async def run_with_retries(
 def _wait(
     policies: tuple[RetryPolicy, ...], error: BaseException, failed: int, environment: Environment
 ) -> float | None:
-    """Seconds until the next attempt; None for no other."""
+    """Return the seconds until the next attempt, or None if there is to be none."""
+    # KeyboardInterrupt and SystemExit end the process, whatever the policies say.
     if not isinstance(error, Exception):
         return None
-    policy = next((policy for policy in policies if policy.applies_to(error)), _NEVER)
+    policy = next((policy for policy in policies if policy.applies_to(error)), _NO_RETRY)
     if failed >= policy.max_attempts:
         return None
     wait = policy.wait(failed)
+    # Of several failures in a group, the server with the longest Retry-After decides.
     asked = max((_retry_after(leaf, environment) for leaf in leaves_of(error)), default=0.0)
     if asked > wait:
+        # Earlier than asked would be refused again, and later than max_interval is not what the user allowed.
         if asked > policy.max_interval:
             annotate(
                 error,
-                f"not tried again: the server asks to wait {asked:g} s, and the retry policy's max_interval is "
+                f"not retried: the server asks to wait {asked:g} s, and the retry policy's max_interval is "
                 f"{policy.max_interval:g} s",
             )
             return None
@@ -110,20 +115,20 @@ def _wait(
 
 
 def _retry_after(error: BaseException, environment: Environment) -> float:
-    """Return the seconds for which a server asks to be left alone; 0 when the exception carries no such header.
+    """Return the seconds of a Retry-After header, or 0 if the exception carries none.
 
-    Source: RFC 9110, 10.2.3: digits, which are seconds, or a date. `float()` would take `1_0`, `1e9`, `inf` and digits
-    of other scripts, too.
+    Source: RFC 9110, 10.2.3.
     """
     said = retry_after_of(error)
     if said is None:
         return 0.0
     said = said.strip(" \t")
+    # The header has digits, or a date. `float()` alone would also accept `1_0`, `1e9`, `inf` and other scripts' digits.
     if said.isascii() and said.isdigit():
         return float(said)
     from .http_date import read_http_date  # few servers send a date
 
     try:
         return max(0.0, read_http_date(said, now=environment.now()) - environment.now())
-    except ValueError:
+    except ValueError:  # a malformed header counts as none: the policy's own delay applies
         return 0.0

@@ -1,4 +1,4 @@
-"""What `compile` and a call say of a run, in one record."""
+"""The options of `compile` and of a call, in one record."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from .control import RunControl
 
 
 class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What `compile` and a call say of a run, checked. A graph has its own; a call's own take their place.
+    """The checked options of a run. Options of a call take precedence over those of the graph.
 
     Attributes:
-        interrupt_before, interrupt_after: nodes before and after which to stop.
-        on_conflict: what to do when another run owns the thread.
-        durability: when supersteps are stored; a graph that a node runs has that of the run around it.
-        debug: warn when a node changes its input in place.
-        control: stops the run from outside; None for the one of the run around it.
-        on_failure: what the others of a superstep do when a task has failed.
-        limits: what may be spent; of the called graph.
-        retention: what is kept of the thread when the run ends; None for everything. That of a graph that a node runs
-            does not count.
-        observers: receive the run's events; those of the graphs around included.
+        interrupt_before, interrupt_after: names of nodes before and after which the run stops.
+        on_conflict: what to do if another run owns the thread.
+        durability: when supersteps are stored; a subgraph has the durability of the outer run.
+        debug: warn if a node changes its input in place.
+        control: drains the run on request; None for the control of the outer run.
+        on_failure: what happens to the other tasks of a superstep if one fails.
+        limits: budgets and time limits of the root graph's run.
+        retention: which checkpoints of the thread are kept when the run ends; None for all. Only the root graph's
+            retention applies.
+        observers: receive the run's events; the observers of outer graphs are included.
         changed_questions: see `StateGraph.compile`.
-        context, store: what nodes get besides.
+        context, store: passed to nodes that have a parameter for them.
     """
 
     interrupt_before: frozenset[str] = frozenset()
@@ -50,23 +50,24 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def breakpoints(self) -> Breakpoints | None:
-        """Where to stop; None for nowhere."""
+        """The breakpoints of the run; None if it has none."""
         if not self.interrupt_before and not self.interrupt_after:
             return None
         return Breakpoints(self.interrupt_before, self.interrupt_after)
 
     @property
     def waits(self) -> bool:
-        """Whether to wait when another run owns the thread."""
+        """True if the run waits while another run owns the thread."""
         return self.on_conflict == "wait"
 
     def of_edit(self, outer: RunOptions) -> RunOptions:
-        """Return what the routers of an edit get.
+        """Return the options for the routers of an edit.
 
         Args:
-            outer: those of the called graph. A graph inside has its store, unless it has its own.
+            outer: the options of the called graph. A subgraph without a store of its own gets the store from them.
         """
         return RunOptions(store=outer.store if self.store is None else self.store)
 
     def without_waiting(self) -> Self:
+        """Return the options with `on_conflict="reject"`."""
         return msgspec.structs.replace(self, on_conflict="reject")

@@ -1,8 +1,8 @@
-"""Places for as many tasks as may run at once, and how a task lends its own while it waits for others.
+"""Slots that limit how many tasks run at once, and how a waiting task lends its slot to others.
 
-A task that waits for one that it has called does not run meanwhile, so that its place is free for the other: without
-that, `max_concurrency=1` would stop at the first call. Whoever is cancelled never waits for a place, since those that
-hold one may be waiting for its end: it overdraws, and the next place that becomes free pays for it.
+A task that waits for a called task lends its slot: otherwise `max_concurrency=1` would deadlock at the first call. A
+cancelled task never waits for a slot, because the tasks that hold one may be waiting for its end. It borrows a slot
+beyond the limit, and the next released slot pays it back.
 """
 
 from __future__ import annotations
@@ -14,40 +14,42 @@ import anyio.lowlevel
 
 
 class ConcurrencyLimiter:
-    """So many places, given in the order in which they were asked for."""
+    """A number of slots, granted in the order of the requests."""
 
     def __init__(self, count: int) -> None:
         self._free = count
         self._waiting: deque[anyio.Event] = deque()
 
     async def acquire(self) -> bool:
-        """Wait for a place. If the wait is cancelled, no place is held.
+        """Acquire a slot. If cancelled, no slot is held.
 
         Returns:
-            True if none was free at first.
+            True if no slot was free at first.
         """
         await anyio.lowlevel.checkpoint()
         if self._free > 0:
             self._free -= 1
             return False
-        given = anyio.Event()
-        self._waiting.append(given)
+        granted = anyio.Event()
+        self._waiting.append(granted)
         try:
-            await given.wait()
+            await granted.wait()
         except BaseException:
-            if given.is_set():
+            # The grant and the cancellation may come in the same turn of the loop: then the slot goes to the next task.
+            if granted.is_set():
                 self.release()
             else:
-                self._waiting.remove(given)
+                self._waiting.remove(granted)
             raise
         return True
 
     def borrow(self) -> None:
-        """Take a place whether or not one is free."""
-        self._free -= 1
+        """Take a slot even if none is free."""
+        self._free -= 1  # below zero, it is the number of slots that are owed
 
     def release(self) -> None:
-        """Give a place to whoever waits longest."""
+        """Return a slot, and grant it to the task that has waited longest."""
+        # Granted here, and not when that task wakes: otherwise a task that comes in between would overtake it.
         self._free += 1
         if self._free > 0 and self._waiting:
             self._free -= 1
@@ -55,7 +57,7 @@ class ConcurrencyLimiter:
 
 
 class Unlimited:
-    """A task's place where all tasks may run at once: it always has it."""
+    """A task's slot if `max_concurrency` is not set: the task always has it."""
 
     __slots__ = ()
 
@@ -63,83 +65,84 @@ class Unlimited:
     is_held = True
 
     async def acquire(self) -> bool:
-        """Wait for it, before the task runs. Return True if none was free at first."""
+        """Acquire the slot before the task runs. Return True if none was free at first."""
         return False
 
     def lend(self) -> None:
-        """A coroutine of the task begins to wait for another task."""
+        """Lend the slot, because a coroutine of the task begins to wait for another task."""
 
     async def reacquire(self) -> None:
-        """Such a coroutine continues. The last one waits to acquire the slot again; until then it stays lent."""
+        """Acquire a lent slot again, before such a coroutine continues. Only the last of them waits for the slot."""
 
     def borrow(self) -> None:
-        """Such a coroutine was cancelled."""
+        """Take a lent slot back without waiting, because such a coroutine was cancelled."""
 
     def release(self) -> None:
-        """The task has ended."""
+        """Return the slot, because the task has ended."""
 
 
 UNLIMITED = Unlimited()
 
 
 class Slot(Unlimited):
-    """One task's place. Several of its coroutines may wait for others at once: it is lent while one of them does."""
+    """A task's slot of a limiter. It is lent while at least one of the task's coroutines waits for another task."""
 
-    __slots__ = ("_holds", "_left", "_lenders", "_limiter", "_taking")
+    __slots__ = ("_has_ended", "_is_held", "_is_reacquiring", "_lenders", "_limiter")
 
     is_limited = True
 
     def __init__(self, limiter: ConcurrencyLimiter) -> None:
         self._limiter = limiter
-        self._holds = False
+        self._is_held = False
         self._lenders = 0
-        self._taking = False
-        self._left = False
+        self._is_reacquiring = False
+        self._has_ended = False
 
     @property
-    def is_held(self) -> bool:  # type: ignore[override]  # of the other it never changes
-        """Whether the task has it now, and has not lent it."""
-        return self._holds
+    def is_held(self) -> bool:  # type: ignore[override]  # a constant in the base class
+        """True if the task has its slot, and has not lent it."""
+        return self._is_held
 
     async def acquire(self) -> bool:
         waited = await self._limiter.acquire()
-        self._holds = True
+        self._is_held = True
         return waited
 
     def lend(self) -> None:
         self._lenders += 1
-        if self._holds:
-            self._holds = False
+        if self._is_held:
+            self._is_held = False
             self._limiter.release()
 
     async def reacquire(self) -> None:
         self._lenders -= 1
-        if self._lenders or self._holds or self._taking or self._left:
+        # Other coroutines still wait, or one of them acquires the slot for all: the task runs on without waiting.
+        if self._lenders or self._is_held or self._is_reacquiring or self._has_ended:
             return
-        self._taking = True
+        self._is_reacquiring = True
         try:
             await self._limiter.acquire()
         except BaseException:
-            self._limiter.borrow()
+            self._limiter.borrow()  # a cancelled task continues without a wait; see the module's docstring
             raise
         finally:
-            self._taking = False
-            self._keep()
+            self._is_reacquiring = False
+            self._keep_or_release()
 
     def borrow(self) -> None:
         self._lenders -= 1
-        if not (self._lenders or self._holds or self._taking or self._left):
+        if not (self._lenders or self._is_held or self._is_reacquiring or self._has_ended):
             self._limiter.borrow()
-            self._keep()
+            self._keep_or_release()
 
-    def _keep(self) -> None:
-        """It is the task's again, unless that has ended meanwhile, or waits again."""
-        self._holds = not (self._lenders or self._left)
-        if not self._holds:
+    def _keep_or_release(self) -> None:
+        """Keep a slot that was just acquired, unless the task has ended meanwhile, or waits again."""
+        self._is_held = not (self._lenders or self._has_ended)
+        if not self._is_held:
             self._limiter.release()
 
     def release(self) -> None:
-        self._left = True
-        if self._holds:
-            self._holds = False
+        self._has_ended = True
+        if self._is_held:
+            self._is_held = False
             self._limiter.release()

@@ -1,4 +1,4 @@
-"""What a node writes to the stream with."""
+"""The stream writer of a node."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from ..streaming.subscription import Subscription
 from .worker_threads import Fence
 
 
-class Writes(Protocol):
-    """A node that writes.
+class WritingAttempt(Protocol):
+    """The part of `AttemptContext` that a writer needs.
 
     Attributes:
-        fence: around its worker thread, when a cancellation may leave that behind.
-        owed:  subscriptions that it has shown more than their readers take.
+        task: the task that writes.
+        owed: subscriptions whose readers have not yet taken everything that the attempt wrote.
+        fence: refuses writes of an abandoned worker thread.
     """
 
     task: Task
@@ -29,37 +30,37 @@ class Writes(Protocol):
 
     @property
     def publisher(self) -> EventPublisher:
-        """Of its graph's run."""
+        """The publisher of the graph's run."""
         ...
 
     @property
     def loop_thread(self) -> int:
-        """The thread that the run's event loop is in."""
+        """The id of the thread that runs the event loop."""
         ...
 
-    async def settle(self) -> None:
-        """Wait until there are no owed."""
+    async def wait_for_readers(self) -> None:
+        """Wait until the readers of `owed` have caught up."""
         ...
 
     def check(self, what: str) -> None:
-        """Raise `OutsideRunError` when it has ended."""
+        """Raise `OutsideRunError` if the attempt has ended."""
         ...
 
-    def sign(self) -> None:
-        """It lives."""
+    def record_activity(self) -> None:
+        """Reset the idle timeouts."""
         ...
 
     def waiting(self) -> AbstractContextManager[None]:
-        """It waits for a reader."""
+        """Pause the timeouts during a wait for readers."""
         ...
 
 
 class Writer:
-    """A node's `StreamWriter`."""
+    """The `StreamWriter` of an attempt."""
 
     __slots__ = ("_attempt",)
 
-    def __init__(self, attempt: Writes) -> None:
+    def __init__(self, attempt: WritingAttempt) -> None:
         self._attempt = attempt
 
     def __call__(self, chunk: Any, /) -> Awaitable[None]:
@@ -72,22 +73,24 @@ class Writer:
 
     def _check(self) -> None:
         self._attempt.check("a stream writer")
-        self._attempt.sign()
+        self._attempt.record_activity()
 
     def _show(self, deliveries: Deliveries) -> Awaitable[None]:
         attempt = self._attempt
         if not deliveries:
-            return NOTHING
+            return NO_WAIT
         if threading.get_ident() == attempt.loop_thread:
-            charged: list[tuple[Subscription, int]] = []
+            # This call cannot wait, so the parts may exceed the buffer's capacity. The returned object waits if it
+            # is awaited; if it is not, the node waits at its next await (`attempt._drive`).
+            reserved: list[tuple[Subscription, int]] = []
             for subscription, part in deliveries:
-                owes = subscription in attempt.owed
-                charged.append((subscription, subscription.burst(part, owes=owes)))
-                if not owes and subscription.lags:
+                is_owed = subscription in attempt.owed
+                reserved.append((subscription, subscription.burst(part, owes=is_owed)))
+                if not is_owed and subscription.lags:
                     attempt.owed.append(subscription)
-            return _Settled(attempt, charged) if attempt.owed else NOTHING
+            return _BackPressure(attempt, reserved) if attempt.owed else NO_WAIT
         try:
-            attempt.fence.run("a stream writer", partial(_put, attempt, deliveries))
+            attempt.fence.run("a stream writer", partial(_put_all, attempt, deliveries))
         except OutsideRunError:
             raise
         except RuntimeError as error:
@@ -95,36 +98,38 @@ class Writer:
                 "a stream writer was called in a thread of the node's own, from which the run cannot be reached: "
                 "write in the node's function"
             ) from error
-        return NOTHING
+        return NO_WAIT
 
 
-async def _put(attempt: Writes, deliveries: Deliveries) -> None:
+async def _put_all(attempt: WritingAttempt, deliveries: Deliveries) -> None:
     with attempt.waiting():
         for subscription, part in deliveries:
             await subscription.put(part)
 
 
-class _Settled:
-    """Awaited: the readers have caught up. Not awaited: nothing."""
+class _BackPressure:
+    """An awaitable that returns when the readers have caught up. Not awaiting it has no effect."""
 
-    __slots__ = ("_attempt", "_charged")
+    # An object and no coroutine: Python would warn of a coroutine that the node does not await.
 
-    def __init__(self, attempt: Writes, charged: list[tuple[Subscription, int]]) -> None:
+    __slots__ = ("_attempt", "_reserved")
+
+    def __init__(self, attempt: WritingAttempt, reserved: list[tuple[Subscription, int]]) -> None:
         self._attempt = attempt
-        self._charged = charged
+        self._reserved = reserved
 
     def __await__(self) -> Generator[Any, Any, None]:
-        while self._charged:
-            subscription, size = self._charged.pop()
+        while self._reserved:
+            subscription, size = self._reserved.pop()
             subscription.release(size)
-        return self._attempt.settle().__await__()
+        return self._attempt.wait_for_readers().__await__()
 
 
-class _Nothing:
+class _NoWait:
     def __await__(self) -> Generator[Any, Any, None]:
         return
         yield
 
 
-NOTHING: Awaitable[None] = _Nothing()
-"""Awaited: goes on at once."""
+NO_WAIT: Awaitable[None] = _NoWait()
+"""An awaitable that returns at once: the result of a write that need not wait. It is shared by all writers."""

@@ -1,7 +1,7 @@
-"""Which graphs a function runs, as far as its code shows: those that it can reach by name.
+"""Find the graphs that a function runs, by the names that its code uses.
 
-LangGraph finds graphs in this way, too, and programs that come from there declare nothing. What has run cannot be asked
-instead: a process that only reads a thread has run no node, and needs the graphs to show the states that they stored.
+LangGraph finds subgraphs in the same way, so programs written for it declare none. Observing runs instead would not do:
+a process that only reads a thread has run no node, and needs the subgraphs to show the states that they stored.
 """
 
 from __future__ import annotations
@@ -11,52 +11,56 @@ import types
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
-from .fingerprints import content
+from .fingerprints import cell_content
 
 T = TypeVar("T")
 
 
 def reachable(call: Any, kind: type[T]) -> Iterator[T]:
-    """The objects of a class that a function names: in its closure, its globals, defaults and attribute paths, and in
-    the functions that it names. Each once, in the order in which the code names them.
+    """Yield the objects of a class that a function names, each once, in the order in which the code names them.
 
-    Functions of other modules are not looked into: what a library names is its own affair, and may be half of Python.
+    The search covers the function's closure, globals, defaults and attribute paths, and the functions that it names.
+
+    Args:
+        call: the function.
+        kind: the class.
     """
+    # Functions of other modules are not searched: through a library, half of Python may be reachable.
     inmost = call
-    while isinstance(inmost, functools.partial):  # whose own module is functools
+    while isinstance(inmost, functools.partial):  # a partial's own module is functools
         inmost = inmost.func
     module = getattr(inmost, "__module__", "")
     todo: list[Any] = [call]
-    seen: dict[int, Any] = {}  # by id; and kept, so that no other gets the id
+    seen: dict[int, Any] = {}  # by id; the reference keeps the id from being reused
     while todo:
-        at = todo.pop()
-        if id(at) in seen:
+        value = todo.pop()
+        if id(value) in seen:
             continue
-        seen[id(at)] = at
-        if isinstance(at, kind):
-            yield at
+        seen[id(value)] = value
+        if isinstance(value, kind):
+            yield value
         else:
-            todo += reversed([*_named_by(at, module)])
+            todo += reversed([*_named_by(value, module)])
 
 
-def _named_by(at: Any, module: str) -> Iterator[Any]:
-    match at:
+def _named_by(value: Any, module: str) -> Iterator[Any]:
+    match value:
         case list() | tuple():
-            yield from at
+            yield from value
         case functools.partial():
-            yield from (at.func, *at.args, *at.keywords.values())
+            yield from (value.func, *value.args, *value.keywords.values())
         case types.MethodType(__func__=types.FunctionType() as function):
             yield function
-            yield from _attributes(at.__self__, function.__code__.co_names)
+            yield from _attributes(value.__self__, function.__code__.co_names)
         case types.FunctionType():
-            if at.__module__ == module:
-                yield from _named_by_code(at)
+            if value.__module__ == module:
+                yield from _named_by_code(value)
         case type():
             return
-        case _ if callable(getattr(at, "func", None)):  # a task, and what else wraps a function
-            yield at.func
-        case _ if isinstance(call := type(at).__dict__.get("__call__"), types.FunctionType):
-            yield types.MethodType(call, at)
+        case _ if callable(getattr(value, "func", None)):  # a task, or another wrapper of a function
+            yield value.func
+        case _ if isinstance(call := type(value).__dict__.get("__call__"), types.FunctionType):
+            yield types.MethodType(call, value)
         case _:
             return
 
@@ -64,7 +68,7 @@ def _named_by(at: Any, module: str) -> Iterator[Any]:
 def _named_by_code(function: types.FunctionType) -> Iterator[Any]:
     code, names = function.__code__, function.__code__.co_names
     for cell in function.__closure__ or ():
-        yield from _path(content(cell), names)
+        yield from _path(cell_content(cell), names)
     for inner in (code, *(const for const in code.co_consts if isinstance(const, types.CodeType))):
         for name in inner.co_names:
             if name in function.__globals__:
@@ -75,12 +79,13 @@ def _named_by_code(function: types.FunctionType) -> Iterator[Any]:
 
 def _path(value: Any, names: tuple[str, ...]) -> Iterator[Any]:
     yield value
-    if not callable(value):  # as a module, or an object that holds graphs
+    if not callable(value):  # such as a module, or an object that holds graphs
         yield from _attributes(value, names)
 
 
 def _attributes(owner: Any, names: tuple[str, ...]) -> Iterator[Any]:
-    """What an object stores under the attributes that the code names. No property is read: it may do anything."""
-    inside = getattr(owner, "__dict__", None)
-    if isinstance(inside, dict):
-        yield from (inside[name] for name in names if name in inside)
+    """Yield the values that an object stores under the given attribute names."""
+    # From `__dict__`, and not with `getattr`: a property may run any code.
+    attributes = getattr(owner, "__dict__", None)
+    if isinstance(attributes, dict):
+        yield from (attributes[name] for name in names if name in attributes)

@@ -1,4 +1,4 @@
-"""How long an attempt may take, and a superstep: a watch that stops the work when its time is up."""
+"""Timeouts of attempts and supersteps."""
 
 from __future__ import annotations
 
@@ -16,75 +16,84 @@ from ..platform.event_loops import on_asyncio
 
 T = TypeVar("T")
 
-Kind: TypeAlias = Literal["run", "idle"]
+LimitKind: TypeAlias = Literal["run", "idle"]
 
 
 class Timeout:
-    """Stops work when its time is up. Time in which it waits for what is not its own affair does not count.
+    """Cancels work when its time is up. Pauses do not count; see `paused`.
 
     Args:
-        environment: whose clock counts.
+        environment: the clock that measures the time.
         expire: called when the time is up, before the work is cancelled.
-        run: seconds from the beginning; None for any time.
-        idle: seconds from the beginning, or from the last sign of life; None for any time.
+        run: seconds from the start; None for no limit.
+        idle: seconds from the start or the last `reset_idle`; None for no limit.
 
     Attributes:
-        expired: the time is up.
-        kind: which of the two limits it was then.
-        elapsed: how long it took then, in seconds.
+        expired: True once the time is up.
+        kind: the limit that was exceeded.
+        elapsed: the time until then, in seconds.
     """
 
     def __init__(
         self, environment: Environment, *, expire: Callable[[], None], run: float | None, idle: float | None = None
     ) -> None:
         self.expired = False
-        self.kind: Kind = "run"
+        self.kind: LimitKind = "run"
         self.elapsed = 0.0
         self._environment = environment
         self._expire = expire
-        limits: tuple[tuple[Kind, float | None], ...] = (("idle", idle), ("run", run))
-        self._limits: list[tuple[Kind, float]] = [(kind, seconds) for kind, seconds in limits if seconds is not None]
-        self._since: dict[Kind, float] = dict.fromkeys(
+        limits: tuple[tuple[LimitKind, float | None], ...] = (("idle", idle), ("run", run))
+        self._limits: list[tuple[LimitKind, float]] = [
+            (kind, seconds) for kind, seconds in limits if seconds is not None
+        ]
+        self._since: dict[LimitKind, float] = dict.fromkeys(
             ("run", "idle"), environment.monotonic()
         )  # from when each counts
         self._scope = anyio.CancelScope()
         self._pauses = 0
         self._paused_at = 0.0
-        self._goes_on = anyio.Event()  # the last of the pauses is over
+        self._resumed = anyio.Event()  # set at the end of the last overlapping pause
 
-    async def over(self, work: Callable[[], Awaitable[T]]) -> T | None:
-        """What the work gives; None when its time was up before that. It has ended then, whatever it did about it."""
+    async def run(self, work: Callable[[], Awaitable[T]]) -> T | None:
+        """Run the work, and return its result, or None if its time was up. The work has ended when this returns.
+
+        Args:
+            work: the work; it is awaited in the calling task.
+        """
         done: list[T | None] = []
 
-        async def within() -> None:
-            done.append(await self._within(work))
+        async def run_work() -> None:
+            done.append(await self._run_in_scope(work))
 
         try:
-            await run_with_companion(self._tick, within)
+            await run_with_companion(self._tick, run_work)
         except anyio.get_cancelled_exc_class():
-            # What has ended while it was being cancelled has its outcome, as it has without a watch. On trio the group
-            # around it notices the cancellation, which comes again at the next checkpoint; asyncio's own comes once.
+            # Work that ended while it was being cancelled has an outcome, as it would without a timeout. On trio the
+            # task group raises the cancellation, which comes again at the next checkpoint, so dropping it here is safe.
+            # asyncio's own comes once, and must be raised.
             if not done or on_asyncio():
                 raise
         return done.pop()
 
-    async def _within(self, work: Callable[[], Awaitable[T]]) -> T | None:
+    async def _run_in_scope(self, work: Callable[[], Awaitable[T]]) -> T | None:
         result: T | None = None
         with self._scope:
             result = await work()
+        # Work that swallowed its cancellation and returned is late nevertheless.
         return None if self.expired else result
 
-    def sign(self) -> None:
-        """The work has given a sign of life. Any thread may say so."""
+    def reset_idle(self) -> None:
+        """Restart the idle time. May be called in any thread."""
         self._since["idle"] = self._environment.monotonic()
 
     @contextlib.contextmanager
     def paused(self) -> Generator[None]:
-        """The work waits for what is not its own affair."""
+        """Stop the clock while the work waits for something that it does not cause, such as a slow reader."""
+        # Counted, because several coroutines of the work may wait at once.
         self._pauses += 1
         if self._pauses == 1:
             self._paused_at = self._environment.monotonic()
-            self._goes_on = anyio.Event()
+            self._resumed = anyio.Event()
         try:
             yield
         finally:
@@ -93,12 +102,16 @@ class Timeout:
                 waited = self._environment.monotonic() - self._paused_at
                 for kind in self._since:
                     self._since[kind] += waited
-                self._goes_on.set()
+                self._resumed.set()
 
     async def _tick(self) -> None:
+        """Wait until the time is up, then cancel the work."""
+        # Deadlines move with pauses and activity, so this sleeps until the nearest one and looks again. The deadline of
+        # a cancel scope would not do: it can be moved on the event loop's thread only, and ignores the environment's
+        # clock.
         while True:
             if self._pauses:
-                await self._goes_on.wait()
+                await self._resumed.wait()
                 continue
             now = self._environment.monotonic()
             kind, seconds = min(self._limits, key=lambda limit: self._since[limit[0]] + limit[1])
@@ -107,13 +120,14 @@ class Timeout:
                 await self._environment.sleep(left)
                 continue
             self.expired, self.kind, self.elapsed = True, kind, now - self._since[kind]
+            # In this order: code that swallows the cancellation is already detached from the run.
             self._expire()
             self._scope.cancel()
             return
 
 
-class AttemptWatch(Timeout):
-    """The watch of one attempt at a task that has a timeout."""
+class AttemptTimeout(Timeout):
+    """The timeout of one attempt at a task, by the policy of its node."""
 
     def __init__(self, task: Task, environment: Environment, expire: Callable[[], None]) -> None:
         policy = task.timeout
@@ -122,14 +136,14 @@ class AttemptWatch(Timeout):
         self._policy = policy
         self._node = task.node.name
 
-    def show(self) -> None:
-        """It has shown, called or run something: a sign of life, unless only heartbeats are."""
+    def record_activity(self) -> None:
+        """Restart the idle time after a write, call or graph run, unless the policy counts only heartbeats."""
         if self._policy.refresh_on == "auto":
-            self.sign()
+            self.reset_idle()
 
     @property
     def error(self) -> NodeTimeoutError:
-        """What the attempt has failed with, once its time is up."""
+        """The error of the attempt, once its time is up."""
         return NodeTimeoutError(
             self._node,
             kind=self.kind,

@@ -1,4 +1,4 @@
-"""Running a plain function in a worker thread, and never leaving before it has ended, unless it may be left behind."""
+"""Run plain functions in worker threads and processes, and wait for their end unless they may be abandoned."""
 
 from __future__ import annotations
 
@@ -19,22 +19,25 @@ from ..platform.event_loops import is_cancelled_error, loop, on_asyncio, wait_ou
 T = TypeVar("T")
 
 
-def nothing() -> None:
-    """Do nothing: of what may be called at a certain moment."""
+def do_nothing() -> None:
+    """Do nothing: the default of callbacks."""
 
 
-async def in_thread(call: Callable[[Any], Any], value: Any, stop: Callable[[], object] = nothing) -> Any:
-    """Call the function in a worker thread, with a copy of the context; a cancelled caller waits for its end.
+async def run_in_thread(call: Callable[[Any], Any], value: Any, stop: Callable[[], object] = do_nothing) -> Any:
+    """Call a function in a worker thread, with a copy of the context. A cancelled caller waits for the function's end.
 
     Args:
-        stop: called before that, on asyncio: what the thread waits for may have to be told.
+        call: the function.
+        value: its argument.
+        stop: called before a cancelled caller waits, on asyncio: cancels tasks that the thread may be waiting for.
     """
+    # Imported when used: graphs of async nodes do not need it.
     from anyio import to_thread
 
     if not on_asyncio():
-        # Boxed: trio takes a function that returns an awaitable for a mistake, and here it may be meant.
+        # In a tuple: trio rejects a function that returns an awaitable, and nodes may return one.
         return (await to_thread.run_sync(lambda: (call(value),)))[0]
-    work = _Work(call, value)
+    work = _ThreadCall(call, value)
     with anyio.CancelScope() as scope:
         try:
             return await to_thread.run_sync(work.run)
@@ -42,30 +45,31 @@ async def in_thread(call: Callable[[Any], Any], value: Any, stop: Callable[[], o
             if not is_cancelled_error(error):
                 raise
             # A cancel scope waits for the thread; asyncio's own `Task.cancel()` does not, and gets here at once.
-            if work.give_up():
+            if work.abandon():
                 stop()
-                scope.cancel()  # what the thread in turn waits for on this loop: a graph that it invoked
+                scope.cancel()  # ends calls of the thread on this loop, such as a graph that it invoked
                 await wait_out(work.ended)
             raise
     raise AssertionError("a native cancellation is none of the scope's")
 
 
-class _Work:
-    """A call that is either given up before it starts, or waited for to its end."""
+class _ThreadCall:
+    """A call in a thread that is either dropped before it starts, or waited for until it ends."""
 
     def __init__(self, call: Callable[[Any], Any], value: Any) -> None:
         self._call = call
         self._value = value
         self._lock = threading.Lock()
-        self._given_up = False
+        self._is_closed = False
         self._started = False
         self._result: Any = None
-        self._post = loop().caller()
+        self._post = loop().threadsafe_caller()
         self.ended = anyio.Event()
 
     def run(self) -> Any:
+        # The lock decides races between the start of the thread and the cancellation: exactly one of them wins.
         with self._lock:
-            if self._given_up:
+            if self._is_closed:
                 return None
             self._started = True
         try:
@@ -73,42 +77,43 @@ class _Work:
             return self._result
         finally:
             with self._lock:
-                told = self._given_up
-                self._given_up = True
-            if told:
+                was_abandoned = self._is_closed
+                self._is_closed = True
+            if was_abandoned:
                 _drop(self._result)
                 self._post(self.ended.set)
 
-    def give_up(self) -> bool:
-        """Whether the call is under way, so that its end has to be waited for."""
+    def abandon(self) -> bool:
+        """Stop expecting the result. Return True if the call is running, so that the caller must wait for `ended`."""
         with self._lock:
-            under_way = self._started and not self._given_up
-            self._given_up = True
+            under_way = self._started and not self._is_closed
+            self._is_closed = True
             if not under_way:
                 _drop(self._result)
             return under_way
 
 
 def _drop(result: Any) -> None:
-    """Drop what a call has returned and its caller will not get: a coroutine warns unless it is closed."""
+    """Discard a result that has no receiver. A coroutine is closed: Python warns of one that is never awaited."""
     if isinstance(result, types.CoroutineType):
         result.close()
 
 
-async def in_process(call: Callable[[Any], Any], value: Any, begin: Callable[[], None] = nothing) -> Any:
-    """Call the function in a worker process, which is killed when the caller is cancelled.
+async def run_in_process(call: Callable[[Any], Any], value: Any, begin: Callable[[], None] = do_nothing) -> Any:
+    """Call a function in a worker process. The process is killed if the caller is cancelled.
 
     Args:
         call: a function that the process can import.
-        value: what can be pickled; so can what it returns and raises.
-        begin: called when a process is to be had, before the function; what it raises is raised here.
+        value: its argument, which must be picklable, as must the result and exceptions.
+        begin: called when a process is available, before the function. Its exceptions are raised here.
     """
-    from anyio import to_process  # imported when used: it takes time
+    from anyio import to_process  # imported when used: the import takes time
 
     try:
         async with to_process.current_default_process_limiter():
             begin()
-            counted = anyio.CapacityLimiter(1)  # above
+            # Processes are counted above, so that `begin` runs while a slot is reserved; this limiter must not limit.
+            counted = anyio.CapacityLimiter(1)
             return await to_process.run_sync(call, value, cancellable=True, limiter=counted)
     except anyio.BrokenWorkerProcess as error:
         error.add_note(
@@ -117,28 +122,28 @@ async def in_process(call: Callable[[Any], Any], value: Any, begin: Callable[[],
         raise
 
 
-async def in_abandonable_thread(call: Callable[[Any], Any], value: Any, fence: AbandonFence) -> Any:
-    """Call the function in a worker thread, with a copy of the context; a cancelled caller leaves the thread behind.
+async def run_in_abandonable_thread(call: Callable[[Any], Any], value: Any, fence: AbandonFence) -> Any:
+    """Call a function in a worker thread, with a copy of the context. A cancelled caller abandons the thread.
 
-    Nothing of the thread reaches the run then: its result is dropped, what it does on the event loop has ended before
-    the caller is told of the cancellation, and the fence keeps it from doing more. A `ResourceWarning` names it. Its
-    place among the loop's worker threads is free when the function has returned.
+    An abandoned thread no longer affects the run: its result is dropped, its work on the event loop has ended before
+    this call raises, and the fence refuses more. A `ResourceWarning` names the thread.
     """
     from anyio import to_thread
 
-    work = _Abandonable(call, value)
+    work = _AbandonableCall(call, value)
     await work.limiter.acquire_on_behalf_of(work)
-    # The places are counted here: on asyncio, anyio gives that of an abandoned thread away while the thread goes on.
+    # Threads are counted here: on asyncio, anyio frees the slot of an abandoned thread while the thread still runs, so
+    # repeated timeouts would start threads without limit.
     uncounted = anyio.CapacityLimiter(1)
     try:
         result = await to_thread.run_sync(work.run, abandon_on_cancel=True, limiter=uncounted)
     except BaseException:
-        if work.give_up():
+        if work.abandon():
             await fence.close()
             warnings.warn(
-                f"{fence.whose} was cancelled and its function goes on in worker thread {work.thread!r}: it was "
-                "declared to be left behind (abandon_on_cancel, on_timeout='abandon'), so that nobody waits for it, "
-                "and what it returns is dropped",
+                f"{fence.owner} was cancelled and its function continues in worker thread {work.thread!r}: it was "
+                "declared as abandonable (abandon_on_cancel, on_timeout='abandon'), so the run does not wait for it, "
+                "and drops its result",
                 ResourceWarning,
                 stacklevel=1,
             )
@@ -146,8 +151,8 @@ async def in_abandonable_thread(call: Callable[[Any], Any], value: Any, fence: A
     return result[0]
 
 
-class _Abandonable:
-    """A call that is given up before it starts, or goes on alone."""
+class _AbandonableCall:
+    """A call in a thread that is dropped before it starts, or runs on after its caller has left."""
 
     def __init__(self, call: Callable[[Any], Any], value: Any) -> None:
         from anyio import to_thread
@@ -158,14 +163,14 @@ class _Abandonable:
         self._value = value
         self._lock = threading.Lock()
         self._started = False
-        self._over = False
+        self._is_closed = False
         self._result: Any = None
-        self._call_soon = loop().caller()
+        self._call_soon = loop().threadsafe_caller()
 
     def run(self) -> tuple[Any]:
-        """In the thread. Boxed: trio takes a function that returns an awaitable for a mistake."""
+        """Call the function, in the worker thread. Return its result in a tuple, because trio rejects awaitables."""
         with self._lock:
-            if self._over:
+            if self._is_closed:
                 return (None,)
             self._started = True
         thread = threading.current_thread()
@@ -174,72 +179,72 @@ class _Abandonable:
             self._result = self._call(self._value)
         finally:
             with self._lock:
-                abandoned, self._over = self._over, True
+                abandoned, self._is_closed = self._is_closed, True
             if abandoned:
                 _drop(self._result)
-            self._call_soon(self._leave)  # raises when the loop has ended; nobody is there to hear it then
+            # Limiters are not thread-safe, so the loop frees the slot. If the loop has ended, this raises in a thread
+            # that has no caller any more.
+            self._call_soon(self._release_slot)
         return (self._result,)
 
-    def give_up(self) -> bool:
-        """Whether the call is under way, so that it goes on alone."""
+    def abandon(self) -> bool:
+        """Stop expecting the result. Return True if the call is running, and will run on without a caller."""
         with self._lock:
-            under_way = self._started and not self._over
-            if not self._started and not self._over:
-                self._leave()
-            self._over = True
+            under_way = self._started and not self._is_closed
+            if not self._started and not self._is_closed:
+                self._release_slot()
+            self._is_closed = True
             if not under_way:
                 _drop(self._result)
             return under_way
 
-    def _leave(self) -> None:
+    def _release_slot(self) -> None:
         self.limiter.release_on_behalf_of(self)
 
 
 class Fence:
-    """Between a run and a worker thread that it waits for: everything passes.
+    """Admits operations of a worker thread to its run. This one admits all, because the run waits for the thread.
 
     Attributes:
-        is_up: the thread may be left behind.
+        may_abandon: True if the run may abandon the thread.
     """
 
-    is_up = False
+    may_abandon = False
 
     def check(self, what: str) -> None:
-        """Raise `OutsideRunError` when the thread was left behind."""
+        """Raise `OutsideRunError` if the thread was abandoned."""
 
     def run(self, what: str, call: Callable[[], Awaitable[T]]) -> T:
-        """Do something on the event loop; for the thread, which waits."""
+        """Await `call` on the event loop while the calling thread waits."""
         from anyio import from_thread
 
         return from_thread.run(partial(self.admit, what, call))
 
     async def admit(self, what: str, call: Callable[[], Awaitable[T]]) -> T:
-        """Do it, on the event loop, and be cancelled with it when the thread is left behind."""
+        """Await `call` on the event loop. It is cancelled when the thread is abandoned."""
         return await call()
 
-    def keep(self, stream: Closable) -> None:
-        """The thread reads this stream; between its chunks, no code of the stream runs."""
+    def register_stream(self, stream: Closable) -> None:
+        """Have a stream that the thread reads closed when the thread is abandoned."""
+        # Between two reads no operation of the stream runs on the loop, so cancelling operations would not end it.
 
 
 NO_FENCE = Fence()
 
 
 class AbandonFence(Fence):
-    """Between a run and a worker thread that it may leave behind.
-
-    What the thread does on the event loop goes through here. So it can be ended when the thread is left, and the thread
-    does no more of it.
+    """Admits operations of a worker thread to its run until the run abandons the thread.
 
     Args:
-        whose: the node, for messages.
+        owner: names the node in messages.
     """
 
-    is_up = True
+    may_abandon = True
 
-    def __init__(self, whose: str) -> None:
-        self.whose = whose
+    def __init__(self, owner: str) -> None:
+        self.owner = owner
         self.closed = False
-        self._inside: dict[anyio.CancelScope, anyio.Event] = {}  # what is done, and its end
+        self._running: dict[anyio.CancelScope, anyio.Event] = {}  # running operations, and their ends
         self._streams: WeakSet[Closable] = WeakSet()
 
     def check(self, what: str) -> None:
@@ -251,6 +256,7 @@ class AbandonFence(Fence):
         try:
             return super().run(what, call)
         except BaseException:
+            # The operation was cancelled because the thread was abandoned: the thread itself is not being cancelled.
             if self.closed:
                 raise self._refusal(what) from None
             raise
@@ -258,39 +264,40 @@ class AbandonFence(Fence):
     async def admit(self, what: str, call: Callable[[], Awaitable[T]]) -> T:
         self.check(what)
         scope = anyio.CancelScope()
-        over = self._inside[scope] = anyio.Event()
+        over = self._running[scope] = anyio.Event()
         try:
             with scope:
                 return await call()
         finally:
-            del self._inside[scope]
+            del self._running[scope]
             over.set()
         raise self._refusal(what)
 
-    def keep(self, stream: Closable) -> None:
+    def register_stream(self, stream: Closable) -> None:
         self._streams.add(stream)
 
     async def close(self) -> None:
-        """End what the thread does on the event loop, and wait until it has ended."""
+        """Cancel the thread's operations on the event loop and close its streams, and wait for their ends."""
+        # Set first: operations that the thread starts from here on are refused.
         self.closed = True
-        for scope in self._inside:
+        for scope in self._running:
             scope.cancel()
-        await wait_out(*self._inside.values())
+        await wait_out(*self._running.values())
         with anyio.CancelScope(shield=True):
             for stream in list(self._streams):
-                with contextlib.suppress(Exception):  # its reader is gone
+                with contextlib.suppress(Exception):  # the abandoned thread was its reader
                     await stream.aclose()
 
     def _refusal(self, what: str) -> OutsideRunError:
         return OutsideRunError(
-            f"{what} was called for {self.whose}, which was cancelled and has left its thread behind "
-            "(abandon_on_cancel): nothing that the thread does reaches the run any more"
+            f"{what} was called for {self.owner}, which was cancelled and has left its thread behind "
+            "(abandon_on_cancel): operations of that thread no longer reach the run"
         )
 
 
 class Closable(Protocol):
-    """What is read on the event loop, chunk by chunk."""
+    """A stream that is read on the event loop, chunk by chunk."""
 
     def aclose(self) -> Awaitable[None]:
-        """End it; return when it has ended."""
+        """Close the stream, and return when it has ended."""
         ...

@@ -1,8 +1,8 @@
-"""A cache of results, as a graph uses it: what a node made of an input is used again for an equal one.
+"""The cache of node results: a node with a cache policy reuses its result for an equal input.
 
-What is kept are the node's own writes. Its edges are taken and its conditional edges are asked each time, since they
-look at the state. Of several tasks that want the same result at the same time, in any run of the process, one computes
-it. A failure is not kept, nor what an error handler gave, nor a command for a graph around.
+The cache stores the node's own writes. Edges and routers are evaluated each time, because they read the state. If
+several tasks need the same result at the same time, in any run of the process, one of them computes it. Failures,
+results of error handlers and commands for outer graphs are not cached.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[tuple[str, bytes]]).decode
 
 
-class Results:
-    """The results of a graph's nodes, in a cache.
+class NodeResultCache:
+    """The cached results of a graph's nodes.
 
     Args:
-        cache: may be shared with other graphs and runs.
-        codec: knows the graph's types.
+        cache: stores the results. It may be shared with other graphs and runs.
+        codec: encodes and decodes the graph's types.
     """
 
     def __init__(self, cache: BaseCache, codec: Codec) -> None:
         self.cache = cache
         self._codec = codec
 
-    async def share(
+    async def get_or_compute(
         self,
         task: Task,
         policy: CachePolicy,
@@ -51,32 +51,37 @@ class Results:
         *,
         context: Any,
     ) -> Settled:
-        """What becomes of a task whose node has a cache policy.
+        """Return the outcome of a task whose node has a cache policy.
 
         Args:
-            value: gives the node's input.
-            compute: runs the task; if the node's own writes are kept, only the rest of it.
-            context: the call's. It counts where the node asks for it, and no `key_func` says what counts.
+            task: the task.
+            policy: the cache policy of its node.
+            value: returns the node's input.
+            compute: runs the task; given cached writes, only its routers.
+            context: the context of the call. It is part of the key if the node receives it and has no `key_func`.
         """
         try:
             key = self._key(task.node, policy, value(), context)
-        except Exception as error:  # what the input is made of, what key_func makes of it, or what cannot be a key
-            annotate(error, f"while looking for a kept result of node {task.node.name!r}, superstep {task.step}")
+        except Exception as error:  # of a channel, of the user's key_func, or of a value that cannot be a key
+            annotate(error, f"while looking for a cached result of node {task.node.name!r}, superstep {task.step}")
             return Failed(error)
-        kept: list[Unfinished] = []
+        cached: list[Unfinished] = []
         computed: list[Settled] = []
 
+        # The lookup is part of the flight: between a lookup before it and its start, another flight might store the
+        # result, and it would be computed twice.
         async def compute_once() -> bytes | None:
             for found in (await self.cache.aget([key])).values():
-                kept.extend(self._read(found))
-                if kept:
+                cached.extend(self._decode_writes(found))
+                if cached:
                     return found
             outcome = await compute(NEW)
             computed.append(outcome)
+            # None shares nothing: of the tasks that wait for this result, one computes it next.
             if not isinstance(outcome, Finished) or outcome.leaves:
                 return None
             try:
-                made = self._written(outcome.writes[: outcome.own])
+                made = self._encode_writes(outcome.writes[: outcome.own])
             except UnstorableValueError as error:
                 where = f"written by node {task.node.name!r}, superstep {task.step}, which has a cache policy"
                 error.add_note(where)
@@ -88,29 +93,30 @@ class Results:
         shared, _ = await self.cache.flights.share(key, compute_once)
         if computed:
             return computed[-1]
-        kept = kept or self._read(shared or b"")
-        outcome = await compute(kept[0] if kept else NEW)
-        return structs.replace(outcome, cached=bool(kept)) if isinstance(outcome, Finished) else outcome
+        cached = cached or self._decode_writes(shared or b"")
+        outcome = await compute(cached[0] if cached else NEW)
+        return structs.replace(outcome, cached=bool(cached)) if isinstance(outcome, Finished) else outcome
 
     async def clear(self, nodes: Iterable[Node]) -> None:
-        """Forget what these nodes made."""
+        """Delete the cached results of these nodes."""
         await self.cache.aclear([namespace_of(node) for node in nodes])
 
     def _key(self, node: Node, policy: CachePolicy, value: Any, context: Any) -> FullKey:
         try:
-            function_fingerprint = value
+            identity = value
             if policy.key_func is not None:
-                function_fingerprint = node.keyed(policy.key_func, value)
+                identity = node.keyed(policy.key_func, value)
             elif context is not None and any(what == "runtime" for _, what in node.injects):
-                function_fingerprint = [value, context]  # what it makes may be one user's
-            bytes_ = self._codec.canonical(function_fingerprint, channel=f"the input of node {node.name!r}")
+                identity = [value, context]  # the result may depend on the user in the context
+            bytes_ = self._codec.canonical(identity, channel=f"the input of node {node.name!r}")
         except UnstorableValueError as error:
-            error.add_note("give its CachePolicy a key_func, which says what the input is known by")
+            error.add_note("give its CachePolicy a key_func, which returns what identifies the input")
             raise
-        return namespace_of(node), blake2b(self._function(node) + bytes_, digest_size=20).hexdigest()
+        return namespace_of(node), blake2b(self._fingerprint_of(node) + bytes_, digest_size=20).hexdigest()
 
-    def _function(self, node: Node) -> bytes:
-        """What tells the node's function from others of its name: as it is when its first result is looked for."""
+    def _fingerprint_of(self, node: Node) -> bytes:
+        """Return the fingerprint of the node's function, computed at its first lookup."""
+        # Kept on the frozen node: a fingerprint costs more than most lookups.
         if not node.function_fingerprint:
             structs.force_setattr(
                 node,
@@ -119,20 +125,21 @@ class Results:
             )
         return node.function_fingerprint
 
-    def _written(self, writes: list[Write]) -> bytes:
+    def _encode_writes(self, writes: list[Write]) -> bytes:
         return _encode([(name, self._codec.encode(value, channel=name)) for name, value in writes])
 
-    def _read(self, data: bytes) -> list[Unfinished]:
-        """The writes, as what is recorded of a task; nothing when they were made by code that is no more."""
+    def _decode_writes(self, data: bytes) -> list[Unfinished]:
+        """Return the writes as a task's record, or nothing if they cannot be decoded any more."""
         try:
             writes = [(name, self._codec.decode(value, channel=name)) for name, value in _decode(data)]
         except (CorruptCheckpointError, StoredTypeChangedError, msgspec.MsgspecError):
-            return []  # a cache is not data: it is computed again
+            # Types may have changed since. A cache is no store of record: the result is computed again.
+            return []
         return [Unfinished(writes)]
 
 
 def namespace_of(node: Node) -> Namespace:
-    """Where a node's results are kept: by its function and its name, so that graphs that share both share them."""
+    """Return the cache namespace of a node: graphs whose nodes have the same function and name share results."""
     call = node.call
     module, name = getattr(call, "__module__", None), getattr(call, "__qualname__", type(call).__qualname__)
     return ("pregel_async", f"{module or type(call).__module__}.{name}", node.name)
