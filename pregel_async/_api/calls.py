@@ -35,7 +35,7 @@ from .._runtime.persistence.digests import Digests
 from .._runtime.persistence.namespace_writer import NamespaceWriter
 from .._runtime.platform.event_loops import alone
 from .._runtime.streaming.buffer import CAPACITY, Buffer, ChunkList
-from .._runtime.streaming.parts import Cursor, Part, shape_of
+from .._runtime.streaming.parts import Cursor, RawPart, shape_of
 from .._runtime.streaming.stream import GraphStream
 from .._runtime.streaming.subscription import Subscription
 from .._runtime.tasks.context import CONCURRENT_BASE, CURRENT, AttemptContext
@@ -65,7 +65,7 @@ async def invoke(graph: Definition, given: Any, config: Config | None, options: 
     kept = ChunkList(shape_of(version, labelled=not isinstance(modes, str), subgraphs=False))
     channels = None if output_keys is None else shown
     await _run(
-        graph, given, call, Subscription(names_of_modes(modes), kept, channels=channels, reports=version == "v2")
+        graph, given, call, Subscription(names_of_modes(modes), kept, channels=channels, reports_errors=version == "v2")
     )
     return kept.chunks
 
@@ -97,10 +97,10 @@ def stream(graph: Definition, given: Any, config: Config | None, options: Stream
         buffer,
         channels=None if output_keys is None else _channels(graph, output_keys),
         subgraphs=subgraphs,
-        reports=version == "v2",
-        keeps=keeps or cursor is not None,
-        fresh=True,
-        returns=cursor is not None,
+        reports_errors=version == "v2",
+        records_events=keeps or cursor is not None,
+        has_own_task=True,
+        reconnects=cursor is not None,
         number=0 if cursor is None else cursor.seq,
     )
 
@@ -111,8 +111,8 @@ def stream(graph: Definition, given: Any, config: Config | None, options: Stream
             else:
                 await _rejoin(graph, call, subscription, cursor, buffer)
         except Exception as error:
-            if subscription.reports and not subscription.failed:  # it failed before it had begun
-                await subscription.put(subscription.fail(error, 0))
+            if subscription.reports_errors and not subscription.failed:  # it failed before it had begun
+                await subscription.put(subscription.error_part(error, 0))
             raise
 
     shape = shape_of(version, labelled=not isinstance(modes, str), subgraphs=subgraphs)
@@ -260,7 +260,7 @@ def _run_here(
         stores, keeps = graph.checkpointer is not False, graph.checkpointer is True
         nested = NestedCall(outer, call.number, call.digest, graph.codecs.nested, stores=stores, keeps=keeps)
         return run_nested(graph.program, given, settings, nested, audience)
-    if subscription is not None and subscription.keeps:
+    if subscription is not None and subscription.records_events:
         return _run_joinable(graph, given, settings, subscription, audience)
     return run(graph.program, given, settings, graph.environment, graph.saver, graph.codec, audience)
 
@@ -309,7 +309,7 @@ async def _rejoin(graph: Definition, call: _Call, subscription: Subscription, af
     )
 
 
-def _coercion_of(graph: Definition, part: Part) -> Callable[[Any], Any] | None:
+def _coercion_of(graph: Definition, part: RawPart) -> Callable[[Any], Any] | None:
     """What makes the schema's own object of an event that was stored."""
     for step in part.ns:
         if not step.isdigit():
@@ -331,7 +331,7 @@ def _check_return(graph: Definition, given: Any, after: str, version: Literal["v
         raise ConfigError("after= comes back to a run, which has its input: pass None as input")
     if version != "v2":
         raise ConfigError("after= reports void parts as parts of their own: pass version='v2'")
-    return Cursor.read(after)
+    return Cursor.parse(after)
 
 
 def _channels(graph: Definition, output_keys: Names) -> str | tuple[str, ...]:

@@ -157,7 +157,7 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def shown(self) -> StreamView:
         """How it shows itself in streams."""
-        return StreamView(channels=self.stream_channels, coerce=self.coerce_state, inside=self.inside.keeps)
+        return StreamView(channels=self.stream_channels, coerce=self.coerce_state, stored_subgraphs=self.inside.keeps)
 
     def with_checkpointer(self, checkpointer: BaseCheckpointSaver | bool | None) -> Self:
         """Raises `InvalidCheckpointerError`."""

@@ -297,7 +297,7 @@ def options_of_call(
         context = enclosing.context  # as the schema of the graph around has made it
     if read_context is not None and (given_context is not None or context is None):
         context = read_context(context)
-    inherited = () if enclosing is None else enclosing.graph.observation.each
+    inherited = () if enclosing is None else enclosing.graph.observation.registered
     observers = (*inherited, *graph.observers, *check_observer(given.get("observer")))
     return structs.replace(
         graph,

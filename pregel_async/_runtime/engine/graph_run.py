@@ -178,7 +178,7 @@ class GraphRun:
             if everything or not isinstance(recorded, Finished):
                 # Of a task whose routers or error handler are left, only these run.
                 over = set() if everything or recorded == NEW else {task.id}
-                yield from (unit for unit in units.of(task) if unit.id not in over)
+                yield from (unit for unit in units.of_task(task) if unit.id not in over)
 
     # ---- superstep.Port ----------------------------------------------------------------------------------------------
 
@@ -233,7 +233,7 @@ class GraphRun:
             self._persistence.forget()  # the state refuses the input: nothing has run, and nothing is stored
         else:
             events, persistence = self._events, self._persistence
-            unrecorded, recorded = await events.giving_up(persistence, tasks, outcomes, error, self._step)
+            unrecorded, recorded = await events.failing_superstep(persistence, tasks, outcomes, error, self._step)
             is_recorded = await persistence.give_up(tasks, outcomes, error)
             await events.send(recorded if is_recorded else unrecorded)
         self._observation.superstep_ended("failed", outcomes)

@@ -25,7 +25,7 @@ from ..persistence.lease import ThreadLease
 from ..persistence.namespace_writer import NamespaceWriter
 from ..persistence.namespaces import namespace_of
 from ..persistence.unstored import Persistence, Unstored
-from ..streaming.publisher import publisher_inside
+from ..streaming.publisher import publisher_of_subgraph
 from ..tasks.context import ROUTER_BASE, AttemptContext
 from .assembly import run_of
 from .call_input import NOTHING_GIVEN, read_given
@@ -83,7 +83,7 @@ async def run_nested(program: Program, given: Any, settings: Settings, nested: N
             call = NOTHING_GIVEN
         if persistence.is_new:
             call.require_input(program, lease.thread_id)
-        publisher = publisher_inside(
+        publisher = publisher_of_subgraph(
             program,
             audience.shown,
             audience.subscriptions,
@@ -91,7 +91,7 @@ async def run_nested(program: Program, given: Any, settings: Settings, nested: N
             ns=ns,
             task=outer.task,
             saved=persistence.is_stored,
-            waiting=[outer.waiting] if outer.is_timed else [],
+            timeout_pauses=[outer.waiting] if outer.is_timed else [],
             thread_id=lease.thread_id,
             now=run_context.environment.now,
         )
@@ -109,7 +109,7 @@ async def run_nested(program: Program, given: Any, settings: Settings, nested: N
             caller=nested.caller,
         )
         try:
-            ended = await observation.over(lambda: this.go(call))
+            ended = await observation.observe(lambda: this.go(call))
         finally:
             persistence.hand_over_spent()
     if not ended.done:

@@ -55,9 +55,9 @@ def run(
     observation = _observation(program, settings, environment, run_id, spending) if settings.observers else NOT_OBSERVED
     call = _Call(program, given, settings, environment, run_id, spending, audience, observation)
     if saver is None or codec is None or settings.thread_id is None:
-        return observation.over(partial(_run_unstored, call, NO_CLASSES if codec is None else codec.kept_scalars))
-    saver = observation.measured(saver, waits=settings.waits)
-    return observation.over(partial(_run_stored, call, saver, codec, settings.thread_id))
+        return observation.observe(partial(_run_unstored, call, NO_CLASSES if codec is None else codec.kept_scalars))
+    saver = observation.measure(saver, waits=settings.waits)
+    return observation.observe(partial(_run_stored, call, saver, codec, settings.thread_id))
 
 
 class _Call(msgspec.Struct, frozen=True, gc=False):
@@ -94,7 +94,7 @@ async def _run_unstored(call: _Call, kept_scalars: frozenset[type]) -> Ended:
     given.require_input(program, settings.thread_id)
     run_context = RunContext(call.environment, call.run_id, settings.thread_id or call.run_id, NO_LEASE, call.spending)
     for subscription in audience.subscriptions:
-        subscription.name_run(call.run_id)
+        subscription.set_run_id(call.run_id)
     publisher = publisher_of(
         program, audience.shown, audience.subscriptions, thread_id=settings.thread_id, now=call.environment.now
     )
@@ -126,10 +126,10 @@ async def _run_stored(call: _Call, saver: BaseCheckpointSaver, codec: Codec, thr
         run_context.travels = dict(settings.travels)
         keeps_events = False
         for subscription in audience.subscriptions:
-            if subscription.keeps:
+            if subscription.records_events:
                 keeps_events = True
                 subscription.record_with(EventRecorder(thread, audience.codec()))
-            subscription.name_run(call.run_id)
+            subscription.set_run_id(call.run_id)
         for begin in audience.begun:
             if not await begin(thread):
                 asks = thread.questions()

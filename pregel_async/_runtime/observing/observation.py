@@ -13,7 +13,7 @@ from .observer import AttemptStarted, Observer, RunStarted
 from .observers import Observers
 
 
-class Ends(Protocol):
+class RunOutcome(Protocol):
     """How a run has ended that did not fail."""
 
     @property
@@ -23,7 +23,7 @@ class Ends(Protocol):
     def interrupts(self) -> Sequence[object]: ...
 
 
-EndsT = TypeVar("EndsT", bound=Ends)
+RunOutcomeT = TypeVar("RunOutcomeT", bound=RunOutcome)
 
 
 class Observation:
@@ -31,23 +31,23 @@ class Observation:
 
     Attributes:
         is_on: the run has observers.
-        each: the observers.
+        registered: the observers.
         runs: the run as its observers know it; empty without observers.
     """
 
     is_on = False
-    each: tuple[Observer, ...] = ()
+    registered: tuple[Observer, ...] = ()
     runs: tuple[RunStarted, ...] = ()
 
-    def with_observers(self, each: tuple[Observer, ...], environment: Environment) -> Observers:
+    def with_observers(self, registered: tuple[Observer, ...], environment: Environment) -> Observers:
         """Return the observers of a graph that a node of this run runs: these, and the ones of this run.
 
         Args:
-            each: all of them.
+            registered: all of them.
         """
-        return Observers(each, environment)
+        return Observers(registered, environment)
 
-    def measured(self, saver: BaseCheckpointSaver, *, waits: bool) -> BaseCheckpointSaver:
+    def measure(self, saver: BaseCheckpointSaver, *, waits: bool) -> BaseCheckpointSaver:
         """Return the run's saver, whose writes the observers see.
 
         Args:
@@ -55,7 +55,7 @@ class Observation:
         """
         return saver
 
-    def over(self, work: Callable[[], Coroutine[Any, Any, EndsT]]) -> Coroutine[Any, Any, EndsT]:
+    def observe(self, work: Callable[[], Coroutine[Any, Any, RunOutcomeT]]) -> Coroutine[Any, Any, RunOutcomeT]:
         """Run, and notify the observers of the start and the end. Await it at once."""
         return work()
 
@@ -77,7 +77,7 @@ class Observation:
     def handled(self, task: Task, error: BaseException, handler: str | None) -> None:
         """A failure does not fail the superstep."""
 
-    def filled(self, mode: str, depth: int) -> None:
+    def part_queued(self, mode: str, depth: int) -> None:
         """A part was put in a stream's queue, and so many wait now."""
 
 

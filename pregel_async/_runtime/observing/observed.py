@@ -18,7 +18,7 @@ from ..._core.task import Cancelled, Failed, Finished, NotStarted, Outcome, Paus
 from ...errors import GraphDrained, GraphInterrupt, ParentCommand
 from ...types import RunStatus
 from ..platform.environment import Environment
-from .observation import AttemptObservation, EndsT, Observation
+from .observation import AttemptObservation, Observation, RunOutcomeT
 from .observer import (
     AttemptEnded,
     AttemptRetried,
@@ -41,7 +41,7 @@ from .observers import Observers
 T = TypeVar("T")
 
 
-class Attempt(AttemptObservation):
+class ObservedAttempt(AttemptObservation):
     """An attempt that is under way.
 
     Attributes:
@@ -61,7 +61,7 @@ class Attempt(AttemptObservation):
     def end(self, outcome: Outcome | None) -> None:
         error = _raised(outcome)
         while self._entered:  # left in the context in which it was entered
-            self._entered.pop().leave(error)
+            self._entered.pop().exit(error)
         how: Literal["finished", "failed", "paused", "cancelled"] = "failed"
         if isinstance(outcome, Finished):
             how = "finished"
@@ -98,7 +98,7 @@ class Observed(Observation):
         self, observers: Observers, run: RunStarted, spent: Callable[[], Mapping[str, int | Decimal]] = dict
     ) -> None:
         self.observers = observers
-        self.each = observers.each
+        self.registered = observers.registered
         self.run = run
         self.runs = (run,)
         self.superstep: SuperstepStarted | None = None
@@ -106,13 +106,13 @@ class Observed(Observation):
         self._supersteps = 0
         self._superstep_began = 0.0
 
-    def with_observers(self, each: tuple[Observer, ...], environment: Environment) -> Observers:
-        return self.observers.and_also(each)
+    def with_observers(self, registered: tuple[Observer, ...], environment: Environment) -> Observers:
+        return self.observers.extended_with(registered)
 
-    def measured(self, saver: BaseCheckpointSaver, *, waits: bool) -> BaseCheckpointSaver:
-        return measured(saver, self, waits=waits)
+    def measure(self, saver: BaseCheckpointSaver, *, waits: bool) -> BaseCheckpointSaver:
+        return measure_writes(saver, self, waits=waits)
 
-    async def over(self, work: Callable[[], Awaitable[EndsT]]) -> EndsT:
+    async def observe(self, work: Callable[[], Awaitable[RunOutcomeT]]) -> RunOutcomeT:
         """Run, and tell when it begins and how it ends; and at the end of the call, whose observers have failed."""
         monotonic = self.observers.environment.monotonic
         began = monotonic()
@@ -182,7 +182,7 @@ class Observed(Observation):
     def attempt(
         self, task: Task, *, number: int, caller: AttemptStarted | None, handles: bool, routes: bool
     ) -> AttemptObservation:
-        return Attempt(
+        return ObservedAttempt(
             self,
             AttemptStarted(
                 run=self.run,
@@ -210,7 +210,7 @@ class Observed(Observation):
             )
         )
 
-    def filled(self, mode: str, depth: int) -> None:
+    def part_queued(self, mode: str, depth: int) -> None:
         if depth:
             self.observers.notify(StreamFilled(run=self.run, mode=mode, depth=depth))
 
@@ -239,7 +239,7 @@ class ObservedUpdate:
         self.observers = observers
         self.run = run
 
-    async def over(self, work: Callable[[], Awaitable[T]]) -> T:
+    async def observe(self, work: Callable[[], Awaitable[T]]) -> T:
         """Edit, and tell when it begins and how it ends."""
         monotonic = self.observers.environment.monotonic
         began = monotonic()
@@ -255,7 +255,7 @@ class ObservedUpdate:
             self.observers.warn(failure)
 
 
-class _Measured:
+class _MeasuredSaver:
     """A saver whose writes are measured. Everything else is the saver's own."""
 
     def __init__(self, saver: BaseCheckpointSaver, call: Observed | ObservedUpdate, *, waits: bool) -> None:
@@ -327,9 +327,9 @@ class _Measured:
         self._observers.notify(ConflictMet(run=self._run, kind=kind, holder=error.holder))
 
 
-def measured(saver: BaseCheckpointSaver, call: Observed | ObservedUpdate, *, waits: bool) -> BaseCheckpointSaver:
+def measure_writes(saver: BaseCheckpointSaver, call: Observed | ObservedUpdate, *, waits: bool) -> BaseCheckpointSaver:
     """The saver, telling the call's observers how long its writes take, how large they are, and who is in the way.
 
     It comes between a run and its storage, and not into either: whatever the run writes, in whichever mode, passes it.
     """
-    return cast("BaseCheckpointSaver", _Measured(saver, call, waits=waits))
+    return cast("BaseCheckpointSaver", _MeasuredSaver(saver, call, waits=waits))

@@ -62,7 +62,7 @@ class UpdateStarted(_Event, frozen=True):
     updates: int
 
 
-class _OfCall(_Event, frozen=True):
+class _CallEvent(_Event, frozen=True):
     """What happens in a graph's run, or while a thread is edited."""
 
     run: RunStarted | UpdateStarted
@@ -80,7 +80,7 @@ class _OfCall(_Event, frozen=True):
         return self.run.graph
 
 
-class _OfRun(_OfCall, frozen=True):
+class _RunEvent(_CallEvent, frozen=True):
     """What happens in a graph's run.
 
     Attributes:
@@ -94,7 +94,7 @@ class _OfRun(_OfCall, frozen=True):
         return self.run.namespace
 
 
-class RunEnded(_OfRun, frozen=True):
+class RunEnded(_RunEvent, frozen=True):
     """A graph's run has ended, in whatever way.
 
     Attributes:
@@ -112,7 +112,7 @@ class RunEnded(_OfRun, frozen=True):
     spent: Mapping[str, int | Decimal]
 
 
-class SuperstepStarted(_OfRun, frozen=True):
+class SuperstepStarted(_RunEvent, frozen=True):
     """The tasks of a superstep are about to run.
 
     Attributes:
@@ -124,7 +124,7 @@ class SuperstepStarted(_OfRun, frozen=True):
     nodes: tuple[str, ...]
 
 
-class SuperstepEnded(_OfRun, frozen=True):
+class SuperstepEnded(_RunEvent, frozen=True):
     """A superstep has ended, and what is to be stored of it has been handed to storage.
 
     Attributes:
@@ -153,7 +153,7 @@ class SuperstepEnded(_OfRun, frozen=True):
         return self.started.step
 
 
-class AttemptStarted(_OfRun, frozen=True):
+class AttemptStarted(_RunEvent, frozen=True):
     """A task is being run, for the first time or again. It has its place among those that run at once.
 
     Attributes:
@@ -180,7 +180,7 @@ class AttemptStarted(_OfRun, frozen=True):
         return 0 if self.superstep is None else self.superstep.step
 
 
-class AttemptEnded(_OfRun, frozen=True):
+class AttemptEnded(_RunEvent, frozen=True):
     """An attempt has ended, and so has all that it had started.
 
     Attributes:
@@ -209,7 +209,7 @@ class AttemptEnded(_OfRun, frozen=True):
         return self.started.task_id
 
 
-class AttemptRetried(_OfRun, frozen=True):
+class AttemptRetried(_RunEvent, frozen=True):
     """A failed attempt will be followed by another, after a wait.
 
     Attributes:
@@ -225,7 +225,7 @@ class AttemptRetried(_OfRun, frozen=True):
     error: BaseException
 
 
-class FailureHandled(_OfRun, frozen=True):
+class FailureHandled(_RunEvent, frozen=True):
     """A task has failed for good, and that does not fail its superstep.
 
     Attributes:
@@ -242,7 +242,7 @@ class FailureHandled(_OfRun, frozen=True):
     error: BaseException
 
 
-class CheckpointWritten(_OfCall, frozen=True):
+class CheckpointWritten(_CallEvent, frozen=True):
     """Storage has made a transaction durable.
 
     Attributes:
@@ -264,7 +264,7 @@ class CheckpointWritten(_OfCall, frozen=True):
     seconds: float
 
 
-class CheckpointRefused(_OfCall, frozen=True):
+class CheckpointRefused(_CallEvent, frozen=True):
     """Storage has failed to make a transaction durable: nothing of it is stored.
 
     Attributes:
@@ -278,7 +278,7 @@ class CheckpointRefused(_OfCall, frozen=True):
     seconds: float
 
 
-class ConflictMet(_OfCall, frozen=True):
+class ConflictMet(_CallEvent, frozen=True):
     """Another run owns the thread.
 
     Attributes:
@@ -291,7 +291,7 @@ class ConflictMet(_OfCall, frozen=True):
     holder: str | None
 
 
-class StreamFilled(_OfRun, frozen=True):
+class StreamFilled(_RunEvent, frozen=True):
     """A part was put in a stream's queue.
 
     Attributes:

@@ -17,40 +17,40 @@ class Observers:
     """The observers of a call, and the exceptions that they have raised.
 
     Attributes:
-        each: all of them, each once.
+        registered: all of them, each once.
         environment: its clock measures.
     """
 
     def __init__(
-        self, each: tuple[Observer, ...], environment: Environment, failures: dict[int, _Failure] | None = None
+        self, registered: tuple[Observer, ...], environment: Environment, failures: dict[int, _Failure] | None = None
     ) -> None:
-        self.each = each
+        self.registered = registered
         self.environment = environment
-        self._surrounding = [observer for observer in each if type(observer).around is not Observer.around]
+        self._with_context = [observer for observer in registered if type(observer).around is not Observer.around]
         self._failures: dict[int, _Failure] = {} if failures is None else failures
 
-    def and_also(self, each: tuple[Observer, ...]) -> Observers:
+    def extended_with(self, registered: tuple[Observer, ...]) -> Observers:
         """Return these and more, for a graph inside. Their failures are reported with the call's."""
-        return self if each == self.each else Observers(each, self.environment, self._failures)
+        return self if registered == self.registered else Observers(registered, self.environment, self._failures)
 
     def notify(self, event: Event) -> None:
-        for observer in self.each:
+        for observer in self.registered:
             try:
                 observer.observe(event)
             except BaseException as error:
                 self.failed(observer, f"on {type(event).__name__}", error)
 
-    def around(self, started: AttemptStarted) -> list[_Entered]:
+    def around(self, started: AttemptStarted) -> list[_EnteredContext]:
         """Enter what the observers want around an attempt."""
-        entered: list[_Entered] = []
-        for observer in self._surrounding:
+        entered: list[_EnteredContext] = []
+        for observer in self._with_context:
             try:
                 manager = observer.around(started)
                 manager.__enter__()
             except BaseException as error:
                 self.failed(observer, "in around()", error)
             else:
-                entered.append(_Entered(self, observer, manager))
+                entered.append(_EnteredContext(self, observer, manager))
         return entered
 
     def failed(self, observer: Observer, where: str, error: BaseException) -> None:
@@ -88,19 +88,19 @@ class _Failure:
     def __init__(self, observer: Observer, where: str, error: BaseException) -> None:
         self.error = error
         self.count = 0
-        self._who = repr(observer)
+        self._name = repr(observer)
         self._where = where
 
     def warning(self) -> ObserverWarning:
         kind, message = described(self.error)
         more = f", and failed {self.count - 1} times more" if self.count > 1 else ""
         return ObserverWarning(
-            f"observer {self._who} raised {kind}: {message} {self._where}{more}. The run was not changed by that, and "
+            f"observer {self._name} raised {kind}: {message} {self._where}{more}. The run was not changed by that, and "
             "the observer may have missed something"
         )
 
 
-class _Entered:
+class _EnteredContext:
     """What one observer has put around an attempt."""
 
     __slots__ = ("_manager", "_observer", "_observers")
@@ -110,7 +110,7 @@ class _Entered:
         self._observer = observer
         self._manager = manager
 
-    def leave(self, error: BaseException | None) -> None:
+    def exit(self, error: BaseException | None) -> None:
         try:  # whether it would suppress the error does not matter
             if error is None:
                 self._manager.__exit__(None, None, None)

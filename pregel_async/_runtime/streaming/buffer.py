@@ -10,7 +10,7 @@ A mode's policy says what becomes of a part that finds the buffer full:
 
 The pipe holds `capacity` parts. It goes beyond that by one of each mode that is not blocking, so that the newest of a
 mode is never what is dropped; by the part that tells of a failure; by one of each task that waits for room having shown
-its own at once; and by what code that does not wait has brought (`reserve`): no more than `BURST` bytes.
+its own at once; and by what code that does not wait has brought (`reserve`): no more than `MAX_RESERVED` bytes.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ import anyio
 from ...errors import StreamFullError
 from ...types import OverflowPolicy
 from ..platform.event_loops import Event
-from .parts import ERROR, Part, Shape
+from .parts import ERROR, RawPart, Shape
 
 CAPACITY = 64
 """Parts that wait for the reader, if nothing else is said."""
 
-BURST = 8 * 2**20
+MAX_RESERVED = 8 * 2**20
 """Bytes, about, that code which does not wait may bring beyond the capacity."""
 
 ALL_BLOCK: Mapping[str, OverflowPolicy] = {}
@@ -53,41 +53,45 @@ class Buffer:
     """
 
     def __init__(self, capacity: int = CAPACITY, policies: Mapping[str, OverflowPolicy] = ALL_BLOCK) -> None:
-        self.parts: deque[Part] = deque()
+        self.parts: deque[RawPart] = deque()
         self.ended = False
         self.run_id: str | None = None
         self.start: str | None = None
         self.begun = False
         self.recalls = False
-        self._left = False  # the reader reads no more: what comes is dropped
+        self._reading_stopped = False  # the reader reads no more: what comes is dropped
         self._capacity = capacity
         self._policies = policies
         self._failures: tuple[BaseException, ...] = ()  # what ended the run, until it is raised
         self.event: Callable[[], Event] = anyio.Event
         self._reader: tuple[Event, ...] = ()  # what the reader waits for, if it waits,
-        self._for_beginning = False  # if only for the run to begin
-        self._waiting: deque[Event] = deque()  # tasks of the run that wait for room, one event each
-        self._overdraft = 0
+        self._wakes_on_begin = False  # if only for the run to begin
+        self._writers: deque[Event] = deque()  # tasks of the run that wait for room, one event each
+        self._reserved = 0
 
     # ---- the run's side ----------------------------------------------------------------------------------------------
 
-    def name_run(self, run_id: str) -> None:
+    def set_run_id(self, run_id: str) -> None:
         """Say which run is shown."""
         self.run_id = run_id
 
-    def set_start(self, cursor: str) -> None:
+    def set_start_cursor(self, cursor: str) -> None:
         """Say where the run's events begin."""
         self.start = cursor
 
     def begin(self) -> None:
         """Say that the run has begun."""
         self.begun = True
-        if self._for_beginning:
+        if self._wakes_on_begin:
             self._wake_reader()
 
     def blocks(self, mode: str) -> bool:
         """Whether whoever brings a part of this mode has to wait now."""
-        return len(self.parts) >= self._capacity and not self._left and self._policies.get(mode, "block") == "block"
+        return (
+            len(self.parts) >= self._capacity
+            and not self._reading_stopped
+            and self._policies.get(mode, "block") == "block"
+        )
 
     def is_over_capacity(self, mode: str) -> bool:
         """Return True if parts were added in spite of `blocks`, and are not read yet."""
@@ -96,14 +100,14 @@ class Buffer:
     async def wait_for_capacity(self) -> None:
         """Wait for a sign that there is room; look again then. Who adds nothing then, passes it on."""
         sign = self.event()
-        self._waiting.append(sign)
+        self._writers.append(sign)
         try:
             await sign.wait()
         except BaseException:
             if sign.is_set():
-                self._wake_one()  # the place that this one was given goes to another
+                self._wake_writer()  # the place that this one was given goes to another
             else:
-                self._waiting.remove(sign)
+                self._writers.remove(sign)
             raise
 
     @property
@@ -119,20 +123,20 @@ class Buffer:
     def notify_next(self) -> None:
         """Give the sign to the next who waits, if there is room."""
         if len(self.parts) < self._capacity:
-            self._wake_one()
+            self._wake_writer()
 
-    def add(self, part: Part) -> None:
+    def add(self, part: RawPart) -> None:
         """Take a part at once."""
-        if self._left:
+        if self._reading_stopped:
             return
         policy = self._policies.get(part.mode, "block") if self._policies else "block"
         if policy != "block":
-            self._make_room(part, policy)
+            self._evict(part, policy)
         self.parts.append(part)
         for event in self._reader:
             event.set()
 
-    def _make_room(self, part: Part, policy: OverflowPolicy) -> None:
+    def _evict(self, part: RawPart, policy: OverflowPolicy) -> None:
         if policy == "coalesce":
             for at, unread in enumerate(self.parts):
                 if unread.mode == part.mode and unread.ns == part.ns:
@@ -151,13 +155,13 @@ class Buffer:
             StreamFullError: the reader is so far behind that this would never end.
         """
         if self.blocks(mode):
-            if self._overdraft + size > BURST:
+            if self._reserved + size > MAX_RESERVED:
                 raise StreamFullError(mode, len(self.parts))
-            self._overdraft += size
+            self._reserved += size
 
     def release(self, size: int) -> None:
         """The code waits after all."""
-        self._overdraft = max(0, self._overdraft - size)
+        self._reserved = max(0, self._reserved - size)
 
     def end(self, *failure: BaseException) -> None:
         """Nothing comes any more; the failure, if there is one, follows the last part."""
@@ -171,43 +175,43 @@ class Buffer:
 
     # ---- the reader's side -------------------------------------------------------------------------------------------
 
-    async def filled(self, *, or_begun: bool = False) -> None:
+    async def wait_for_part(self, *, or_begun: bool = False) -> None:
         """Wait for a part, or for the end; perhaps only for the beginning."""
         event = self.event()
-        self._reader, self._for_beginning = (event,), or_begun
+        self._reader, self._wakes_on_begin = (event,), or_begun
         try:
             await event.wait()
         finally:
-            self._reader, self._for_beginning = (), False
+            self._reader, self._wakes_on_begin = (), False
 
     @property
     def has_begun(self) -> bool:
         """Whether the run has begun, by its word or by what it shows; or nothing comes any more."""
-        return self.begun or self.ended or self.has_content
+        return self.begun or self.ended or self.has_output
 
     @property
-    def has_content(self) -> bool:
+    def has_output(self) -> bool:
         """Whether there is a part, and of more than a failure."""
         return len(self.parts) > 0 and self.parts[0].mode != ERROR
 
-    def take(self) -> Part:
+    def pop(self) -> RawPart:
         """The oldest part. There is one."""
         part = self.parts.popleft()
         if len(self.parts) < self._capacity:
-            self._overdraft = 0
-            self._wake_one()
+            self._reserved = 0
+            self._wake_writer()
         return part
 
-    def leave(self) -> None:
+    def stop_reading(self) -> None:
         """The reader reads no more: nobody waits for it."""
-        self._left = True
+        self._reading_stopped = True
         self.parts.clear()
-        while self._waiting:
-            self._wake_one()
+        while self._writers:
+            self._wake_writer()
 
-    def _wake_one(self) -> None:
-        if self._waiting:
-            self._waiting.popleft().set()
+    def _wake_writer(self) -> None:
+        if self._writers:
+            self._writers.popleft().set()
 
     def raise_failure(self) -> None:
         """Raise what ended the run, once."""
@@ -215,13 +219,13 @@ class Buffer:
         for failure in failures:
             raise failure
 
-    async def __anext__(self) -> Part:
+    async def __anext__(self) -> RawPart:
         while not self.parts:
             if self.ended:
                 self.raise_failure()
                 raise StopAsyncIteration
-            await self.filled()
-        return self.take()
+            await self.wait_for_part()
+        return self.pop()
 
     def __aiter__(self) -> Any:
         return self
@@ -260,16 +264,16 @@ class ChunkList:
     def release(self, size: int) -> None:
         pass
 
-    def add(self, part: Part) -> None:
+    def add(self, part: RawPart) -> None:
         self.chunks.append(self._shape(part))
 
     def end(self, *failure: BaseException) -> None:
         pass
 
-    def name_run(self, run_id: str) -> None:
+    def set_run_id(self, run_id: str) -> None:
         pass
 
-    def set_start(self, cursor: str) -> None:
+    def set_start_cursor(self, cursor: str) -> None:
         pass
 
     def begin(self) -> None:

@@ -22,7 +22,7 @@ from checkpoint_savers.records import CheckpointId, EventKind, EventRow
 from ..._core.isolation import own
 from ..._core.untracked import without_untracked
 from ..observing.error_text import text
-from .parts import Cursor, Part, Unit
+from .parts import Cursor, RawPart, Unit
 
 CLOSED = "__closed__"
 """The mode of an event that only stands for its row, which has none of its own. Readers do not get it."""
@@ -73,7 +73,7 @@ class StoredEvents(msgspec.Struct, array_like=True, frozen=True):
         return self.units[event.unit].id if event.unit >= 0 else GRAPH
 
 
-class HeldEvent(msgspec.Struct, frozen=True):
+class PendingEvent(msgspec.Struct, frozen=True):
     """An event that is not stored yet, at its position in the attempt."""
 
     position: int
@@ -89,16 +89,16 @@ def write_row(
     checkpoint_id: str,
     epoch: int,
     kind: EventKind,
-    held: Sequence[HeldEvent],
+    pending: Sequence[PendingEvent],
     *,
     closes: Sequence[str] = (),
     opens: Sequence[Unit] = (),
 ) -> EventRow:
     """Return the row of these events, which are in the order of their positions; there is at least one."""
-    first = held[0].position
+    first = pending[0].position
     units: dict[Unit, int] = {}
     events: list[StoredEvent] = []
-    for each in held:
+    for each in pending:
         unit = -1 if each.unit is None else units.setdefault(each.unit, len(units))
         events.append(msgspec.structs.replace(each.event, offset=each.position - first, unit=unit))
     frame = StoredEvents(events, list(units), list(closes), list(opens))
@@ -123,7 +123,7 @@ def read_row(row: EventRow, thread_id: str) -> StoredEvents:
         raise CorruptCheckpointError(where, f"its frame cannot be read ({error})") from error
 
 
-def stored_event(part: Part, codec: Codec) -> StoredEvent:
+def stored_event(part: RawPart, codec: Codec) -> StoredEvent:
     """Return a part as it is stored.
 
     Raises:
@@ -133,22 +133,22 @@ def stored_event(part: Part, codec: Codec) -> StoredEvent:
     return StoredEvent(part.mode, part.ns, part.step, _encoded(part, codec), asked, part.coerce is None)
 
 
-def shown_part(event: StoredEvent, unit: Unit | None, cursor: Cursor, codec: Codec) -> Part:
+def shown_part(event: StoredEvent, unit: Unit | None, cursor: Cursor, codec: Codec) -> RawPart:
     """Return the part of a stored event."""
     asked: Any = codec.decode(event.interrupts, channel="interrupt()") if event.interrupts else ()
-    return Part(
+    return RawPart(
         mode=event.mode,
         ns=event.ns,
         data=codec.decode(event.data, channel=f"the {event.mode!r} stream"),
         step=event.step,
         interrupts=asked,
         cursor=cursor,
-        uncoerced=not event.bare,
+        needs_coerce=not event.bare,
         unit=unit,
     )
 
 
-def _encoded(part: Part, codec: Codec) -> bytes:
+def _encoded(part: RawPart, codec: Codec) -> bytes:
     data, where = own(_storable(part)), f"the {part.mode!r} stream"
     try:
         return codec.encode(data, channel=where)
@@ -175,14 +175,14 @@ def _without_unstorable(value: Any, codec: Codec) -> Any:
     return left
 
 
-def _storable(part: Part) -> Any:
+def _storable(part: RawPart) -> Any:
     """The payload without the values of untracked keys, and with the text of a live exception in its place."""
     data = part.data
     if part.mode == "debug":
         return {**data, "payload": _storable_payload(data["payload"], part)}
     if part.mode in ("tasks", "checkpoints"):
         return _storable_payload(data, part)
-    if part.untracked and part.of_keys:
+    if part.untracked and part.is_keyed:
         if part.mode == "values":
             return without_untracked(data, part.untracked)
         if part.mode == "updates":
@@ -190,23 +190,23 @@ def _storable(part: Part) -> Any:
     return data
 
 
-def _storable_payload(payload: dict[str, Any], part: Part) -> dict[str, Any]:
+def _storable_payload(payload: dict[str, Any], part: RawPart) -> dict[str, Any]:
     """Of a task or a checkpoint."""
     error = payload.get("error")
     if isinstance(error, BaseException):
         payload = {**payload, "error": f"{type(error).__name__}: {text(error)}"}
     if not part.untracked:
         return payload
-    held: dict[str, Any] = {}
+    pending: dict[str, Any] = {}
     for name in ("input", "values"):
         if name in payload:
-            held[name] = without_untracked(payload[name], part.untracked)
-    if "result" in payload and part.of_keys:
-        held["result"] = _storable_update(payload["result"], part)
-    return {**payload, **held}
+            pending[name] = without_untracked(payload[name], part.untracked)
+    if "result" in payload and part.is_keyed:
+        pending["result"] = _storable_update(payload["result"], part)
+    return {**payload, **pending}
 
 
-def _storable_update(update: Any, part: Part) -> Any:
+def _storable_update(update: Any, part: RawPart) -> Any:
     """Of a node: a mapping, or a list of mappings if it wrote a key more than once."""
     if isinstance(update, list):
         return [without_untracked(each, part.untracked) for each in list[Any].__iter__(update)]

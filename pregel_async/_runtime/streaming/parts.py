@@ -51,7 +51,7 @@ class Cursor(msgspec.Struct, frozen=True):
         return self.checkpoint_id, self.epoch
 
     @property
-    def place(self) -> tuple[str, int, int]:
+    def key(self) -> tuple[str, int, int]:
         """Ordered as the events are shown."""
         return self.checkpoint_id, self.epoch, self.position
 
@@ -61,7 +61,7 @@ class Cursor(msgspec.Struct, frozen=True):
         return text if self.since is None else f"{text}.~{self.since}"
 
     @classmethod
-    def read(cls, text: str) -> Cursor:
+    def parse(cls, text: str) -> Cursor:
         """Raises `InvalidCursorError` for what is none."""
         checkpoint_id, *numbers = text.split(".")
         since = numbers.pop()[1:] if len(numbers) == 4 and numbers[-1].startswith("~") else None
@@ -92,7 +92,7 @@ def routers_of(task_id: str) -> str:
     return f"{task_id}:routers"
 
 
-class Part(msgspec.Struct, kw_only=True):
+class RawPart(msgspec.Struct, kw_only=True):
     """One chunk. The run gives it its number and its place when it goes out.
 
     Attributes:
@@ -105,12 +105,12 @@ class Part(msgspec.Struct, kw_only=True):
         seq: its number, from 1.
         committed: the superstep of the called graph that is stored, as are all before it; None when there is none.
         cursor: its place among the events that are kept; None when they are not.
-        uncoerced: it was read back: what `coerce` was is to be found again.
+        needs_coerce: it was read back: what `coerce` was is to be found again.
         task: the task whose event it is; None for an event of the graph.
         unit: the recorded work that it belongs to; None for an event of the called graph itself.
-        again: an earlier attempt has shown and stored it. It is shown only to readers that did not read that attempt.
+        is_repeat: an earlier attempt has shown and stored it. It is shown only to readers that did not read that attempt.
         untracked: keys of its graph whose values are not stored.
-        of_keys: updates and states in it are mappings of the graph's keys, and not the value of one key, or of a call.
+        is_keyed: updates and states in it are mappings of the graph's keys, and not the value of one key, or of a call.
     """
 
     mode: str
@@ -122,15 +122,15 @@ class Part(msgspec.Struct, kw_only=True):
     seq: int = 0
     committed: int | None = None
     cursor: Cursor | None = None
-    uncoerced: bool = False
+    needs_coerce: bool = False
     task: Task | None = None
     unit: Unit | None = None
-    again: bool = False
+    is_repeat: bool = False
     untracked: frozenset[str] = frozenset()
-    of_keys: bool = True
+    is_keyed: bool = True
 
 
-Shape: TypeAlias = Callable[[Part], Any]
+Shape: TypeAlias = Callable[[RawPart], Any]
 
 
 def shape_of(version: str, *, labelled: bool, subgraphs: bool) -> Shape:
@@ -147,7 +147,7 @@ def shape_of(version: str, *, labelled: bool, subgraphs: bool) -> Shape:
     return (lambda part: (part.mode, bare(part))) if labelled else bare
 
 
-def bare(part: Part) -> Any:
+def bare(part: RawPart) -> Any:
     """The payload alone, with the questions in it."""
     if not part.interrupts:
         return part.data
@@ -155,7 +155,7 @@ def bare(part: Part) -> Any:
     return {**part.data, **asked} if isinstance(part.data, dict) else asked
 
 
-def labelled_dict(part: Part) -> dict[str, Any]:
+def labelled_dict(part: RawPart) -> dict[str, Any]:
     """A `StreamPart`."""
     shaped: dict[str, Any] = {
         "type": part.mode,
@@ -172,7 +172,7 @@ def labelled_dict(part: Part) -> dict[str, Any]:
     return shaped
 
 
-def _coerced(part: Part) -> Any:
+def _coerced(part: RawPart) -> Any:
     data, coerce = part.data, part.coerce
     if coerce is None:
         return data
@@ -183,16 +183,16 @@ def _coerced(part: Part) -> Any:
     return {**data, "payload": {**data["payload"], "values": coerce(data["payload"]["values"])}}
 
 
-PART = 256
+PART_SIZE = 256
 """About how many bytes a part takes beside its payload."""
 
-OBJECTS = 3
+MAX_OBJECT_DEPTH = 3
 """How many objects deep a payload is weighed: what lies deeper is the program's more likely than the payload's."""
 
 
-def weight(value: Any, most: int) -> int:
+def approximate_size(value: Any, most: int) -> int:
     """About how many bytes a payload takes, at any depth; something above `most` if it is more than that."""
-    size, seen = PART, set[int]()
+    size, seen = PART_SIZE, set[int]()
     left: list[tuple[Any, int]] = [(value, 0)]
     while left and size <= most:
         item, depth = left.pop()
@@ -213,16 +213,16 @@ def weight(value: Any, most: int) -> int:
         else:
             with contextlib.suppress(TypeError, ValueError, BufferError):  # it shows no memory, as arrays do
                 size += memoryview(item).nbytes
-            if depth < OBJECTS:
+            if depth < MAX_OBJECT_DEPTH:
                 left.extend((each, depth + 1) for each in _fields(item))
     return size
 
 
 def _fields(item: Any) -> Iterator[Any]:
     """What an instance of a class holds."""
-    inside = getattr(item, "__dict__", None)
-    if isinstance(inside, dict):
-        yield inside
+    attributes = getattr(item, "__dict__", None)
+    if isinstance(attributes, dict):
+        yield attributes
     for kind in type(item).__mro__:
         names = kind.__dict__.get("__struct_fields__", kind.__dict__.get("__slots__"))
         for name in names if isinstance(names, (tuple, list, dict)) else (names,):

@@ -17,13 +17,13 @@ from checkpoint_savers.records import CheckpointRow
 from ..._core.board import Board
 from ..._core.program import Program
 from ..._core.task import Failed, Finished, Outcome, Paused, Task
-from .kept_units import NOT_KEPT, Closing, Deliveries, KeptUnits, Units
+from .kept_units import NOT_KEPT, Deliveries, KeptUnits, UnitCloser, Units
 from .modes import MODES, View
 from .modes.mode import Coerce, Mode
-from .parts import Part, routers_of
+from .parts import RawPart, routers_of
 from .subscription import Subscription
 
-__all__ = ["NO_PUBLISHER", "Deliveries", "EventPublisher", "StreamView", "publisher_inside", "publisher_of"]
+__all__ = ["NO_PUBLISHER", "Deliveries", "EventPublisher", "StreamView", "publisher_of", "publisher_of_subgraph"]
 
 
 class StreamView(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,12 +32,12 @@ class StreamView(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         channels: one bare, or several as a mapping.
         coerce: makes the schema's own object of a state; None leaves the mapping.
-        inside: node -> whether its graph keeps its state, for nodes that run a graph which stores it.
+        stored_subgraphs: node -> whether its graph keeps its state, for nodes that run a graph which stores it.
     """
 
     channels: str | tuple[str, ...]
     coerce: Coerce | None
-    inside: Callable[[], Mapping[str, bool]]
+    stored_subgraphs: Callable[[], Mapping[str, bool]]
 
 
 class EventPublisher:
@@ -46,12 +46,12 @@ class EventPublisher:
     Attributes:
         subscriptions: who is shown something of it.
         units: the recorded work that its events belong to.
-        is_read: a task may show something that it writes itself.
-        overhears: what models that a task calls say is shown.
+        shows_writes: a task may show something that it writes itself.
+        shows_messages: what models that a task calls say is shown.
 
     Args:
         views: by feed, what it sees of this graph.
-        waiting: what to enter around every wait for a reader, where a node around this graph's run has a timeout: that
+        timeout_pauses: what to enter around every wait for a reader, where a node around this graph's run has a timeout: that
             is not its time.
     """
 
@@ -59,12 +59,12 @@ class EventPublisher:
         self,
         views: Sequence[tuple[Subscription, View]],
         units: Units = NOT_KEPT,
-        waiting: Sequence[Callable[[], AbstractContextManager[None]]] = (),
+        timeout_pauses: Sequence[Callable[[], AbstractContextManager[None]]] = (),
     ) -> None:
         self.subscriptions = tuple([subscription for subscription, _ in views])
         self.units = units
-        self._waiting = waiting
-        self._showing: dict[
+        self._timeout_pauses = timeout_pauses
+        self._modes: dict[
             str, list[tuple[Subscription, Mode]]
         ] = {}  # by event, the modes that show it, with their feeds
         for name, mode in MODES.items():
@@ -72,21 +72,21 @@ class EventPublisher:
                 if name in subscription.modes:
                     shown = subscription, mode(view)
                     for event in mode.shows:
-                        self._showing.setdefault(event, []).append(shown)
-        self.overhears = "spoke" in self._showing
-        self.is_read = self.overhears or "wrote" in self._showing
+                        self._modes.setdefault(event, []).append(shown)
+        self.shows_messages = "emitted" in self._modes
+        self.shows_writes = self.shows_messages or "wrote" in self._modes
 
-    def _of(self, event: str) -> Sequence[tuple[Subscription, Mode]]:
-        return self._showing.get(event, ())
+    def _modes_for(self, event: str) -> Sequence[tuple[Subscription, Mode]]:
+        return self._modes.get(event, ())
 
     async def send(self, deliveries: Deliveries) -> bool:
         """Let parts go out, in order; wait for readers that are behind.
 
         Returns:
-            Whether a reader has been waiting for them: the event loop is due its turn.
+            Whether a reader has been timeout_pauses for them: the event loop is due its turn.
         """
-        for waiting in self._waiting:
-            with waiting():
+        for pause in self._timeout_pauses:
+            with pause():
                 return await self._send(deliveries)
         return await self._send(deliveries)
 
@@ -97,101 +97,117 @@ class EventPublisher:
             awaited = awaited or (len(subscription.sinks) > 0 and subscription.sinks[0].is_awaited)
         return awaited
 
-    async def settle(self) -> None:
+    async def wait_until_drained(self) -> None:
         """Wait until no reader is behind with what was shown at once."""
         for subscription in self.subscriptions:
-            if subscription.lags:
-                await subscription.settle()
+            if subscription.is_backlogged:
+                await subscription.wait_until_drained()
 
-    def closing(self, task: Task) -> Closing:
+    def closer(self, task: Task) -> UnitCloser:
         """Return what closes the unit of a task that is recorded while its routers or its error handler are to run."""
-        return self.units.closing([task.id], tuple)  # which closes with nothing to show
+        return self.units.closer([task.id], tuple)  # which closes with nothing to show
 
-    def closing_finished(self, task: Task, outcome: Finished) -> Closing:
+    def closer_of_finished(self, task: Task, outcome: Finished) -> UnitCloser:
         """Return what closes the units of a task as its result is recorded."""
         by = outcome.by or task
-        ids = [task.id, routers_of(task.id), by.id, routers_of(by.id)] if self.units.are_kept else []
-        return self.units.closing(ids, lambda: self.finished(by, outcome))
+        ids = [task.id, routers_of(task.id), by.id, routers_of(by.id)] if self.units.are_stored else []
+        return self.units.closer(ids, lambda: self.finished(by, outcome))
 
     def resumed(self, board: Board) -> Deliveries:
-        deliveries = self.units.label(
-            [(subscription, part) for subscription, mode in self._of("resumed") for part in mode.resumed(board)]
+        deliveries = self.units.assign_units(
+            [(subscription, part) for subscription, mode in self._modes_for("resumed") for part in mode.resumed(board)]
         )
         for subscription, part in deliveries:
-            part.again = (
+            part.is_repeat = (
                 subscription in self.units.subscriptions and subscription.resumes
             )  # it was shown when it was stored
         return deliveries
 
     def began(self, task: Task, outcome: Finished) -> Deliveries:
-        return self.units.label(
-            [(subscription, part) for subscription, mode in self._of("began") for part in mode.began(task, outcome)]
+        return self.units.assign_units(
+            [
+                (subscription, part)
+                for subscription, mode in self._modes_for("began")
+                for part in mode.began(task, outcome)
+            ]
         )
 
     def planned(self, board: Board, tasks: Sequence[Task]) -> Deliveries:
-        if "planned" not in self._showing:
+        if "planned" not in self._modes:
             return ()
-        return self.units.label(
-            [(subscription, part) for subscription, mode in self._of("planned") for part in mode.planned(board, tasks)]
+        return self.units.assign_units(
+            [
+                (subscription, part)
+                for subscription, mode in self._modes_for("planned")
+                for part in mode.planned(board, tasks)
+            ]
         )
 
     def wrote(self, task: Task, chunk: Any) -> Deliveries:
-        return self.units.label(
-            [(subscription, part) for subscription, mode in self._of("wrote") for part in mode.wrote(task, chunk)]
-        )
-
-    def spoke(self, task: Task, message: Any, metadata: Mapping[str, Any]) -> Deliveries:
-        spoken = [
-            (subscription, part)
-            for subscription, mode in self._of("spoke")
-            for part in mode.spoke(task, message, metadata)
-        ]
-        return self.units.label(spoken)
-
-    def finished(self, task: Task, outcome: Finished) -> Deliveries:
-        return self.units.label(
+        return self.units.assign_units(
             [
                 (subscription, part)
-                for subscription, mode in self._of("finished")
+                for subscription, mode in self._modes_for("wrote")
+                for part in mode.wrote(task, chunk)
+            ]
+        )
+
+    def emitted(self, task: Task, message: Any, metadata: Mapping[str, Any]) -> Deliveries:
+        spoken = [
+            (subscription, part)
+            for subscription, mode in self._modes_for("emitted")
+            for part in mode.emitted(task, message, metadata)
+        ]
+        return self.units.assign_units(spoken)
+
+    def finished(self, task: Task, outcome: Finished) -> Deliveries:
+        return self.units.assign_units(
+            [
+                (subscription, part)
+                for subscription, mode in self._modes_for("finished")
                 for part in mode.finished(task, outcome)
             ]
         )
 
     def paused(self, board: Board, paused: Sequence[tuple[Task, Paused]]) -> Deliveries:
-        return self.units.label(
-            [(subscription, part) for subscription, mode in self._of("paused") for part in mode.paused(board, paused)]
+        return self.units.assign_units(
+            [
+                (subscription, part)
+                for subscription, mode in self._modes_for("paused")
+                for part in mode.paused(board, paused)
+            ]
         )
 
     def stopped(self, board: Board) -> Deliveries:
-        return self.units.label(
-            [(subscription, part) for subscription, mode in self._of("stopped") for part in mode.stopped(board)]
+        return self.units.assign_units(
+            [(subscription, part) for subscription, mode in self._modes_for("stopped") for part in mode.stopped(board)]
         )
 
     def failed(self, tasks: Sequence[Task], outcomes: Sequence[Outcome]) -> Deliveries:
-        deliveries: list[tuple[Subscription, Part]] = []
+        deliveries: list[tuple[Subscription, RawPart]] = []
         for task, outcome in zip(tasks, outcomes, strict=True):
             if isinstance(outcome, Failed):
                 deliveries += [
                     (subscription, part)
-                    for subscription, mode in self._of("failed")
+                    for subscription, mode in self._modes_for("failed")
                     for part in mode.failed(task, outcome)
                 ]
-        return self.units.label(deliveries)
+        return self.units.assign_units(deliveries)
 
     def updated(self, board: Board) -> Deliveries:
-        if "updated" not in self._showing:
+        if "updated" not in self._modes:
             return ()
-        return self.units.label(
-            [(subscription, part) for subscription, mode in self._of("updated") for part in mode.updated(board)]
+        return self.units.assign_units(
+            [(subscription, part) for subscription, mode in self._modes_for("updated") for part in mode.updated(board)]
         )
 
     def stored(self, board: Board, row: CheckpointRow, upcoming: Sequence[Task]) -> Deliveries:
         stored = [
             (subscription, part)
-            for subscription, mode in self._of("stored")
+            for subscription, mode in self._modes_for("stored")
             for part in mode.stored(board, row, upcoming)
         ]
-        return self.units.label(stored)
+        return self.units.assign_units(stored)
 
 
 NO_PUBLISHER = EventPublisher(())
@@ -222,7 +238,7 @@ def publisher_of(
     return EventPublisher([(subscription, _own_view(program, shown, subscription, "", thread_id, now))], units)
 
 
-def publisher_inside(
+def publisher_of_subgraph(
     program: Program,
     shown: StreamView,
     subscriptions: Sequence[Subscription],
@@ -231,7 +247,7 @@ def publisher_inside(
     ns: str,
     task: Task,
     saved: bool,
-    waiting: Sequence[Callable[[], AbstractContextManager[None]]],
+    timeout_pauses: Sequence[Callable[[], AbstractContextManager[None]]],
     thread_id: str | None,
     now: Callable[[], float],
 ) -> EventPublisher:
@@ -243,7 +259,7 @@ def publisher_inside(
         ns: the graph's namespace.
         task: that runs it.
         saved: the graph records its own tasks.
-        waiting: as in `EventPublisher`.
+        timeout_pauses: as in `EventPublisher`.
     """
     around = [subscription for subscription in outer.subscriptions if subscription.subgraphs]
     if not subscriptions and not around:
@@ -263,12 +279,12 @@ def publisher_inside(
             thread_id=thread_id,
             now=now,
             coerce=shown.coerce,
-            inside=shown.inside,
-            returns=subscription.returns,
-            said=subscription.said,
+            stored_subgraphs=shown.stored_subgraphs,
+            reconnects=subscription.reconnects,
+            shown_messages=subscription.shown_messages,
         )
         views.append((subscription, view))
-    return EventPublisher(views, outer.units.inside(task, parts, saved=saved), waiting)
+    return EventPublisher(views, outer.units.of_subgraph(task, parts, saved=saved), timeout_pauses)
 
 
 def _own_view(
@@ -288,7 +304,7 @@ def _own_view(
         thread_id=thread_id,
         now=now,
         coerce=shown.coerce if subscription.channels is None else None,
-        inside=shown.inside,
-        returns=subscription.returns,
-        said=subscription.said,
+        stored_subgraphs=shown.stored_subgraphs,
+        reconnects=subscription.reconnects,
+        shown_messages=subscription.shown_messages,
     )

@@ -30,7 +30,7 @@ from ..persistence.namespace_writer import NamespaceWriter
 from .buffer import CAPACITY, Buffer
 from .modes import MODES
 from .modes.mode import Coerce
-from .parts import END, ERROR, RESTARTED, Cursor, Part
+from .parts import END, ERROR, RESTARTED, Cursor, RawPart
 from .stored_events import AFTER_ALL, StoredRun, restarted
 from .subscription import LiveRuns, Subscription
 
@@ -56,7 +56,7 @@ async def rejoin(
     live: LiveRuns,
     resume: Resume,
     *,
-    coerce: Callable[[Part], Coerce | None],
+    coerce: Callable[[RawPart], Coerce | None],
     waits: bool,
 ) -> None:
     """Show a reader all that comes after a place.
@@ -66,39 +66,39 @@ async def rejoin(
         coerce: what makes the schema's own object of a part that was stored.
         waits: for a run that goes on elsewhere, following it; else raise `ThreadBusyError`.
     """
-    back = _Return(sink, subscription, after, saver, thread_id, codec, coerce)
+    reader = _ReconnectingReader(sink, subscription, after, saver, thread_id, codec, coerce)
     while True:
         if running := live.joinable(thread_id):
-            if await back.follow(running[0]):
+            if await reader.follow(running[0]):
                 subscription.status = running[0].status
                 return
             continue  # it was refused: its failure is its caller's affair
-        await back.catch_up()
-        await back.see_answers()
-        if back.at_rest:
+        await reader.show_stored()
+        await reader.check_answers()
+        if reader.has_ended:
             break
         try:
-            await resume(subscription, back.restart)
+            await resume(subscription, reader.prepare_resume)
         except ThreadBusyError as error:
             if error.lost or not waits:
                 raise
         else:
-            if not back.at_rest:
+            if not reader.has_ended:
                 return
             break  # it came to rest just before its thread was ours
         await anyio.sleep(POLL)
     sink.begin()  # it had begun, though perhaps nothing is shown but why it has failed
-    subscription.status = back.ended
-    if back.failure:
+    subscription.status = reader.ended
+    if reader.failure:
         subscription.failed = True  # it was told when it happened
-        raise RecordedFailureError(**back.failure)
+        raise RecordedFailureError(**reader.failure)
 
 
-class _Return(msgspec.Struct):
+class _ReconnectingReader(msgspec.Struct):
     """A reader on the way back.
 
     Attributes:
-        at: the place that it has got to.
+        cursor: the place that it has got to.
         cut_off: the checkpoint on which the reader was shown something that is void now; None for none.
         ended: how the run has ended, if that was the last event; None else.
         failure: what the run has failed with, if it has: "type" and "message".
@@ -107,20 +107,20 @@ class _Return(msgspec.Struct):
 
     sink: Buffer
     subscription: Subscription
-    at: Cursor
+    cursor: Cursor
     saver: BaseCheckpointSaver
     thread_id: str
     codec: Codec
-    coerce: Callable[[Part], Coerce | None]
+    coerce: Callable[[RawPart], Coerce | None]
     cut_off: str | None = None
     ended: RunStatus | None = None
     failure: dict[str, str] = {}
     recalled: tuple[str, int, int] = ("", 0, 0)
 
     def __post_init__(self) -> None:
-        self.recalled = self.at.checkpoint_id, 0, 0  # what is shown again begins with that superstep
+        self.recalled = self.cursor.checkpoint_id, 0, 0  # what is shown again begins with that superstep
 
-    async def catch_up(
+    async def show_stored(
         self,
         held: Sequence[EventRow] = (),
         live: Collection[tuple[str, int]] = (),
@@ -133,43 +133,45 @@ class _Return(msgspec.Struct):
         Args:
             held, live, upto, over: as for a `StoredRun`.
         """
-        at = self.at
+        cursor = self.cursor
         if await self._was_ahead(live):
-            self.at = Cursor(at.since or "", at.epoch, 0, at.seq)
+            self.cursor = Cursor(cursor.since or "", cursor.epoch, 0, cursor.seq)
         while True:
-            run = StoredRun(self.saver, self.thread_id, self.at, self.codec, held=held, live=live, upto=upto, over=over)
-            await run.look()
+            run = StoredRun(
+                self.saver, self.thread_id, self.cursor, self.codec, held=held, live=live, upto=upto, over=over
+            )
+            await run.load()
             if not run.is_lost:
                 break
-            self.at = replace(self.at, position=0)
-        if self.at is not at:
+            self.cursor = replace(self.cursor, position=0)
+        if self.cursor is not cursor:
             self.ended, self.failure = None, {}
-            await self._show_next(restarted(self.at, run.step))
+            await self._show_next(restarted(self.cursor, run.step))
         elif run.has_void:
-            self.cut_off = self.at.checkpoint_id
-        async with aclosing(run.parts(again=self.sink.recalls)) as parts:
+            self.cut_off = self.cursor.checkpoint_id
+        async with aclosing(run.parts(repeat_superstep=self.sink.recalls)) as parts:
             async for part in parts:
                 await self.show(part)
 
     async def _was_ahead(self, live: Collection[tuple[str, int]]) -> bool:
         """Return True if the checkpoint of the place was never stored."""
-        at = self.at
-        if at.since in (None, at.checkpoint_id) or at.attempt in live:
+        cursor = self.cursor
+        if cursor.since in (None, cursor.checkpoint_id) or cursor.attempt in live:
             return False
-        return await self.saver.read(self.thread_id, "", CheckpointId(at.checkpoint_id)) is None
+        return await self.saver.read(self.thread_id, "", CheckpointId(cursor.checkpoint_id)) is None
 
-    async def show(self, part: Part) -> None:
+    async def show(self, part: RawPart) -> None:
         """Show a part, unless it was shown. Its number is this reader's own: it goes on from the place's."""
         if part.cursor is not None:
-            again = part.cursor.place <= self.at.place
-            if again and (not self.sink.recalls or part.cursor.place <= self.recalled):
+            is_repeat = part.cursor.key <= self.cursor.key
+            if is_repeat and (not self.sink.recalls or part.cursor.key <= self.recalled):
                 return
-            self.recalled = part.cursor.place
-            if again:
+            self.recalled = part.cursor.key
+            if is_repeat:
                 if part.mode in (*self.subscription.modes, ERROR) and self._shows(part):
                     await self._put(part)  # after a failure no sum goes on
                 return
-            self.at = part.cursor
+            self.cursor = part.cursor
         if part.mode == END:
             self.ended = part.data["status"]
             if self.ended == "failed":
@@ -178,7 +180,7 @@ class _Return(msgspec.Struct):
         self.ended, self.failure = None, {}
         if part.mode == RESTARTED:
             cut_off, self.cut_off = self.cut_off, None
-            if cut_off != self.at.checkpoint_id:
+            if cut_off != self.cursor.checkpoint_id:
                 return  # the reader was not there
         if part.mode == ERROR:
             self.subscription.failed = True
@@ -186,18 +188,18 @@ class _Return(msgspec.Struct):
             return
         await self._show_next(part)
 
-    async def _show_next(self, part: Part) -> None:
+    async def _show_next(self, part: RawPart) -> None:
         part.seq = self.subscription.number = self.subscription.number + 1
-        part.cursor = self.subscription.last = replace(self.at, seq=part.seq)
+        part.cursor = self.subscription.last = replace(self.cursor, seq=part.seq)
         await self._put(part)
 
-    def _shows(self, part: Part) -> bool:
+    def _shows(self, part: RawPart) -> bool:
         return (part.mode in self.subscription.modes or part.mode not in MODES) and (
             self.subscription.subgraphs or not part.ns
         )
 
-    async def _put(self, part: Part) -> None:
-        if part.uncoerced:
+    async def _put(self, part: RawPart) -> None:
+        if part.needs_coerce:
             part.coerce = self.coerce(part)
         while self.sink.blocks(part.mode):
             await self.sink.wait_for_capacity()
@@ -210,21 +212,21 @@ class _Return(msgspec.Struct):
         running.sinks.append(joined)
         try:
             while not joined.has_begun:
-                await joined.filled(or_begun=True)
-            if not running.is_kept or not (joined.begun or joined.has_content):
+                await joined.wait_for_part(or_begun=True)
+            if not running.is_recorded or not (joined.begun or joined.has_output):
                 return False
-            self.sink.name_run(running.run_id)
-            self.sink.set_start(str(self.at))
+            self.sink.set_run_id(running.run_id)
+            self.sink.set_start_cursor(str(self.cursor))
             self.sink.begin()
-            await self.catch_up(*running.unstored())
+            await self.show_stored(*running.unstored_events())
             async for part in joined:
                 await self.show(part)
         finally:
-            running.leave(joined)
-            joined.leave()
+            running.remove_sink(joined)
+            joined.stop_reading()
         return True
 
-    async def see_answers(self) -> None:
+    async def check_answers(self) -> None:
         """A run that asked has been answered since, and whoever answered was cut off: it is to be gone on with."""
         if self.ended == "interrupted":
             chain = await self.saver.read(self.thread_id)
@@ -232,19 +234,19 @@ class _Return(msgspec.Struct):
             if not any(key not in entry.answers for entry in entries for key, _ in entry.interrupts or ()):
                 self.ended = None
 
-    async def restart(self, thread: NamespaceWriter) -> bool:
+    async def prepare_resume(self, writer: NamespaceWriter) -> bool:
         """The thread is ours: show what was stored meanwhile. Whether there is something to go on with."""
-        await self.catch_up(over=True)
-        await self.see_answers()
-        board = thread.board
-        if self.at_rest or board is None or not plan(thread.program, board, ("", "")) or thread.questions():
+        await self.show_stored(over=True)
+        await self.check_answers()
+        board = writer.board
+        if self.has_ended or board is None or not plan(writer.program, board, ("", "")) or writer.questions():
             return False
         self.subscription.committed = board.step
-        self.subscription.last = self.at
-        self.subscription.shows_restart = self.cut_off == thread.tip
+        self.subscription.last = self.cursor
+        self.subscription.shows_restart = self.cut_off == writer.tip
         return True
 
     @property
-    def at_rest(self) -> bool:
+    def has_ended(self) -> bool:
         """Whether the run has ended, and is not to be gone on with."""
         return self.ended not in (None, "drained", "cancelled")

@@ -28,8 +28,8 @@ from ..persistence.namespace_writer import NamespaceWriter, Source
 from ..persistence.unstored import Persistence
 from ..platform.loop_turns import LoopTurns
 from .event_recorder import EventRecorder
-from .kept_units import NOT_CLOSING, Closing, Deliveries
-from .parts import END, Part, Unit
+from .kept_units import NO_CLOSER, Deliveries, UnitCloser
+from .parts import END, RawPart, Unit
 from .publisher import NO_PUBLISHER, EventPublisher
 from .subscription import Subscription
 
@@ -67,7 +67,7 @@ class RunEvents:
     publisher: EventPublisher = NO_PUBLISHER
     are_shown = False
 
-    async def resumed(self, thread: NamespaceWriter, board: Board, planned: Planned, *, branched: bool) -> None:
+    async def resumed(self, writer: NamespaceWriter, board: Board, planned: Planned, *, branched: bool) -> None:
         """The run continues from a stored board, on a branch of its own or from the thread's newest checkpoint."""
 
     def begin(self) -> None:
@@ -105,7 +105,7 @@ class RunEvents:
         """A superstep stays open: return what to show once it is recorded."""
         return ()
 
-    async def giving_up(
+    async def failing_superstep(
         self,
         persistence: Persistence,
         tasks: Sequence[Task],
@@ -116,9 +116,9 @@ class RunEvents:
         """A superstep fails: return what to show then in any case, and what to show if it is recorded."""
         return (), ()
 
-    def closing(self, task: Task, outcome: Finished) -> Closing:
+    def closer(self, task: Task, outcome: Finished) -> UnitCloser:
         """Return what closes the events of a task as its result is recorded."""
-        return NOT_CLOSING
+        return NO_CLOSER
 
     async def finished(self, task: Task, outcome: Finished, *, at_barrier: bool = False) -> None:
         """A task has finished, and its result is as durable as it is to be."""
@@ -126,7 +126,7 @@ class RunEvents:
     def finished_unstored(self, task: Task, outcome: Finished) -> None:
         """A task has finished, and the superstep's own commit stores its result: it is shown then."""
 
-    async def closed(self, closing: Closing) -> None:
+    async def closed(self, closer: UnitCloser) -> None:
         """A task's result is recorded, together with its events."""
 
 
@@ -149,18 +149,18 @@ class ShownEvents(RunEvents):
         self._turns = turns
         self._unreported: list[tuple[Task, Finished]] = []  # their results go with the superstep's own commit
         self._unshown: list[
-            tuple[Subscription, Part]
+            tuple[Subscription, RawPart]
         ] = []  # of tasks that have finished, cut off by a sibling's failure
         self._staged: Deliveries = ()  # what is shown when the checkpoints that wait are stored
 
-    def acknowledge(self, step: int) -> None:
+    def set_committed(self, step: int) -> None:
         """This superstep is stored, and all before it."""
         for subscription in self._own:
             subscription.committed = step
 
-    async def resumed(self, thread: NamespaceWriter, board: Board, planned: Planned, *, branched: bool) -> None:
-        self.acknowledge(board.step)
-        if not any(subscription.returns for subscription in self._own):
+    async def resumed(self, writer: NamespaceWriter, board: Board, planned: Planned, *, branched: bool) -> None:
+        self.set_committed(board.step)
+        if not any(subscription.reconnects for subscription in self._own):
             await self.publisher.send(self.publisher.resumed(board))
 
     def begin(self) -> None:
@@ -177,14 +177,14 @@ class ShownEvents(RunEvents):
             subscription.status == "stopped" for subscription in self._own
         ):  # else it was shown before
             deliveries = self.publisher.stopped(board)
-        self._rest(deliveries, stop.status, board.step, stop.failures)
+        self._end_run(deliveries, stop.status, board.step, stop.failures)
         return deliveries
 
     def failing(self, error: Exception, step: int, *, begun: bool) -> Deliveries:
         for subscription in self._own:
-            subscription.abandon()
+            subscription.discard_staged()
         deliveries = self._failures((error,), step)
-        self._rest(deliveries, "failed", step if deliveries else 0, (error,))
+        self._end_run(deliveries, "failed", step if deliveries else 0, (error,))
         return deliveries
 
     async def send(self, deliveries: Deliveries) -> None:
@@ -200,31 +200,31 @@ class ShownEvents(RunEvents):
 
         def made(row: CheckpointRow) -> None:
             stored = self.publisher.stored(step.board, row, step.upcoming)
-            self._stage(persistence, [*self._take_unreported(), *updated, *stored], row, step)
+            self._stage(persistence, [*self._pop_unreported(), *updated, *stored], row, step)
 
-        await self.publisher.units.settle()
+        await self.publisher.units.wait_for_flush()
         if await persistence.commit(step.board, step.ran, step.outcomes, step.upcoming, source=step.source, made=made):
             deliveries, self._staged = self._staged, ()
             await self._show(deliveries, at_barrier=True)
-            await self._catch_up()
+            await self._wait_for_readers()
         else:
-            await self._waits(persistence, step.upcoming)
+            await self._on_deferred_commit(persistence, step.upcoming)
 
     def _stage(self, persistence: Persistence, deliveries: Deliveries, row: CheckpointRow, step: Superstep) -> None:
         """Keep what a new checkpoint shows until it is stored."""
         self._staged = [*self._staged, *deliveries]
 
-    async def _catch_up(self) -> None:
+    async def _wait_for_readers(self) -> None:
         """Wait for readers that are behind with what was shown as it was stored."""
 
-    async def _waits(self, persistence: Persistence, upcoming: Sequence[Task]) -> None:
+    async def _on_deferred_commit(self, persistence: Persistence, upcoming: Sequence[Task]) -> None:
         """A checkpoint waits for the next commit."""
 
     async def pausing(
         self, persistence: Persistence, board: Board, tasks: Sequence[Task], outcomes: Sequence[Outcome], stop: Stop
     ) -> Deliveries:
         asks = any(isinstance(each, Paused) and each.interrupts for each in outcomes)
-        deliveries = await self._close_finished(persistence, tasks, outcomes, self._take_unreported())
+        deliveries = await self._close_finished(persistence, tasks, outcomes, self._pop_unreported())
         paused = [
             (task, each)
             for task, each in zip(tasks, outcomes, strict=True)
@@ -232,13 +232,13 @@ class ShownEvents(RunEvents):
         ]
         deliveries = [*deliveries, *self.publisher.paused(board, paused)]
         if asks:
-            self._rest(deliveries, "interrupted", board.step + 1)
+            self._end_run(deliveries, "interrupted", board.step + 1)
         else:
             deliveries = [*deliveries, *self._failures(stop.failures, board.step + 1)]
-            self._rest(deliveries, stop.status, board.step + 1, stop.failures)
+            self._end_run(deliveries, stop.status, board.step + 1, stop.failures)
         return deliveries
 
-    async def giving_up(
+    async def failing_superstep(
         self,
         persistence: Persistence,
         tasks: Sequence[Task],
@@ -247,9 +247,9 @@ class ShownEvents(RunEvents):
         step: int,
     ) -> tuple[Deliveries, Deliveries]:
         unshown, self._unshown = self._unshown, []
-        rest = await self._close_finished(persistence, tasks, outcomes, self._take_unreported())
+        rest = await self._close_finished(persistence, tasks, outcomes, self._pop_unreported())
         failed = [*self.publisher.failed(tasks, outcomes), *self._failures((error,), step)]
-        self._rest([*unshown, *rest, *failed], "failed", tasks[0].step, (error,))
+        self._end_run([*unshown, *rest, *failed], "failed", tasks[0].step, (error,))
         return [*unshown, *failed], [*unshown, *rest, *failed]
 
     async def _close_finished(
@@ -259,28 +259,30 @@ class ShownEvents(RunEvents):
         show."""
         return deliveries
 
-    def _take_unreported(self) -> Deliveries:
+    def _pop_unreported(self) -> Deliveries:
         unreported, self._unreported = self._unreported, []
         publisher = self.publisher
         return [delivery for task, each in unreported for delivery in publisher.finished(each.by or task, each)]
 
     def _failures(self, errors: Sequence[BaseException], step: int) -> Deliveries:
         """Return the part that reports the run's failure to the readers of this call; only once."""
-        deliveries: list[tuple[Subscription, Part]] = []
+        deliveries: list[tuple[Subscription, RawPart]] = []
         for subscription in self._own:
             for error in errors:
-                if subscription.reports and not subscription.failed and isinstance(error, Exception):
+                if subscription.reports_errors and not subscription.failed and isinstance(error, Exception):
                     subscription.failed = True
-                    deliveries.append((subscription, subscription.fail(error, step)))
+                    deliveries.append((subscription, subscription.error_part(error, step)))
         return deliveries
 
-    def _rest(self, deliveries: Deliveries, status: RunStatus, step: int, errors: Sequence[BaseException] = ()) -> None:
+    def _end_run(
+        self, deliveries: Deliveries, status: RunStatus, step: int, errors: Sequence[BaseException] = ()
+    ) -> None:
         """The run ends here: store what is shown, and how it ends, with the next transaction."""
         for subscription in self._own:
             subscription.status = subscription.status or status
 
-    def closing(self, task: Task, outcome: Finished) -> Closing:
-        return self.publisher.closing_finished(task, outcome)
+    def closer(self, task: Task, outcome: Finished) -> UnitCloser:
+        return self.publisher.closer_of_finished(task, outcome)
 
     async def finished(self, task: Task, outcome: Finished, *, at_barrier: bool = False) -> None:
         deliveries = self.publisher.finished(outcome.by or task, outcome)
@@ -295,9 +297,9 @@ class ShownEvents(RunEvents):
     def finished_unstored(self, task: Task, outcome: Finished) -> None:
         self._unreported.append((task, outcome))
 
-    async def closed(self, closing: Closing) -> None:
-        await self._show(closing.rest, at_barrier=False)
-        await self.publisher.units.catch_up()
+    async def closed(self, closer: UnitCloser) -> None:
+        await self._show(closer.unshown, at_barrier=False)
+        await self.publisher.units.wait_until_within_capacity()
 
     async def _show(self, deliveries: Deliveries, *, at_barrier: bool) -> None:
         """Show parts. A reader that waits for them runs at once, and not after the barrier.
@@ -316,30 +318,30 @@ class InnerEvents(ShownEvents):
     def _stage(self, persistence: Persistence, deliveries: Deliveries, row: CheckpointRow, step: Superstep) -> None:
         upcoming = step.upcoming
         self._staged = [*self._staged, *deliveries]
-        if _asks_routers(upcoming) or not (upcoming and upcoming[0].node.hidden):  # else it goes with the next commit
+        if _runs_routers(upcoming) or not (upcoming and upcoming[0].node.hidden):  # else it goes with the next commit
             units = self.publisher.units
             rows, self._staged = units.close(units.ids_of(step.ran), self._staged, upcoming)
             persistence.events.extend(rows)
 
-    async def _catch_up(self) -> None:
-        await self.publisher.units.catch_up()
+    async def _wait_for_readers(self) -> None:
+        await self.publisher.units.wait_until_within_capacity()
 
-    async def _waits(self, persistence: Persistence, upcoming: Sequence[Task]) -> None:
-        if _asks_routers(upcoming) and persistence.events:
+    async def _on_deferred_commit(self, persistence: Persistence, upcoming: Sequence[Task]) -> None:
+        if _runs_routers(upcoming) and persistence.events:
             await persistence.spill()  # it has to be known that the routers have begun before they show anything
 
     async def _close_finished(
         self, persistence: Persistence, tasks: Sequence[Task], outcomes: Sequence[Outcome], deliveries: Deliveries
     ) -> Deliveries:
         units = self.publisher.units
-        await units.settle()
+        await units.wait_for_flush()
         done = [task for task, outcome in zip(tasks, outcomes, strict=True) if isinstance(outcome, Finished)]
         rows, left = units.close(units.ids_of(done), deliveries)
         persistence.events.extend(rows)
         return left
 
 
-def _asks_routers(upcoming: Sequence[Task]) -> bool:
+def _runs_routers(upcoming: Sequence[Task]) -> bool:
     """Return True if the hidden start follows and has routers, which may show something."""
     return bool(upcoming) and upcoming[0].node.hidden and bool(upcoming[0].node.routers)
 
@@ -357,80 +359,82 @@ class RecordedEvents(ShownEvents):
         super().__init__(publisher, (subscription,), turns)
         self._subscription = subscription
         self._recorder = recorder
-        self._records = True
+        self._is_recording = True
 
-    async def resumed(self, thread: NamespaceWriter, board: Board, planned: Planned, *, branched: bool) -> None:
-        self.acknowledge(board.step)
+    async def resumed(self, writer: NamespaceWriter, board: Board, planned: Planned, *, branched: bool) -> None:
+        self.set_committed(board.step)
         if branched:
-            self._recorder.move()
+            self._recorder.move_to_tip()
         else:
-            await self._begin_again(board, planned)
-        if not self._subscription.returns:
+            await self._resume_superstep(board, planned)
+        if not self._subscription.reconnects:
             await self.publisher.send(self.publisher.resumed(board))
 
-    async def _begin_again(self, board: Board, planned: Planned) -> None:
+    async def _resume_superstep(self, board: Board, planned: Planned) -> None:
         """Store which units of the open superstep run again, and show them to a reader that saw them before."""
         subscription, recorder = self._subscription, self._recorder
-        for part in await recorder.begin(planned, board.step + 1, subscription.said):
+        for part in await recorder.resume(planned, board.step + 1, subscription.shown_messages):
             subscription.resumes = recorder.has_earlier
-            subscription.last = subscription.last or recorder.place  # of what is shown again, and not stored
+            subscription.last = subscription.last or recorder.cursor  # of what is shown again, and not stored
             if subscription.shows_restart:
                 await subscription.put(part)
             else:
-                subscription.label(part)
+                subscription.assign_cursor(part)
 
     def failing(self, error: Exception, step: int, *, begun: bool) -> Deliveries:
         if not begun:  # the thread's events are of an earlier run, which did not end this way
-            self._records = False
-            self._subscription.keep_no_more()
+            self._is_recording = False
+            self._subscription.stop_recording()
         return super().failing(error, step, begun=begun)
 
     def cancelling(self, step: int) -> bool:
         subscription = self._subscription
-        if not self._records or subscription.status is not None:
+        if not self._is_recording or subscription.status is not None:
             return False
-        self._recorder.cut_off()
+        self._recorder.void_open_units()
         if not subscription.dismissed:
             return False
         subscription.status = "cancelled"
-        self._label((), "cancelled", step)
-        self._recorder.stage_head()  # in the transaction that marks parts void
+        self._assign_cursors_and_status((), "cancelled", step)
+        self._recorder.append_head_row()  # in the transaction that marks parts void
         return True
 
     def _stage(self, persistence: Persistence, deliveries: Deliveries, row: CheckpointRow, step: Superstep) -> None:
         subscription, recorder = self._subscription, self._recorder
-        if recorder.is_late and step.upcoming:
-            self._label_all(deliveries)
-            recorder.superstep_over()
+        if recorder.stores_at_exit and step.upcoming:
+            self._assign_cursors(deliveries)
+            recorder.defer_superstep()
         else:
             if step.stops:  # shown with the superstep: a reader that reconnects must not run past a breakpoint
                 deliveries = [*deliveries, *self.publisher.stopped(step.board)]
                 subscription.status = "stopped"
-            recorder.close(row.checkpoint_id)
+            recorder.close_superstep(row.checkpoint_id)
             if step.upcoming and not step.stops:
-                self._label_all(deliveries)
+                self._assign_cursors(deliveries)
             else:
-                self._label(deliveries, "stopped" if step.upcoming else "done", step.board.step)
-            recorder.stage_head()
+                self._assign_cursors_and_status(deliveries, "stopped" if step.upcoming else "done", step.board.step)
+            recorder.append_head_row()
         self._staged = [*self._staged, *deliveries]
 
-    def _rest(self, deliveries: Deliveries, status: RunStatus, step: int, errors: Sequence[BaseException] = ()) -> None:
-        if self._subscription.status is None and self._records:
-            self._label(deliveries, status, step, errors)
-            self._recorder.rest()
-        super()._rest(deliveries, status, step, errors)
+    def _end_run(
+        self, deliveries: Deliveries, status: RunStatus, step: int, errors: Sequence[BaseException] = ()
+    ) -> None:
+        if self._subscription.status is None and self._is_recording:
+            self._assign_cursors_and_status(deliveries, status, step, errors)
+            self._recorder.append_tail_row()
+        super()._end_run(deliveries, status, step, errors)
 
-    def _label_all(self, deliveries: Deliveries) -> None:
+    def _assign_cursors(self, deliveries: Deliveries) -> None:
         """Give parts that are to go out their places."""
         for subscription, part in deliveries:
-            subscription.label(part)
+            subscription.assign_cursor(part)
 
-    def _label(
+    def _assign_cursors_and_status(
         self, deliveries: Deliveries, status: RunStatus, step: int, errors: Sequence[BaseException] = ()
     ) -> None:
         """Give parts that are to go out their places, and say there how the run ends."""
-        self._label_all(deliveries)
+        self._assign_cursors(deliveries)
         data: dict[str, object] = {"status": status}
         for error in errors[:1]:
             data["error"], data["message"] = described(error)
-        self._subscription.label(self._subscription.report(END, data, step))
+        self._subscription.assign_cursor(self._subscription.control_part(END, data, step))

@@ -22,19 +22,19 @@ from checkpoint_savers.saver_port import PAGE
 from ...errors import InvalidCursorError
 from .event_recorder import MOVED
 from .event_rows import CLOSED, GRAPH, StoredEvent, read_row, shown_part
-from .parts import END, RESTARTED, Cursor, Part, Unit
+from .parts import END, RESTARTED, Cursor, RawPart, Unit
 
-Attempt: TypeAlias = tuple[str, int]
+AttemptKey: TypeAlias = tuple[str, int]
 """A checkpoint, and the epoch of the run that went on from there."""
 
-Place: TypeAlias = tuple[str, int, int]
+CursorKey: TypeAlias = tuple[str, int, int]
 """A checkpoint, an epoch and a position."""
 
-AFTER_ALL: Place = ("~", 0, 0)
+AFTER_ALL: CursorKey = ("~", 0, 0)
 """A place after all others: ids of checkpoints are hexadecimal."""
 
 
-class _Known(msgspec.Struct):
+class _AttemptState(msgspec.Struct):
     """What the rows of an attempt say of it.
 
     Attributes:
@@ -48,7 +48,7 @@ class _Known(msgspec.Struct):
     closes: set[str] = msgspec.field(default_factory=set[str])
 
 
-class _Found(NamedTuple):
+class _LocatedEvent(NamedTuple):
     """A stored event.
 
     Attributes:
@@ -56,15 +56,15 @@ class _Found(NamedTuple):
         closed_by: otherwise, it is final when this id is closed.
     """
 
-    place: Place
+    key: CursorKey
     certain: bool
     closed_by: str
     unit: Unit | None
     event: StoredEvent
 
     @property
-    def attempt(self) -> Attempt:
-        return self.place[:2]
+    def attempt(self) -> AttemptKey:
+        return self.key[:2]
 
 
 class StoredRun:
@@ -92,8 +92,8 @@ class StoredRun:
         codec: Codec,
         *,
         held: Sequence[EventRow] = (),
-        live: Collection[Attempt] = (),
-        upto: Place = AFTER_ALL,
+        live: Collection[AttemptKey] = (),
+        upto: CursorKey = AFTER_ALL,
         over: bool = False,
     ) -> None:
         self.has_void = False
@@ -107,11 +107,11 @@ class StoredRun:
         self._live = frozenset(live)
         self._upto = upto
         self._over = over
-        self._known: dict[Attempt, _Known] = {}
-        self._path: dict[str, int] = {}
+        self._known: dict[AttemptKey, _AttemptState] = {}
+        self._branch: dict[str, int] = {}
         self._forked: set[str] = set()
 
-    async def look(self) -> None:
+    async def load(self) -> None:
         """Find out what is final.
 
         Raises:
@@ -119,13 +119,13 @@ class StoredRun:
             CorruptCheckpointError, StorageError
         """
         after = self._after
-        mine: Attempt = after.place[:2]
-        self._path, self._forked = await _path(self._saver, self._thread_id, after.checkpoint_id, self._live)
+        mine: AttemptKey = after.key[:2]
+        self._branch, self._forked = await _branch(self._saver, self._thread_id, after.checkpoint_id, self._live)
         newest: dict[str, int] = {}
         restarts = False
         async with aclosing(self._rows()) as rows:
             async for row in rows:
-                known = self._known.setdefault((row.checkpoint_id, row.epoch), _Known())
+                known = self._known.setdefault((row.checkpoint_id, row.epoch), _AttemptState())
                 found = read_row(row, self._thread_id)
                 known.closes.update(found.closes)
                 known.over = known.over or any(event.mode == END for event in found.events)
@@ -135,73 +135,73 @@ class StoredRun:
                 if row.checkpoint_id == mine[0] and row.epoch > mine[1]:
                     restarts = restarts or any(event.mode == RESTARTED for event in found.events)
                 newest[row.checkpoint_id] = row.epoch
-        head = max(self._path.values())
+        head = max(self._branch.values())
         for (checkpoint_id, epoch), known in self._known.items():
-            leads_on = self._path.get(checkpoint_id, head) < head
+            leads_on = self._branch.get(checkpoint_id, head) < head
             known.over = known.over or self._over or leads_on or epoch < newest[checkpoint_id]
-        self.step = self._path.get(mine[0], -1) + 1
+        self.step = self._branch.get(mine[0], -1) + 1
         if mine in self._live or self._known_of(mine).whole:
             return
         final = 0
         async with aclosing(self._in_order()) as events:
             async for each in events:
-                if each.place > after.place:
+                if each.key > after.key:
                     break
                 final += each.attempt == mine and self._is_final(each)
         self.has_void = final < after.position
         runs_ahead = after.since == after.checkpoint_id and not final
-        self.is_lost = self.has_void and (runs_ahead or (self._path[mine[0]] < head and not restarts))
+        self.is_lost = self.has_void and (runs_ahead or (self._branch[mine[0]] < head and not restarts))
 
-    async def parts(self, *, again: bool = False) -> AsyncGenerator[Part, None]:
+    async def parts(self, *, repeat_superstep: bool = False) -> AsyncGenerator[RawPart, None]:
         """The parts of the final events, after the place.
 
         Args:
-            again: begin with the first event on the place's checkpoint.
+            repeat_superstep: begin with the first event on the place's checkpoint.
         """
-        mine, committed = self._after.place[:2], max(self._path.values())
-        expected: dict[Attempt, int] = {}
+        mine, committed = self._after.key[:2], max(self._branch.values())
+        expected: dict[AttemptKey, int] = {}
         async with aclosing(self._in_order()) as events:
             async for each in events:
-                at, position = each.attempt, each.place[2]
+                at, position = each.attempt, each.key[2]
                 final, known = self._is_final(each), self._known_of(at)
                 if final and position == expected.get(at, 1):
                     expected[at] = position + 1
                 elif not (known.over or known.whole or at in self._live):
                     return  # a unit that runs may fill the gap
-                if not final or at[0] not in self._path or each.event.mode in (CLOSED, MOVED):
+                if not final or at[0] not in self._branch or each.event.mode in (CLOSED, MOVED):
                     continue
-                if at < mine and not (again and at[0] == mine[0]):
+                if at < mine and not (repeat_superstep and at[0] == mine[0]):
                     continue
-                if each.place > self._upto:
+                if each.key > self._upto:
                     continue
-                if at == mine and position <= self._after.position and not again:
+                if at == mine and position <= self._after.position and not repeat_superstep:
                     continue
-                part = shown_part(each.event, each.unit, Cursor(*each.place), self._codec)
+                part = shown_part(each.event, each.unit, Cursor(*each.key), self._codec)
                 part.committed = committed
                 yield part
 
-    def _known_of(self, attempt: Attempt) -> _Known:
+    def _known_of(self, attempt: AttemptKey) -> _AttemptState:
         """Return what is known of an attempt: nothing if its rows were stored after the last read."""
-        return self._known.get(attempt, _Known())
+        return self._known.get(attempt, _AttemptState())
 
-    def _is_final(self, found: _Found) -> bool:
+    def _is_final(self, found: _LocatedEvent) -> bool:
         if found.certain or found.attempt in self._live:
             return True
         known = self._known_of(found.attempt)
-        return known.whole or (found.closed_by in known.closes and found.place[0] not in self._forked)
+        return known.whole or (found.closed_by in known.closes and found.key[0] not in self._forked)
 
-    async def _in_order(self) -> AsyncGenerator[_Found, None]:
+    async def _in_order(self) -> AsyncGenerator[_LocatedEvent, None]:
         """The stored events in the order of their places. Those of several rows may interleave."""
-        waiting: list[tuple[Place, int, _Found]] = []
-        last: Place = ("", -1, -1)
+        waiting: list[tuple[CursorKey, int, _LocatedEvent]] = []
+        last: CursorKey = ("", -1, -1)
         number = 0
 
-        def before(place: Place) -> Iterator[_Found]:
+        def before(key: CursorKey) -> Iterator[_LocatedEvent]:
             nonlocal last
-            while waiting and waiting[0][0] < place:
+            while waiting and waiting[0][0] < key:
                 found = heappop(waiting)[2]
-                if found.place != last:  # else it was held, and stored meanwhile
-                    last = found.place
+                if found.key != last:  # else it was held, and stored meanwhile
+                    last = found.key
                     yield found
 
         async with aclosing(self._rows()) as rows:
@@ -210,11 +210,11 @@ class StoredRun:
                     yield found
                 stored = read_row(row, self._thread_id)
                 for event in stored.events:
-                    place = (row.checkpoint_id, row.epoch, row.position + event.offset)
+                    key = (row.checkpoint_id, row.epoch, row.position + event.offset)
                     closed_by = stored.closed_by(event)
                     certain = row.kind == "head" and (closed_by == GRAPH or row.checkpoint_id not in self._forked)
-                    each = _Found(place, certain, closed_by, stored.unit_of(event), event)
-                    heappush(waiting, (place, number, each))
+                    each = _LocatedEvent(key, certain, closed_by, stored.unit_of(event), event)
+                    heappush(waiting, (key, number, each))
                     number += 1
         for found in before(AFTER_ALL):
             yield found
@@ -237,14 +237,14 @@ class StoredRun:
             yield row
 
 
-def restarted(after: Cursor, step: int) -> Part:
+def restarted(after: Cursor, step: int) -> RawPart:
     """Return the part that says that all is void which was shown after a place."""
     data = {"step": step, "checkpoint_id": after.checkpoint_id, "after": str(after), "tasks": None}
-    return Part(mode=RESTARTED, ns=(), data=data, step=step)
+    return RawPart(mode=RESTARTED, ns=(), data=data, step=step)
 
 
-async def _path(
-    saver: BaseCheckpointSaver, thread_id: str, since: str, live: Collection[Attempt]
+async def _branch(
+    saver: BaseCheckpointSaver, thread_id: str, since: str, live: Collection[AttemptKey]
 ) -> tuple[dict[str, int], set[str]]:
     """The checkpoints from one to the head, and the superstep that made each; and those that the way forks from.
 

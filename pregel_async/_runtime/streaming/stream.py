@@ -51,7 +51,7 @@ class GraphStream(Generic[T]):
     def __init__(
         self, work: Work, buffer: Buffer, shape: Shape, subscription: Subscription, cursor: str | None = None
     ) -> None:
-        self._run: _Planned | _RunTask = _Planned(work, buffer)
+        self._run: _UnstartedRun | _RunTask = _UnstartedRun(work, buffer)
         self._subscription = subscription
         self._buffer = buffer
         self._shape = shape
@@ -81,11 +81,11 @@ class GraphStream(Generic[T]):
                     self._run = self._run.start()
                     continue  # an eager task may have ended in there
                 try:
-                    await buffer.filled()
+                    await buffer.wait_for_part()
                 except BaseException as error:
                     await self.__aexit__(type(error), error, None)
                     raise
-            part = buffer.take()
+            part = buffer.pop()
             if part.cursor is not None and part.seq:  # else it was read before
                 self.cursor = str(part.cursor)
             return self._shape(part)  # type: ignore[no-any-return]  # what the shape makes is what T says
@@ -120,11 +120,11 @@ class GraphStream(Generic[T]):
         buffer = self._buffer
         try:
             while not buffer.has_begun:
-                await buffer.filled(or_begun=True)
+                await buffer.wait_for_part(or_begun=True)
         except BaseException as error:
             await self.__aexit__(type(error), error, None)
             raise
-        if buffer.ended and not buffer.begun and not buffer.has_content:
+        if buffer.ended and not buffer.begun and not buffer.has_output:
             buffer.raise_failure()
         if self.cursor is None:
             self.cursor = buffer.start
@@ -187,7 +187,7 @@ class GraphStream(Generic[T]):
             )
 
 
-class _Planned(msgspec.Struct):
+class _UnstartedRun(msgspec.Struct):
     """A run before the first part is requested. If its stream is closed first, it never begins."""
 
     started: ClassVar = False
@@ -195,7 +195,7 @@ class _Planned(msgspec.Struct):
     work: Work
     buffer: Buffer
 
-    def start(self) -> _Planned | _RunTask:
+    def start(self) -> _UnstartedRun | _RunTask:
         """Start the run in a task of its own."""
         return self if self.buffer.ended else _RunTask(self.work, self.buffer)
 
@@ -261,13 +261,13 @@ class _RunTask:
         if not self._buffer.ended:
             self._cancelled = True
             self._scope.cancel()
-        self._buffer.leave()  # a node may wait for the reader behind a shield
+        self._buffer.stop_reading()  # a node may wait for the reader behind a shield
         await wait_out(self._over)
         self._buffer.raise_failure()
 
     async def finish(self) -> None:
         """Let the run go on to its end; what it shows is dropped."""
-        self._buffer.leave()
+        self._buffer.stop_reading()
         await self._over.wait()
         self._buffer.raise_failure()
 
@@ -281,9 +281,9 @@ class _RunTask:
             return False
         self._dropped = True
         with contextlib.suppress(RuntimeError):  # the loop is closed, and its tasks with it
-            self._call_soon(self._give_up)
+            self._call_soon(self._cancel)
         return True
 
-    def _give_up(self) -> None:
+    def _cancel(self) -> None:
         self._scope.cancel()
-        self._buffer.leave()
+        self._buffer.stop_reading()

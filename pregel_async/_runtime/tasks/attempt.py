@@ -381,7 +381,7 @@ def _called(node: Node, value: Any, attempt: AttemptContext, progress: _Progress
     if attempt.graph.run.watch is not None:
         attempt.graph.run.watch(attempt)
     injected = attempt.inject(node.injects) if node.injects else {}
-    if node.flavour == "async" and not attempt.graph.events.publisher.is_read:
+    if node.flavour == "async" and not attempt.graph.events.publisher.shows_writes:
         awaitable = node.call(value, **injected)
         return awaitable if contained else in_own_context(awaitable, progress.natively_cancelled)
     return _called_with(injected, node, value, attempt, progress)
@@ -391,11 +391,11 @@ async def _called_with(
     injected: dict[str, Any], node: Node, value: Any, attempt: AttemptContext, progress: _Progress
 ) -> Any:
     """A node that writes to streams, or is a plain function."""
-    owes = (attempt,) if attempt.publisher.is_read else ()
+    owes = (attempt,) if attempt.publisher.shows_writes else ()
     if owes and node.flavour != "sync":
         with attempt.waiting():
             await (
-                attempt.publisher.settle()
+                attempt.publisher.wait_until_drained()
             )  # it may never await what it writes, nor anything else; others after it may not either
     if node.flavour == "async":
         return await in_own_context(node.call(value, **injected), progress.natively_cancelled, owes)

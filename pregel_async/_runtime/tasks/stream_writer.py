@@ -68,7 +68,7 @@ class Writer:
 
     def message(self, message: Any, /, metadata: Mapping[str, Any] | None = None) -> Awaitable[None]:
         self._check()
-        return self._show(self._attempt.publisher.spoke(self._attempt.task, message, metadata or {}))
+        return self._show(self._attempt.publisher.emitted(self._attempt.task, message, metadata or {}))
 
     def _check(self) -> None:
         self._attempt.check("a stream writer")
@@ -82,8 +82,8 @@ class Writer:
             charged: list[tuple[Subscription, int]] = []
             for subscription, part in deliveries:
                 owes = subscription in attempt.owed
-                charged.append((subscription, subscription.burst(part, owes=owes)))
-                if not owes and subscription.lags:
+                charged.append((subscription, subscription.put_nowait(part, owes=owes)))
+                if not owes and subscription.is_backlogged:
                     attempt.owed.append(subscription)
             return _Settled(attempt, charged) if attempt.owed else NOTHING
         try:

@@ -13,7 +13,7 @@ from ...._core.superstep import names_of
 from ...._core.task import Task
 from ....types import RunnableConfig
 from ...persistence.namespaces import config_of, namespace_of, parents_of
-from ..parts import Part
+from ..parts import RawPart
 from .mode import Mode
 
 
@@ -24,14 +24,14 @@ class Checkpoints(Mode):
 
     name: ClassVar[str] = "checkpoints"
 
-    def stored(self, board: Board, row: CheckpointRow, upcoming: Sequence[Task]) -> Iterable[Part]:
+    def stored(self, board: Board, row: CheckpointRow, upcoming: Sequence[Task]) -> Iterable[RawPart]:
         coerce = None if any(task.node.hidden for task in upcoming) else self.view.coerce
         yield self.part(board.step, self.payload(board, row, upcoming), coerce=coerce)
 
     def payload(self, board: Board, row: CheckpointRow, upcoming: Sequence[Task]) -> dict[str, Any]:
         view, parents = self.view, parents_of(row)
         listed = [task for task in upcoming if task.send >= 0] + [task for task in upcoming if task.send < 0]
-        inside = view.inside() if listed else {}
+        inside = view.stored_subgraphs() if listed else {}
         return {
             "config": self._config(row.ns, row.checkpoint_id, parents),
             "parent_config": None if row.parent_id is None else self._config(row.ns, row.parent_id, parents),

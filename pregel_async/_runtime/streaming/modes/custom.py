@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from ...._core.isolation import isolate, own
 from ...._core.task import Task
-from ..parts import Part
+from ..parts import RawPart
 from .mode import Mode
 
 
@@ -16,5 +16,5 @@ class Custom(Mode):
 
     name: ClassVar[str] = "custom"
 
-    def wrote(self, task: Task, chunk: Any) -> Iterable[Part]:
+    def wrote(self, task: Task, chunk: Any) -> Iterable[RawPart]:
         yield self.part_of(task, isolate(own(chunk)))

@@ -12,7 +12,7 @@ from checkpoint_savers.records import CheckpointRow
 
 from ...._core.board import Board
 from ...._core.task import Failed, Finished, Paused, Task
-from ..parts import Part
+from ..parts import RawPart
 from .checkpoints import Checkpoints
 from .mode import Mode, View
 from .tasks import Tasks
@@ -28,22 +28,22 @@ class Debug(Mode):
         self._tasks = Tasks(view)
         self._checkpoints = Checkpoints(view)
 
-    def planned(self, board: Board, tasks: Sequence[Task]) -> Iterable[Part]:
+    def planned(self, board: Board, tasks: Sequence[Task]) -> Iterable[RawPart]:
         return self._dated("task", self._tasks.planned(board, tasks))
 
-    def finished(self, task: Task, outcome: Finished) -> Iterable[Part]:
+    def finished(self, task: Task, outcome: Finished) -> Iterable[RawPart]:
         return self._dated("task_result", self._tasks.finished(task, outcome))
 
-    def paused(self, board: Board, paused: Sequence[tuple[Task, Paused]]) -> Iterable[Part]:
+    def paused(self, board: Board, paused: Sequence[tuple[Task, Paused]]) -> Iterable[RawPart]:
         return self._dated("task_result", self._tasks.paused(board, paused))
 
-    def failed(self, task: Task, outcome: Failed) -> Iterable[Part]:
+    def failed(self, task: Task, outcome: Failed) -> Iterable[RawPart]:
         return self._dated("task_result", self._tasks.failed(task, outcome))
 
-    def stored(self, board: Board, row: CheckpointRow, upcoming: Sequence[Task]) -> Iterable[Part]:
+    def stored(self, board: Board, row: CheckpointRow, upcoming: Sequence[Task]) -> Iterable[RawPart]:
         return self._dated("checkpoint", self._checkpoints.stored(board, row, upcoming))
 
-    def _dated(self, kind: str, parts: Iterable[Part]) -> Iterable[Part]:
+    def _dated(self, kind: str, parts: Iterable[RawPart]) -> Iterable[RawPart]:
         for part in parts:
             dated = {"step": part.step, "timestamp": timestamp(self.view.now()), "type": kind, "payload": part.data}
             yield replace(part, mode=self.name, data=dated)

@@ -13,7 +13,7 @@ from ...._core.task import Finished, Task
 from ...._message_ids import derive_message_id, fingerprint
 from ....channels.reduced import ReducedValue
 from ....messages import id_of, messages_in, with_id
-from ..parts import Part
+from ..parts import RawPart
 from .mode import Mode, View
 from .tasks import metadata_of
 
@@ -35,51 +35,53 @@ class Messages(Mode):
         self._known = set[Any]()  # from before the run, of its input, or given to a node
         self._state_is_known = False
 
-    def planned(self, board: Board, tasks: Sequence[Task]) -> Iterable[Part]:
+    def planned(self, board: Board, tasks: Sequence[Task]) -> Iterable[RawPart]:
         # After the fold of the input: a string or a pair in it is a message there, and has an id.
         if not self._state_is_known and not tasks[0].node.hidden:
             self._state_is_known = True
             self._known.update(id_of(message) for value in board.values.values() for _, message in messages_in(value))
         return ()
 
-    def began(self, task: Task, outcome: Finished) -> Iterable[Part]:
+    def began(self, task: Task, outcome: Finished) -> Iterable[RawPart]:
         return self.finished(task, outcome)  # the input's messages are known from then on
 
-    def spoke(self, task: Task, message: Any, metadata: Mapping[str, Any]) -> Iterable[Part]:
-        told = self._metadata(task, metadata)
-        if NO_STREAM in told.get("tags", ()):
+    def emitted(self, task: Task, message: Any, metadata: Mapping[str, Any]) -> Iterable[RawPart]:
+        shown_metadata = self._metadata(task, metadata)
+        if NO_STREAM in shown_metadata.get("tags", ()):
             return
-        self.view.said.add(id_of(message))
-        yield self.part_of(task, (isolate(own(message)), told))
+        self.view.shown_messages.add(id_of(message))
+        yield self.part_of(task, (isolate(own(message)), shown_metadata))
 
-    def finished(self, task: Task, outcome: Finished) -> Iterable[Part]:
-        known, said = self._known, self.view.said
+    def finished(self, task: Task, outcome: Finished) -> Iterable[RawPart]:
+        known, shown_messages = self._known, self.view.shown_messages
         if task.send >= 0:
             known.update(id_of(message) for _, message in messages_in(task.arg))
-        replayed = outcome.replayed and not self.view.returns  # a reader who comes back was told that it is void
+        replayed = outcome.replayed and not self.view.reconnects  # a reader who comes back was told that it is void
         silent = task.node.hidden or replayed or NO_STREAM in task.node.tags
         writes = Counter[str]()  # of each channel, so far
         for channel, value in outcome.writes:
             appends, repeats = self._appends(channel), Counter[str]()
-            for place, message in messages_in(value):
+            for index, message in messages_in(value):
                 key = id_of(message)
                 contents: tuple[str, ...] = ()
                 if key is None:
                     content = fingerprint(message)
                     contents = (content,)
-                    if appends and not silent and self._was_shown_inside(task, content):
+                    if appends and not silent and self._was_shown_by_inner(task, content):
                         continue
                     if appends:
-                        key = derive_message_id(task.written_as(), channel, writes[channel], place, content)
+                        key = derive_message_id(task.written_as(), channel, writes[channel], index, content)
                     else:
                         key = content if not repeats[content] else f"{content}-{repeats[content] + 1}"
                         repeats[content] += 1
                     message = with_id(message, key)
                 if silent:
                     known.add(key)
-                elif key not in known and key not in said:
-                    said.add(key)
-                    said.update((around, content) for content in contents for around in self._around(task))
+                elif key not in known and key not in shown_messages:
+                    shown_messages.add(key)
+                    shown_messages.update(
+                        (source, content) for content in contents for source in self._outer_sources(task)
+                    )
                     yield self.part_of(task, (isolate(message), self._metadata(task, {})))
             writes[channel] += 1
 
@@ -91,7 +93,7 @@ class Messages(Mode):
     def _appends(self, channel: str) -> bool:
         return channel == RETURN or isinstance(self.view.program.channels.get(channel), ReducedValue)
 
-    def _around(self, task: Task) -> Iterator[tuple[str, Any]]:
+    def _outer_sources(self, task: Task) -> Iterator[tuple[str, Any]]:
         """The tasks that a task is inside of."""
         if task.is_called:
             yield self.view.checkpoint_ns, task.caller
@@ -99,11 +101,11 @@ class Messages(Mode):
         for at in range(len(parts)):
             yield "|".join(parts[: at + 1]), None
 
-    def _was_shown_inside(self, task: Task, content: str) -> bool:
+    def _was_shown_by_inner(self, task: Task, content: str) -> bool:
         ns, name = self.view.checkpoint_ns, task.node.name
         inside = [f"{name}:{task.id}", name]  # a graph that keeps its state is in the node's namespace
-        places: list[Any] = [(ns, task.path), *((f"{ns}|{each}" if ns else each, None) for each in inside)]
-        return any((place, content) in self.view.said for place in places)
+        sources: list[Any] = [(ns, task.path), *((f"{ns}|{each}" if ns else each, None) for each in inside)]
+        return any((source, content) in self.view.shown_messages for source in sources)
 
     def _metadata(self, task: Task, metadata: Mapping[str, Any]) -> dict[str, Any]:
         own_ns = f"{task.node.name}:{task.id}"

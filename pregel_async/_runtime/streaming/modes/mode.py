@@ -13,7 +13,7 @@ from ...._core.board import Board
 from ...._core.program import Program
 from ...._core.task import Failed, Finished, Paused, Task
 from ....types import Interrupt
-from ..parts import Part
+from ..parts import RawPart
 
 Coerce = Callable[[Any], Any]
 
@@ -29,9 +29,9 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
         thread_id: None when the run has none.
         now: the run's clock, in unix seconds.
         coerce: makes the schema's own object of a state; None leaves the mapping.
-        inside: node -> whether its graph keeps its state, for nodes that run a graph which stores it.
-        returns: the reader has been here before, and was told that what it had seen of the superstep is void.
-        said: the ids of the messages that the reader was shown, of this graph and of all others.
+        stored_subgraphs: node -> whether its graph keeps its state, for nodes that run a graph which stores it.
+        reconnects: the reader has been here before, and was told that what it had seen of the superstep is void.
+        shown_messages: the ids of the messages that the reader was shown, of this graph and of all others.
     """
 
     program: Program
@@ -41,9 +41,9 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     thread_id: str | None
     now: Callable[[], float]
     coerce: Coerce | None
-    inside: Callable[[], Mapping[str, bool]]
-    returns: bool
-    said: set[Any]
+    stored_subgraphs: Callable[[], Mapping[str, bool]]
+    reconnects: bool
+    shown_messages: set[Any]
 
 
 EVENTS = (
@@ -51,7 +51,7 @@ EVENTS = (
     "began",
     "planned",
     "wrote",
-    "spoke",
+    "emitted",
     "finished",
     "paused",
     "stopped",
@@ -82,9 +82,11 @@ class Mode:
         self.names = frozenset((shown,) if isinstance(shown, str) else shown)
         self._is_bare = isinstance(shown, str)
 
-    def part(self, step: int, data: Any, interrupts: tuple[Interrupt, ...] = (), coerce: Coerce | None = None) -> Part:
+    def part(
+        self, step: int, data: Any, interrupts: tuple[Interrupt, ...] = (), coerce: Coerce | None = None
+    ) -> RawPart:
         """Return a part of an event of the graph."""
-        return Part(
+        return RawPart(
             mode=self.name,
             ns=self.view.ns,
             data=data,
@@ -92,61 +94,61 @@ class Mode:
             interrupts=interrupts,
             coerce=coerce,
             untracked=self.view.program.untracked,
-            of_keys=not self._is_bare,
+            is_keyed=not self._is_bare,
         )
 
-    def part_of(self, task: Task, data: Any) -> Part:
+    def part_of(self, task: Task, data: Any) -> RawPart:
         """Return a part of an event of a task."""
-        return Part(
+        return RawPart(
             mode=self.name,
             ns=self.view.ns,
             data=data,
             step=task.step,
             task=task,
             untracked=self.view.program.untracked,
-            of_keys=not (self._is_bare or task.is_called),
+            is_keyed=not (self._is_bare or task.is_called),
         )
 
-    def resumed(self, board: Board) -> Iterable[Part]:
+    def resumed(self, board: Board) -> Iterable[RawPart]:
         """The run goes on from a stored board, without new input."""
         return ()
 
-    def began(self, task: Task, outcome: Finished) -> Iterable[Part]:
+    def began(self, task: Task, outcome: Finished) -> Iterable[RawPart]:
         """The hidden start has written the input to the state, and no router is asked. (Else: `finished`.)"""
         return ()
 
-    def planned(self, board: Board, tasks: Sequence[Task]) -> Iterable[Part]:
+    def planned(self, board: Board, tasks: Sequence[Task]) -> Iterable[RawPart]:
         """A superstep begins: these tasks are its own, and none of them has run yet."""
         return ()
 
-    def wrote(self, task: Task, chunk: Any) -> Iterable[Part]:
+    def wrote(self, task: Task, chunk: Any) -> Iterable[RawPart]:
         """A task has written to the stream."""
         return ()
 
-    def spoke(self, task: Task, message: Any, metadata: Mapping[str, Any]) -> Iterable[Part]:
+    def emitted(self, task: Task, message: Any, metadata: Mapping[str, Any]) -> Iterable[RawPart]:
         """A task has emitted a message, or a chunk of one."""
         return ()
 
-    def finished(self, task: Task, outcome: Finished) -> Iterable[Part]:
+    def finished(self, task: Task, outcome: Finished) -> Iterable[RawPart]:
         """A task has finished; its result is as durable as the run promised. In the order in which they finish."""
         return ()
 
-    def paused(self, board: Board, paused: Sequence[tuple[Task, Paused]]) -> Iterable[Part]:
+    def paused(self, board: Board, paused: Sequence[tuple[Task, Paused]]) -> Iterable[RawPart]:
         """Tasks have asked, and that is recorded; the run ends with their superstep open. In plan order."""
         return ()
 
-    def stopped(self, board: Board) -> Iterable[Part]:
+    def stopped(self, board: Board) -> Iterable[RawPart]:
         """The run has stopped at a breakpoint."""
         return ()
 
-    def failed(self, task: Task, outcome: Failed) -> Iterable[Part]:
+    def failed(self, task: Task, outcome: Failed) -> Iterable[RawPart]:
         """A task has failed, and that is recorded; the superstep ends with its error. In plan order."""
         return ()
 
-    def updated(self, board: Board) -> Iterable[Part]:
+    def updated(self, board: Board) -> Iterable[RawPart]:
         """A superstep has been folded and is as durable as the run promised."""
         return ()
 
-    def stored(self, board: Board, row: CheckpointRow, upcoming: Sequence[Task]) -> Iterable[Part]:
+    def stored(self, board: Board, row: CheckpointRow, upcoming: Sequence[Task]) -> Iterable[RawPart]:
         """A checkpoint has been stored."""
         return ()

@@ -9,7 +9,7 @@ from ...._core.board import Board
 from ...._core.isolation import isolate
 from ...._core.program import RETURN, Write
 from ...._core.task import PUSH, Failed, Finished, Paused, Task
-from ..parts import Part
+from ..parts import RawPart
 from .mode import Mode
 from .updates import as_update
 
@@ -25,7 +25,7 @@ class Tasks(Mode):
 
     name: ClassVar[str] = "tasks"
 
-    def planned(self, board: Board, tasks: Sequence[Task]) -> Iterable[Part]:
+    def planned(self, board: Board, tasks: Sequence[Task]) -> Iterable[RawPart]:
         for task in tasks:
             if not task.node.hidden:
                 planned: dict[str, Any] = {
@@ -34,19 +34,19 @@ class Tasks(Mode):
                     "input": _input_of(board, task),
                     "triggers": task.triggers if task.send < 0 else (PUSH,),
                 }
-                told = metadata_of(task)
-                yield self.part_of(task, {**planned, "metadata": told} if told else planned)
+                metadata = metadata_of(task)
+                yield self.part_of(task, {**planned, "metadata": metadata} if metadata else planned)
 
-    def finished(self, task: Task, outcome: Finished) -> Iterable[Part]:
+    def finished(self, task: Task, outcome: Finished) -> Iterable[RawPart]:
         if not (task.node.hidden or outcome.replayed or outcome.cached):
             yield self.part_of(task, self._ended(task, self._result(task, outcome.writes)))
 
-    def paused(self, board: Board, paused: Sequence[tuple[Task, Paused]]) -> Iterable[Part]:
+    def paused(self, board: Board, paused: Sequence[tuple[Task, Paused]]) -> Iterable[RawPart]:
         for task, outcome in paused:
             asked = [{"value": isolate(question.value), "id": question.id} for question in outcome.interrupts]
             yield self.part_of(task, {**self._ended(task, {}), "interrupts": asked})
 
-    def failed(self, task: Task, outcome: Failed) -> Iterable[Part]:
+    def failed(self, task: Task, outcome: Failed) -> Iterable[RawPart]:
         if not task.node.hidden:
             result = as_update(outcome.writes or (), self.view.shown, {})
             yield self.part_of(task, {**self._ended(task, result), "error": outcome.error})
@@ -63,8 +63,8 @@ class Tasks(Mode):
 def metadata_of(task: Task) -> dict[str, Any]:
     """What the user has said of the node; its tags under "tags"."""
     node = task.node
-    told = isolate(dict(node.metadata))
-    return {**told, "tags": list(node.tags)} if node.tags else told
+    metadata = isolate(dict(node.metadata))
+    return {**metadata, "tags": list(node.tags)} if node.tags else metadata
 
 
 def _input_of(board: Board, task: Task) -> Any:

@@ -10,7 +10,7 @@ from ...._core.isolation import isolate
 from ...._core.program import RETURN, Write
 from ...._core.task import Finished, Paused, Task
 from ....types import INTERRUPT
-from ..parts import Part
+from ..parts import RawPart
 from .mode import Mode
 
 
@@ -19,7 +19,7 @@ class Updates(Mode):
 
     name: ClassVar[str] = "updates"
 
-    def finished(self, task: Task, outcome: Finished) -> Iterable[Part]:
+    def finished(self, task: Task, outcome: Finished) -> Iterable[RawPart]:
         if task.node.hidden or outcome.leaves:  # commands for another graph update nothing here
             return
         chunk: dict[str, Any] = {task.node.name: as_update(outcome.writes, self.view.shown)}
@@ -27,11 +27,11 @@ class Updates(Mode):
             chunk["__metadata__"] = {"cached": True}
         yield self.part_of(task, chunk)
 
-    def paused(self, board: Board, paused: Sequence[tuple[Task, Paused]]) -> Iterable[Part]:
+    def paused(self, board: Board, paused: Sequence[tuple[Task, Paused]]) -> Iterable[RawPart]:
         for task, outcome in paused:
             yield self.part_of(task, {INTERRUPT: isolate(outcome.interrupts)})
 
-    def stopped(self, board: Board) -> Iterable[Part]:
+    def stopped(self, board: Board) -> Iterable[RawPart]:
         yield self.part(board.step + 1, {INTERRUPT: ()})
 
 
