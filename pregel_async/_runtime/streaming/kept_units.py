@@ -1,6 +1,6 @@
-"""Which recorded work the events of one graph's run belong to, where events are stored with it.
+"""Assign the events of one graph's run to units of work, if events are stored.
 
-An event belongs to a unit of work (`parts.Unit`): a task, or a called task, whose result is recorded as one. The last
+An event belongs to a unit of work (`parts.Unit`): a task or a called task, whose result is recorded as a whole. The last
 events of a unit are stored in the transaction that records its result.
 """
 
@@ -20,16 +20,16 @@ Deliveries: TypeAlias = Sequence[tuple[Subscription, RawPart]]
 """Parts to publish, each with the subscription that it goes to."""
 
 MID_TASK = frozenset(("custom", "messages", "tasks", "debug"))
-"""The modes that show something of a task before it has finished."""
+"""The modes that publish parts of a task before it has finished."""
 
 
 class Units:
-    """The units of a graph's run without stored events: each method does nothing.
+    """The units of a run without stored events: each method does nothing.
 
     Attributes:
-        are_stored: events are stored with transactions of this graph's run.
+        are_stored: events are stored with this graph's own transactions.
         subscriptions: the subscription whose events are stored, if there is one.
-        outer_units: the recorded work that runs this graph, if there is one.
+        outer_units: the unit of the outer task that runs this graph, if there is one.
     """
 
     are_stored = False
@@ -37,62 +37,64 @@ class Units:
     outer_units: tuple[Unit, ...] = ()
 
     def of_task(self, task: Task) -> Sequence[Unit]:
-        """Return all units that the events of a task may belong to."""
+        """Return all units that the events of a task may belong to: the task, its routers and its error handler."""
         return ()
 
     def ids_of(self, tasks: Iterable[Task]) -> list[str]:
-        """Return the ids of all units that the events of some tasks may belong to."""
+        """Return the ids of all units that the events of these tasks may belong to."""
         return [unit.id for task in tasks for unit in self.of_task(task)]
 
     def current(self, task: Task) -> tuple[Unit, ...]:
-        """Return the unit that the events of a task belong to from here on."""
+        """Return the unit that the next events of a task belong to."""
         return ()
 
     def attribute(self, task: Task, id: str) -> None:
-        """Let the events of a task belong to another unit from here on, as what it did before is recorded."""
+        """Assign the next events of a task to another unit, as its work so far is recorded."""
 
     async def open(self, task: Task, caller: Task) -> None:
-        """Note that a task is called, where it may show something before it is recorded; return when that is stored."""
+        """Store that a called task has begun, if it may publish parts before it is recorded."""
 
     async def wait_for_flush(self) -> None:
-        """Wait until no event is on its way to storage that the next record may close."""
+        """Wait until no flushed event is on its way to storage that the next record may close."""
 
     async def wait_until_within_capacity(self) -> None:
-        """Wait until no reader is behind with what was shown as it was stored."""
+        """Wait until no buffer exceeds its capacity because of parts that were published when they were stored."""
 
     def closer(self, ids: Sequence[str], last: Callable[[], Deliveries]) -> UnitCloser:
-        """Return what closes the units of a task as it is recorded.
+        """Return the closer of the units of a task that is being recorded.
 
         Args:
-            ids: of the units.
-            last: makes the parts that report its end.
+            ids: the ids of the units.
+            last: makes the parts that report the end of the task.
         """
         return NO_CLOSER
 
     def close(
         self, ids: Iterable[str], deliveries: Deliveries, upcoming: Iterable[Task] = ()
     ) -> tuple[list[EventRow], Deliveries]:
-        """Take the last events of recorded work. Their parts are shown when the row is stored.
+        """Close the units of recorded work. Their last parts are published when the row is stored.
 
         Args:
-            ids: of the units.
-            upcoming: the tasks that may begin then.
+            ids: the ids of the units.
+            deliveries: the last parts of these units.
+            upcoming: the tasks that may begin once the row is stored.
 
         Returns:
-            The row for the transaction that records the work, and the parts of  subscriptions.
+            The row for the transaction that records the work, and the parts of subscriptions without stored events.
         """
         return [], deliveries
 
     def assign_units(self, deliveries: Deliveries) -> Deliveries:
-        """Say to which work the parts of an event belong, and return them."""
+        """Assign the parts of an event to their units, and return them."""
         return deliveries
 
     def of_subgraph(self, task: Task, ns: tuple[str, ...], *, saved: bool) -> Units:
-        """Return the units of a graph that a task runs.
+        """Return the units of a subgraph that a task runs.
 
         Args:
-            ns: the graph's namespace, in parts.
-            saved: the graph records its own tasks.
+            task: the task that runs it.
+            ns: the segments of the subgraph's namespace.
+            saved: the subgraph records its own tasks.
         """
         return NOT_KEPT
 
@@ -104,10 +106,10 @@ class KeptUnits(Units):
     """The units of a graph's run with stored events.
 
     Args:
-        subscription: stores the events.
-        recorder: stores them.
-        ns: the graph's namespace, as the subscription's reader sees it.
-        outer_units: the recorded work that runs this graph; empty for the called graph.
+        subscription: the subscription whose events are stored.
+        recorder: stores the events.
+        ns: the graph's namespace, relative to the graph that was called.
+        outer_units: the unit of the outer task that runs this graph; empty for the called graph.
         saved: the graph records its own tasks.
     """
 
@@ -126,8 +128,9 @@ class KeptUnits(Units):
         self._subscription = subscription
         self._recorder = recorder
         self._ns = ns
+        # A unit needs a row of its own before it begins only if it may publish parts before it is recorded.
         self._opens = subscription.subgraphs or not MID_TASK.isdisjoint(subscription.modes)
-        self._shares_outer_unit = bool(outer_units) and not saved  # what its tasks show belongs to the task around it
+        self._shares_outer_unit = bool(outer_units) and not saved  # its tasks are part of the outer task's unit
         self._units: dict[str, Unit] = {}
         self._current: dict[str, str] = {}
 
@@ -176,8 +179,10 @@ class KeptUnits(Units):
         return rows, self._others(deliveries)
 
     def close_task(self, ids: Iterable[str], deliveries: Deliveries) -> tuple[list[EventRow], Deliveries]:
-        """Close the units of a task that is being recorded. Where the record may be stored later, its last parts are
-        shown at once."""
+        """Close the units of a task that is being recorded.
+
+        With durability "async" or "exit" its last parts are published at once, because the record is stored later.
+        """
         rows, mine = self._closed(ids, deliveries, ())
         if rows and not self._recorder.shows_unstored:
             self._subscription.stage(rows[0], mine)
@@ -206,7 +211,7 @@ class KeptUnits(Units):
                 continue
             if part.task is not None:
                 (part.unit,) = self.current(part.task)
-                # The last events of a task with async routers are those of its routers.
+                # A task with async routers ends with its routers' events, so that either unit may be the recorded one.
                 part.is_repeat = bool(finished) and not finished.isdisjoint((part.unit.id, routers_of(part.unit.id)))
             elif self._shares_outer_unit:
                 (part.unit,) = self.outer_units
@@ -221,18 +226,18 @@ class KeptUnits(Units):
 
 
 class UnitCloser:
-    """The last events of a task that is being recorded. Called when it is sure that the record can be stored.
+    """Closes the units of a task. Called as soon as it is certain that the task's record can be stored.
 
     Attributes:
-        is_closed: it was called, so that the task's events are closed.
-        unshown: the parts that are left to show, once the record is stored.
+        is_closed: it was called, so that the task's units are closed.
+        unshown: the parts to publish once the record is stored.
     """
 
     is_closed = False
     unshown: Deliveries = ()
 
     def __call__(self) -> Sequence[EventRow]:
-        """Return the rows for the transaction of the record."""
+        """Return the rows of events for the transaction that stores the record."""
         return ()
 
 

@@ -1,7 +1,7 @@
-"""The events of one graph's run, in one total order, turned into parts by the modes that somebody asked for.
+"""Turn the events of one graph's run into parts, in one total order, by the stream modes that are subscribed to.
 
-Parts are made when the event happens, and go out (`send`) when it is as durable as the run promised: what belongs to a
-superstep's commit is made before and sent after it.
+Parts are made when the event happens. They are published (`send`) when the event is as durable as the run's durability
+promises: parts of a superstep's commit are made before the commit and sent after it.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ __all__ = ["NO_PUBLISHER", "Deliveries", "EventPublisher", "StreamView", "publis
 
 
 class StreamView(msgspec.Struct, frozen=True, kw_only=True):
-    """How a graph shows itself in streams.
+    """The parts of a graph's definition that its streams need.
 
     Attributes:
-        channels: one bare, or several as a mapping.
-        coerce: makes the schema's own object of a state; None leaves the mapping.
-        stored_subgraphs: node -> whether its graph keeps its state, for nodes that run a graph which stores it.
+        channels: the channels that streams show: a single name for a bare value, or several for a mapping.
+        coerce: converts a state to the schema's class; None leaves it a mapping.
+        stored_subgraphs: returns the nodes that run a subgraph which stores its state, each with True if the subgraph
+            keeps its state from call to call.
     """
 
     channels: str | tuple[str, ...]
@@ -41,18 +42,19 @@ class StreamView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EventPublisher:
-    """Makes parts of the events of one graph's run.
+    """Makes parts of the events of one graph's run, one method per event (see `modes.mode.Mode`).
 
     Attributes:
-        subscriptions: who is shown something of it.
-        units: the recorded work that its events belong to.
-        shows_writes: a task may show something that it writes itself.
-        shows_messages: what models that a task calls say is shown.
+        subscriptions: the subscriptions that receive parts of it.
+        units: the units of work that its events belong to.
+        shows_writes: parts that a task's code writes are published: chunks or messages.
+        shows_messages: messages of models that a task calls are published.
 
     Args:
-        views: by feed, what it sees of this graph.
-        timeout_pauses: what to enter around every wait for a reader, where a node around this graph's run has a timeout: that
-            is not its time.
+        views: each subscription with its view of this graph.
+        units: the units of work of this graph's tasks.
+        timeout_pauses: context managers to enter around each wait for a reader. They pause the timeout of an outer
+            node, because a slow reader is not the node's fault.
     """
 
     def __init__(
@@ -64,9 +66,8 @@ class EventPublisher:
         self.subscriptions = tuple([subscription for subscription, _ in views])
         self.units = units
         self._timeout_pauses = timeout_pauses
-        self._modes: dict[
-            str, list[tuple[Subscription, Mode]]
-        ] = {}  # by event, the modes that show it, with their feeds
+        # By event, so that an event without a subscribed mode costs one lookup.
+        self._modes: dict[str, list[tuple[Subscription, Mode]]] = {}
         for name, mode in MODES.items():
             for subscription, view in views:
                 if name in subscription.modes:
@@ -98,17 +99,18 @@ class EventPublisher:
         return awaited
 
     async def wait_until_drained(self) -> None:
-        """Wait until no reader is behind with what was shown at once."""
+        """Wait until no reader is behind with parts of code that could not wait."""
         for subscription in self.subscriptions:
             if subscription.is_backlogged:
                 await subscription.wait_until_drained()
 
     def closer(self, task: Task) -> UnitCloser:
-        """Return what closes the unit of a task that is recorded while its routers or its error handler are to run."""
-        return self.units.closer([task.id], tuple)  # which closes with nothing to show
+        """Return the closer of a task whose writes or failure are recorded before its routers or error handler run."""
+        # `tuple` makes no last parts: the task has not finished yet.
+        return self.units.closer([task.id], tuple)
 
     def closer_of_finished(self, task: Task, outcome: Finished) -> UnitCloser:
-        """Return what closes the units of a task as its result is recorded."""
+        """Return the closer of the units of a task whose result is recorded."""
         by = outcome.by or task
         ids = [task.id, routers_of(task.id), by.id, routers_of(by.id)] if self.units.are_stored else []
         return self.units.closer(ids, lambda: self.finished(by, outcome))
@@ -118,9 +120,8 @@ class EventPublisher:
             [(subscription, part) for subscription, mode in self._modes_for("resumed") for part in mode.resumed(board)]
         )
         for subscription, part in deliveries:
-            part.is_repeat = (
-                subscription in self.units.subscriptions and subscription.resumes
-            )  # it was shown when it was stored
+            # The earlier attempt has published and stored the same state.
+            part.is_repeat = subscription in self.units.subscriptions and subscription.resumes
         return deliveries
 
     def began(self, task: Task, outcome: Finished) -> Deliveries:
@@ -211,7 +212,7 @@ class EventPublisher:
 
 
 NO_PUBLISHER = EventPublisher(())
-"""The log of a run without readers."""
+"""The publisher of a run without readers."""
 
 
 def publisher_of(
@@ -222,10 +223,14 @@ def publisher_of(
     thread_id: str | None,
     now: Callable[[], float],
 ) -> EventPublisher:
-    """Return the log of the graph that was called.
+    """Return the publisher of the graph that was called.
 
     Args:
-        subscriptions: that of the call, if it has a reader.
+        program: the compiled graph.
+        shown: what its streams show.
+        subscriptions: the subscription of the call, if it has a reader.
+        thread_id: the thread of the run; None if it has none.
+        now: the clock, in Unix seconds.
     """
     if not subscriptions:
         return NO_PUBLISHER
@@ -251,15 +256,19 @@ def publisher_of_subgraph(
     thread_id: str | None,
     now: Callable[[], float],
 ) -> EventPublisher:
-    """Return the log of a graph that a node runs.
+    """Return the publisher of a subgraph.
 
     Args:
-        subscriptions: that of the call of this very graph, if it has a reader.
-        outer: that of the graph around it. Its feeds may show this graph too.
-        ns: the graph's namespace.
-        task: that runs it.
-        saved: the graph records its own tasks.
+        program: the compiled subgraph.
+        shown: what its streams show.
+        subscriptions: the subscription of the subgraph's own call, if it has a reader.
+        outer: the publisher of the outer graph. Its subscriptions may include subgraphs.
+        ns: the namespace of the subgraph.
+        task: the task that runs it.
+        saved: the subgraph records its own tasks.
         timeout_pauses: as in `EventPublisher`.
+        thread_id: the thread of the run; None if it has none.
+        now: the clock, in Unix seconds.
     """
     around = [subscription for subscription in outer.subscriptions if subscription.subgraphs]
     if not subscriptions and not around:
@@ -295,7 +304,7 @@ def _own_view(
     thread_id: str | None,
     now: Callable[[], float],
 ) -> View:
-    """What the reader of a call sees of the graph that was called."""
+    """Return the view that the reader of a call has of the called graph."""
     return View(
         program=program,
         shown=shown.channels if subscription.channels is None else subscription.channels,
