@@ -32,23 +32,25 @@ from .event_rows import CLOSED, GRAPH, PendingEvent, StoredEvent, read_row, show
 from .parts import RESTARTED, Cursor, RawPart, Unit
 
 FLUSH_BYTES = 256 * 1024
-"""Bytes of events that are held before they are spilled."""
+"""Bytes of events that are held in memory before they are flushed."""
 
 MAX_BYTES = 8 * 2**20
-"""Bytes of events that may be held at most."""
+"""The most bytes of events that may be held in memory."""
 
 FLUSH_EVENTS = 256
-"""Events that are held before they are spilled."""
+"""The number of events that are held in memory before they are flushed."""
 
 MAX_POSITION = 10**8 - 1
-"""Behind every position of an attempt."""
+"""Greater than each position within an attempt; cursors have eight digits for it."""
 
 MOVED = "__moved__"
-"""The mode of an event that names the place where the attempt began whose work is open on this checkpoint. Readers do
-not get it."""
+"""The mode of an event that names the cursor at which the open attempt began, if that was on another checkpoint.
+
+Readers do not receive it.
+"""
 
 CALL_PATH = 4
-"""The length of the path of a called task; the second element is its caller's. See `Task.path`."""
+"""The length of a called task's path. Its second element is the caller's path. See `Task.path`."""
 
 _NOTHING = StoredEvent(CLOSED, (), 0, b"")
 
@@ -56,11 +58,11 @@ _GRAPH = Unit(GRAPH, (), "")
 
 
 class EventRecorder:
-    """Keeps the events of one run.
+    """Stores the events of one run.
 
     Args:
-        writer: the called graph's, which commits.
-        codec: knows the types of the graph and of those inside.
+        writer: the namespace writer of the called graph, with whose transactions events are stored.
+        codec: knows the types of the graph and of its subgraphs.
 
     Attributes:
         finished: ids of units that an earlier attempt at the open superstep has recorded, with their events. What a
@@ -84,33 +86,33 @@ class EventRecorder:
         self._position = 0
         self._pending: list[PendingEvent] = []
         self._size = 0
-        self._rows: dict[EventKey, EventRow] = {}  # made, and not stored yet
-        self._flushed_units: dict[str, Unit] = {}  # open units that have events in earlier rows
-        self._open_units: dict[
-            str, Sequence[Unit]
-        ] = {}  # ids of units that rows have opened, and the units they are part of
-        self._inner_units: dict[str, set[str]] = {}  # the same the other way: ids of units, and of the open ones inside
-        self._recorded_units: set[str] = set()  # with "exit": ids of units that are recorded at the end
+        self._rows: dict[EventKey, EventRow] = {}  # rows that are not stored yet
+        self._flushed_units: dict[str, Unit] = {}  # open units with flushed events
+        # The units that rows have opened, by id, with the unit that each is part of; and the reverse, so that closing a
+        # unit need not search all open units.
+        self._open_units: dict[str, Sequence[Unit]] = {}
+        self._inner_units: dict[str, set[str]] = {}
+        self._recorded_units: set[str] = set()  # with "exit": ids of units that are recorded when the run ends
         self._lock = anyio.Lock()
         writer.lease.event_listeners = (self._on_rows_stored,)
 
     @property
     def needs_flush(self) -> bool:
-        """Whether the events that are held are to be spilled."""
+        """True if the events that are held in memory should be flushed."""
         return self._size > FLUSH_BYTES or len(self._pending) > FLUSH_EVENTS
 
     @property
     def is_over_capacity(self) -> bool:
-        """Whether no more can be held: code that may not wait has brought too many."""
+        """True if no more events can be held in memory, because code that cannot wait has published too many."""
         return self._size > MAX_BYTES
 
     @property
     def cursor(self) -> Cursor:
-        """Of the last event."""
+        """The cursor of the last event."""
         return Cursor(self._checkpoint_id, self._epoch, self._position)
 
     def move_to_tip(self) -> None:
-        """Begin on the checkpoint that the thread is at."""
+        """Continue at the thread's current checkpoint."""
         self._checkpoint_id = self._writer.tip or ""
 
     async def resume(
@@ -132,7 +134,9 @@ class EventRecorder:
         self.move_to_tip()
         after, before, rows = await self._attempts_since_stop()
         if after.position and not rows and self._epoch == after.epoch + 1:
-            return []  # the run before came to rest; else one that has stored nothing may have been cut off since
+            # The previous run ended with a tail row, and no run has had the thread since: an epoch in between would be
+            # an attempt that was cut off before it stored anything.
+            return []
         self.has_earlier = bool(rows)
         thread_id = self._writer.thread_id
         reruns = {unit.id: unit for unit in planned(bool(before))}
@@ -153,7 +157,7 @@ class EventRecorder:
         return [RawPart(mode=RESTARTED, ns=(), data=data, step=step)]
 
     async def _attempts_since_stop(self) -> tuple[Cursor, list[EventRow], list[EventRow]]:
-        """The place of the last rest on the open superstep; the rows up to it; and those of the attempts since."""
+        """Return the cursor of the last stop on the open superstep, the rows up to it, and the rows since."""
         rows = await self._rows_since((CheckpointId(self._checkpoint_id), 0, 0))
         rests = [row.epoch for row in rows if row.kind == "tail"]
         after = Cursor(self._checkpoint_id, rests[-1], MAX_POSITION) if rests else Cursor(self._checkpoint_id, 0, 0)
@@ -161,14 +165,14 @@ class EventRecorder:
         rows = rows[len(earlier) :]
         for row in rows:
             found = read_row(row, self._writer.thread_id)
-            if found.events[0].mode == MOVED:  # with "exit", the attempt began on another checkpoint
+            if found.events[0].mode == MOVED:  # with "exit", the attempt began at another checkpoint
                 after = Cursor.parse(found.events[0].data.decode())
                 before = await self._rows_since((CheckpointId(after.checkpoint_id), after.epoch, 0))
                 return after, earlier, [*[each for each in before if each.epoch == after.epoch], *rows]
         return after, earlier, rows
 
     async def _rows_since(self, since: EventKey) -> list[EventRow]:
-        """The rows on a checkpoint from a key on."""
+        """Return the rows of a checkpoint from a key on."""
         saver, at, rows = self._writer.lease.saver, since[0], list[EventRow]()
         while True:
             page = await saver.events(self._writer.thread_id, since=since, limit=PAGE)
@@ -179,7 +183,7 @@ class EventRecorder:
             since = (at, mine[-1].epoch, mine[-1].position + 1)
 
     def _collect_messages(self, row: EventRow, shown_messages: set[object]) -> None:
-        """Add what the messages of recorded units are known by to `shown_messages`; see `modes.messages`."""
+        """Add the keys of the messages of recorded units to `shown_messages`; see `modes.messages`."""
         found = read_row(row, self._writer.thread_id)
         for event in found.events:
             unit = found.unit_of(event)
@@ -193,10 +197,10 @@ class EventRecorder:
             shown_messages.update([(("|".join(event.ns[: at + 1]), None), content) for at in range(len(event.ns))])
 
     def add(self, part: RawPart) -> None:
-        """Take an event, and give it its place.
+        """Add an event, and assign its part a cursor.
 
         Raises:
-            UnstorableValueError: it cannot be stored.
+            UnstorableValueError: the payload cannot be stored.
         """
         self._pending.append(self._new_event(part))
 
@@ -211,9 +215,10 @@ class EventRecorder:
         return PendingEvent(self._position, part.unit, event)
 
     async def open_units(self, units: Sequence[Unit], outer_units: Sequence[Unit]) -> None:
-        """Note units that are about to begin; return when that is stored.
+        """Store that units are about to begin.
 
         Args:
+            units: the units.
             outer_units: the unit that they are part of, if there is one.
         """
         if self._register(units, outer_units) and not self.stores_at_exit:
@@ -229,7 +234,7 @@ class EventRecorder:
         return news
 
     async def wait_for_flush(self) -> None:
-        """Wait until no spilled event is on its way to storage: the row that closes its unit must not be first."""
+        """Wait until no flush is in progress: the row that closes a unit must not be stored before its events."""
         if self._lock.locked():
             async with self._lock:
                 pass
@@ -237,16 +242,16 @@ class EventRecorder:
     def close_units(
         self, ids: Iterable[str], parts: Iterable[RawPart], opens: Sequence[Unit] = (), outer_units: Sequence[Unit] = ()
     ) -> list[EventRow]:
-        """Close units, with all that is part of them.
+        """Close units and all their inner units.
 
         Args:
-            ids: of the units.
-            parts: the last events of these.
-            opens: the units that may begin then.
-            outer_units: the unit that those are part of, if there is one.
+            ids: the ids of the units.
+            parts: the last parts of the units.
+            opens: the units that may begin once the row is stored.
+            outer_units: the unit that the units in `opens` are part of, if there is one.
 
         Returns:
-            The row for the transaction that records the units, if it has something to store.
+            The row for the transaction that records the units; none if it would be empty.
         """
         over = self._with_inner_units(ids)
         closes = [each for each in over if each in self._open_units or each in self._flushed_units]
@@ -271,7 +276,7 @@ class EventRecorder:
         return [self._make_row("head", [*self._pop_restart(), *mine, *last], closes=sorted(closes), opens=opens)]
 
     def _with_inner_units(self, ids: Iterable[str]) -> set[str]:
-        """The ids of units, and of all open units inside them. Visits no other: thousands may be open."""
+        """Return the ids of units and of all their open inner units. Visits no other unit: thousands may be open."""
         found, visits = set[str](), list(ids)
         while visits:
             each = visits.pop()
@@ -281,31 +286,31 @@ class EventRecorder:
         return found
 
     def close_superstep(self, tip: CheckpointId) -> None:
-        """A superstep closes: its events go with the transaction that makes this checkpoint."""
+        """Add the superstep's events to the transaction that makes this checkpoint, and continue at that checkpoint."""
         self.append_tail_row()
         self._checkpoint_id, self._position = tip, 0
         self.finished.clear()
 
     def defer_superstep(self) -> None:
-        """With "exit", a superstep is over that is stored at the end."""
+        """Mark all events so far as recorded. For durability "exit", where a superstep is stored when the run ends."""
         self._recorded_units |= {each.unit.id for each in self._pending if each.unit is not None}
         self._recorded_units |= self._flushed_units.keys()
         self._open_units, self._inner_units = {}, {}
 
     def append_head_row(self) -> None:
-        """What is held now are the first events on the new checkpoint, and go with the transaction that makes it."""
+        """Add the held events, the first at the new checkpoint, to the transaction that makes it."""
         if self._pending:
             self._writer.events.append(self._make_row("head", self._pop_pending()))
 
     def append_tail_row(self) -> None:
-        """The run comes to rest on the open superstep: its events go with the next transaction."""
+        """Add all held events to the next transaction, and close all units: the run ends, or the superstep does."""
         if self._pending or self._flushed_units:
             self._writer.events.append(self._make_row("tail", self._pop_pending()))
         self._flushed_units, self._open_units, self._inner_units, self._recorded_units = {}, {}, {}, set()
 
     def void_open_units(self) -> None:
-        """The run ends within a superstep: what is held of open units is void. The rest goes with the transaction that
-        ends the run."""
+        """Drop the held events of open units, as the run is cut off. With "exit", add the other held events to the
+        transaction that ends the run."""
         held = self._pop_pending()
         if not self.stores_at_exit:
             return
@@ -319,6 +324,8 @@ class EventRecorder:
             return
         tip = self._writer.tip or ""
         self._writer.events.append(self._make_row("head", mine, closes=closes, opens=list(void.values())))
+        # With "exit" the events began at a checkpoint that is not the thread's newest any more. Readers find the attempt
+        # by the newest one, so a row there names the beginning.
         if tip != self._checkpoint_id:
             began = str(Cursor(self._checkpoint_id, self._epoch, 0)).encode()
             self._checkpoint_id, self._position = tip, 1
@@ -326,7 +333,8 @@ class EventRecorder:
             self._writer.events.append(self._make_row("head", [moved]))
 
     async def flush(self) -> None:
-        """Store what is held; it is void until its units are closed."""
+        """Store the held events now. They are void until their units are closed."""
+        # Several tasks may find `needs_flush` true at once; all but the first find nothing left to do.
         async with self._lock:
             if self.needs_flush:
                 if restart := self._pop_restart():
@@ -369,12 +377,12 @@ class EventRecorder:
             self.on_stored(keys)
 
     def unstored_rows(self) -> list[EventRow]:
-        """The rows that only this process has: those of transactions under way too."""
+        """Return the rows that only this process has, including those of transactions in progress."""
         rows = list(self._rows.values())
         if self._pending:
             rows.append(write_row(self._checkpoint_id, self._epoch, "part", self._pending))
         return sorted(rows, key=lambda row: row.key)
 
     def open_attempts(self) -> set[tuple[str, int]]:
-        """The checkpoint and the epoch of what is not closed yet, or whose closing is not stored yet."""
+        """Return the attempts (checkpoint and epoch) that have events which are not final in storage yet."""
         return {(self._checkpoint_id, self._epoch), *((row.checkpoint_id, row.epoch) for row in self._rows.values())}

@@ -1,7 +1,7 @@
 """Assign the events of one graph's run to units of work, if events are stored.
 
-An event belongs to a unit of work (`parts.Unit`): a task or a called task, whose result is recorded as a whole. The last
-events of a unit are stored in the transaction that records its result.
+An event belongs to a unit of work (`parts.Unit`): a task or a called task, whose result is recorded as a whole. The
+last events of a unit are stored in the transaction that records its result.
 """
 
 from __future__ import annotations

@@ -81,10 +81,10 @@ class EventPublisher:
         return self._modes.get(event, ())
 
     async def send(self, deliveries: Deliveries) -> bool:
-        """Let parts go out, in order; wait for readers that are behind.
+        """Publish parts in order. Waits for readers whose buffers block.
 
         Returns:
-            Whether a reader has been timeout_pauses for them: the event loop is due its turn.
+            True if a reader was waiting for them, so that the event loop should run it next.
         """
         for pause in self._timeout_pauses:
             with pause():
