@@ -1,17 +1,17 @@
-"""Events that are kept with a run's transactions, so that a reader that was disconnected misses nothing.
+"""Store events with a run's transactions, so that a reader that reconnects misses none.
 
-What is recorded never runs reruns, so its events never come reruns: they are stored in the transaction that records it,
-or, where there are too many to be held until then, before it. Three kinds of transaction record work:
+Recorded work never runs again, so its events are stored in the transaction that records it; if they need too much
+memory, they are flushed before it. Three kinds of transaction record work:
 
-1. A task's record closes the unit of that task, and of what it has called.
-2. The commit of a graph inside closes the tasks of its superstep.
-3. The commit of the called graph, and its rest, close all that is open.
+1. A task's record closes the unit of the task, and the units of the tasks that it has called.
+2. A subgraph's commit closes the units of the superstep's tasks.
+3. The called graph's commit closes all open units, and so does the transaction in which its run ends.
 
-Events that are spilled before their unit is closed are void until a later row closes it. What runs again after a crash
-is what was opened and not closed: the tasks that the called graph plans, which the resumed run knows, and the calls and
-the tasks of graphs inside, which are opened by rows of their own before they show anything.
+Flushed events are void until a row closes their unit. After a crash, the units that were opened and not closed run
+again: the tasks that the called graph plans, which the resumed run knows, and called tasks and tasks of subgraphs, for
+which rows were stored before they published anything.
 
-With `durability="exit"` nothing is stored before the end, so that rows are made then.
+With `durability="exit"` no row is stored before the run ends.
 """
 
 from __future__ import annotations
@@ -65,12 +65,12 @@ class EventRecorder:
         codec: knows the types of the graph and of its subgraphs.
 
     Attributes:
-        finished: ids of units that an earlier attempt at the open superstep has recorded, with their events. What a
-            resumed run shows of them again is not kept a second time.
-        has_earlier: an earlier attempt at the open superstep has kept events.
-        on_stored: called with the keys of rows that are stored.
-        stores_at_exit: nothing is stored before the run ends.
-        shows_unstored: events are shown on checkpoints that are not stored yet; a record is noted now, and stored later.
+        finished: ids of the units that an earlier attempt at the open superstep has recorded with their events. If a
+            resumed run publishes these events again, they are not stored again.
+        has_earlier: an earlier attempt at the open superstep has stored events.
+        on_stored: called with the keys of rows that have been stored.
+        stores_at_exit: no row is stored before the run ends (durability "exit").
+        shows_unstored: parts are published before their checkpoint or record is stored (durability "async" or "exit").
     """
 
     def __init__(self, writer: NamespaceWriter, codec: Codec) -> None:
@@ -118,18 +118,18 @@ class EventRecorder:
     async def resume(
         self, planned: Callable[[bool], Iterable[Unit]], step: int, shown_messages: set[object]
     ) -> list[RawPart]:
-        """Resume the superstep that is open on the checkpoint that the thread is at.
+        """Resume the open superstep at the thread's current checkpoint.
 
-        After a append_tail_row, a run shows once more what was recorded before it, and tasks inside that were answered run reruns:
-        all units that were known at the rest are void since then, but for those that were recorded since.
+        After a stop with the superstep open (a question, a failure), the run publishes recorded work again, and answered
+        tasks of subgraphs run again. So all units that were known at that stop run again, except those recorded since.
 
         Args:
-            planned: gives the units of the called graph that run now; if True, with those that are recorded.
-            step: the superstep that is open.
-            shown_messages: gets what the messages are known by that earlier attempts have shown for good.
+            planned: returns the units of the called graph that run now; if called with True, the recorded ones too.
+            step: the number of the open superstep.
+            shown_messages: receives the keys of the messages that earlier attempts have published for good.
 
         Returns:
-            The part that says what runs again; none if the run before came to rest.
+            The part that reports which units run again; none if the previous run was not cut off.
         """
         self.move_to_tip()
         after, before, rows = await self._attempts_since_stop()
@@ -324,8 +324,8 @@ class EventRecorder:
             return
         tip = self._writer.tip or ""
         self._writer.events.append(self._make_row("head", mine, closes=closes, opens=list(void.values())))
-        # With "exit" the events began at a checkpoint that is not the thread's newest any more. Readers find the attempt
-        # by the newest one, so a row there names the beginning.
+        # With "exit" the events began at a checkpoint that is no longer the thread's newest. A later attempt looks at the
+        # newest one, so a row there names the beginning.
         if tip != self._checkpoint_id:
             began = str(Cursor(self._checkpoint_id, self._epoch, 0)).encode()
             self._checkpoint_id, self._position = tip, 1
@@ -344,9 +344,11 @@ class EventRecorder:
                 await self._writer.spill()
 
     def _pop_restart(self) -> list[PendingEvent]:
-        """Take the event that says what runs again, if it is held. It is stored with the first row of the attempt that
-        records work: a reader who gets the events of that work from storage has to drop those of the attempts before,
-        and later attempts do not name that work any more."""
+        """Remove and return the held event that reports which units run again, if there is one.
+
+        It is stored with the attempt's first row that records work. A reader that reads the events of that work from
+        storage must drop those of earlier attempts, and later attempts do not name that work any more.
+        """
         first = self._pending[:1] if self._pending and self._pending[0].event.mode == RESTARTED else []
         del self._pending[: len(first)]
         return first

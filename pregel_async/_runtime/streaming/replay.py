@@ -1,10 +1,10 @@
-"""Coming back to a run: what was missed, and then what is shown live.
+"""Replay a run to a reader that reconnects: first the parts that the reader missed, then live parts.
 
-1. The run goes on in this process and event loop: its reader joins it. What is stored comes first, then what the run
-   holds, then what it shows.
-2. It goes on elsewhere: what it stores is followed as it is stored, until its thread is given up.
-3. It goes on nowhere. If it came to rest (it is done, it asks, it failed) that was told among its events. If not, it
-   was cut off: it is resumed, and the superstep that was cut off starts anew.
+1. The run is in this process and event loop: the reader joins it. Stored events come first, then events that the run
+   holds in memory, then live parts.
+2. The run is elsewhere: its events are polled as they are stored, until its thread is released.
+3. There is no run. If it ended (it finished, asked a question or failed), the stored events say so. If not, it was cut
+   off, and is resumed: the superstep that was cut off starts anew.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from .stored_events import AFTER_ALL, StoredRun, restarted
 from .subscription import LiveRuns, Subscription
 
 POLL = 0.25
-"""Seconds between two looks at what a run elsewhere has stored."""
+"""Seconds between two polls of the events of a run elsewhere."""
 
 
 class Resume(Protocol):
-    """Goes on with a thread, if there is something to go on with."""
+    """Resumes the run of a thread. `begun` is called with the acquired thread, and returns False to stop there."""
 
     def __call__(
         self, subscription: Subscription, begun: Callable[[NamespaceWriter], Awaitable[bool]]
@@ -59,12 +59,24 @@ async def rejoin(
     coerce: Callable[[RawPart], Coerce | None],
     waits: bool,
 ) -> None:
-    """Show a reader all that comes after a place.
+    """Publish all parts after a cursor to a reader that reconnects, until the run ends.
 
     Args:
-        subscription: of the reader's call; it goes to `sink`.
-        coerce: what makes the schema's own object of a part that was stored.
-        waits: for a run that goes on elsewhere, following it; else raise `ThreadBusyError`.
+        sink: the reader's buffer.
+        subscription: the subscription of the reader's call, which publishes to `sink`.
+        after: the cursor of the last part that the reader received.
+        saver: where the thread is stored.
+        thread_id: the thread.
+        codec: decodes the events.
+        live: the runs of this process.
+        resume: resumes the thread's run.
+        coerce: returns the function that converts the state in a stored part to the schema's class.
+        waits: poll the events of a run elsewhere until it ends.
+
+    Raises:
+        ThreadBusyError: a run elsewhere has the thread, and `waits` is False.
+        InvalidCursorError: the cursor is not on the branch of the thread's newest checkpoint.
+        RecordedFailureError: the run has failed earlier.
     """
     reader = _ReconnectingReader(sink, subscription, after, saver, thread_id, codec, coerce)
     while True:
@@ -72,7 +84,7 @@ async def rejoin(
             if await reader.follow(running[0]):
                 subscription.status = running[0].status
                 return
-            continue  # it was refused: its failure is its caller's affair
+            continue  # the run never began. Its caller gets the failure; it says nothing about the run before
         await reader.show_stored()
         await reader.check_answers()
         if reader.has_ended:
@@ -85,24 +97,24 @@ async def rejoin(
         else:
             if not reader.has_ended:
                 return
-            break  # it came to rest just before its thread was ours
+            break  # the run ended after `show_stored` and before this call acquired the thread
         await anyio.sleep(POLL)
-    sink.begin()  # it had begun, though perhaps nothing is shown but why it has failed
+    sink.begin()  # so that `GraphStream.begin` does not take the recorded failure for a call that never began
     subscription.status = reader.ended
     if reader.failure:
-        subscription.failed = True  # it was told when it happened
+        subscription.failed = True  # the failure was published when it happened
         raise RecordedFailureError(**reader.failure)
 
 
 class _ReconnectingReader(msgspec.Struct):
-    """A reader on the way back.
+    """A reader that reconnects.
 
     Attributes:
-        cursor: the place that it has got to.
-        cut_off: the checkpoint on which the reader was shown something that is void now; None for none.
-        ended: how the run has ended, if that was the last event; None else.
-        failure: what the run has failed with, if it has: "type" and "message".
-        recalled: the last of the place's attempt that was shown again.
+        cursor: the cursor of the last event that it has received.
+        cut_off: the checkpoint at which it received parts that are void now; None for none.
+        ended: how the run has ended, if the last event says so; otherwise None.
+        failure: the "type" and "message" of the run's failure; empty for none.
+        recalled: the key of the last event that was repeated to it (`GraphStream.recall`).
     """
 
     sink: Buffer
@@ -118,7 +130,7 @@ class _ReconnectingReader(msgspec.Struct):
     recalled: tuple[str, int, int] = ("", 0, 0)
 
     def __post_init__(self) -> None:
-        self.recalled = self.cursor.checkpoint_id, 0, 0  # what is shown again begins with that superstep
+        self.recalled = self.cursor.checkpoint_id, 0, 0  # repeated events begin with this superstep's first
 
     async def show_stored(
         self,
@@ -128,7 +140,7 @@ class _ReconnectingReader(msgspec.Struct):
         *,
         over: bool = False,
     ) -> None:
-        """Show what is stored, and what a run of this process holds.
+        """Publish the stored events, and those that a run of this process holds.
 
         Args:
             held, live, upto, over: as for a `StoredRun`.
@@ -154,14 +166,14 @@ class _ReconnectingReader(msgspec.Struct):
                 await self.show(part)
 
     async def _was_ahead(self, live: Collection[tuple[str, int]]) -> bool:
-        """Return True if the checkpoint of the place was never stored."""
+        """Return True if the checkpoint of the cursor was published before it was stored, and never was stored."""
         cursor = self.cursor
         if cursor.since in (None, cursor.checkpoint_id) or cursor.attempt in live:
             return False
         return await self.saver.read(self.thread_id, "", CheckpointId(cursor.checkpoint_id)) is None
 
     async def show(self, part: RawPart) -> None:
-        """Show a part, unless it was shown. Its number is this reader's own: it goes on from the place's."""
+        """Publish a part, unless the reader has received it. Its number continues from the reader's cursor."""
         if part.cursor is not None:
             is_repeat = part.cursor.key <= self.cursor.key
             if is_repeat and (not self.sink.recalls or part.cursor.key <= self.recalled):
@@ -169,7 +181,8 @@ class _ReconnectingReader(msgspec.Struct):
             self.recalled = part.cursor.key
             if is_repeat:
                 if part.mode in (*self.subscription.modes, ERROR) and self._shows(part):
-                    await self._put(part)  # after a failure no sum goes on
+                    # With failures: a reader that accumulates chunks starts over after one.
+                    await self._put(part)
                 return
             self.cursor = part.cursor
         if part.mode == END:
@@ -181,7 +194,7 @@ class _ReconnectingReader(msgspec.Struct):
         if part.mode == RESTARTED:
             cut_off, self.cut_off = self.cut_off, None
             if cut_off != self.cursor.checkpoint_id:
-                return  # the reader was not there
+                return  # the reader has received no parts of the attempt that was cut off
         if part.mode == ERROR:
             self.subscription.failed = True
         if not self._shows(part):
@@ -206,9 +219,11 @@ class _ReconnectingReader(msgspec.Struct):
         self.sink.add(part)
 
     async def follow(self, running: Subscription) -> bool:
-        """Join a run of this process, and show what it shows until it ends. Whether it has begun at all."""
+        """Join a run of this process until it ends. Returns False if the run ended before it began."""
         joined = Buffer(CAPACITY)
         joined.begun = running.begun
+        # Joined before storage is read: otherwise parts that are published in between would be missed. Parts that come
+        # both ways are recognised by their cursors.
         running.sinks.append(joined)
         try:
             while not joined.has_begun:
@@ -227,7 +242,7 @@ class _ReconnectingReader(msgspec.Struct):
         return True
 
     async def check_answers(self) -> None:
-        """A run that asked has been answered since, and whoever answered was cut off: it is to be gone on with."""
+        """Clear the end of a run whose questions have all been answered since: the answering run was cut off."""
         if self.ended == "interrupted":
             chain = await self.saver.read(self.thread_id)
             entries = [] if chain is None else [read_record(record, self.thread_id) for record in chain.records]
@@ -235,7 +250,7 @@ class _ReconnectingReader(msgspec.Struct):
                 self.ended = None
 
     async def prepare_resume(self, writer: NamespaceWriter) -> bool:
-        """The thread is ours: show what was stored meanwhile. Whether there is something to go on with."""
+        """Publish what was stored until the thread was acquired. Returns True if there is work to resume."""
         await self.show_stored(over=True)
         await self.check_answers()
         board = writer.board
@@ -248,5 +263,5 @@ class _ReconnectingReader(msgspec.Struct):
 
     @property
     def has_ended(self) -> bool:
-        """Whether the run has ended, and is not to be gone on with."""
+        """True if the run has ended and is not to be resumed. Drained and cancelled runs are resumed."""
         return self.ended not in (None, "drained", "cancelled")

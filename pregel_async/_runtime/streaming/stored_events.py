@@ -1,8 +1,9 @@
-"""Reading back the events that were kept with a thread's transactions, as far as they are final.
+"""Read the stored events of a thread, as far as they are final.
 
 The events of an attempt (a checkpoint and an epoch) are final once the row of a closed superstep follows, or once the
-unit of work that they belong to is recorded. A cursor names one position of an attempt. So a reader gets the events
-behind a gap, which other units may still fill, only when the attempt is over; what is missing then is void.
+unit of work that they belong to is recorded. Until the attempt has ended, a gap in the positions may still be filled by
+other units. As a cursor is a single position, a reader receives the events after a gap only when the attempt has ended;
+the missing events are void then.
 """
 
 from __future__ import annotations
@@ -25,22 +26,22 @@ from .event_rows import CLOSED, GRAPH, StoredEvent, read_row, shown_part
 from .parts import END, RESTARTED, Cursor, RawPart, Unit
 
 AttemptKey: TypeAlias = tuple[str, int]
-"""A checkpoint, and the epoch of the run that went on from there."""
+"""A checkpoint, and the epoch of the lease under which a run continued from there."""
 
 CursorKey: TypeAlias = tuple[str, int, int]
-"""A checkpoint, an epoch and a position."""
+"""A checkpoint, an epoch and a position: the sort key of events. See `Cursor.key`."""
 
 AFTER_ALL: CursorKey = ("~", 0, 0)
-"""A place after all others: ids of checkpoints are hexadecimal."""
+"""A key after all others, as ids of checkpoints are hexadecimal."""
 
 
 class _AttemptState(msgspec.Struct):
-    """What the rows of an attempt say of it.
+    """The state of an attempt, as far as its rows show it.
 
     Attributes:
         whole: all its events are final.
-        over: it adds nothing any more.
-        closes: ids of units that rows close.
+        over: it has ended and adds no more events.
+        closes: ids of units that its rows close.
     """
 
     whole: bool = False
@@ -49,11 +50,11 @@ class _AttemptState(msgspec.Struct):
 
 
 class _LocatedEvent(NamedTuple):
-    """A stored event.
+    """A stored event with its key.
 
     Attributes:
-        certain: it is final by itself: its row was stored by the transaction that recorded its unit.
-        closed_by: otherwise, it is final when this id is closed.
+        certain: it is final, because its row was stored by the transaction that recorded its unit.
+        closed_by: if it is not certain, it is final once a row closes this id.
     """
 
     key: CursorKey
@@ -68,20 +69,23 @@ class _LocatedEvent(NamedTuple):
 
 
 class StoredRun:
-    """The events of a thread after a place, of the branch that the thread is on.
+    """The events after a cursor, on the branch of the thread's newest checkpoint.
 
     Args:
-        after: the place.
-        held: rows that are not stored, of a run of this process.
-        live: the attempts of that run: what is stored of them counts.
-        upto: the place of the last event that it has shown.
-        over: no run is under way: what is not final by now never will be.
+        saver: where the events are stored.
+        thread_id: the thread.
+        after: the cursor.
+        codec: decodes the events.
+        held: rows of a run of this process that are not stored yet.
+        live: the attempts of that run: all their events count as final.
+        upto: the key of the last event that the run has published.
+        over: no run is in progress, so that events which are not final now are void.
 
     Attributes:
-        has_void: readers of the place were shown events of its attempt that are void.
-        step: the superstep that the place is in.
-        is_lost: what is void cannot be named. The superstep was closed by a run that kept no events, or the attempt ran
-            ahead of what was stored (`durability="exit"`).
+        has_void: a reader with this cursor has received events of the cursor's attempt that are void.
+        step: the number of the superstep that the cursor is in.
+        is_lost: the void units are not known: a run without stored events closed the superstep, or the attempt
+            published parts before it stored anything (`durability="exit"`).
     """
 
     def __init__(
@@ -112,11 +116,12 @@ class StoredRun:
         self._forked: set[str] = set()
 
     async def load(self) -> None:
-        """Find out what is final.
+        """Read the rows once, to find which events are final.
 
         Raises:
-            InvalidCursorError: the place is not on the branch that the thread is on.
-            CorruptCheckpointError, StorageError
+            InvalidCursorError: the cursor is not on the branch of the thread's newest checkpoint.
+            CorruptCheckpointError: a row is damaged.
+            StorageError: storage has failed.
         """
         after = self._after
         mine: AttemptKey = after.key[:2]
@@ -129,7 +134,7 @@ class StoredRun:
                 found = read_row(row, self._thread_id)
                 known.closes.update(found.closes)
                 known.over = known.over or any(event.mode == END for event in found.events)
-                # A superstep that was closed led elsewhere, where the way forks from the checkpoint under it.
+                # At a fork, a tail row may belong to the other branch: only a row that ends the run makes it whole.
                 if row.kind == "tail" and (row.checkpoint_id not in self._forked or known.over):
                     known.whole = True
                 if row.checkpoint_id == mine[0] and row.epoch > mine[1]:
@@ -153,10 +158,13 @@ class StoredRun:
         self.is_lost = self.has_void and (runs_ahead or (self._branch[mine[0]] < head and not restarts))
 
     async def parts(self, *, repeat_superstep: bool = False) -> AsyncGenerator[RawPart, None]:
-        """The parts of the final events, after the place.
+        """Yield the parts of the final events after the cursor.
 
         Args:
-            repeat_superstep: begin with the first event on the place's checkpoint.
+            repeat_superstep: begin with the first event at the cursor's checkpoint.
+
+        Yields:
+            Parts with their cursors, in the order of the events.
         """
         mine, committed = self._after.key[:2], max(self._branch.values())
         expected: dict[AttemptKey, int] = {}
@@ -167,7 +175,7 @@ class StoredRun:
                 if final and position == expected.get(at, 1):
                     expected[at] = position + 1
                 elif not (known.over or known.whole or at in self._live):
-                    return  # a unit that runs may fill the gap
+                    return  # a unit that is still running may fill the gap, and its events come first
                 if not final or at[0] not in self._branch or each.event.mode in (CLOSED, MOVED):
                     continue
                 if at < mine and not (repeat_superstep and at[0] == mine[0]):
@@ -181,7 +189,7 @@ class StoredRun:
                 yield part
 
     def _known_of(self, attempt: AttemptKey) -> _AttemptState:
-        """Return what is known of an attempt: nothing if its rows were stored after the last read."""
+        """Return the state of an attempt. It is empty if the attempt's rows were stored after `load` read them."""
         return self._known.get(attempt, _AttemptState())
 
     def _is_final(self, found: _LocatedEvent) -> bool:
@@ -191,7 +199,9 @@ class StoredRun:
         return known.whole or (found.closed_by in known.closes and found.key[0] not in self._forked)
 
     async def _in_order(self) -> AsyncGenerator[_LocatedEvent, None]:
-        """The stored events in the order of their places. Those of several rows may interleave."""
+        """Yield the stored events in the order of their keys."""
+        # The positions of several rows interleave, but each row's key is that of its first event. So events wait in a heap
+        # until a row with a greater key has come.
         waiting: list[tuple[CursorKey, int, _LocatedEvent]] = []
         last: CursorKey = ("", -1, -1)
         number = 0
@@ -200,7 +210,7 @@ class StoredRun:
             nonlocal last
             while waiting and waiting[0][0] < key:
                 found = heappop(waiting)[2]
-                if found.key != last:  # else it was held, and stored meanwhile
+                if found.key != last:  # otherwise its row was held, and has been stored meanwhile
                     last = found.key
                     yield found
 
@@ -220,7 +230,7 @@ class StoredRun:
             yield found
 
     async def _rows(self) -> AsyncGenerator[EventRow, None]:
-        """The rows on the place's checkpoint and after it, in the order of their keys: stored ones, and held ones."""
+        """Yield the stored and the held rows from the cursor's checkpoint on, in the order of their keys."""
         held = [row for row in self._held if row.checkpoint_id >= self._after.checkpoint_id]
         since = (CheckpointId(self._after.checkpoint_id), 0, 0)
         while True:
@@ -238,7 +248,7 @@ class StoredRun:
 
 
 def restarted(after: Cursor, step: int) -> RawPart:
-    """Return the part that says that all is void which was shown after a place."""
+    """Return the part that reports all parts after a cursor as void."""
     data = {"step": step, "checkpoint_id": after.checkpoint_id, "after": str(after), "tasks": None}
     return RawPart(mode=RESTARTED, ns=(), data=data, step=step)
 
@@ -246,10 +256,16 @@ def restarted(after: Cursor, step: int) -> RawPart:
 async def _branch(
     saver: BaseCheckpointSaver, thread_id: str, since: str, live: Collection[AttemptKey]
 ) -> tuple[dict[str, int], set[str]]:
-    """The checkpoints from one to the head, and the superstep that made each; and those that the way forks from.
+    """Return the checkpoints from `since` to the head with their supersteps, and those that the branch forks from.
 
     Args:
-        live: the attempts of a run of this process: their checkpoints may not be stored yet.
+        saver: where the thread is stored.
+        thread_id: the thread.
+        since: the id of the checkpoint to begin with; "" for the thread's beginning.
+        live: the attempts of a run of this process. Their checkpoints may not be stored yet.
+
+    Raises:
+        InvalidCursorError: the checkpoint `since` is not on the branch of the head.
     """
     chain = await saver.read(thread_id)
     at: str = "" if chain is None else chain.head
