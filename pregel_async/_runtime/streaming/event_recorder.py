@@ -120,8 +120,8 @@ class EventRecorder:
     ) -> list[RawPart]:
         """Resume the open superstep at the thread's current checkpoint.
 
-        After a stop with the superstep open (a question, a failure), the run publishes recorded work again, and answered
-        tasks of subgraphs run again. So all units that were known at that stop run again, except those recorded since.
+        After a stop with the superstep open (a question, a failure), a run publishes recorded work again, and runs
+        answered tasks of subgraphs again. So all units that were known at that stop run again, except those recorded since.
 
         Args:
             planned: returns the units of the called graph that run now; if called with True, the recorded ones too.
@@ -324,8 +324,8 @@ class EventRecorder:
             return
         tip = self._writer.tip or ""
         self._writer.events.append(self._make_row("head", mine, closes=closes, opens=list(void.values())))
-        # With "exit" the events began at a checkpoint that is no longer the thread's newest. A later attempt looks at the
-        # newest one, so a row there names the beginning.
+        # With "exit" the events began at a checkpoint that is no longer the thread's newest. A later attempt reads the
+        # rows of the newest one, so a row there names the beginning.
         if tip != self._checkpoint_id:
             began = str(Cursor(self._checkpoint_id, self._epoch, 0)).encode()
             self._checkpoint_id, self._position = tip, 1

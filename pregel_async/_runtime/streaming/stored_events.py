@@ -134,7 +134,7 @@ class StoredRun:
                 found = read_row(row, self._thread_id)
                 known.closes.update(found.closes)
                 known.over = known.over or any(event.mode == END for event in found.events)
-                # At a fork, a tail row may belong to the other branch: only a row that ends the run makes it whole.
+                # At a fork, a tail row may belong to the other branch: only the tail of a run that has ended makes it whole.
                 if row.kind == "tail" and (row.checkpoint_id not in self._forked or known.over):
                     known.whole = True
                 if row.checkpoint_id == mine[0] and row.epoch > mine[1]:
@@ -200,8 +200,8 @@ class StoredRun:
 
     async def _in_order(self) -> AsyncGenerator[_LocatedEvent, None]:
         """Yield the stored events in the order of their keys."""
-        # The positions of several rows interleave, but each row's key is that of its first event. So events wait in a heap
-        # until a row with a greater key has come.
+        # The positions of several rows interleave, and a row's key is that of its first event. So events wait in a heap
+        # until a row with a greater key arrives.
         waiting: list[tuple[CursorKey, int, _LocatedEvent]] = []
         last: CursorKey = ("", -1, -1)
         number = 0

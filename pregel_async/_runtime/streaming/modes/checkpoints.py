@@ -18,8 +18,10 @@ from .mode import Mode
 
 
 class Checkpoints(Mode):
-    """`{"config", "parent_config", "values", "metadata", "next", "tasks"}`, as `aget_state` has it before the next
-    superstep: its tasks have no results yet. Without a checkpointer there is none to show.
+    """Parts `{"config", "parent_config", "values", "metadata", "next", "tasks"}`.
+
+    They agree with `aget_state` before the next superstep, whose tasks have no results yet. A graph without a
+    checkpointer has none.
     """
 
     name: ClassVar[str] = "checkpoints"
@@ -30,6 +32,7 @@ class Checkpoints(Mode):
 
     def payload(self, board: Board, row: CheckpointRow, upcoming: Sequence[Task]) -> dict[str, Any]:
         view, parents = self.view, parents_of(row)
+        # Sends come first, as in `aget_state`.
         listed = [task for task in upcoming if task.send >= 0] + [task for task in upcoming if task.send < 0]
         inside = view.stored_subgraphs() if listed else {}
         return {
@@ -48,5 +51,5 @@ class Checkpoints(Mode):
         return {"id": task.id, "name": name, "interrupts": (), "state": state}
 
     def _config(self, ns: str, checkpoint_id: CheckpointId | None, parents: dict[str, str]) -> RunnableConfig:
-        assert self.view.thread_id is not None  # what is stored has a thread
+        assert self.view.thread_id is not None  # only a thread has stored checkpoints
         return config_of(self.view.thread_id, ns, checkpoint_id, parents)

@@ -1,4 +1,4 @@
-"""`debug`: the events of `checkpoints` and `tasks`, each with its superstep and the time."""
+"""`debug`: the parts of `checkpoints` and `tasks`, each with its superstep and time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .tasks import Tasks
 
 
 class Debug(Mode):
-    """`{"step", "timestamp", "type", "payload"}`, with the type "checkpoint", "task" or "task_result"."""
+    """Parts `{"step", "timestamp", "type", "payload"}` of type "checkpoint", "task" or "task_result"."""
 
     name: ClassVar[str] = "debug"
 

@@ -1,4 +1,4 @@
-"""What a stream mode is: from events of the run to parts of a stream."""
+"""The base class of stream modes, which turn events of a run into parts of a stream."""
 
 from __future__ import annotations
 
@@ -19,19 +19,20 @@ Coerce = Callable[[Any], Any]
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
-    """What a reader sees of one graph's run.
+    """One reader's view of one graph's run.
 
     Attributes:
-        program: the graph.
-        shown: the channels that the stream shows: one bare, or several as a mapping.
-        ns: the graph's namespace, as the reader is told it.
-        checkpoint_ns: as it is stored.
-        thread_id: None when the run has none.
-        now: the run's clock, in unix seconds.
-        coerce: makes the schema's own object of a state; None leaves the mapping.
-        stored_subgraphs: node -> whether its graph keeps its state, for nodes that run a graph which stores it.
-        reconnects: the reader has been here before, and was told that what it had seen of the superstep is void.
-        shown_messages: the ids of the messages that the reader was shown, of this graph and of all others.
+        program: the compiled graph.
+        shown: the channels that the stream shows: a single name for a bare value, or several for a mapping.
+        ns: the graph's namespace, relative to the graph that was called.
+        checkpoint_ns: the graph's namespace in storage.
+        thread_id: the thread of the run; None if it has none.
+        now: the run's clock, in Unix seconds.
+        coerce: converts a state to the schema's class; None leaves it a mapping.
+        stored_subgraphs: returns the nodes that run a subgraph which stores its state, each with True if the subgraph
+            keeps its state from call to call.
+        reconnects: the reader has reconnected, and has discarded the parts of the open superstep as void.
+        shown_messages: the ids of the messages that the reader has received, from all graphs of the run.
     """
 
     program: Program
@@ -59,21 +60,24 @@ EVENTS = (
     "updated",
     "stored",
 )
-"""What is told of a run: a method of `Mode` each."""
+"""The names of the events: each is a method of `Mode`."""
 
 
 class Mode:
-    """A view of the log. Each method answers with parts, in order; what they hold is the reader's to change.
+    """A stream mode. Each event's method returns the parts that show the event, in order.
+
+    Payloads are isolated copies, as the reader may change them.
 
     Attributes:
-        name: what `stream_mode` calls it.
-        shows: the events that it overrides.
+        name: its name in `stream_mode`.
+        shows: the names of the events whose methods it overrides.
     """
 
     name: ClassVar[str]
     shows: ClassVar[frozenset[str]] = frozenset()
 
     def __init_subclass__(cls) -> None:
+        # Found by overriding, so that a mode cannot forget to declare an event that it shows.
         cls.shows = frozenset(event for event in EVENTS if getattr(cls, event) is not getattr(Mode, event))
 
     def __init__(self, view: View) -> None:
@@ -85,7 +89,7 @@ class Mode:
     def part(
         self, step: int, data: Any, interrupts: tuple[Interrupt, ...] = (), coerce: Coerce | None = None
     ) -> RawPart:
-        """Return a part of an event of the graph."""
+        """Return a part that shows an event of the graph."""
         return RawPart(
             mode=self.name,
             ns=self.view.ns,
@@ -98,7 +102,7 @@ class Mode:
         )
 
     def part_of(self, task: Task, data: Any) -> RawPart:
-        """Return a part of an event of a task."""
+        """Return a part that shows an event of a task."""
         return RawPart(
             mode=self.name,
             ns=self.view.ns,
@@ -110,45 +114,45 @@ class Mode:
         )
 
     def resumed(self, board: Board) -> Iterable[RawPart]:
-        """The run goes on from a stored board, without new input."""
+        """Show that the run resumes from a stored board, without new input."""
         return ()
 
     def began(self, task: Task, outcome: Finished) -> Iterable[RawPart]:
-        """The hidden start has written the input to the state, and no router is asked. (Else: `finished`.)"""
+        """Show that the hidden start, which has no routers, has written the input to the state."""
         return ()
 
     def planned(self, board: Board, tasks: Sequence[Task]) -> Iterable[RawPart]:
-        """A superstep begins: these tasks are its own, and none of them has run yet."""
+        """Show that a superstep begins with these tasks."""
         return ()
 
     def wrote(self, task: Task, chunk: Any) -> Iterable[RawPart]:
-        """A task has written to the stream."""
+        """Show a chunk that a task has written to the stream."""
         return ()
 
     def emitted(self, task: Task, message: Any, metadata: Mapping[str, Any]) -> Iterable[RawPart]:
-        """A task has emitted a message, or a chunk of one."""
+        """Show a message, or a chunk of one, that a task has emitted."""
         return ()
 
     def finished(self, task: Task, outcome: Finished) -> Iterable[RawPart]:
-        """A task has finished; its result is as durable as the run promised. In the order in which they finish."""
+        """Show a finished task, whose result is as durable as the run promises. Called in the order of finishing."""
         return ()
 
     def paused(self, board: Board, paused: Sequence[tuple[Task, Paused]]) -> Iterable[RawPart]:
-        """Tasks have asked, and that is recorded; the run ends with their superstep open. In plan order."""
+        """Show tasks, in plan order, whose questions are recorded; the run ends with the superstep open."""
         return ()
 
     def stopped(self, board: Board) -> Iterable[RawPart]:
-        """The run has stopped at a breakpoint."""
+        """Show that the run has stopped at a breakpoint."""
         return ()
 
     def failed(self, task: Task, outcome: Failed) -> Iterable[RawPart]:
-        """A task has failed, and that is recorded; the superstep ends with its error. In plan order."""
+        """Show a failed task, whose failure is recorded; the superstep ends with its error. Called in plan order."""
         return ()
 
     def updated(self, board: Board) -> Iterable[RawPart]:
-        """A superstep has been folded and is as durable as the run promised."""
+        """Show the state after a superstep, which is as durable as the run promises."""
         return ()
 
     def stored(self, board: Board, row: CheckpointRow, upcoming: Sequence[Task]) -> Iterable[RawPart]:
-        """A checkpoint has been stored."""
+        """Show a stored checkpoint."""
         return ()

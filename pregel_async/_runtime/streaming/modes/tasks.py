@@ -1,4 +1,4 @@
-"""`tasks`: each task twice, when it is planned and when it has ended."""
+"""`tasks`: each task when it is planned and when it has ended."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ from .updates import as_update
 
 
 class Tasks(Mode):
-    """`{"id", "name", "input", "triggers"}` of every task of a superstep before any of them runs, and
-    `{"id", "name", "error", "result", "interrupts"}` of each that has run, as it ends.
+    """Two parts for each task.
 
-    A task whose result was recorded earlier is planned and does not run, so that its second event never comes; its
-    `updates` chunk does. `error` is the live exception. A task that a node calls has `((args), {keyword args})` as
-    input and `{"__return__": value}` as result.
+    `{"id", "name", "input", "triggers"}` of all tasks of a superstep before any of them runs, and
+    `{"id", "name", "error", "result", "interrupts"}` of each task when it ends.
+
+    A task whose result was recorded earlier is planned but does not run: it has no second part here, and a part in
+    `updates`. `error` is the exception object. A task that a node calls has `((args), {keyword args})` as input and
+    `{"__return__": value}` as result.
     """
 
     name: ClassVar[str] = "tasks"
@@ -61,17 +63,17 @@ class Tasks(Mode):
 
 
 def metadata_of(task: Task) -> dict[str, Any]:
-    """What the user has said of the node; its tags under "tags"."""
+    """Return a copy of the node's metadata, with its tags under "tags"."""
     node = task.node
     metadata = isolate(dict(node.metadata))
     return {**metadata, "tags": list(node.tags)} if node.tags else metadata
 
 
 def _input_of(board: Board, task: Task) -> Any:
-    """What the node will get; None when that cannot be made (the task then fails with the reason)."""
+    """Return the node's input; None if making it fails, because the task then fails with the reason."""
     if task.send >= 0:
         return isolate(task.arg)
     try:
         return board.input_of(task.node)
-    except Exception:  # an empty channel, or whatever the user's schema raises
+    except Exception:  # an empty channel, or any error of the user's schema
         return None

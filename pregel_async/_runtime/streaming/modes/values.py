@@ -13,7 +13,7 @@ from .mode import Mode
 
 
 class Values(Mode):
-    """The whole state; first the state that the run goes on from, when it resumes."""
+    """The whole state. A resumed run first shows the state that it resumes from."""
 
     name: ClassVar[str] = "values"
 
@@ -22,7 +22,7 @@ class Values(Mode):
 
     def paused(self, board: Board, paused: Sequence[tuple[Task, Paused]]) -> Iterable[RawPart]:
         if not any(outcome.interrupts for _, outcome in paused):
-            return  # a graph inside has stopped at a breakpoint
+            return  # a subgraph has stopped at a breakpoint, and asks nothing
         asked = tuple(isolate(question) for _, outcome in paused for question in outcome.interrupts)
         yield self.part(board.step + 1, board.show(self.view.shown), asked, self.view.coerce)
 
