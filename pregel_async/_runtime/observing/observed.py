@@ -1,4 +1,4 @@
-"""Observation of a run, an attempt and an edit. A run without observers has `NOT_OBSERVED` instead."""
+"""Report runs, attempts and edits of threads to observers. A run without observers has `NOT_OBSERVED` instead."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ T = TypeVar("T")
 
 
 class ObservedAttempt(AttemptObservation):
-    """An attempt that is under way.
+    """Reports one attempt.
 
     Attributes:
-        started: as it was told.
+        started: the event that reported its start.
     """
 
     __slots__ = ("_began", "_entered", "_observed", "_started", "started")
@@ -60,7 +60,9 @@ class ObservedAttempt(AttemptObservation):
 
     def end(self, outcome: Outcome | None) -> None:
         error = _raised(outcome)
-        while self._entered:  # left in the context in which it was entered
+        # Exited in reverse order, like nested `with` statements, and in the context in which they were entered, because
+        # a context variable's token is only valid there.
+        while self._entered:
             self._entered.pop().exit(error)
         how: Literal["finished", "failed", "paused", "cancelled"] = "failed"
         if isinstance(outcome, Finished):
@@ -77,19 +79,19 @@ class ObservedAttempt(AttemptObservation):
 
 
 def _raised(outcome: Outcome | None) -> BaseException | None:
-    """What an attempt has raised; without an outcome, what is on its way through the code that asks."""
+    """Return the exception of a failed attempt; without an outcome, the exception that is being handled."""
     if outcome is None:
         return sys.exc_info()[1]
     return outcome.error if isinstance(outcome, Failed) else None
 
 
 class Observed(Observation):
-    """One graph's run.
+    """Reports one graph's run.
 
     Attributes:
-        run: as it was told.
-        superstep: that is under way; None between two.
-        spent: returns what the call has spent; nothing for a graph inside.
+        run: the event that reported its start.
+        superstep: the current superstep; None between two supersteps.
+        spent: returns what the call has spent of its budgets; nothing for a subgraph.
     """
 
     is_on = True
@@ -113,7 +115,7 @@ class Observed(Observation):
         return measure_writes(saver, self, waits=waits)
 
     async def observe(self, work: Callable[[], Awaitable[RunOutcomeT]]) -> RunOutcomeT:
-        """Run, and tell when it begins and how it ends; and at the end of the call, whose observers have failed."""
+        """Run `work` and report its start and end. At the end of the call, warn of observers that have failed."""
         monotonic = self.observers.environment.monotonic
         began = monotonic()
         self.observers.notify(self.run)
@@ -130,6 +132,7 @@ class Observed(Observation):
             failure, status = _failure_of(error)
             raise
         finally:
+            # A cancelled or failed run leaves its superstep without an end: each start that observers get has an end.
             if self.superstep is not None:
                 self._end_superstep("failed" if status == "failed" else "cancelled", ())
             self.observers.notify(
@@ -142,11 +145,12 @@ class Observed(Observation):
                     spent=dict(self.spent()),
                 )
             )
+            # A subgraph's run leaves the warnings to the call, which warns once for all graphs.
             if self.run.around is None:
                 self.observers.warn(raised)
 
     def superstep_started(self, tasks: Sequence[Task]) -> None:
-        """The tasks are about to run; those of the hidden start are no superstep."""
+        """Report that the tasks are about to run. The hidden start is not reported as a superstep."""
         if not tasks[0].node.hidden:
             self._supersteps += 1
             self.superstep = SuperstepStarted(run=self.run, step=tasks[0].step, nodes=names_of(tasks))
@@ -220,9 +224,9 @@ def _count(outcomes: Sequence[Outcome], kind: type[Outcome]) -> int:
 
 
 def _failure_of(error: BaseException) -> tuple[BaseException | None, RunStatus]:
-    """What a run failed with that has raised this, if it failed; and how it has ended."""
+    """Return the failure (None for none) and the status of a run that has raised this exception."""
     if isinstance(error, ParentCommand):
-        return None, "done"  # with commands for a graph around it
+        return None, "done"  # it returned commands for an outer graph
     if isinstance(error, GraphInterrupt):
         return None, "interrupted"
     if isinstance(error, GraphDrained):
@@ -233,14 +237,14 @@ def _failure_of(error: BaseException) -> tuple[BaseException | None, RunStatus]:
 
 
 class ObservedUpdate:
-    """One edit of a thread."""
+    """Reports one edit of a thread."""
 
     def __init__(self, observers: Observers, run: UpdateStarted) -> None:
         self.observers = observers
         self.run = run
 
     async def observe(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Edit, and tell when it begins and how it ends."""
+        """Run `work`, the edit, and report its start and end."""
         monotonic = self.observers.environment.monotonic
         began = monotonic()
         self.observers.notify(self.run)
@@ -256,14 +260,16 @@ class ObservedUpdate:
 
 
 class _MeasuredSaver:
-    """A saver whose writes are measured. Everything else is the saver's own."""
+    """Wraps a saver to measure its writes."""
+
+    # All else is delegated by `__getattr__`: the saver is the user's object, and may be of any class.
 
     def __init__(self, saver: BaseCheckpointSaver, call: Observed | ObservedUpdate, *, waits: bool) -> None:
         self._saver = saver
         self._observers = call.observers
         self._run = call.run
         self._waits = waits
-        self._waiting = False  # that has been told
+        self._waiting = False  # the wait has been reported
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._saver, name)
@@ -272,6 +278,7 @@ class _MeasuredSaver:
         try:
             return await self._saver.acquire(thread_id, owner, now=now, expires_at=expires_at)
         except ThreadBusyError as error:
+            # A run that waits tries again and again: the conflict is reported once.
             if not self._waiting:
                 self._waiting = True
                 self._conflict("waiting" if self._waits else "rejected", error)
@@ -328,8 +335,13 @@ class _MeasuredSaver:
 
 
 def measure_writes(saver: BaseCheckpointSaver, call: Observed | ObservedUpdate, *, waits: bool) -> BaseCheckpointSaver:
-    """The saver, telling the call's observers how long its writes take, how large they are, and who is in the way.
+    """Return the saver, wrapped to report the duration and size of its writes, and conflicts over the thread's lease.
 
-    It comes between a run and its storage, and not into either: whatever the run writes, in whichever mode, passes it.
+    All writes of a run pass the wrapper, whatever its durability, so that neither runs nor savers measure themselves.
+
+    Args:
+        saver: the saver of the run or edit.
+        call: the run or edit, whose observers are notified.
+        waits: the run waits if another run has the thread's lease.
     """
     return cast("BaseCheckpointSaver", _MeasuredSaver(saver, call, waits=waits))

@@ -1,4 +1,4 @@
-"""Call the observers of a call. Their failures do not change the run: they are reported as warnings at its end."""
+"""Call the observers of a call. Their exceptions do not change the run, and become warnings when the call ends."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class Observers:
     """The observers of a call, and the exceptions that they have raised.
 
     Attributes:
-        registered: all of them, each once.
-        environment: its clock measures.
+        registered: all observers, each once.
+        environment: its clock measures durations.
     """
 
     def __init__(
@@ -26,14 +26,20 @@ class Observers:
     ) -> None:
         self.registered = registered
         self.environment = environment
+        # Few observers override `around`: the others cost nothing per attempt.
         self._with_context = [observer for observer in registered if type(observer).around is not Observer.around]
         self._failures: dict[int, _Failure] = {} if failures is None else failures
 
     def extended_with(self, registered: tuple[Observer, ...]) -> Observers:
-        """Return these and more, for a graph inside. Their failures are reported with the call's."""
+        """Return the observers of a subgraph. Their exceptions are reported with those of the call.
+
+        Args:
+            registered: the subgraph's observers, including these.
+        """
         return self if registered == self.registered else Observers(registered, self.environment, self._failures)
 
     def notify(self, event: Event) -> None:
+        """Pass an event to each observer."""
         for observer in self.registered:
             try:
                 observer.observe(event)
@@ -41,7 +47,7 @@ class Observers:
                 self.failed(observer, f"on {type(event).__name__}", error)
 
     def around(self, started: AttemptStarted) -> list[_EnteredContext]:
-        """Enter what the observers want around an attempt."""
+        """Enter the observers' context managers for an attempt, and return those that were entered."""
         entered: list[_EnteredContext] = []
         for observer in self._with_context:
             try:
@@ -54,17 +60,21 @@ class Observers:
         return entered
 
     def failed(self, observer: Observer, where: str, error: BaseException) -> None:
-        """Keep what an observer raised until the call ends. Re-raise what ends the process."""
+        """Remember an observer's exception until the call ends."""
+        # Swallowing these would make a process that cannot be stopped.
         if isinstance(error, (KeyboardInterrupt, SystemExit)):
             raise error
         known = self._failures.setdefault(id(observer), _Failure(observer, where, error))
         known.count += 1
 
     def warn(self, error: BaseException | None) -> None:
-        """Warn, at the end of the call, of each observer that has failed.
+        """Warn of each observer that has failed. Called when the call ends.
 
         Args:
-            error: what the call raises. Where warnings are errors, they become notes of it.
+            error: the exception that the call raises; None for none.
+
+        Raises:
+            ObserverWarning: warnings are errors, and the call raises no exception of its own.
         """
         failures = list(self._failures.values())
         self._failures.clear()
@@ -73,6 +83,7 @@ class Observers:
             try:
                 warnings.warn(failure.warning(), stacklevel=2)
             except ObserverWarning as warning:
+                # Warnings are errors here. The call's own exception matters more, so that the warning becomes its note.
                 if error is None:
                     warning.__cause__ = failure.error
                     error = raised = warning
@@ -83,7 +94,7 @@ class Observers:
 
 
 class _Failure:
-    """What an observer has failed with first, and how often."""
+    """The first exception of an observer, and how often the observer has failed."""
 
     def __init__(self, observer: Observer, where: str, error: BaseException) -> None:
         self.error = error
@@ -101,7 +112,7 @@ class _Failure:
 
 
 class _EnteredContext:
-    """What one observer has put around an attempt."""
+    """The context manager of one observer around an attempt, entered."""
 
     __slots__ = ("_manager", "_observer", "_observers")
 
@@ -111,7 +122,8 @@ class _EnteredContext:
         self._manager = manager
 
     def exit(self, error: BaseException | None) -> None:
-        try:  # whether it would suppress the error does not matter
+        # The result of `__exit__` is ignored: an observer must not suppress a node's exception.
+        try:
             if error is None:
                 self._manager.__exit__(None, None, None)
             else:

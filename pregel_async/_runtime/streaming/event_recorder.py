@@ -121,7 +121,7 @@ class EventRecorder:
         """Resume the open superstep at the thread's current checkpoint.
 
         After a stop with the superstep open (a question, a failure), a run publishes recorded work again, and runs
-        answered tasks of subgraphs again. So all units that were known at that stop run again, except those recorded since.
+        answered tasks of subgraphs again. So all units known at that stop run again, except those recorded since.
 
         Args:
             planned: returns the units of the called graph that run now; if called with True, the recorded ones too.

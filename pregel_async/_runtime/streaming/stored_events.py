@@ -134,7 +134,8 @@ class StoredRun:
                 found = read_row(row, self._thread_id)
                 known.closes.update(found.closes)
                 known.over = known.over or any(event.mode == END for event in found.events)
-                # At a fork, a tail row may belong to the other branch: only the tail of a run that has ended makes it whole.
+                # At a fork, a tail row may belong to a superstep that was closed on the other branch. There, only the
+                # tail of a run that has ended makes the attempt whole.
                 if row.kind == "tail" and (row.checkpoint_id not in self._forked or known.over):
                     known.whole = True
                 if row.checkpoint_id == mine[0] and row.epoch > mine[1]:

@@ -88,8 +88,8 @@ class Messages(Mode):
 
     # A message without an id is shown with the id that the fold will give it. A channel that appends gives each message
     # an id of its own; but a message that a subgraph or called task of the node has shown, and the node returns, is not
-    # shown again. A channel that replaces its value gives no ids. There the content identifies a message, so that a node
-    # that returns the state's messages does not show them again.
+    # shown again. A channel that replaces its value gives no ids. There the content identifies a message, so that a
+    # node that returns the state's messages does not show them again.
 
     def _appends(self, channel: str) -> bool:
         return channel == RETURN or isinstance(self.view.program.channels.get(channel), ReducedValue)
