@@ -74,7 +74,7 @@ class Cursor(msgspec.Struct, frozen=True):
         plain = all(number.isascii() and number.isdigit() and len(number) < 16 for number in numbers)
         known = all(is_checkpoint_id(one) for one in (checkpoint_id, since) if one)
         if len(numbers) != 3 or not plain or not known:
-            raise InvalidCursorError(f"{text!r} is no cursor: pass the cursor of a part that was read, as it was")
+            raise InvalidCursorError(f"{text!r} is not a cursor: pass the cursor of a part exactly as it was read")
         epoch, position, seq = map(int, numbers)
         return cls(checkpoint_id, epoch, position, seq, since)
 

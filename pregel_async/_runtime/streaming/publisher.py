@@ -270,8 +270,8 @@ def publisher_of_subgraph(
         thread_id: the thread of the run; None if it has none.
         now: the clock, in Unix seconds.
     """
-    around = [subscription for subscription in outer.subscriptions if subscription.subgraphs]
-    if not subscriptions and not around:
+    outer_subscriptions = [subscription for subscription in outer.subscriptions if subscription.subgraphs]
+    if not subscriptions and not outer_subscriptions:
         return NO_PUBLISHER
     parts = tuple(ns.split("|"))
     for subscription in subscriptions:
@@ -279,7 +279,7 @@ def publisher_of_subgraph(
     views = [
         (subscription, _own_view(program, shown, subscription, ns, thread_id, now)) for subscription in subscriptions
     ]
-    for subscription in around:
+    for subscription in outer_subscriptions:
         view = View(
             program=program,
             shown=shown.channels,

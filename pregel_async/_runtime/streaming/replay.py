@@ -136,21 +136,21 @@ class _ReconnectingReader(msgspec.Struct):
         self,
         held: Sequence[EventRow] = (),
         live: Collection[tuple[str, int]] = (),
-        upto: tuple[str, int, int] = AFTER_ALL,
+        up_to: tuple[str, int, int] = AFTER_ALL,
         *,
         over: bool = False,
     ) -> None:
         """Publish the stored events, and those that a run of this process holds.
 
         Args:
-            held, live, upto, over: as for a `StoredRun`.
+            held, live, up_to, over: as for a `StoredRun`.
         """
         cursor = self.cursor
         if await self._was_ahead(live):
             self.cursor = Cursor(cursor.since or "", cursor.epoch, 0, cursor.seq)
         while True:
             run = StoredRun(
-                self.saver, self.thread_id, self.cursor, self.codec, held=held, live=live, upto=upto, over=over
+                self.saver, self.thread_id, self.cursor, self.codec, held=held, live=live, up_to=up_to, over=over
             )
             await run.load()
             if not run.is_lost:

@@ -39,12 +39,12 @@ class _AttemptState(msgspec.Struct):
     """The state of an attempt, as far as its rows show it.
 
     Attributes:
-        whole: all its events are final.
+        is_final: all its events are final.
         over: it has ended and adds no more events.
         closes: ids of units that its rows close.
     """
 
-    whole: bool = False
+    is_final: bool = False
     over: bool = False
     closes: set[str] = msgspec.field(default_factory=set[str])
 
@@ -78,7 +78,7 @@ class StoredRun:
         codec: decodes the events.
         held: rows of a run of this process that are not stored yet.
         live: the attempts of that run: all their events count as final.
-        upto: the key of the last event that the run has published.
+        up_to: the key of the last event that the run has published.
         over: no run is in progress, so that events which are not final now are void.
 
     Attributes:
@@ -97,7 +97,7 @@ class StoredRun:
         *,
         held: Sequence[EventRow] = (),
         live: Collection[AttemptKey] = (),
-        upto: CursorKey = AFTER_ALL,
+        up_to: CursorKey = AFTER_ALL,
         over: bool = False,
     ) -> None:
         self.has_void = False
@@ -109,7 +109,7 @@ class StoredRun:
         self._codec = codec
         self._held = held
         self._live = frozenset(live)
-        self._upto = upto
+        self._up_to = up_to
         self._over = over
         self._known: dict[AttemptKey, _AttemptState] = {}
         self._branch: dict[str, int] = {}
@@ -137,7 +137,7 @@ class StoredRun:
                 # At a fork, a tail row may belong to a superstep that was closed on the other branch. There, only the
                 # tail of a run that has ended makes the attempt whole.
                 if row.kind == "tail" and (row.checkpoint_id not in self._forked or known.over):
-                    known.whole = True
+                    known.is_final = True
                 if row.checkpoint_id == mine[0] and row.epoch > mine[1]:
                     restarts = restarts or any(event.mode == RESTARTED for event in found.events)
                 newest[row.checkpoint_id] = row.epoch
@@ -146,7 +146,7 @@ class StoredRun:
             leads_on = self._branch.get(checkpoint_id, head) < head
             known.over = known.over or self._over or leads_on or epoch < newest[checkpoint_id]
         self.step = self._branch.get(mine[0], -1) + 1
-        if mine in self._live or self._known_of(mine).whole:
+        if mine in self._live or self._known_of(mine).is_final:
             return
         final = 0
         async with aclosing(self._in_order()) as events:
@@ -175,13 +175,13 @@ class StoredRun:
                 final, known = self._is_final(each), self._known_of(at)
                 if final and position == expected.get(at, 1):
                     expected[at] = position + 1
-                elif not (known.over or known.whole or at in self._live):
+                elif not (known.over or known.is_final or at in self._live):
                     return  # a unit that is still running may fill the gap, and its events come first
                 if not final or at[0] not in self._branch or each.event.mode in (CLOSED, MOVED):
                     continue
                 if at < mine and not (repeat_superstep and at[0] == mine[0]):
                     continue
-                if each.key > self._upto:
+                if each.key > self._up_to:
                     continue
                 if at == mine and position <= self._after.position and not repeat_superstep:
                     continue
@@ -197,7 +197,7 @@ class StoredRun:
         if found.certain or found.attempt in self._live:
             return True
         known = self._known_of(found.attempt)
-        return known.whole or (found.closed_by in known.closes and found.key[0] not in self._forked)
+        return known.is_final or (found.closed_by in known.closes and found.key[0] not in self._forked)
 
     async def _in_order(self) -> AsyncGenerator[_LocatedEvent, None]:
         """Yield the stored events in the order of their keys."""

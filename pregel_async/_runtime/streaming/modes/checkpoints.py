@@ -34,20 +34,20 @@ class Checkpoints(Mode):
         view, parents = self.view, parents_of(row)
         # Sends come first, as in `aget_state`.
         listed = [task for task in upcoming if task.send >= 0] + [task for task in upcoming if task.send < 0]
-        inside = view.stored_subgraphs() if listed else {}
+        subgraphs = view.stored_subgraphs() if listed else {}
         return {
             "config": self._config(row.ns, row.checkpoint_id, parents),
             "parent_config": None if row.parent_id is None else self._config(row.ns, row.parent_id, parents),
             "values": board.show(view.program.shown),
             "metadata": isolate(row.metadata),
             "next": list(names_of(upcoming)),
-            "tasks": [self._task(task, inside, {**parents, row.ns: row.checkpoint_id}) for task in listed],
+            "tasks": [self._task(task, subgraphs, {**parents, row.ns: row.checkpoint_id}) for task in listed],
         }
 
-    def _task(self, task: Task, inside: Any, parents: dict[str, str]) -> dict[str, Any]:
+    def _task(self, task: Task, subgraphs: Any, parents: dict[str, str]) -> dict[str, Any]:
         name, state = task.node.name, None
-        if name in inside:
-            state = self._config(namespace_of(self.view.checkpoint_ns, task, keeps=inside[name]), None, parents)
+        if name in subgraphs:
+            state = self._config(namespace_of(self.view.checkpoint_ns, task, keeps=subgraphs[name]), None, parents)
         return {"id": task.id, "name": name, "interrupts": (), "state": state}
 
     def _config(self, ns: str, checkpoint_id: CheckpointId | None, parents: dict[str, str]) -> RunnableConfig:

@@ -104,8 +104,8 @@ class Messages(Mode):
 
     def _was_shown_by_inner(self, task: Task, content: str) -> bool:
         ns, name = self.view.checkpoint_ns, task.node.name
-        inside = [f"{name}:{task.id}", name]  # without the task's id, for a subgraph that keeps its state
-        sources: list[Any] = [(ns, task.path), *((f"{ns}|{each}" if ns else each, None) for each in inside)]
+        namespaces = [f"{name}:{task.id}", name]  # without the task's id, for a subgraph that keeps its state
+        sources: list[Any] = [(ns, task.path), *((f"{ns}|{each}" if ns else each, None) for each in namespaces)]
         return any((source, content) in self.view.shown_messages for source in sources)
 
     def _metadata(self, task: Task, metadata: Mapping[str, Any]) -> dict[str, Any]:
