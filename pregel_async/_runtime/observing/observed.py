@@ -51,6 +51,7 @@ class ObservedAttempt(AttemptObservation):
     __slots__ = ("_began", "_entered", "_observed", "_started", "started")
 
     def __init__(self, observed: Observed, started: AttemptStarted) -> None:
+        # Twice: the base class declares `started` as optional, and `end` needs an event.
         self.started: AttemptStarted | None = started
         self._started = started
         self._observed = observed
@@ -70,6 +71,7 @@ class ObservedAttempt(AttemptObservation):
         elif isinstance(outcome, Paused):
             how = "paused"
         elif isinstance(outcome, NotStarted) or isinstance(error, (anyio.get_cancelled_exc_class(), GeneratorExit)):
+            # GeneratorExit: the coroutine is closed while it is suspended. Neither is the node's failure.
             how, error = "cancelled", None
         observers = self._observed.observers
         seconds = observers.environment.monotonic() - self._began
@@ -80,6 +82,7 @@ class ObservedAttempt(AttemptObservation):
 
 def _raised(outcome: Outcome | None) -> BaseException | None:
     """Return the exception of a failed attempt; without an outcome, the exception that is being handled."""
+    # Without an outcome, `end` is called in a `finally` block, where only the interpreter knows the exception.
     if outcome is None:
         return sys.exc_info()[1]
     return outcome.error if isinstance(outcome, Failed) else None
@@ -173,6 +176,7 @@ class Observed(Observation):
                 run=self.run,
                 started=started,
                 status=status,
+                # Tasks whose result was recorded or cached are `Finished` too, and did not run.
                 finished=_count(outcomes, Finished) - replayed - cached,
                 replayed=replayed,
                 cached=cached,
@@ -309,9 +313,12 @@ class _MeasuredSaver:
         began = monotonic()
         try:
             await write()
+        # Not BaseException: after a cancellation, the transaction may be stored, so that nothing was refused.
         except Exception as error:
             refused = CheckpointRefused(run=self._run, kind=kind, error=error, seconds=monotonic() - began)
             self._observers.notify(refused)
+            # The saver refuses a write whose fencing token is outdated: another run has acquired the thread since this
+            # run's lease expired.
             if isinstance(error, ThreadBusyError):
                 self._conflict("lost", error)
             raise
@@ -320,6 +327,7 @@ class _MeasuredSaver:
             CheckpointWritten(
                 run=self._run,
                 kind=kind,
+                # A transaction may consist of stream events alone, which belong to the called graph.
                 namespace=written[0].ns if written else "",
                 step=rows[-1].step if rows else None,
                 checkpoints=len(rows),

@@ -20,6 +20,7 @@ from checkpoint_savers.records import TaskId
 from ...types import RunStatus
 
 
+# eq=False: by value, two runs with equal fields would be one key, and `RunEnded` could not be hashed: it has a mapping.
 class _Event(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     """An event. It compares equal only to itself, and is hashable, so that it can be a key."""
 

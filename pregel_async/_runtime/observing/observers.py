@@ -26,7 +26,7 @@ class Observers:
     ) -> None:
         self.registered = registered
         self.environment = environment
-        # Few observers override `around`: the others cost nothing per attempt.
+        # Observers that do not override `around` cost nothing per attempt.
         self._with_context = [observer for observer in registered if type(observer).around is not Observer.around]
         self._failures: dict[int, _Failure] = {} if failures is None else failures
 
@@ -43,6 +43,8 @@ class Observers:
         for observer in self.registered:
             try:
                 observer.observe(event)
+            # Not only Exception: a cancellation that an observer raises is not the run's. Let through, it would look
+            # like one.
             except BaseException as error:
                 self.failed(observer, f"on {type(event).__name__}", error)
 
@@ -51,6 +53,8 @@ class Observers:
         entered: list[_EnteredContext] = []
         for observer in self._with_context:
             try:
+                # Entered one by one, and not with an ExitStack, which would pass one observer's exception to the
+                # others' managers.
                 manager = observer.around(started)
                 manager.__enter__()
             except BaseException as error:
@@ -64,6 +68,8 @@ class Observers:
         # Swallowing these would make a process that cannot be stopped.
         if isinstance(error, (KeyboardInterrupt, SystemExit)):
             raise error
+        # By id, because an observer need not be hashable. Only the first exception is kept: an observer that fails on
+        # each event would otherwise hold a traceback for each.
         known = self._failures.setdefault(id(observer), _Failure(observer, where, error))
         known.count += 1
 

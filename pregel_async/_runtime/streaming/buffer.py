@@ -89,6 +89,7 @@ class Buffer:
 
     def blocks(self, mode: str) -> bool:
         """Return True if adding a part in this mode would block."""
+        # Nothing blocks after `stop_reading`: a run whose reader has gone would wait forever.
         return (
             len(self.parts) >= self._capacity
             and not self._reading_stopped
@@ -191,6 +192,7 @@ class Buffer:
         try:
             await event.wait()
         finally:
+            # Also when cancelled: `is_awaited` must not report a reader that waits no more.
             self._reader, self._wakes_on_begin = (), False
 
     @property
@@ -220,6 +222,7 @@ class Buffer:
             self._wake_writer()
 
     def _wake_writer(self) -> None:
+        # One at a time: there is capacity for one part, and the others would wake only to wait again.
         if self._writers:
             self._writers.popleft().set()
 

@@ -207,6 +207,8 @@ class EventRecorder:
     def _new_event(self, part: RawPart) -> PendingEvent:
         event = stored_event(part, self._codec)
         self._position += 1
+        # The part may be published on a checkpoint that is lost in a crash. Its cursor then says from which stored
+        # checkpoint a reader has to continue.
         since: str | None = None
         if self.shows_unstored and (self.stores_at_exit or self._checkpoint_id != (self._writer.stored or "")):
             since = self._writer.stored or ""
@@ -273,6 +275,7 @@ class EventRecorder:
             self._pending = [each for each in self._pending if each.unit is None or each.unit.id not in over]
         if not (mine or last or closes or opens):
             return []
+        # Sorted, as the order of a set of strings differs between processes, and rows should not.
         return [self._make_row("head", [*self._pop_restart(), *mine, *last], closes=sorted(closes), opens=opens)]
 
     def _with_inner_units(self, ids: Iterable[str]) -> set[str]:
@@ -362,6 +365,7 @@ class EventRecorder:
     ) -> EventRow:
         if not held:
             self._position += 1
+            # The position is part of the row's key, so that a row without events takes one as well.
             held = [PendingEvent(self._position, None, _NOTHING)]
         if kind == "head" and GRAPH in self._flushed_units and not self.stores_at_exit:
             closes = [*closes, GRAPH]

@@ -103,6 +103,7 @@ def write_row(
 ) -> EventRow:
     """Return a row with these events: at least one, in the order of their positions."""
     first = pending[0].position
+    # Each unit is stored once for a row, and its events refer to it by index: a unit may have thousands of chunks.
     units: dict[Unit, int] = {}
     events: list[StoredEvent] = []
     for each in pending:
@@ -123,6 +124,7 @@ def read_row(row: EventRow, thread_id: str) -> StoredEvents:
     where = f"thread {thread_id!r}, the events on checkpoint {row.checkpoint_id}"
     try:
         found = _decode(unseal(row.frame, where))
+        # Checked here, where the error can name the row. Later, a damaged index would be an IndexError in a reader.
         if any(not -1 <= event.unit < len(found.units) or event.offset < 0 for event in found.events):
             raise ValueError("an event belongs to no unit of its row")
         return found

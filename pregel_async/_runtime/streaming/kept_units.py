@@ -148,6 +148,7 @@ class KeptUnits(Units):
         if self._shares_outer_unit:
             return self.outer_units
         id = self._current.get(task.id, task.id)
+        # Made once for each task, because a task may write thousands of chunks.
         if id not in self._units:
             self._units[id] = Unit(id, self._ns, task.node.name)
         return (self._units[id],)
@@ -172,6 +173,7 @@ class KeptUnits(Units):
         self, ids: Iterable[str], deliveries: Deliveries, upcoming: Iterable[Task] = ()
     ) -> tuple[list[EventRow], Deliveries]:
         rows, mine = self._closed(ids, deliveries, upcoming)
+        # Without a row there is nothing whose storage the parts could wait for: with "exit", rows are made later.
         for row in rows:
             self._subscription.stage(row, mine)
         if not rows:

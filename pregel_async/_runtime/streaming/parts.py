@@ -209,6 +209,7 @@ def approximate_size(value: Any, most: int) -> int:
         size += sys.getsizeof(item, 64)
         if type(item) in ATOMS:
             continue
+        # Shared objects take memory once, and cycles must end.
         if id(item) in seen:
             continue
         seen.add(id(item))

@@ -134,6 +134,7 @@ class EventPublisher:
         )
 
     def planned(self, board: Board, tasks: Sequence[Task]) -> Deliveries:
+        # Each superstep calls this, and most streams do not show it.
         if "planned" not in self._modes:
             return ()
         return self.units.assign_units(

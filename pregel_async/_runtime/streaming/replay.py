@@ -80,6 +80,7 @@ async def rejoin(
     """
     reader = _ReconnectingReader(sink, subscription, after, saver, thread_id, codec, coerce)
     while True:
+        # First, because a run of this process has events that are not stored yet, and publishes without polling.
         if running := live.joinable(thread_id):
             if await reader.follow(running[0]):
                 subscription.status = running[0].status
@@ -91,6 +92,7 @@ async def rejoin(
             break
         try:
             await resume(subscription, reader.prepare_resume)
+        # The thread's lease is the only sign of a run elsewhere: a busy thread means that its events still come.
         except ThreadBusyError as error:
             if error.lost or not waits:
                 raise

@@ -193,6 +193,7 @@ class ShownEvents(RunEvents):
 
     async def commit(self, persistence: Persistence, step: Superstep) -> None:
         updated = self.publisher.updated(step.board) if step.source == "loop" else ()
+        # Without a thread nothing has to be stored first.
         if not persistence.is_stored:
             if updated:
                 await self._show(updated, at_barrier=True)

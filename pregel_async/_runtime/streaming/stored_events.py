@@ -146,6 +146,7 @@ class StoredRun:
             leads_on = self._branch.get(checkpoint_id, head) < head
             known.over = known.over or self._over or leads_on or epoch < newest[checkpoint_id]
         self.step = self._branch.get(mine[0], -1) + 1
+        # All events of the attempt count, so that the reader has received none that are void.
         if mine in self._live or self._known_of(mine).is_final:
             return
         final = 0
@@ -243,6 +244,7 @@ class StoredRun:
             if len(page) < PAGE:
                 break
             last = page[-1]
+            # By key and not by offset: rows that are stored or pruned meanwhile do not shift the pages.
             since = (last.checkpoint_id, last.epoch, last.position + 1)
         for row in held:
             yield row

@@ -73,6 +73,7 @@ class GraphStream(Generic[T]):
 
     async def __anext__(self) -> T:
         buffer = self._buffer
+        # Two readers would share the chunks by chance, each with gaps that it could not recognise.
         if self._reading:
             raise RuntimeError("this stream is being read by another task: give each reader a stream of its own")
         self._reading = True
@@ -87,12 +88,13 @@ class GraphStream(Generic[T]):
                 try:
                     await buffer.wait_for_part()
                 except BaseException as error:
+                    # Only the reader knows of the run: after a cancelled read it may never come back to close it.
                     await self.__aexit__(type(error), error, None)
                     raise
             part = buffer.pop()
-            if part.cursor is not None and part.seq:  # else it was read before
+            if part.cursor is not None and part.seq:  # otherwise the part is a repeated one, which the cursor is past
                 self.cursor = str(part.cursor)
-            return self._shape(part)  # type: ignore[no-any-return]  # what the shape makes is what T says
+            return self._shape(part)  # type: ignore[no-any-return]  # the caller's options decide both T and the shape
         finally:
             self._reading = False
 
@@ -143,6 +145,7 @@ class GraphStream(Generic[T]):
         try:
             await self.aclose()
         except Exception as failure:
+            # Raising would replace the exception of the `async with` body, so the failure becomes a note of it.
             if error is None:
                 raise
             annotate(error, f"and the stream's run had failed: {with_notes(failure)}")
@@ -230,8 +233,10 @@ class _RunTask:
         self._dropped = False
         self._cancelled = False
         here = self._loop = loop()
+        # The event loop's own class: anyio would look up the running loop for each event.
         buffer.event = here.event
         self._over = here.event()
+        # Cancelled by a scope, as trio's tasks have no `cancel`, and asyncio's cancels only once.
         self._scope = anyio.CancelScope()
         self._call_soon = here.caller()
         self._task = here.start(self._host, "pregel-async run", self._done)

@@ -228,6 +228,7 @@ class Subscription:
             return  # it is stored: the reader has received it already, or reads it from storage
         # The report of a failure is the last part. It never blocks, as the run could not end while a reader is idle.
         modes = () if part.mode == ERROR else (part.mode,)
+        # Checked again after each wait: another reader's buffer may have become full meanwhile.
         while full := self._full_sinks(modes):
             try:
                 await full[0].wait_for_capacity()
@@ -236,6 +237,7 @@ class Subscription:
                 self._notify_next()
                 raise
         self._enqueue(part)
+        # This code may wait, so it flushes. Code that cannot wait leaves the flush to `wait_until_drained`.
         if self._active_recorder.needs_flush:
             await self._active_recorder.flush()
 
@@ -256,6 +258,7 @@ class Subscription:
             raise StreamFullError(part.mode, self.number)
         size = 0
         if owes and any(sink.blocks(part.mode) for sink in self.sinks):
+            # Measured only now, as it traverses the payload.
             size = approximate_size(part.data, MAX_RESERVED)
             for sink in self.sinks:
                 sink.reserve(part.mode, size)
@@ -280,6 +283,7 @@ class Subscription:
                 if self._active_recorder.needs_flush:
                     await self._active_recorder.flush()
         finally:
+            # This task adds nothing: the capacity that it was woken for belongs to the next.
             self._notify_next()
 
     async def wait_until_within_capacity(self) -> None:
@@ -320,6 +324,8 @@ class Subscription:
             self._send(part)
 
     def _send(self, part: RawPart) -> None:
+        # Stored like other events, because a reader that reconnects learns from it how the run ended. A live reader has
+        # the end of the stream.
         if part.mode == END:
             return
         self.number += 1
