@@ -35,7 +35,7 @@ from .._runtime.persistence.digests import Digests
 from .._runtime.persistence.namespace_writer import NamespaceWriter
 from .._runtime.platform.event_loops import sole_exception
 from .._runtime.streaming.buffer import CAPACITY, Buffer, ChunkList
-from .._runtime.streaming.parts import Cursor, Part, shape_of
+from .._runtime.streaming.parts import Cursor, RawPart, shape_of
 from .._runtime.streaming.stream import GraphStream
 from .._runtime.streaming.subscription import Subscription
 from .._runtime.tasks.context import CONCURRENT_BASE, CURRENT, AttemptContext
@@ -65,7 +65,7 @@ async def invoke(graph: Definition, given: Any, config: Config | None, options: 
     kept = ChunkList(shape_of(version, labelled=not isinstance(modes, str), subgraphs=False))
     channels = None if output_keys is None else shown
     await _run(
-        graph, given, call, Subscription(names_of_modes(modes), kept, channels=channels, reports=version == "v2")
+        graph, given, call, Subscription(names_of_modes(modes), kept, channels=channels, reports_errors=version == "v2")
     )
     return kept.chunks
 
@@ -97,10 +97,10 @@ def stream(graph: Definition, given: Any, config: Config | None, options: Stream
         buffer,
         channels=None if output_keys is None else _channels(graph, output_keys),
         subgraphs=subgraphs,
-        reports=version == "v2",
-        keeps=keeps or cursor is not None,
-        fresh=True,
-        returns=cursor is not None,
+        reports_errors=version == "v2",
+        records_events=keeps or cursor is not None,
+        has_own_task=True,
+        reconnects=cursor is not None,
         number=0 if cursor is None else cursor.seq,
     )
 
@@ -112,8 +112,8 @@ def stream(graph: Definition, given: Any, config: Config | None, options: Stream
                 await _rejoin(graph, call, subscription, cursor, buffer)
         except Exception as error:
             # A run that failed before its start has not published an error part yet.
-            if subscription.reports and not subscription.failed:
-                await subscription.put(subscription.fail(error, 0))
+            if subscription.reports_errors and not subscription.failed:
+                await subscription.put(subscription.error_part(error, 0))
             raise
 
     shape = shape_of(version, labelled=not isinstance(modes, str), subgraphs=subgraphs)
@@ -264,7 +264,7 @@ def _start_run(
         stores, keeps = graph.checkpointer is not False, graph.checkpointer is True
         nested = NestedCall(outer, call.number, call.digest, graph.codecs.nested, stores=stores, keeps=keeps)
         return run_nested(graph.program, given, settings, nested, audience)
-    if subscription is not None and subscription.keeps:
+    if subscription is not None and subscription.records_events:
         return _run_joinable(graph, given, settings, subscription, audience)
     return run(graph.program, given, settings, graph.environment, graph.saver, graph.codec, audience)
 
@@ -315,7 +315,7 @@ async def _rejoin(
     )
 
 
-def _coercion_of(graph: Definition, part: Part) -> Callable[[Any], Any] | None:
+def _coercion_of(graph: Definition, part: RawPart) -> Callable[[Any], Any] | None:
     """Return the function that makes the schema's object of a stored event's state; None if there is none."""
     for step in part.ns:
         if not step.isdigit():
@@ -337,7 +337,7 @@ def _read_cursor(graph: Definition, given: Any, after: str, version: Literal["v1
         raise ConfigError("after= reconnects to a run, which has its input already: pass None as input")
     if version != "v2":
         raise ConfigError("after= needs version='v2', which reports void parts as parts of their own")
-    return Cursor.read(after)
+    return Cursor.parse(after)
 
 
 def _channels(graph: Definition, output_keys: Names) -> str | tuple[str, ...]:

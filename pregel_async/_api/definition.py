@@ -160,7 +160,7 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def shown(self) -> StreamView:
         """The part of the definition that streams need."""
         return StreamView(
-            channels=self.stream_channels, coerce=self.coerce_state, inside=self.subgraph_index.keeps_state
+            channels=self.stream_channels, coerce=self.coerce_state, stored_subgraphs=self.subgraph_index.keeps_state
         )
 
     def with_checkpointer(self, checkpointer: BaseCheckpointSaver | bool | None) -> Self:

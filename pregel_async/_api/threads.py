@@ -15,7 +15,7 @@ from checkpoint_savers.records import CheckpointId
 
 from .._checks.config import address_of, merge_configs, settings_of, without_address
 from .._checks.options import UpdateOptions, check_on_conflict
-from .._runtime.observing.observed import ObservedUpdate, measured
+from .._runtime.observing.observed import ObservedUpdate, measure_writes
 from .._runtime.observing.observer import UpdateStarted
 from .._runtime.observing.observers import Observers
 from .._runtime.persistence.lease import ThreadLease
@@ -154,4 +154,4 @@ async def update(
         updates=sum(len(superstep) for superstep in updates),
     )
     observed = ObservedUpdate(Observers(root.options.observers, root.environment), started)
-    return await observed.over(lambda: write(measured(target.saver, observed, waits=on_conflict == "wait")))
+    return await observed.observe(lambda: write(measure_writes(target.saver, observed, waits=on_conflict == "wait")))

@@ -304,7 +304,7 @@ def options_of_call(
         context = inherits_from.context  # already converted by the enclosing graph's schema
     if read_context is not None and (given_context is not None or context is None):
         context = read_context(context)
-    inherited = () if inherits_from is None else inherits_from.graph.observation.each
+    inherited = () if inherits_from is None else inherits_from.graph.observation.registered
     observers = (*inherited, *graph.observers, *check_observer(given.get("observer")))
     return structs.replace(
         graph,

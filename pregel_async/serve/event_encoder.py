@@ -289,7 +289,7 @@ def parse_event_id(id: str) -> ReaderPosition:
     id = id.partition(TASK_MARK)[0]
     if HALF_MARK in id:
         # Resume before the part, so that it comes again: the second of its events is still to be sent.
-        cursor = Cursor.read(id.replace(HALF_MARK, "", 1))
+        cursor = Cursor.parse(id.replace(HALF_MARK, "", 1))
         return ReaderPosition(
             str(replace(cursor, position=max(cursor.position - 1, 0), seq=max(cursor.seq - 1, 0))), mid_part=True
         )
@@ -299,7 +299,7 @@ def parse_event_id(id: str) -> ReaderPosition:
     if dash and not (completions.isascii() and completions.isdigit() and len(completions) < 16):
         raise InvalidCursorError(f"{id!r} is not the id of an event: pass an id unchanged")
     return ReaderPosition(
-        str(Cursor.read(f"{checkpoint}.{number}")), completions=int(completions or 0), after_end=position != id
+        str(Cursor.parse(f"{checkpoint}.{number}")), completions=int(completions or 0), after_end=position != id
     )
 
 

@@ -133,7 +133,7 @@ async def _was_dismissed(graph: Graph[Any, Any], thread_id: str, at: CheckpointI
     saver, status = graph.checkpointer, None
     if isinstance(saver, BaseCheckpointSaver):
         run = StoredRun(saver, thread_id, Cursor(at, 0, 0), graph.events_codec())
-        await run.look()
+        await run.load()
         async with aclosing(run.parts()) as parts:
             async for part in parts:
                 status = part.data["status"] if part.mode == END else None

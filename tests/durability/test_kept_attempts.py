@@ -12,7 +12,7 @@ import pytest
 from checkpoint_savers import InMemorySaver
 from pregel_async import START, StateGraph, get_stream_writer, interrupt
 from pregel_async._runtime.streaming.buffer import CAPACITY
-from pregel_async._runtime.streaming.event_recorder import MANY
+from pregel_async._runtime.streaming.event_recorder import FLUSH_EVENTS
 from pregel_async.errors import StreamFullError
 from pregel_async.types import Durability
 from tests.helpers.passing_saver import WRITES, Through
@@ -177,14 +177,14 @@ async def test_all_of_a_superstep_was_spilled(more: int) -> None:
 
     async def talks(state: State) -> State:
         writer = get_stream_writer()
-        for number in range(MANY + more):
+        for number in range(FLUSH_EVENTS + more):
             await writer(number)
         return {"log": ["said"]}
 
     graph = StateGraph(State).add_node(talks).add_edge(START, "talks").compile(InMemorySaver())
     parts = await read(graph.astream({"log": []}, "t", stream_mode="custom", keep_events=True, version="v2"))
     stream = graph.astream(None, "t", stream_mode="custom", after=parts[0]["cursor"], version="v2")
-    assert [part["data"] for part in await read(stream)] == list(range(1, MANY + more))
+    assert [part["data"] for part in await read(stream)] == list(range(1, FLUSH_EVENTS + more))
 
 
 # ---- who has left --------------------------------------------------------------------------------------------------------
@@ -364,7 +364,7 @@ async def test_joining_while_events_are_being_spilled() -> None:
 
     async def talks(state: State) -> State:
         saver.slow = True
-        for number in range(MANY + 2):
+        for number in range(FLUSH_EVENTS + 2):
             await get_stream_writer()(number)
         return {"log": ["said"]}
 
@@ -377,7 +377,7 @@ async def test_joining_while_events_are_being_spilled() -> None:
         async with graph.astream(None, "t", after=start["cursor"], **ASK) as back:
             try:
                 with anyio.fail_after(10):
-                    assert [(await anext(back))["data"] for _ in range(MANY)] == list(range(MANY))
+                    assert [(await anext(back))["data"] for _ in range(FLUSH_EVENTS)] == list(range(FLUSH_EVENTS))
             finally:
                 saver.open.set()
-            assert said([part async for part in back]) == [MANY, MANY + 1]
+            assert said([part async for part in back]) == [FLUSH_EVENTS, FLUSH_EVENTS + 1]

@@ -62,8 +62,8 @@ async def lines_of(calls: int) -> int:
 async def test_keeping_events_is_linear_in_open_tasks() -> None:
     """Closing the unit of one called task looks at the events that are held, of which there are few, and at no other
     open unit."""
-    calls = 4 * event_recorder.MANY
-    assert await lines_of(calls) < calls * 4 * event_recorder.MANY
+    calls = 4 * event_recorder.FLUSH_EVENTS
+    assert await lines_of(calls) < calls * 4 * event_recorder.FLUSH_EVENTS
 
 
 class CountedId(str):

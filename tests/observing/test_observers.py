@@ -63,7 +63,13 @@ async def test_without_an_observer_nothing_is_made(monkeypatch: pytest.MonkeyPat
     """No event, and nothing that would tell one; in runs in which everything happens."""
     made: list[str] = []
     kinds = [getattr(observer, kind.__name__) for kind in Event.__args__]
-    kinds += [observers.Observers, observed.Observed, observed.ObservedUpdate, observed.Attempt, observed._Measured]
+    kinds += [
+        observers.Observers,
+        observed.Observed,
+        observed.ObservedUpdate,
+        observed.ObservedAttempt,
+        observed._MeasuredSaver,
+    ]
 
     def counting(kind: Any) -> Any:
         def make(*args: Any, **kwargs: Any) -> Any:

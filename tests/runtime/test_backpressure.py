@@ -121,7 +121,7 @@ async def test_a_held_node_takes_no_place_from_others() -> None:
 
 def blocked(stream: Any, count: int) -> bool:
     """Whether so many wait for the reader."""
-    return len(stream._buffer._waiting) == count
+    return len(stream._buffer._writers) == count
 
 
 async def test_room_that_was_given_to_somebody_who_is_cancelled() -> None:
@@ -321,7 +321,7 @@ async def test_a_chunk_that_is_larger_than_all_bursts() -> None:
 
 def held(stream: Any) -> int:
     """How many wait for the reader."""
-    return len(stream._buffer._waiting)
+    return len(stream._buffer._writers)
 
 
 async def start(graph: Any, **arguments: Any) -> Any:

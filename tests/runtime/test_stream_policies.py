@@ -16,7 +16,7 @@ import pytest
 from checkpoint_savers import InMemorySaver
 from pregel_async import END, START, Send, StateGraph, StreamWriter, get_stream_writer, task
 from pregel_async._runtime.streaming.buffer import Buffer
-from pregel_async._runtime.streaming.parts import Part
+from pregel_async._runtime.streaming.parts import RawPart
 from pregel_async._runtime.streaming.subscription import Subscription
 from tests.runtime.living import nothing_left
 
@@ -159,21 +159,21 @@ def test_the_pipe_against_a_model() -> None:
         capacity = rng.randint(1, 6)
         pipe = Buffer(capacity, policies)
         added: dict[str, list[int]] = {mode: [] for mode in "bdce"}
-        taken: list[Part] = []
+        taken: list[RawPart] = []
         numbers = itertools.count(1)
         for _ in range(rng.randint(1, 120)):
             mode = rng.choice("bdce")
             if rng.random() < 0.4 and pipe.parts:
-                taken.append(pipe.take())
+                taken.append(pipe.pop())
             elif not pipe.blocks(mode):
                 number = next(numbers)
-                pipe.add(Part(mode=mode, ns=(), data=number, step=0))
+                pipe.add(RawPart(mode=mode, ns=(), data=number, step=0))
                 added[mode].append(number)
                 assert pipe.parts[-1].data == number
             assert len(pipe.parts) <= capacity + 3
             assert len([part for part in pipe.parts if part.mode == "c"]) <= 1
         while pipe.parts:
-            taken.append(pipe.take())
+            taken.append(pipe.pop())
         assert [part.data for part in taken] == sorted(part.data for part in taken)
         assert [part.data for part in taken if part.mode == "b"] == added["b"]
         for mode in "dce":
@@ -189,7 +189,7 @@ async def test_room_is_not_lost_with_who_is_cancelled() -> None:
 
     async def put(data: str, inside: anyio.CancelScope) -> None:
         with inside:
-            await feed.put(Part(mode="updates", ns=(), data=data, step=0))
+            await feed.put(RawPart(mode="updates", ns=(), data=data, step=0))
 
     with anyio.fail_after(10):
         async with anyio.create_task_group() as group:
@@ -198,11 +198,11 @@ async def test_room_is_not_lost_with_who_is_cancelled() -> None:
             await anyio.wait_all_tasks_blocked()
             group.start_soon(put, "next", anyio.CancelScope())
             await anyio.wait_all_tasks_blocked()
-            assert pipes[0].take().data == "first"
+            assert pipes[0].pop().data == "first"
             await anyio.wait_all_tasks_blocked()
             scope.cancel()
             await anyio.wait_all_tasks_blocked()
-            assert pipes[1].take().data == "first"
+            assert pipes[1].pop().data == "first"
         assert [part.data for pipe in pipes for part in pipe.parts] == ["next", "next"]
 
 
@@ -211,10 +211,10 @@ async def test_a_sign_is_not_lost_with_who_is_cancelled(anyio_backend_name: str)
     if anyio_backend_name != "asyncio":
         return
     pipe = Buffer(1)
-    pipe.add(Part(mode="updates", ns=(), data=1, step=0))
+    pipe.add(RawPart(mode="updates", ns=(), data=1, step=0))
     waiting = [asyncio.ensure_future(pipe.wait_for_capacity()) for _ in range(2)]
     await anyio.wait_all_tasks_blocked()
-    pipe.take()
+    pipe.pop()
     waiting[0].cancel()
     with anyio.fail_after(10):
         await waiting[1]

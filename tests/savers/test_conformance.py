@@ -12,7 +12,7 @@ import pytest
 
 from checkpoint_savers import InMemorySaver, PostgresSaver, SqliteSaver
 from checkpoint_savers.conformance import Cell, OpenSaver, SaverConformance
-from pregel_async._runtime.observing.observed import ObservedUpdate, measured
+from pregel_async._runtime.observing.observed import ObservedUpdate, measure_writes
 from pregel_async._runtime.observing.observers import Observers
 from pregel_async._runtime.platform.environment import SystemEnvironment
 from pregel_async.observing import UpdateStarted
@@ -50,7 +50,7 @@ class TestMeasuredSaver(SaverConformance):
     def open_saver(self) -> OpenSaver:
         environment = SystemEnvironment()
         run = UpdateStarted(run_id="run", thread_id="t", namespace="", graph="graph", supersteps=1, updates=1)
-        saver = measured(InMemorySaver(), ObservedUpdate(Observers((), environment), run), waits=False)
+        saver = measure_writes(InMemorySaver(), ObservedUpdate(Observers((), environment), run), waits=False)
         return lambda: nullcontext(saver)
 
 

@@ -31,7 +31,7 @@ from pregel_async._runtime.streaming import modes as mode_package
 from pregel_async._runtime.streaming import publisher as log_module
 from pregel_async._runtime.streaming.modes import MODES, Mode
 from pregel_async._runtime.streaming.modes.mode import EVENTS
-from pregel_async._runtime.streaming.parts import Part
+from pregel_async._runtime.streaming.parts import RawPart
 from pregel_async.channels import EphemeralValue, LastValue
 from pregel_async.errors import ConfigError
 
@@ -573,11 +573,11 @@ async def calls_within(run: Any) -> Counter[str]:
 
 async def test_no_part_is_made_that_nobody_gets(monkeypatch: pytest.MonkeyPatch) -> None:
     """As many parts are made as are read, and none without a reader; and no mode is made that nobody named."""
-    made_parts: list[Part] = []
+    made_parts: list[RawPart] = []
     made_modes: list[str] = []
 
-    def noted(make: Callable[..., Part]) -> Callable[..., Part]:
-        def part(*args: Any, **kwargs: Any) -> Part:
+    def noted(make: Callable[..., RawPart]) -> Callable[..., RawPart]:
+        def part(*args: Any, **kwargs: Any) -> RawPart:
             made_parts.append(make(*args, **kwargs))
             return made_parts[-1]
 

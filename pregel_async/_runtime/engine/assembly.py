@@ -48,7 +48,7 @@ def run_of(
         caller: the task that runs the graph, if the graph keeps its state from call to call; else empty.
     """
     # The run of a stream is a task that was just started: that counts as the event loop's turn at the first barrier.
-    fresh = not persistence.is_stored and any(subscription.fresh for subscription in audience.subscriptions)
+    fresh = not persistence.is_stored and any(subscription.has_own_task for subscription in audience.subscriptions)
     turns = LoopTurns(run_context.loop.turn, is_taken=fresh)
     for subscription in audience.subscriptions:
         subscription.observed = observation
@@ -71,7 +71,7 @@ def run_of(
         call=run_called,
         is_timed=program.is_timed,
         results=results,
-        overhears=audience.overhears if publisher.overhears else None,
+        overhears=audience.overhears if publisher.shows_messages else None,
     )
     runner = Runner(graph, width, turns)
     return GraphRun(graph, settings, (run_context.scope, ids_in(ns, caller)), runner)
@@ -84,11 +84,11 @@ def _events(
     if not publisher.subscriptions:
         return NO_READER
     events = ShownEvents(publisher, own, turns)
-    if publisher.units.are_kept:
+    if publisher.units.are_stored:
         events = InnerEvents(publisher, own, turns)
         for subscription in own:
             if subscription.recorder is not None:
                 events = RecordedEvents(publisher, subscription, subscription.recorder, turns)
     if own:
-        persistence.acknowledge(events.acknowledge)
+        persistence.acknowledge(events.set_committed)
     return events

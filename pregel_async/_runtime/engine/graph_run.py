@@ -194,7 +194,7 @@ class GraphRun:
             if everything or not isinstance(recorded, Finished):
                 # The node itself does not run again if only its routers or its error handler are left.
                 over = set() if everything or recorded == NEW else {task.id}
-                yield from (unit for unit in units.of(task) if unit.id not in over)
+                yield from (unit for unit in units.of_task(task) if unit.id not in over)
 
     def execute(self, board: Board, tasks: Sequence[Task]) -> Awaitable[Sequence[Outcome]]:
         lease = self._graph.run.lease
@@ -249,7 +249,7 @@ class GraphRun:
             self._persistence.discard()
         else:
             events, persistence = self._events, self._persistence
-            unrecorded, recorded = await events.giving_up(persistence, tasks, outcomes, error, self._step)
+            unrecorded, recorded = await events.failing_superstep(persistence, tasks, outcomes, error, self._step)
             # Two sets of parts: a reader must not be shown as stored what could not be recorded.
             is_recorded = await persistence.fail(tasks, outcomes, error)
             await events.send(recorded if is_recorded else unrecorded)

@@ -25,7 +25,7 @@ from ..persistence.lease import ThreadLease
 from ..persistence.namespace_writer import NamespaceWriter
 from ..persistence.namespaces import namespace_of
 from ..persistence.unstored import Persistence, Unstored
-from ..streaming.publisher import publisher_inside
+from ..streaming.publisher import publisher_of_subgraph
 from ..tasks.context import ROUTER_BASE, AttemptContext
 from .assembly import run_of
 from .call_input import NO_INPUT, read_call_input
@@ -91,7 +91,7 @@ async def run_nested(program: Program, value: Any, settings: Settings, nested: N
             call_input = NO_INPUT
         if persistence.is_new:
             call_input.require_input(program, lease.thread_id)
-        publisher = publisher_inside(
+        publisher = publisher_of_subgraph(
             program,
             audience.shown,
             audience.subscriptions,
@@ -99,7 +99,7 @@ async def run_nested(program: Program, value: Any, settings: Settings, nested: N
             ns=ns,
             task=outer.task,
             saved=persistence.is_stored,
-            waiting=[outer.waiting] if outer.is_timed else [],
+            timeout_pauses=[outer.waiting] if outer.is_timed else [],
             thread_id=lease.thread_id,
             now=run_context.environment.now,
         )
@@ -117,7 +117,7 @@ async def run_nested(program: Program, value: Any, settings: Settings, nested: N
             caller=nested.caller,
         )
         try:
-            ended = await observation.over(lambda: graph_run.run(call_input))
+            ended = await observation.observe(lambda: graph_run.run(call_input))
         finally:
             # Also after a failure or a cancellation: otherwise amounts that no record has would be lost.
             persistence.hand_over_spent()

@@ -61,9 +61,11 @@ def run(
     observation = _observation(program, settings, environment, run_id, spending) if settings.observers else NOT_OBSERVED
     root_call = _RootCall(program, value, settings, environment, run_id, spending, audience, observation)
     if saver is None or codec is None or settings.thread_id is None:
-        return observation.over(partial(_run_unstored, root_call, NO_CLASSES if codec is None else codec.kept_scalars))
-    saver = observation.measured(saver, waits=settings.waits)
-    return observation.over(partial(_run_stored, root_call, saver, codec, settings.thread_id))
+        return observation.observe(
+            partial(_run_unstored, root_call, NO_CLASSES if codec is None else codec.kept_scalars)
+        )
+    saver = observation.measure(saver, waits=settings.waits)
+    return observation.observe(partial(_run_stored, root_call, saver, codec, settings.thread_id))
 
 
 class _RootCall(msgspec.Struct, frozen=True, gc=False):
@@ -102,7 +104,7 @@ async def _run_unstored(root_call: _RootCall, kept_scalars: frozenset[type]) -> 
         root_call.environment, root_call.run_id, settings.thread_id or root_call.run_id, NO_LEASE, root_call.spending
     )
     for subscription in audience.subscriptions:
-        subscription.name_run(root_call.run_id)
+        subscription.set_run_id(root_call.run_id)
     publisher = publisher_of(
         program, audience.shown, audience.subscriptions, thread_id=settings.thread_id, now=root_call.environment.now
     )
@@ -135,10 +137,10 @@ async def _run_stored(root_call: _RootCall, saver: BaseCheckpointSaver, codec: C
         run_context.start_checkpoints = dict(settings.travels)
         keeps_events = False
         for subscription in audience.subscriptions:
-            if subscription.keeps:
+            if subscription.records_events:
                 keeps_events = True
                 subscription.record_with(EventRecorder(namespace, audience.codec()))
-            subscription.name_run(root_call.run_id)
+            subscription.set_run_id(root_call.run_id)
         for begin in audience.begun:
             if not await begin(namespace):
                 asks = namespace.questions()

@@ -25,7 +25,7 @@ from ...policies import Collect
 from ..observing.error_text import described
 from ..platform.event_loops import NEVER_CANCELLED, NativeCancellations, native_cancellations, sole_exception
 from ..platform.loop_turns import LoopTurns
-from ..streaming.kept_units import Closing
+from ..streaming.kept_units import UnitCloser
 from ..streaming.parts import routers_of
 from ..tasks.attempt import call_on_first_wait, run_attempt, run_hidden_start
 from ..tasks.context import GraphContext
@@ -239,23 +239,23 @@ class _Group:
     async def _record(self, position: int, task: Task, outcome: Finished) -> None:
         """Store the result of a task while its siblings run, then show it."""
         events = self._graph.events
-        closing = events.closing(task, outcome)
+        closing = events.closer(task, outcome)
         try:
-            await events.publisher.units.settle()
+            await events.publisher.units.wait_for_flush()
             await self._graph.persistence.record(outcome.by or task, outcome.writes, routed=True, events=closing)
         except UnstorableValueError as error:
             self._outcomes[position] = Failed(error, None if outcome.by else outcome.writes[: outcome.own])
             if self._fails_fast:
                 self._stop()
         except anyio.get_cancelled_exc_class():  # a sibling has failed: the result is stored with the failure
-            if not closing.begun:
+            if not closing.is_closed:
                 events.finished_unstored(task, outcome)
             raise
         else:
             await self._show_recorded(task, outcome, closing)
 
-    async def _show_recorded(self, task: Task, outcome: Finished, closing: Closing) -> None:
-        if closing.begun:
+    async def _show_recorded(self, task: Task, outcome: Finished, closing: UnitCloser) -> None:
+        if closing.is_closed:
             await self._graph.events.closed(closing)
         else:
             await self._graph.events.finished(task, outcome)

@@ -1,1 +1,1 @@
-"""Notify observers of runs."""
+"""Notify observers of the events of runs."""

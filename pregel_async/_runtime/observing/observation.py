@@ -1,4 +1,4 @@
-"""Observation of one graph's run that has no observers: the methods that the run calls, which do nothing here."""
+"""The methods that report a run to its observers. Here they do nothing, for runs without observers."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from .observer import AttemptStarted, Observer, RunStarted
 from .observers import Observers
 
 
-class Ends(Protocol):
-    """How a run has ended that did not fail."""
+class RunOutcome(Protocol):
+    """How a run that did not fail has ended."""
 
     @property
     def done(self) -> bool: ...
@@ -23,79 +23,85 @@ class Ends(Protocol):
     def interrupts(self) -> Sequence[object]: ...
 
 
-EndsT = TypeVar("EndsT", bound=Ends)
+RunOutcomeT = TypeVar("RunOutcomeT", bound=RunOutcome)
 
 
 class Observation:
-    """Observation of a run without observers: each method does nothing. `Observed` overrides all of them.
+    """Reports one graph's run to no observers: each method does nothing. `Observed` overrides all of them.
 
     Attributes:
         is_on: the run has observers.
-        each: the observers.
-        runs: the run as its observers know it; empty without observers.
+        registered: the observers.
+        runs: the run's `RunStarted` event; empty without observers.
     """
 
+    # A null object, so that the code of a run calls these methods without asking whether there are observers.
+
     is_on = False
-    each: tuple[Observer, ...] = ()
+    registered: tuple[Observer, ...] = ()
     runs: tuple[RunStarted, ...] = ()
 
-    def with_observers(self, each: tuple[Observer, ...], environment: Environment) -> Observers:
-        """Return the observers of a graph that a node of this run runs: these, and the ones of this run.
+    def with_observers(self, registered: tuple[Observer, ...], environment: Environment) -> Observers:
+        """Return the observers of a subgraph.
 
         Args:
-            each: all of them.
+            registered: the subgraph's observers, including those of this run.
+            environment: its clock measures durations.
         """
-        return Observers(each, environment)
+        return Observers(registered, environment)
 
-    def measured(self, saver: BaseCheckpointSaver, *, waits: bool) -> BaseCheckpointSaver:
-        """Return the run's saver, whose writes the observers see.
+    def measure(self, saver: BaseCheckpointSaver, *, waits: bool) -> BaseCheckpointSaver:
+        """Return the saver, wrapped so that its writes are reported.
 
         Args:
-            waits: the run waits when another owns the thread.
+            saver: the saver of the run.
+            waits: the run waits if another run has the thread's lease.
         """
         return saver
 
-    def over(self, work: Callable[[], Coroutine[Any, Any, EndsT]]) -> Coroutine[Any, Any, EndsT]:
-        """Run, and notify the observers of the start and the end. Await it at once."""
+    def observe(self, work: Callable[[], Coroutine[Any, Any, RunOutcomeT]]) -> Coroutine[Any, Any, RunOutcomeT]:
+        """Run `work`, and notify the observers of its start and end. Await the result at once."""
+        # Not a coroutine of its own, which would be one more object per run for the collector to traverse.
         return work()
 
     def superstep_started(self, tasks: Sequence[Task]) -> None:
-        """The tasks are about to run."""
+        """Report that the tasks of a superstep are about to run."""
 
     def superstep_ended(self, status: Literal["done", "interrupted", "failed"], outcomes: Sequence[Outcome]) -> None:
-        """What is to be stored of the superstep has been handed to storage."""
+        """Report the end of a superstep, after its commit or records were passed to the saver."""
 
     def attempt(
         self, task: Task, *, number: int, caller: AttemptStarted | None, handles: bool, routes: bool
     ) -> AttemptObservation:
-        """An attempt begins, in the context of its code."""
+        """Report the start of an attempt. Call it in the context in which the attempt's code runs."""
         return UNOBSERVED_ATTEMPT
 
     def retried(self, task: Task, failed: Failed, number: int) -> None:
-        """A failed attempt will be followed by another."""
+        """Report that a failed attempt will be retried."""
 
     def handled(self, task: Task, error: BaseException, handler: str | None) -> None:
-        """A failure does not fail the superstep."""
+        """Report a failure that is handled or collected, and does not fail the superstep."""
 
-    def filled(self, mode: str, depth: int) -> None:
-        """A part was put in a stream's queue, and so many wait now."""
+    def part_queued(self, mode: str, depth: int) -> None:
+        """Report that a part was added to a stream's buffer, which now has `depth` unread parts."""
 
 
 NOT_OBSERVED = Observation()
 
 
 class AttemptObservation:
-    """Observation of an attempt without observers."""
+    """Reports one attempt to no observers."""
 
+    # One shared instance for all attempts without observers: an attempt allocates nothing for them.
     __slots__ = ()
 
     started: AttemptStarted | None = None
 
     def end(self, outcome: Outcome | None) -> None:
-        """The attempt has ended, and all that it had started.
+        """Report that the attempt and all tasks that it had started have ended.
 
         Args:
-            outcome: None when something is being raised instead.
+            outcome: the outcome; None while an exception propagates instead.
         """
 
 

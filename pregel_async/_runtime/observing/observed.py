@@ -1,4 +1,4 @@
-"""Observation of a run, an attempt and an edit. A run without observers has `NOT_OBSERVED` instead."""
+"""Report runs, attempts and edits of threads to observers. A run without observers has `NOT_OBSERVED` instead."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..._core.task import Cancelled, Failed, Finished, NotStarted, Outcome, Paus
 from ...errors import GraphDrained, GraphInterrupt, ParentCommand
 from ...types import RunStatus
 from ..platform.environment import Environment
-from .observation import AttemptObservation, EndsT, Observation
+from .observation import AttemptObservation, Observation, RunOutcomeT
 from .observer import (
     AttemptEnded,
     AttemptRetried,
@@ -41,16 +41,17 @@ from .observers import Observers
 T = TypeVar("T")
 
 
-class Attempt(AttemptObservation):
-    """An attempt that is under way.
+class ObservedAttempt(AttemptObservation):
+    """Reports one attempt.
 
     Attributes:
-        started: as it was told.
+        started: the event that reported its start.
     """
 
     __slots__ = ("_began", "_entered", "_observed", "_started", "started")
 
     def __init__(self, observed: Observed, started: AttemptStarted) -> None:
+        # Twice: the base class declares `started` as optional, and `end` needs an event.
         self.started: AttemptStarted | None = started
         self._started = started
         self._observed = observed
@@ -60,14 +61,17 @@ class Attempt(AttemptObservation):
 
     def end(self, outcome: Outcome | None) -> None:
         error = _raised(outcome)
-        while self._entered:  # left in the context in which it was entered
-            self._entered.pop().leave(error)
+        # Exited in reverse order, like nested `with` statements, and in the context in which they were entered, because
+        # a context variable's token is only valid there.
+        while self._entered:
+            self._entered.pop().exit(error)
         how: Literal["finished", "failed", "paused", "cancelled"] = "failed"
         if isinstance(outcome, Finished):
             how = "finished"
         elif isinstance(outcome, Paused):
             how = "paused"
         elif isinstance(outcome, NotStarted) or isinstance(error, (anyio.get_cancelled_exc_class(), GeneratorExit)):
+            # GeneratorExit: the coroutine is closed while it is suspended. Neither is the node's failure.
             how, error = "cancelled", None
         observers = self._observed.observers
         seconds = observers.environment.monotonic() - self._began
@@ -77,19 +81,20 @@ class Attempt(AttemptObservation):
 
 
 def _raised(outcome: Outcome | None) -> BaseException | None:
-    """What an attempt has raised; without an outcome, what is on its way through the code that asks."""
+    """Return the exception of a failed attempt; without an outcome, the exception that is being handled."""
+    # Without an outcome, `end` is called in a `finally` block, where only the interpreter knows the exception.
     if outcome is None:
         return sys.exc_info()[1]
     return outcome.error if isinstance(outcome, Failed) else None
 
 
 class Observed(Observation):
-    """One graph's run.
+    """Reports one graph's run.
 
     Attributes:
-        run: as it was told.
-        superstep: that is under way; None between two.
-        spent: returns what the call has spent; nothing for a graph inside.
+        run: the event that reported its start.
+        superstep: the current superstep; None between two supersteps.
+        spent: returns what the call has spent of its budgets; nothing for a subgraph.
     """
 
     is_on = True
@@ -98,7 +103,7 @@ class Observed(Observation):
         self, observers: Observers, run: RunStarted, spent: Callable[[], Mapping[str, int | Decimal]] = dict
     ) -> None:
         self.observers = observers
-        self.each = observers.each
+        self.registered = observers.registered
         self.run = run
         self.runs = (run,)
         self.superstep: SuperstepStarted | None = None
@@ -106,14 +111,14 @@ class Observed(Observation):
         self._supersteps = 0
         self._superstep_began = 0.0
 
-    def with_observers(self, each: tuple[Observer, ...], environment: Environment) -> Observers:
-        return self.observers.and_also(each)
+    def with_observers(self, registered: tuple[Observer, ...], environment: Environment) -> Observers:
+        return self.observers.extended_with(registered)
 
-    def measured(self, saver: BaseCheckpointSaver, *, waits: bool) -> BaseCheckpointSaver:
-        return measured(saver, self, waits=waits)
+    def measure(self, saver: BaseCheckpointSaver, *, waits: bool) -> BaseCheckpointSaver:
+        return measure_writes(saver, self, waits=waits)
 
-    async def over(self, work: Callable[[], Awaitable[EndsT]]) -> EndsT:
-        """Run, and tell when it begins and how it ends; and at the end of the call, whose observers have failed."""
+    async def observe(self, work: Callable[[], Awaitable[RunOutcomeT]]) -> RunOutcomeT:
+        """Run `work` and report its start and end. At the end of the call, warn of observers that have failed."""
         monotonic = self.observers.environment.monotonic
         began = monotonic()
         self.observers.notify(self.run)
@@ -130,6 +135,7 @@ class Observed(Observation):
             failure, status = _failure_of(error)
             raise
         finally:
+            # A cancelled or failed run leaves its superstep without an end: each start that observers get has an end.
             if self.superstep is not None:
                 self._end_superstep("failed" if status == "failed" else "cancelled", ())
             self.observers.notify(
@@ -142,11 +148,12 @@ class Observed(Observation):
                     spent=dict(self.spent()),
                 )
             )
+            # A subgraph's run leaves the warnings to the call, which warns once for all graphs.
             if self.run.around is None:
                 self.observers.warn(raised)
 
     def superstep_started(self, tasks: Sequence[Task]) -> None:
-        """The tasks are about to run; those of the hidden start are no superstep."""
+        """Report that the tasks are about to run. The hidden start is not reported as a superstep."""
         if not tasks[0].node.hidden:
             self._supersteps += 1
             self.superstep = SuperstepStarted(run=self.run, step=tasks[0].step, nodes=names_of(tasks))
@@ -169,6 +176,7 @@ class Observed(Observation):
                 run=self.run,
                 started=started,
                 status=status,
+                # Tasks whose result was recorded or cached are `Finished` too, and did not run.
                 finished=_count(outcomes, Finished) - replayed - cached,
                 replayed=replayed,
                 cached=cached,
@@ -182,7 +190,7 @@ class Observed(Observation):
     def attempt(
         self, task: Task, *, number: int, caller: AttemptStarted | None, handles: bool, routes: bool
     ) -> AttemptObservation:
-        return Attempt(
+        return ObservedAttempt(
             self,
             AttemptStarted(
                 run=self.run,
@@ -210,7 +218,7 @@ class Observed(Observation):
             )
         )
 
-    def filled(self, mode: str, depth: int) -> None:
+    def part_queued(self, mode: str, depth: int) -> None:
         if depth:
             self.observers.notify(StreamFilled(run=self.run, mode=mode, depth=depth))
 
@@ -220,9 +228,9 @@ def _count(outcomes: Sequence[Outcome], kind: type[Outcome]) -> int:
 
 
 def _failure_of(error: BaseException) -> tuple[BaseException | None, RunStatus]:
-    """What a run failed with that has raised this, if it failed; and how it has ended."""
+    """Return the failure (None for none) and the status of a run that has raised this exception."""
     if isinstance(error, ParentCommand):
-        return None, "done"  # with commands for a graph around it
+        return None, "done"  # it returned commands for an outer graph
     if isinstance(error, GraphInterrupt):
         return None, "interrupted"
     if isinstance(error, GraphDrained):
@@ -233,14 +241,14 @@ def _failure_of(error: BaseException) -> tuple[BaseException | None, RunStatus]:
 
 
 class ObservedUpdate:
-    """One edit of a thread."""
+    """Reports one edit of a thread."""
 
     def __init__(self, observers: Observers, run: UpdateStarted) -> None:
         self.observers = observers
         self.run = run
 
-    async def over(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Edit, and tell when it begins and how it ends."""
+    async def observe(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Run `work`, the edit, and report its start and end."""
         monotonic = self.observers.environment.monotonic
         began = monotonic()
         self.observers.notify(self.run)
@@ -255,15 +263,17 @@ class ObservedUpdate:
             self.observers.warn(failure)
 
 
-class _Measured:
-    """A saver whose writes are measured. Everything else is the saver's own."""
+class _MeasuredSaver:
+    """Wraps a saver to measure its writes."""
+
+    # All else is delegated by `__getattr__`: the saver is the user's object, and may be of any class.
 
     def __init__(self, saver: BaseCheckpointSaver, call: Observed | ObservedUpdate, *, waits: bool) -> None:
         self._saver = saver
         self._observers = call.observers
         self._run = call.run
         self._waits = waits
-        self._waiting = False  # that has been told
+        self._waiting = False  # the wait has been reported
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._saver, name)
@@ -272,6 +282,7 @@ class _Measured:
         try:
             return await self._saver.acquire(thread_id, owner, now=now, expires_at=expires_at)
         except ThreadBusyError as error:
+            # A run that waits tries again and again: the conflict is reported once.
             if not self._waiting:
                 self._waiting = True
                 self._conflict("waiting" if self._waits else "rejected", error)
@@ -302,9 +313,12 @@ class _Measured:
         began = monotonic()
         try:
             await write()
+        # Not BaseException: after a cancellation, the transaction may be stored, so that nothing was refused.
         except Exception as error:
             refused = CheckpointRefused(run=self._run, kind=kind, error=error, seconds=monotonic() - began)
             self._observers.notify(refused)
+            # The saver refuses a write whose fencing token is outdated: another run has acquired the thread since this
+            # run's lease expired.
             if isinstance(error, ThreadBusyError):
                 self._conflict("lost", error)
             raise
@@ -313,6 +327,7 @@ class _Measured:
             CheckpointWritten(
                 run=self._run,
                 kind=kind,
+                # A transaction may consist of stream events alone, which belong to the called graph.
                 namespace=written[0].ns if written else "",
                 step=rows[-1].step if rows else None,
                 checkpoints=len(rows),
@@ -327,9 +342,14 @@ class _Measured:
         self._observers.notify(ConflictMet(run=self._run, kind=kind, holder=error.holder))
 
 
-def measured(saver: BaseCheckpointSaver, call: Observed | ObservedUpdate, *, waits: bool) -> BaseCheckpointSaver:
-    """The saver, telling the call's observers how long its writes take, how large they are, and who is in the way.
+def measure_writes(saver: BaseCheckpointSaver, call: Observed | ObservedUpdate, *, waits: bool) -> BaseCheckpointSaver:
+    """Return the saver, wrapped to report the duration and size of its writes, and conflicts over the thread's lease.
 
-    It comes between a run and its storage, and not into either: whatever the run writes, in whichever mode, passes it.
+    All writes of a run pass the wrapper, whatever its durability, so that neither runs nor savers measure themselves.
+
+    Args:
+        saver: the saver of the run or edit.
+        call: the run or edit, whose observers are notified.
+        waits: the run waits if another run has the thread's lease.
     """
-    return cast("BaseCheckpointSaver", _Measured(saver, call, waits=waits))
+    return cast("BaseCheckpointSaver", _MeasuredSaver(saver, call, waits=waits))

@@ -1,8 +1,8 @@
-"""What can be watched of runs: events, in the past tense, and the protocol of who watches.
+"""The events that observers receive, and the base class of observers.
 
-The set is closed: `Event` is the union of all. What has begun is an event too, and what is told of it later refers to
-that very object: an observer that keeps something for what is under way keeps it by the object, and never mixes up two
-runs that were given one id.
+`Event` is the union of all events. The start of a run, superstep, attempt or update is an event, and later events refer
+to that object. An observer that stores data per run should use the object as the key, because two runs may have been
+given the same id.
 """
 
 from __future__ import annotations
@@ -20,20 +20,21 @@ from checkpoint_savers.records import TaskId
 from ...types import RunStatus
 
 
+# eq=False: by value, two runs with equal fields would be one key, and `RunEnded` could not be hashed: it has a mapping.
 class _Event(msgspec.Struct, frozen=True, eq=False, kw_only=True):
-    """Something that has happened. Equal to itself alone, so that it can be a key."""
+    """An event. It compares equal only to itself, and is hashable, so that it can be a key."""
 
 
 class RunStarted(_Event, frozen=True):
-    """A graph was called, or a node has begun to run one. Told before the thread is leased.
+    """A graph was called, or a node has begun to run a subgraph. Reported before the thread's lease is acquired.
 
     Attributes:
-        run_id: of the call; shared by the graphs that its nodes run.
-        thread_id: None when the run has no thread.
-        namespace: "" for the graph that was called.
-        graph: its name.
-        within: the attempt at a node that runs the graph; None for one that no node runs.
-        around: the run of the graph that this node is in, where the call is a part of it; else None.
+        run_id: the id of the call, shared by its subgraphs.
+        thread_id: the thread; None if the run has none.
+        namespace: the checkpoint namespace; "" for the graph that was called.
+        graph: the name of the graph.
+        within: the attempt whose code runs the graph; None if no node does.
+        around: the run of the outer graph, if this run is a part of it; otherwise None.
     """
 
     run_id: str
@@ -48,10 +49,12 @@ class UpdateStarted(_Event, frozen=True):
     """A thread is being edited (`aupdate_state`, `abulk_update_state`).
 
     Attributes:
-        run_id, thread_id, graph: as in `RunStarted`.
-        namespace: of the state that is edited.
-        supersteps: how many are to be made.
-        updates: how many updates they are made of.
+        run_id: the id of the call.
+        thread_id: the thread.
+        namespace: the checkpoint namespace of the edited state.
+        graph: the name of the graph.
+        supersteps: the number of supersteps to make.
+        updates: the number of updates in these supersteps.
     """
 
     run_id: str
@@ -62,47 +65,51 @@ class UpdateStarted(_Event, frozen=True):
     updates: int
 
 
-class _OfCall(_Event, frozen=True):
-    """What happens in a graph's run, or while a thread is edited."""
+class _CallEvent(_Event, frozen=True):
+    """An event of a graph's run, or of the edit of a thread."""
 
     run: RunStarted | UpdateStarted
 
     @property
     def run_id(self) -> str:
+        """The id of the call."""
         return self.run.run_id
 
     @property
     def thread_id(self) -> str | None:
+        """The thread; None if the run has none."""
         return self.run.thread_id
 
     @property
     def graph(self) -> str:
+        """The name of the graph."""
         return self.run.graph
 
 
-class _OfRun(_OfCall, frozen=True):
-    """What happens in a graph's run.
+class _RunEvent(_CallEvent, frozen=True):
+    """An event of a graph's run.
 
     Attributes:
-        run: which.
+        run: the run.
     """
 
     run: RunStarted
 
     @property
     def namespace(self) -> str:
+        """The checkpoint namespace of the run; "" for the graph that was called."""
         return self.run.namespace
 
 
-class RunEnded(_OfRun, frozen=True):
-    """A graph's run has ended, in whatever way.
+class RunEnded(_RunEvent, frozen=True):
+    """A graph's run has ended.
 
     Attributes:
-        status: see `RunStatus`. A run with open questions is "interrupted", and has not failed.
-        supersteps: how many have begun in it; the hidden start does not count.
-        seconds: since it was called.
-        error: what it raised; None when it is done, interrupted or stopped.
-        spent: by budget: what was spent in the call, by the graphs inside too; empty for a graph inside.
+        status: how it ended, see `RunStatus`. A run with open questions is "interrupted", and has not failed.
+        supersteps: the number of supersteps that began, without the hidden start.
+        seconds: the seconds since the call.
+        error: the exception that it raised; None if it is done, interrupted or stopped.
+        spent: the amounts that the call and its subgraphs spent, by budget; empty for a subgraph.
     """
 
     status: RunStatus
@@ -112,30 +119,32 @@ class RunEnded(_OfRun, frozen=True):
     spent: Mapping[str, int | Decimal]
 
 
-class SuperstepStarted(_OfRun, frozen=True):
+class SuperstepStarted(_RunEvent, frozen=True):
     """The tasks of a superstep are about to run.
 
     Attributes:
-        step: its number.
-        nodes: those of its tasks: what was sent, in order, then the others by name.
+        step: the number of the superstep.
+        nodes: the names of its tasks' nodes: sends in their order, then the others by name.
     """
 
     step: int
     nodes: tuple[str, ...]
 
 
-class SuperstepEnded(_OfRun, frozen=True):
-    """A superstep has ended, and what is to be stored of it has been handed to storage.
+class SuperstepEnded(_RunEvent, frozen=True):
+    """A superstep has ended, and its commit or records were passed to the saver.
 
     Attributes:
-        started: which.
-        status: "done": it was folded. "interrupted": it is open, as somebody asked or had to stop. "failed",
-            "cancelled".
-        finished: tasks that ran and finished, perhaps by their error handler.
-        replayed: tasks that did not run, as an earlier run has recorded their result.
-        cached: tasks that did not run, as another run has made their result.
-        failed, paused, cancelled: tasks that ended so; those that a drain kept from starting count as cancelled.
-        seconds: since it started.
+        started: the event that reported its start.
+        status: "done" if its writes were folded; "interrupted" if it stays open, because a task asked or the run had to
+            stop; "failed" or "cancelled".
+        finished: the number of tasks that ran and finished, perhaps by their error handler.
+        replayed: the number of tasks that did not run, because an earlier run recorded their result.
+        cached: the number of tasks that did not run, because their result was in the cache.
+        failed: the number of tasks that failed.
+        paused: the number of tasks that paused.
+        cancelled: the number of tasks that were cancelled, or not started because the run was drained.
+        seconds: the seconds since it started.
     """
 
     started: SuperstepStarted
@@ -150,20 +159,21 @@ class SuperstepEnded(_OfRun, frozen=True):
 
     @property
     def step(self) -> int:
+        """The number of the superstep."""
         return self.started.step
 
 
-class AttemptStarted(_OfRun, frozen=True):
-    """A task is being run, for the first time or again. It has its place among those that run at once.
+class AttemptStarted(_RunEvent, frozen=True):
+    """An attempt at a task begins. The task has its concurrency slot.
 
     Attributes:
-        superstep: None for what runs at the hidden start: a router there.
-        node: or the function's name, of a task that was called.
-        task_id: the same on every attempt and resume.
-        number: which attempt at the task in this run, from 1.
+        superstep: the superstep; None for a router at the hidden start.
+        node: the name of the node, or of the function of a called task.
+        task_id: the id of the task, the same on each attempt and resume.
+        number: the number of the attempt at the task in this run, from 1.
         caller: the attempt that called the task; None for a task of the superstep's plan.
-        handles: it is an error handler.
-        routes: the node's own writes are known already: only its routers run.
+        handles: the task is an error handler.
+        routes: only the node's routers run, because its own writes are recorded.
     """
 
     superstep: SuperstepStarted | None
@@ -176,19 +186,19 @@ class AttemptStarted(_OfRun, frozen=True):
 
     @property
     def step(self) -> int:
-        """The superstep's number."""
+        """The number of the superstep; 0 at the hidden start."""
         return 0 if self.superstep is None else self.superstep.step
 
 
-class AttemptEnded(_OfRun, frozen=True):
-    """An attempt has ended, and so has all that it had started.
+class AttemptEnded(_RunEvent, frozen=True):
+    """An attempt and all tasks that it had started have ended.
 
     Attributes:
-        started: which.
-        outcome: "paused": it has asked, or a graph that it runs has stopped; that is no failure. "cancelled", too, when
-            the run was asked to stop before a worker thread was free for it.
-        error: when it has failed.
-        seconds: since it started.
+        started: the event that reported its start.
+        outcome: "finished" or "failed"; "paused" if it has asked a question or a subgraph of it has stopped;
+            "cancelled", also if the run was drained before a worker thread was free.
+        error: the exception of a failed attempt; otherwise None.
+        seconds: the seconds since it started.
     """
 
     started: AttemptStarted
@@ -198,24 +208,29 @@ class AttemptEnded(_OfRun, frozen=True):
 
     @property
     def node(self) -> str:
+        """The name of the node, or of the function of a called task."""
         return self.started.node
 
     @property
     def step(self) -> int:
+        """The number of the superstep; 0 at the hidden start."""
         return self.started.step
 
     @property
     def task_id(self) -> TaskId:
+        """The id of the task."""
         return self.started.task_id
 
 
-class AttemptRetried(_OfRun, frozen=True):
-    """A failed attempt will be followed by another, after a wait.
+class AttemptRetried(_RunEvent, frozen=True):
+    """A failed attempt will be followed by another, after a delay.
 
     Attributes:
-        node, task_id, step: of the task.
-        number: of the attempt that has failed, from 1.
-        error: why.
+        node: the name of the node, or of the function of a called task.
+        task_id: the id of the task.
+        step: the number of the superstep.
+        number: the number of the failed attempt, from 1.
+        error: the exception of the failed attempt.
     """
 
     node: str
@@ -225,14 +240,16 @@ class AttemptRetried(_OfRun, frozen=True):
     error: BaseException
 
 
-class FailureHandled(_OfRun, frozen=True):
-    """A task has failed for good, and that does not fail its superstep.
+class FailureHandled(_RunEvent, frozen=True):
+    """A task has failed on its last attempt, without failing its superstep.
 
     Attributes:
-        node, task_id, step: of the task.
-        handler: the error handler that is to run in its place; None when the failure is collected
+        node: the name of the node, or of the function of a called task.
+        task_id: the id of the task.
+        step: the number of the superstep.
+        handler: the name of the error handler that runs next; None if the failure is collected
             (`on_failure=Collect(...)`).
-        error: what it failed with.
+        error: the exception of the task.
     """
 
     node: str
@@ -242,16 +259,18 @@ class FailureHandled(_OfRun, frozen=True):
     error: BaseException
 
 
-class CheckpointWritten(_OfCall, frozen=True):
-    """Storage has made a transaction durable.
+class CheckpointWritten(_CallEvent, frozen=True):
+    """The saver has stored a transaction.
 
     Attributes:
-        kind: "commit": of checkpoints; "record": of what became of tasks.
-        namespace: what it was written to; of the first, when records are of several.
-        step: of the newest checkpoint in it; None when there is none.
-        checkpoints, records, events: how many rows of each.
-        size: their bytes, as they were given to the saver.
-        seconds: how long the saver took.
+        kind: "commit" for checkpoints; "record" for outcomes of tasks.
+        namespace: the checkpoint namespace of the first row.
+        step: the superstep of the newest checkpoint; None if the transaction contains no checkpoint.
+        checkpoints: the number of checkpoint rows.
+        records: the number of task records.
+        events: the number of rows of stream events.
+        size: the bytes of all rows, as they were passed to the saver.
+        seconds: the seconds that the saver took.
     """
 
     kind: Literal["commit", "record"]
@@ -264,13 +283,13 @@ class CheckpointWritten(_OfCall, frozen=True):
     seconds: float
 
 
-class CheckpointRefused(_OfCall, frozen=True):
-    """Storage has failed to make a transaction durable: nothing of it is stored.
+class CheckpointRefused(_CallEvent, frozen=True):
+    """The saver has failed to store a transaction. None of its rows is stored.
 
     Attributes:
         kind: as in `CheckpointWritten`.
-        error: what the saver raised.
-        seconds: how long it took.
+        error: the exception that the saver raised.
+        seconds: the seconds that the saver took.
     """
 
     kind: Literal["commit", "record"]
@@ -278,25 +297,25 @@ class CheckpointRefused(_OfCall, frozen=True):
     seconds: float
 
 
-class ConflictMet(_OfCall, frozen=True):
-    """Another run owns the thread.
+class ConflictMet(_CallEvent, frozen=True):
+    """Another run has the thread's lease.
 
     Attributes:
-        kind: "rejected": this one does not run. "waiting": it waits, and this is told once. "lost": it had the thread,
-            and it was taken over.
-        holder: who holds the thread, in words; None where that is not known.
+        kind: "rejected": this run does not start. "waiting": it waits for the lease; reported once. "lost": it had the
+            lease, which another run has acquired since.
+        holder: a description of the lease's owner; None if it is not known.
     """
 
     kind: Literal["rejected", "waiting", "lost"]
     holder: str | None
 
 
-class StreamFilled(_OfRun, frozen=True):
-    """A part was put in a stream's queue.
+class StreamFilled(_RunEvent, frozen=True):
+    """A part was added to a stream's buffer.
 
     Attributes:
-        mode: of the part.
-        depth: how many wait for the reader now; the most, where several read.
+        mode: the stream mode of the part.
+        depth: the number of unread parts now; of several readers, the greatest.
     """
 
     mode: str
@@ -304,12 +323,12 @@ class StreamFilled(_OfRun, frozen=True):
 
 
 class UpdateEnded(_Event, frozen=True):
-    """The edit of a thread has ended: all of it is stored, or nothing.
+    """The edit of a thread has ended. All of it is stored, or nothing.
 
     Attributes:
-        run: which.
-        error: None when it is stored.
-        seconds: since it was called.
+        run: the event that reported its start.
+        error: the exception that it raised; None if it is stored.
+        seconds: the seconds since the call.
     """
 
     run: UpdateStarted
@@ -336,18 +355,30 @@ Event: TypeAlias = (
 
 
 class Observer:
-    """Is told what runs do. Subclass it, and give it to a graph (`compile(observer=...)`) or to a call.
+    """Receives the events of runs. Subclass it, and pass it to a graph (`compile(observer=...)`) or to a call.
 
-    It is called on the thread of the run's event loop, between two steps of the run: it must not block. What it raises
-    changes nothing in the run: it is told as an `ObserverWarning` when the call ends. One observer may be given to many
-    graphs and calls, in several threads then.
+    Its methods are called in the thread of the run's event loop and must not block. Their exceptions do not change the
+    run, and are reported as an `ObserverWarning` when the call ends. One observer may be passed to many graphs and
+    calls, and is then called in several threads.
     """
 
     def observe(self, event: Event, /) -> None:
-        """Something has happened."""
+        """Receive an event.
+
+        Args:
+            event: one of the types in `Event`.
+        """
 
     def around(self, started: AttemptStarted, /) -> AbstractContextManager[object]:
-        """What to enter around an attempt's code, in its own context: a context variable that is set there is seen by
-        the node, its tasks, and its worker threads. An exception that it suppresses or replaces goes on all the same.
+        """Return a context manager to enter around an attempt's code.
+
+        It is entered in the attempt's own context: the node, its tasks and its worker threads see the context variables
+        that it sets. It cannot suppress or replace the attempt's exception.
+
+        Args:
+            started: the event that reported the attempt's start.
+
+        Returns:
+            The context manager. The default does nothing.
         """
         return contextlib.nullcontext()

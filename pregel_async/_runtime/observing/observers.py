@@ -1,4 +1,4 @@
-"""Call the observers of a call. Their failures do not change the run: they are reported as warnings at its end."""
+"""Call the observers of a call. Their exceptions do not change the run, and become warnings when the call ends."""
 
 from __future__ import annotations
 
@@ -17,54 +17,70 @@ class Observers:
     """The observers of a call, and the exceptions that they have raised.
 
     Attributes:
-        each: all of them, each once.
-        environment: its clock measures.
+        registered: all observers, each once.
+        environment: its clock measures durations.
     """
 
     def __init__(
-        self, each: tuple[Observer, ...], environment: Environment, failures: dict[int, _Failure] | None = None
+        self, registered: tuple[Observer, ...], environment: Environment, failures: dict[int, _Failure] | None = None
     ) -> None:
-        self.each = each
+        self.registered = registered
         self.environment = environment
-        self._surrounding = [observer for observer in each if type(observer).around is not Observer.around]
+        # Observers that do not override `around` cost nothing per attempt.
+        self._with_context = [observer for observer in registered if type(observer).around is not Observer.around]
         self._failures: dict[int, _Failure] = {} if failures is None else failures
 
-    def and_also(self, each: tuple[Observer, ...]) -> Observers:
-        """Return these and more, for a graph inside. Their failures are reported with the call's."""
-        return self if each == self.each else Observers(each, self.environment, self._failures)
+    def extended_with(self, registered: tuple[Observer, ...]) -> Observers:
+        """Return the observers of a subgraph. Their exceptions are reported with those of the call.
+
+        Args:
+            registered: the subgraph's observers, including these.
+        """
+        return self if registered == self.registered else Observers(registered, self.environment, self._failures)
 
     def notify(self, event: Event) -> None:
-        for observer in self.each:
+        """Pass an event to each observer."""
+        for observer in self.registered:
             try:
                 observer.observe(event)
+            # Not only Exception: a cancellation that an observer raises is not the run's. Let through, it would look
+            # like one.
             except BaseException as error:
                 self.failed(observer, f"on {type(event).__name__}", error)
 
-    def around(self, started: AttemptStarted) -> list[_Entered]:
-        """Enter what the observers want around an attempt."""
-        entered: list[_Entered] = []
-        for observer in self._surrounding:
+    def around(self, started: AttemptStarted) -> list[_EnteredContext]:
+        """Enter the observers' context managers for an attempt, and return those that were entered."""
+        entered: list[_EnteredContext] = []
+        for observer in self._with_context:
             try:
+                # Entered one by one, and not with an ExitStack, which would pass one observer's exception to the
+                # others' managers.
                 manager = observer.around(started)
                 manager.__enter__()
             except BaseException as error:
                 self.failed(observer, "in around()", error)
             else:
-                entered.append(_Entered(self, observer, manager))
+                entered.append(_EnteredContext(self, observer, manager))
         return entered
 
     def failed(self, observer: Observer, where: str, error: BaseException) -> None:
-        """Keep what an observer raised until the call ends. Re-raise what ends the process."""
+        """Remember an observer's exception until the call ends."""
+        # Swallowing these would make a process that cannot be stopped.
         if isinstance(error, (KeyboardInterrupt, SystemExit)):
             raise error
+        # By id, because an observer need not be hashable. Only the first exception is kept: an observer that fails on
+        # each event would otherwise hold a traceback for each.
         known = self._failures.setdefault(id(observer), _Failure(observer, where, error))
         known.count += 1
 
     def warn(self, error: BaseException | None) -> None:
-        """Warn, at the end of the call, of each observer that has failed.
+        """Warn of each observer that has failed. Called when the call ends.
 
         Args:
-            error: what the call raises. Where warnings are errors, they become notes of it.
+            error: the exception that the call raises; None for none.
+
+        Raises:
+            ObserverWarning: warnings are errors, and the call raises no exception of its own.
         """
         failures = list(self._failures.values())
         self._failures.clear()
@@ -73,6 +89,7 @@ class Observers:
             try:
                 warnings.warn(failure.warning(), stacklevel=2)
             except ObserverWarning as warning:
+                # Warnings are errors here. The call's own exception matters more, so that the warning becomes its note.
                 if error is None:
                     warning.__cause__ = failure.error
                     error = raised = warning
@@ -83,25 +100,25 @@ class Observers:
 
 
 class _Failure:
-    """What an observer has failed with first, and how often."""
+    """The first exception of an observer, and how often the observer has failed."""
 
     def __init__(self, observer: Observer, where: str, error: BaseException) -> None:
         self.error = error
         self.count = 0
-        self._who = repr(observer)
+        self._name = repr(observer)
         self._where = where
 
     def warning(self) -> ObserverWarning:
         kind, message = described(self.error)
         more = f", and failed {self.count - 1} times more" if self.count > 1 else ""
         return ObserverWarning(
-            f"observer {self._who} raised {kind}: {message} {self._where}{more}. The run was not changed by that, and "
+            f"observer {self._name} raised {kind}: {message} {self._where}{more}. The run was not changed by that, and "
             "the observer may have missed something"
         )
 
 
-class _Entered:
-    """What one observer has put around an attempt."""
+class _EnteredContext:
+    """The context manager of one observer around an attempt, entered."""
 
     __slots__ = ("_manager", "_observer", "_observers")
 
@@ -110,8 +127,9 @@ class _Entered:
         self._observer = observer
         self._manager = manager
 
-    def leave(self, error: BaseException | None) -> None:
-        try:  # whether it would suppress the error does not matter
+    def exit(self, error: BaseException | None) -> None:
+        # The result of `__exit__` is ignored: an observer must not suppress a node's exception.
+        try:
             if error is None:
                 self._manager.__exit__(None, None, None)
             else:

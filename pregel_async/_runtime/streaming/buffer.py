@@ -1,17 +1,20 @@
-"""What a run and one of its readers share: parts that wait to be read, boundedly many.
+"""The bounded buffer between a run and one of its readers.
 
-All of it happens on one event loop, and what is not awaited here is not interrupted.
+The overflow policy of a mode decides what happens to a part that arrives while the buffer is full:
 
-A mode's policy says what becomes of a part that finds the buffer full:
+    block        the writer waits for the reader
+    drop_oldest  the oldest unread part of the mode is dropped
+    coalesce     the part replaces the unread part of its mode and graph, even if the buffer is not full
 
-    block        whoever brings it waits for the reader
-    drop_oldest  the oldest unread part of its mode makes room
-    coalesce     it takes the place of the unread one of its mode and graph, whether or not the buffer is full
+A buffer holds `capacity` parts. It may exceed that by
 
-The pipe holds `capacity` parts. It goes beyond that by one of each mode that is not blocking, so that the newest of a
-mode is never what is dropped; by the part that tells of a failure; by one of each task that waits for room having shown
-its own at once; and by what code that does not wait has brought (`reserve`): no more than `BURST` bytes.
+- one part of each mode that does not block, so that the newest part of a mode is never dropped,
+- the part that reports the run's failure,
+- one part of each task that published without waiting and waits afterwards,
+- parts of code that cannot wait (`reserve`): at most `MAX_RESERVED` bytes.
 """
+
+# No locks: both sides run on one event loop, and code between two awaits is not interrupted.
 
 from __future__ import annotations
 
@@ -24,120 +27,130 @@ import anyio
 from ...errors import StreamFullError
 from ...types import OverflowPolicy
 from ..platform.event_loops import WaitableEvent
-from .parts import ERROR, Part, Shape
+from .parts import ERROR, RawPart, Shape
 
 CAPACITY = 64
-"""Parts that wait for the reader, if nothing else is said."""
+"""The default capacity, in parts."""
 
-BURST = 8 * 2**20
-"""Bytes, about, that code which does not wait may bring beyond the capacity."""
+MAX_RESERVED = 8 * 2**20
+"""Approximate number of bytes that code which cannot wait may add beyond the capacity."""
 
 ALL_BLOCK: Mapping[str, OverflowPolicy] = {}
-"""The overflow policies of a buffer in which every mode blocks."""
+"""The overflow policies of a buffer in which each mode blocks."""
 
 
 class Buffer:
-    """Parts on their way to one reader.
+    """The parts that one reader has not read yet.
 
     Attributes:
-        parts: those that wait.
-        ended: nothing comes any more.
-        event: makes the events that its two sides wait for.
-        run_id: of the run that is shown; None while that is not known.
-        start: the cursor before the first part; None where no events are kept.
-        begun: the run has its thread and its input.
-        recalls: the reader, who comes back, wants to see again what it was shown of the superstep that its place is in.
+        parts: the unread parts, oldest first.
+        ended: the run adds no more parts.
+        event: makes the events that reader and writers wait for.
+        run_id: the id of the run; None while it is not known.
+        start: the cursor before the first part; None if events are not stored.
+        begun: the run has acquired its thread and stored its input.
+        recalls: a reader that reconnects gets the parts of its cursor's superstep again.
 
     Args:
-        policies: by mode; the others block.
+        capacity: the number of parts that it holds before writers wait.
+        policies: the overflow policy of each mode; modes without one block.
     """
 
     def __init__(self, capacity: int = CAPACITY, policies: Mapping[str, OverflowPolicy] = ALL_BLOCK) -> None:
-        self.parts: deque[Part] = deque()
+        self.parts: deque[RawPart] = deque()
         self.ended = False
         self.run_id: str | None = None
         self.start: str | None = None
         self.begun = False
         self.recalls = False
-        self._left = False  # the reader reads no more: what comes is dropped
+        self._reading_stopped = False  # parts that are added later are dropped
         self._capacity = capacity
         self._policies = policies
-        self._failures: tuple[BaseException, ...] = ()  # what ended the run, until it is raised
+        self._failures: tuple[BaseException, ...] = ()  # the run's failure, until it is raised: a reader gets it once
         self.event: Callable[[], WaitableEvent] = anyio.Event
-        self._reader: tuple[WaitableEvent, ...] = ()  # what the reader waits for, if it waits,
-        self._for_beginning = False  # if only for the run to begin
-        self._waiting: deque[WaitableEvent] = deque()  # tasks of the run that wait for room, one event each
-        self._overdraft = 0
+        self._reader: tuple[
+            WaitableEvent, ...
+        ] = ()  # the event that the reader waits for; empty while it does not wait
+        self._wakes_on_begin = False  # the reader's event is also set when the run begins
+        self._writers: deque[WaitableEvent] = deque()  # one event for each waiting writer, first come first served
+        self._reserved = 0
 
-    # ---- the run's side ----------------------------------------------------------------------------------------------
-
-    def name_run(self, run_id: str) -> None:
-        """Say which run is shown."""
+    def set_run_id(self, run_id: str) -> None:
+        """Set the id of the run."""
         self.run_id = run_id
 
-    def set_start(self, cursor: str) -> None:
-        """Say where the run's events begin."""
+    def set_start_cursor(self, cursor: str) -> None:
+        """Set the cursor before the run's first event."""
         self.start = cursor
 
     def begin(self) -> None:
-        """Say that the run has begun."""
+        """Mark the run as begun, and wake a reader that waits for that."""
         self.begun = True
-        if self._for_beginning:
+        if self._wakes_on_begin:
             self._wake_reader()
 
     def blocks(self, mode: str) -> bool:
-        """Whether whoever brings a part of this mode has to wait now."""
-        return len(self.parts) >= self._capacity and not self._left and self._policies.get(mode, "block") == "block"
+        """Return True if adding a part in this mode would block."""
+        # Nothing blocks after `stop_reading`: a run whose reader has gone would wait forever.
+        return (
+            len(self.parts) >= self._capacity
+            and not self._reading_stopped
+            and self._policies.get(mode, "block") == "block"
+        )
 
     def is_over_capacity(self, mode: str) -> bool:
-        """Return True if parts were added in spite of `blocks`, and are not read yet."""
+        """Return True if parts were added although `blocks` was true, and are still unread."""
         return len(self.parts) > self._capacity and self.blocks(mode)
 
     async def wait_for_capacity(self) -> None:
-        """Wait for a sign that there is room; look again then. Who adds nothing then, passes it on."""
+        """Wait until there may be capacity. Re-check after waking; call `notify_next()` if you add nothing."""
         sign = self.event()
-        self._waiting.append(sign)
+        self._writers.append(sign)
         try:
             await sign.wait()
         except BaseException:
             if sign.is_set():
-                self._wake_one()  # the place that this one was given goes to another
+                # Woken and cancelled at the same time: without this, the capacity that this writer was woken for
+                # would stay unused while others wait.
+                self._wake_writer()
             else:
-                self._waiting.remove(sign)
+                self._writers.remove(sign)
             raise
 
     @property
     def depth(self) -> int:
-        """How many parts wait to be read."""
+        """The number of unread parts."""
         return len(self.parts)
 
     @property
     def is_awaited(self) -> bool:
-        """Whether the reader has been waiting for the one part that is here."""
+        """True if a waiting reader was woken by the only unread part and has not run since."""
         return self._reader != () and len(self.parts) == 1
 
     def notify_next(self) -> None:
-        """Give the sign to the next who waits, if there is room."""
+        """Wake the next waiting writer if there is capacity."""
         if len(self.parts) < self._capacity:
-            self._wake_one()
+            self._wake_writer()
 
-    def add(self, part: Part) -> None:
-        """Take a part at once."""
-        if self._left:
+    def add(self, part: RawPart) -> None:
+        """Append a part without waiting. Does nothing after `stop_reading()`."""
+        if self._reading_stopped:
             return
         policy = self._policies.get(part.mode, "block") if self._policies else "block"
         if policy != "block":
-            self._make_room(part, policy)
+            self._evict(part, policy)
         self.parts.append(part)
         for event in self._reader:
             event.set()
 
-    def _make_room(self, part: Part, policy: OverflowPolicy) -> None:
+    def _evict(self, part: RawPart, policy: OverflowPolicy) -> None:
+        """Drop the unread part that a new part of a mode which does not block replaces, if there is one."""
         if policy == "coalesce":
             for at, unread in enumerate(self.parts):
                 if unread.mode == part.mode and unread.ns == part.ns:
                     del self.parts[at]
                     return
+        # Only parts of the same mode are dropped: a mode that blocks must lose nothing because of another.
         if len(self.parts) >= self._capacity:
             for at, unread in enumerate(self.parts):
                 if unread.mode == part.mode:
@@ -145,22 +158,27 @@ class Buffer:
                     return
 
     def reserve(self, mode: str, size: int) -> None:
-        """Let code that does not wait add a part of so many bytes all the same.
+        """Allow code that cannot wait to add a part to a full buffer.
+
+        Args:
+            mode: the mode of the part.
+            size: the approximate size of the part, in bytes.
 
         Raises:
-            StreamFullError: the reader is so far behind that this would never end.
+            StreamFullError: more than `MAX_RESERVED` bytes would be reserved, so that memory would grow without bounds.
         """
         if self.blocks(mode):
-            if self._overdraft + size > BURST:
+            if self._reserved + size > MAX_RESERVED:
                 raise StreamFullError(mode, len(self.parts))
-            self._overdraft += size
+            self._reserved += size
 
     def release(self, size: int) -> None:
-        """The code waits after all."""
-        self._overdraft = max(0, self._overdraft - size)
+        """Return reserved bytes, as the code waits now."""
+        # `pop` may have reset the reservation meanwhile, so that these bytes are gone already.
+        self._reserved = max(0, self._reserved - size)
 
     def end(self, *failure: BaseException) -> None:
-        """Nothing comes any more; the failure, if there is one, follows the last part."""
+        """Mark the end of the run. A failure is raised to the reader after the last part."""
         self.ended = True
         self._failures = failure
         self._wake_reader()
@@ -169,70 +187,70 @@ class Buffer:
         for event in self._reader:
             event.set()
 
-    # ---- the reader's side -------------------------------------------------------------------------------------------
-
-    async def filled(self, *, or_begun: bool = False) -> None:
-        """Wait for a part, or for the end; perhaps only for the beginning."""
+    async def wait_for_part(self, *, or_begun: bool = False) -> None:
+        """Wait until a part is added, the run ends or, if `or_begun`, the run begins."""
         event = self.event()
-        self._reader, self._for_beginning = (event,), or_begun
+        self._reader, self._wakes_on_begin = (event,), or_begun
         try:
             await event.wait()
         finally:
-            self._reader, self._for_beginning = (), False
+            # Also when cancelled: `is_awaited` must not report a reader that waits no more.
+            self._reader, self._wakes_on_begin = (), False
 
     @property
     def has_begun(self) -> bool:
-        """Whether the run has begun, by its word or by what it shows; or nothing comes any more."""
-        return self.begun or self.ended or self.has_content
+        """True if the run has begun, has published a part other than its failure, or has ended."""
+        return self.begun or self.ended or self.has_output
 
     @property
-    def has_content(self) -> bool:
-        """Whether there is a part, and of more than a failure."""
+    def has_output(self) -> bool:
+        """True if the oldest unread part is not the report of a failure."""
         return len(self.parts) > 0 and self.parts[0].mode != ERROR
 
-    def take(self) -> Part:
-        """The oldest part. There is one."""
+    def pop(self) -> RawPart:
+        """Remove and return the oldest part. The buffer must not be empty."""
         part = self.parts.popleft()
         if len(self.parts) < self._capacity:
-            self._overdraft = 0
-            self._wake_one()
+            # Below its capacity the buffer holds nothing beyond it, so that nothing remains reserved.
+            self._reserved = 0
+            self._wake_writer()
         return part
 
-    def leave(self) -> None:
-        """The reader reads no more: nobody waits for it."""
-        self._left = True
+    def stop_reading(self) -> None:
+        """Drop all parts, now and later, and wake all writers: they no longer wait for this reader."""
+        self._reading_stopped = True
         self.parts.clear()
-        while self._waiting:
-            self._wake_one()
+        while self._writers:
+            self._wake_writer()
 
-    def _wake_one(self) -> None:
-        if self._waiting:
-            self._waiting.popleft().set()
+    def _wake_writer(self) -> None:
+        # One at a time: there is capacity for one part, and the others would wake only to wait again.
+        if self._writers:
+            self._writers.popleft().set()
 
     def raise_failure(self) -> None:
-        """Raise what ended the run, once."""
+        """Raise the run's failure, if it has one and it was not raised before."""
         failures, self._failures = self._failures, ()
         for failure in failures:
             raise failure
 
-    async def __anext__(self) -> Part:
+    async def __anext__(self) -> RawPart:
         while not self.parts:
             if self.ended:
                 self.raise_failure()
                 raise StopAsyncIteration
-            await self.filled()
-        return self.take()
+            await self.wait_for_part()
+        return self.pop()
 
     def __aiter__(self) -> Any:
         return self
 
 
 class ChunkList:
-    """The chunks of a call that returns them all, in place of a buffer: no reader is active during the run, so no
-    part waits.
+    """The sink of a call that returns all its chunks when the run ends. It never blocks.
 
     Attributes:
-        chunks: in the shape that the call asked for.
+        chunks: the chunks so far, in the shape that the caller requested.
     """
 
     is_awaited = False
@@ -260,16 +278,16 @@ class ChunkList:
     def release(self, size: int) -> None:
         pass
 
-    def add(self, part: Part) -> None:
+    def add(self, part: RawPart) -> None:
         self.chunks.append(self._shape(part))
 
     def end(self, *failure: BaseException) -> None:
         pass
 
-    def name_run(self, run_id: str) -> None:
+    def set_run_id(self, run_id: str) -> None:
         pass
 
-    def set_start(self, cursor: str) -> None:
+    def set_start_cursor(self, cursor: str) -> None:
         pass
 
     def begin(self) -> None:

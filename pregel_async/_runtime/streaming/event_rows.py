@@ -1,11 +1,11 @@
-"""How stream events are stored: rows of events, and what a row says of the work that its events belong to.
+"""The rows in which stream events are stored.
 
-An event belongs to a unit of work (`parts.Unit`): a task, or a called task, whose result is recorded as one. Units of
-one superstep stream at the same time, and one is recorded before the other. So a row has the events of the units that
-its transaction records, each with its own position, and positions of several rows interleave.
+An event belongs to a unit of work (`parts.Unit`): a task or a called task, whose result is recorded as a whole. The
+units of a superstep publish events at the same time and are recorded one after the other. So a row holds the events of
+the units that its transaction records, each with its own position, and the positions of several rows interleave.
 
-A row also says which units it closes, and which may begin now (`opens`). From these an attempt that comes after a crash
-knows which units run again, without the code of the graphs inside.
+A row also names the units that it closes, and those that may begin once it is stored (`opens`). After a crash, a new
+attempt learns from these which units run again, without the code of the subgraphs.
 """
 
 from __future__ import annotations
@@ -22,23 +22,28 @@ from checkpoint_savers.records import CheckpointId, EventKind, EventRow
 from ..._core.isolation import own
 from ..._core.untracked import without_untracked
 from ..observing.error_text import text
-from .parts import Cursor, Part, Unit
+from .parts import Cursor, RawPart, Unit
 
 CLOSED = "__closed__"
-"""The mode of an event that only stands for its row, which has none of its own. Readers do not get it."""
+"""The mode of the event in a row that has no other: each row has a position. Readers do not receive it."""
 
 GRAPH = ""
-"""The id in `closes` that stands for the events of the called graph itself, which belong to no unit."""
+"""The id in `closes` for the events of the called graph itself, which belong to no unit."""
 
 
 class StoredEvent(msgspec.Struct, array_like=True, frozen=True):
-    """A part as it is stored. New fields go to the end, with a default.
+    """A stored part.
 
     Attributes:
-        bare: the state in it was shown as a mapping, and not as the schema's own object.
-        offset: its position, counted from the row's.
+        mode, ns, step: as in `RawPart`.
+        data: the encoded payload.
+        interrupts: the encoded open questions; empty for none.
+        bare: the state in the payload was published as a mapping, not as an object of the schema's class.
+        offset: its position, relative to the row's.
         unit: the index in the row's `units`; -1 for an event of the called graph itself.
     """
+
+    # Stored as an array: new fields go to the end and need a default, so that stored rows remain readable.
 
     mode: str
     ns: tuple[str, ...]
@@ -51,11 +56,13 @@ class StoredEvent(msgspec.Struct, array_like=True, frozen=True):
 
 
 class StoredEvents(msgspec.Struct, array_like=True, frozen=True):
-    """What a row holds.
+    """The decoded content of a row.
 
     Attributes:
-        units: that its events belong to.
-        closes: ids of units that are recorded with this row or before it, and have events in earlier rows; `GRAPH` too.
+        events: the events, in the order of their positions.
+        units: the units that the events belong to.
+        closes: ids of units that are recorded with this row or before it, and have events in earlier rows; may contain
+            `GRAPH`.
         opens: units that may begin once this row is stored.
     """
 
@@ -65,16 +72,16 @@ class StoredEvents(msgspec.Struct, array_like=True, frozen=True):
     opens: list[Unit] = []
 
     def unit_of(self, event: StoredEvent) -> Unit | None:
-        """Return the unit that an event belongs to; None for the called graph's own."""
+        """Return the unit that an event belongs to; None for an event of the called graph itself."""
         return self.units[event.unit] if event.unit >= 0 else None
 
     def closed_by(self, event: StoredEvent) -> str:
-        """Return the id in `closes` by which an event becomes final."""
+        """Return the id whose occurrence in `closes` makes an event final."""
         return self.units[event.unit].id if event.unit >= 0 else GRAPH
 
 
-class HeldEvent(msgspec.Struct, frozen=True):
-    """An event that is not stored yet, at its position in the attempt."""
+class PendingEvent(msgspec.Struct, frozen=True):
+    """An event that is not stored yet, with its position within the attempt."""
 
     position: int
     unit: Unit | None
@@ -89,16 +96,17 @@ def write_row(
     checkpoint_id: str,
     epoch: int,
     kind: EventKind,
-    held: Sequence[HeldEvent],
+    pending: Sequence[PendingEvent],
     *,
     closes: Sequence[str] = (),
     opens: Sequence[Unit] = (),
 ) -> EventRow:
-    """Return the row of these events, which are in the order of their positions; there is at least one."""
-    first = held[0].position
+    """Return a row with these events: at least one, in the order of their positions."""
+    first = pending[0].position
+    # Each unit is stored once for a row, and its events refer to it by index: a unit may have thousands of chunks.
     units: dict[Unit, int] = {}
     events: list[StoredEvent] = []
-    for each in held:
+    for each in pending:
         unit = -1 if each.unit is None else units.setdefault(each.unit, len(units))
         events.append(msgspec.structs.replace(each.event, offset=each.position - first, unit=unit))
     frame = StoredEvents(events, list(units), list(closes), list(opens))
@@ -108,14 +116,15 @@ def write_row(
 
 
 def read_row(row: EventRow, thread_id: str) -> StoredEvents:
-    """Return what a row holds.
+    """Decode a row.
 
     Raises:
-        CorruptCheckpointError: its frame is damaged.
+        CorruptCheckpointError: the frame is damaged.
     """
     where = f"thread {thread_id!r}, the events on checkpoint {row.checkpoint_id}"
     try:
         found = _decode(unseal(row.frame, where))
+        # Checked here, where the error can name the row. Later, a damaged index would be an IndexError in a reader.
         if any(not -1 <= event.unit < len(found.units) or event.offset < 0 for event in found.events):
             raise ValueError("an event belongs to no unit of its row")
         return found
@@ -123,44 +132,45 @@ def read_row(row: EventRow, thread_id: str) -> StoredEvents:
         raise CorruptCheckpointError(where, f"its frame cannot be read ({error})") from error
 
 
-def stored_event(part: Part, codec: Codec) -> StoredEvent:
-    """Return a part as it is stored.
+def stored_event(part: RawPart, codec: Codec) -> StoredEvent:
+    """Encode a part.
 
     Raises:
-        UnstorableValueError: the node has written a value that cannot be stored.
+        UnstorableValueError: a node has written a value to the stream that cannot be stored.
     """
     asked = codec.encode(own(part.interrupts), channel="interrupt()") if part.interrupts else b""
     return StoredEvent(part.mode, part.ns, part.step, _encoded(part, codec), asked, part.coerce is None)
 
 
-def shown_part(event: StoredEvent, unit: Unit | None, cursor: Cursor, codec: Codec) -> Part:
-    """Return the part of a stored event."""
+def shown_part(event: StoredEvent, unit: Unit | None, cursor: Cursor, codec: Codec) -> RawPart:
+    """Decode a stored event."""
     asked: Any = codec.decode(event.interrupts, channel="interrupt()") if event.interrupts else ()
-    return Part(
+    return RawPart(
         mode=event.mode,
         ns=event.ns,
         data=codec.decode(event.data, channel=f"the {event.mode!r} stream"),
         step=event.step,
         interrupts=asked,
         cursor=cursor,
-        uncoerced=not event.bare,
+        needs_coerce=not event.bare,
         unit=unit,
     )
 
 
-def _encoded(part: Part, codec: Codec) -> bytes:
+def _encoded(part: RawPart, codec: Codec) -> bytes:
     data, where = own(_storable(part)), f"the {part.mode!r} stream"
     try:
         return codec.encode(data, channel=where)
     except UnstorableValueError:
         if part.mode in ("custom", "messages"):
-            raise  # in the node that wrote it
-    # A node's input may hold what cannot be stored: it is not kept with the others.
+            raise  # in the node that wrote the value, which can be changed to write another
+    # The runtime made the part, and a node's input may contain values that cannot be stored. Failing the run because of
+    # its stream would be worse than storing the part without them.
     return codec.encode(_without_unstorable(data, codec), channel=where)
 
 
 def _without_unstorable(value: Any, codec: Codec) -> Any:
-    """A mapping without the entries that cannot be stored, at any depth of mappings; None for anything else."""
+    """Return a mapping without the entries that cannot be stored, at any depth; None for other values."""
     if not isinstance(value, dict):
         return None
     left: dict[Any, Any] = {}
@@ -175,14 +185,14 @@ def _without_unstorable(value: Any, codec: Codec) -> Any:
     return left
 
 
-def _storable(part: Part) -> Any:
-    """The payload without the values of untracked keys, and with the text of a live exception in its place."""
+def _storable(part: RawPart) -> Any:
+    """Return the payload without the values of untracked keys, and with exceptions replaced by their texts."""
     data = part.data
     if part.mode == "debug":
         return {**data, "payload": _storable_payload(data["payload"], part)}
     if part.mode in ("tasks", "checkpoints"):
         return _storable_payload(data, part)
-    if part.untracked and part.of_keys:
+    if part.untracked and part.is_keyed:
         if part.mode == "values":
             return without_untracked(data, part.untracked)
         if part.mode == "updates":
@@ -190,24 +200,24 @@ def _storable(part: Part) -> Any:
     return data
 
 
-def _storable_payload(payload: dict[str, Any], part: Part) -> dict[str, Any]:
-    """Of a task or a checkpoint."""
+def _storable_payload(payload: dict[str, Any], part: RawPart) -> dict[str, Any]:
+    """Return the payload of a `tasks` or `checkpoints` part as it may be stored."""
     error = payload.get("error")
     if isinstance(error, BaseException):
         payload = {**payload, "error": f"{type(error).__name__}: {text(error)}"}
     if not part.untracked:
         return payload
-    held: dict[str, Any] = {}
+    pending: dict[str, Any] = {}
     for name in ("input", "values"):
         if name in payload:
-            held[name] = without_untracked(payload[name], part.untracked)
-    if "result" in payload and part.of_keys:
-        held["result"] = _storable_update(payload["result"], part)
-    return {**payload, **held}
+            pending[name] = without_untracked(payload[name], part.untracked)
+    if "result" in payload and part.is_keyed:
+        pending["result"] = _storable_update(payload["result"], part)
+    return {**payload, **pending}
 
 
-def _storable_update(update: Any, part: Part) -> Any:
-    """Of a node: a mapping, or a list of mappings if it wrote a key more than once."""
+def _storable_update(update: Any, part: RawPart) -> Any:
+    """Return a node's update as it may be stored: a mapping, or a list of mappings for a key written repeatedly."""
     if isinstance(update, list):
         return [without_untracked(each, part.untracked) for each in list[Any].__iter__(update)]
     return without_untracked(update, part.untracked)

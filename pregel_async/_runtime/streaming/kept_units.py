@@ -1,7 +1,7 @@
-"""Which recorded work the events of one graph's run belong to, where events are stored with it.
+"""Assign the events of one graph's run to units of work, if events are stored.
 
-An event belongs to a unit of work (`parts.Unit`): a task, or a called task, whose result is recorded as one. The last
-events of a unit are stored in the transaction that records its result.
+An event belongs to a unit of work (`parts.Unit`): a task or a called task, whose result is recorded as a whole. The
+last events of a unit are stored in the transaction that records its result.
 """
 
 from __future__ import annotations
@@ -13,86 +13,88 @@ from checkpoint_savers.records import EventRow
 
 from ..._core.task import Task
 from .event_recorder import EventRecorder
-from .parts import Part, Unit, routers_of
+from .parts import RawPart, Unit, routers_of
 from .subscription import Subscription
 
-Deliveries: TypeAlias = Sequence[tuple[Subscription, Part]]
+Deliveries: TypeAlias = Sequence[tuple[Subscription, RawPart]]
 """Parts to publish, each with the subscription that it goes to."""
 
 MID_TASK = frozenset(("custom", "messages", "tasks", "debug"))
-"""The modes that show something of a task before it has finished."""
+"""The modes that publish parts of a task before it has finished."""
 
 
 class Units:
-    """The units of a graph's run without stored events: each method does nothing.
+    """The units of a run without stored events: each method does nothing.
 
     Attributes:
-        are_kept: events are stored with transactions of this graph's run.
+        are_stored: events are stored with this graph's own transactions.
         subscriptions: the subscription whose events are stored, if there is one.
-        within: the recorded work that runs this graph, if there is one.
+        outer_units: the unit of the outer task that runs this graph, if there is one.
     """
 
-    are_kept = False
+    are_stored = False
     subscriptions: tuple[Subscription, ...] = ()
-    within: tuple[Unit, ...] = ()
+    outer_units: tuple[Unit, ...] = ()
 
-    def of(self, task: Task) -> Sequence[Unit]:
-        """Return all units that the events of a task may belong to."""
+    def of_task(self, task: Task) -> Sequence[Unit]:
+        """Return all units that the events of a task may belong to: the task, its routers and its error handler."""
         return ()
 
     def ids_of(self, tasks: Iterable[Task]) -> list[str]:
-        """Return the ids of all units that the events of some tasks may belong to."""
-        return [unit.id for task in tasks for unit in self.of(task)]
+        """Return the ids of all units that the events of these tasks may belong to."""
+        return [unit.id for task in tasks for unit in self.of_task(task)]
 
     def current(self, task: Task) -> tuple[Unit, ...]:
-        """Return the unit that the events of a task belong to from here on."""
+        """Return the unit that the next events of a task belong to."""
         return ()
 
     def attribute(self, task: Task, id: str) -> None:
-        """Let the events of a task belong to another unit from here on, as what it did before is recorded."""
+        """Assign the next events of a task to another unit, as its work so far is recorded."""
 
     async def open(self, task: Task, caller: Task) -> None:
-        """Note that a task is called, where it may show something before it is recorded; return when that is stored."""
+        """Store that a called task has begun, if it may publish parts before it is recorded."""
 
-    async def settle(self) -> None:
-        """Wait until no event is on its way to storage that the next record may close."""
+    async def wait_for_flush(self) -> None:
+        """Wait until no flushed event is on its way to storage that the next record may close."""
 
-    async def catch_up(self) -> None:
-        """Wait until no reader is behind with what was shown as it was stored."""
+    async def wait_until_within_capacity(self) -> None:
+        """Wait until no buffer exceeds its capacity because of parts that were published when they were stored."""
 
-    def closing(self, ids: Sequence[str], last: Callable[[], Deliveries]) -> Closing:
-        """Return what closes the units of a task as it is recorded.
+    def closer(self, ids: Sequence[str], last: Callable[[], Deliveries]) -> UnitCloser:
+        """Return the closer of the units of a task that is being recorded.
 
         Args:
-            ids: of the units.
-            last: makes the parts that report its end.
+            ids: the ids of the units.
+            last: makes the parts that report the end of the task.
         """
-        return NOT_CLOSING
+        return NO_CLOSER
 
     def close(
         self, ids: Iterable[str], deliveries: Deliveries, upcoming: Iterable[Task] = ()
     ) -> tuple[list[EventRow], Deliveries]:
-        """Take the last events of recorded work. Their parts are shown when the row is stored.
+        """Close the units of recorded work. Their last parts are published when the row is stored.
 
         Args:
-            ids: of the units.
-            upcoming: the tasks that may begin then.
+            ids: the ids of the units.
+            deliveries: the last parts of these units.
+            upcoming: the tasks that may begin once the row is stored.
 
         Returns:
-            The row for the transaction that records the work, and the parts of  subscriptions.
+            The row for the transaction that records the work, and the parts of subscriptions without stored events.
         """
         return [], deliveries
 
-    def label(self, deliveries: Deliveries) -> Deliveries:
-        """Say to which work the parts of an event belong, and return them."""
+    def assign_units(self, deliveries: Deliveries) -> Deliveries:
+        """Assign the parts of an event to their units, and return them."""
         return deliveries
 
-    def inside(self, task: Task, ns: tuple[str, ...], *, saved: bool) -> Units:
-        """Return the units of a graph that a task runs.
+    def of_subgraph(self, task: Task, ns: tuple[str, ...], *, saved: bool) -> Units:
+        """Return the units of a subgraph that a task runs.
 
         Args:
-            ns: the graph's namespace, in parts.
-            saved: the graph records its own tasks.
+            task: the task that runs it.
+            ns: the segments of the subgraph's namespace.
+            saved: the subgraph records its own tasks.
         """
         return NOT_KEPT
 
@@ -104,10 +106,10 @@ class KeptUnits(Units):
     """The units of a graph's run with stored events.
 
     Args:
-        subscription: stores the events.
-        recorder: stores them.
-        ns: the graph's namespace, as the subscription's reader sees it.
-        within: the recorded work that runs this graph; empty for the called graph.
+        subscription: the subscription whose events are stored.
+        recorder: stores the events.
+        ns: the graph's namespace, relative to the graph that was called.
+        outer_units: the unit of the outer task that runs this graph; empty for the called graph.
         saved: the graph records its own tasks.
     """
 
@@ -116,22 +118,23 @@ class KeptUnits(Units):
         subscription: Subscription,
         recorder: EventRecorder,
         ns: tuple[str, ...],
-        within: tuple[Unit, ...],
+        outer_units: tuple[Unit, ...],
         *,
         saved: bool,
     ) -> None:
-        self.are_kept = saved
+        self.are_stored = saved
         self.subscriptions = (subscription,)
-        self.within = within
+        self.outer_units = outer_units
         self._subscription = subscription
         self._recorder = recorder
         self._ns = ns
+        # A unit needs a row of its own before it begins only if it may publish parts before it is recorded.
         self._opens = subscription.subgraphs or not MID_TASK.isdisjoint(subscription.modes)
-        self._is_inside = bool(within) and not saved  # what its tasks show belongs to the task around it
+        self._shares_outer_unit = bool(outer_units) and not saved  # its tasks are part of the outer task's unit
         self._units: dict[str, Unit] = {}
         self._current: dict[str, str] = {}
 
-    def of(self, task: Task) -> list[Unit]:
+    def of_task(self, task: Task) -> list[Unit]:
         ids: list[str] = [task.id]
         if task.node.routers:
             ids.append(routers_of(task.id))
@@ -142,9 +145,10 @@ class KeptUnits(Units):
         return units
 
     def current(self, task: Task) -> tuple[Unit, ...]:
-        if self._is_inside:
-            return self.within
+        if self._shares_outer_unit:
+            return self.outer_units
         id = self._current.get(task.id, task.id)
+        # Made once for each task, because a task may write thousands of chunks.
         if id not in self._units:
             self._units[id] = Unit(id, self._ns, task.node.name)
         return (self._units[id],)
@@ -154,21 +158,22 @@ class KeptUnits(Units):
 
     async def open(self, task: Task, caller: Task) -> None:
         if self._opens:
-            await self._recorder.open(self.of(task), self.current(caller))
+            await self._recorder.open_units(self.of_task(task), self.current(caller))
 
-    async def settle(self) -> None:
-        await self._recorder.settle()
+    async def wait_for_flush(self) -> None:
+        await self._recorder.wait_for_flush()
 
-    async def catch_up(self) -> None:
-        await self._subscription.catch_up()
+    async def wait_until_within_capacity(self) -> None:
+        await self._subscription.wait_until_within_capacity()
 
-    def closing(self, ids: Sequence[str], last: Callable[[], Deliveries]) -> Closing:
-        return TaskClosing(self, ids, last) if self.are_kept else NOT_CLOSING
+    def closer(self, ids: Sequence[str], last: Callable[[], Deliveries]) -> UnitCloser:
+        return TaskUnitCloser(self, ids, last) if self.are_stored else NO_CLOSER
 
     def close(
         self, ids: Iterable[str], deliveries: Deliveries, upcoming: Iterable[Task] = ()
     ) -> tuple[list[EventRow], Deliveries]:
         rows, mine = self._closed(ids, deliveries, upcoming)
+        # Without a row there is nothing whose storage the parts could wait for: with "exit", rows are made later.
         for row in rows:
             self._subscription.stage(row, mine)
         if not rows:
@@ -176,10 +181,12 @@ class KeptUnits(Units):
         return rows, self._others(deliveries)
 
     def close_task(self, ids: Iterable[str], deliveries: Deliveries) -> tuple[list[EventRow], Deliveries]:
-        """Close the units of a task that is being recorded. Where the record may be stored later, its last parts are
-        shown at once."""
+        """Close the units of a task that is being recorded.
+
+        With durability "async" or "exit" its last parts are published at once, because the record is stored later.
+        """
         rows, mine = self._closed(ids, deliveries, ())
-        if rows and not self._recorder.is_ahead:
+        if rows and not self._recorder.shows_unstored:
             self._subscription.stage(rows[0], mine)
         else:
             self._show(mine)
@@ -187,32 +194,32 @@ class KeptUnits(Units):
 
     def _closed(
         self, ids: Iterable[str], deliveries: Deliveries, upcoming: Iterable[Task]
-    ) -> tuple[list[EventRow], list[Part]]:
+    ) -> tuple[list[EventRow], list[RawPart]]:
         mine = [part for subscription, part in deliveries if subscription is self._subscription]
-        opens = [unit for task in upcoming for unit in self.of(task)] if self._opens else []
-        return self._recorder.close_units(ids, mine, opens, self.within), mine
+        opens = [unit for task in upcoming for unit in self.of_task(task)] if self._opens else []
+        return self._recorder.close_units(ids, mine, opens, self.outer_units), mine
 
-    def _show(self, parts: Iterable[Part]) -> None:
+    def _show(self, parts: Iterable[RawPart]) -> None:
         for part in parts:
-            self._subscription.show(part)
+            self._subscription.put_over_capacity(part)
 
     def _others(self, deliveries: Deliveries) -> Deliveries:
         return [(subscription, part) for subscription, part in deliveries if subscription is not self._subscription]
 
-    def label(self, deliveries: Deliveries) -> Deliveries:
+    def assign_units(self, deliveries: Deliveries) -> Deliveries:
         finished = self._recorder.finished
         for subscription, part in deliveries:
             if subscription is not self._subscription:
                 continue
             if part.task is not None:
                 (part.unit,) = self.current(part.task)
-                # The last events of a task with async routers are those of its routers.
-                part.again = bool(finished) and not finished.isdisjoint((part.unit.id, routers_of(part.unit.id)))
-            elif self._is_inside:
-                (part.unit,) = self.within
+                # A task with async routers ends with its routers' events, so that either unit may be the recorded one.
+                part.is_repeat = bool(finished) and not finished.isdisjoint((part.unit.id, routers_of(part.unit.id)))
+            elif self._shares_outer_unit:
+                (part.unit,) = self.outer_units
         return deliveries
 
-    def inside(self, task: Task, ns: tuple[str, ...], *, saved: bool) -> Units:
+    def of_subgraph(self, task: Task, ns: tuple[str, ...], *, saved: bool) -> Units:
         if not self._subscription.subgraphs:
             return NOT_KEPT
         return KeptUnits(
@@ -220,26 +227,26 @@ class KeptUnits(Units):
         )
 
 
-class Closing:
-    """The last events of a task that is being recorded. Called when it is sure that the record can be stored.
+class UnitCloser:
+    """Closes the units of a task. Called as soon as it is certain that the task's record can be stored.
 
     Attributes:
-        begun: it was called, so that the task's events are closed.
-        rest: the parts that are left to show, once the record is stored.
+        is_closed: it was called, so that the task's units are closed.
+        unshown: the parts to publish once the record is stored.
     """
 
-    begun = False
-    rest: Deliveries = ()
+    is_closed = False
+    unshown: Deliveries = ()
 
     def __call__(self) -> Sequence[EventRow]:
-        """Return the rows for the transaction of the record."""
+        """Return the rows of events for the transaction that stores the record."""
         return ()
 
 
-NOT_CLOSING = Closing()
+NO_CLOSER = UnitCloser()
 
 
-class TaskClosing(Closing):
+class TaskUnitCloser(UnitCloser):
     """Closes the units of one task."""
 
     def __init__(self, units: KeptUnits, ids: Sequence[str], last: Callable[[], Deliveries]) -> None:
@@ -248,6 +255,6 @@ class TaskClosing(Closing):
         self._last = last
 
     def __call__(self) -> Sequence[EventRow]:
-        self.begun = True
-        rows, self.rest = self._units.close_task(self._ids, self._last())
+        self.is_closed = True
+        rows, self.unshown = self._units.close_task(self._ids, self._last())
         return rows

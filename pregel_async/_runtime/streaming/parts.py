@@ -1,4 +1,4 @@
-"""A part of a stream: one chunk on its way from the run to its readers; and the shapes in which readers get it."""
+"""The parts of a stream as the runtime passes them on, and the shapes in which readers receive them."""
 
 from __future__ import annotations
 
@@ -18,25 +18,26 @@ from ...errors import InvalidCursorError
 from ...types import INTERRUPT, Interrupt
 
 ERROR = "error"
-"""The type of the part that tells why a run has failed."""
+"""The type of the part that reports a run's failure."""
 
 RESTARTED = "superstep_restarted"
-"""The type of the part that voids what was shown of a superstep before."""
+"""The type of the part that voids earlier parts of a superstep which is run again."""
 
 END = "__end__"
-"""The type of the event that is kept of how a run has ended. Readers do not get it."""
+"""The type of the stored event that says how a run ended. Readers do not receive it."""
 
 
 class Cursor(msgspec.Struct, frozen=True):
-    """A place among a thread's events, and how many of them its reader was shown.
+    """A position among a thread's events, and the number of parts that the reader has received.
 
     Attributes:
-        checkpoint_id: the checkpoint on which the superstep was planned that the event belongs to; "" before the first.
-        epoch: of the lease of the run that showed it: an attempt that was cut off and the next have their own places.
-        position: which of the attempt's events on that checkpoint, from 1; 0 stands before the first.
-        seq: the number that the reader's stream gave it.
-        since: the last checkpoint that was stored when the event was shown, if `checkpoint_id` was not; "" for none.
-            None where it was. If it never is, what was shown after that checkpoint is void.
+        checkpoint_id: the checkpoint on which the event's superstep was planned; "" before the first.
+        epoch: the epoch of the lease under which the event was published. It separates an attempt that was cut off from
+            the next one.
+        position: the number of the event within its attempt at that checkpoint, from 1; 0 is before the first.
+        seq: the number of the part in the reader's stream.
+        since: the newest stored checkpoint when the event was published, if `checkpoint_id` was not stored yet ("" if
+            there was none); None if it was. If `checkpoint_id` is never stored, all parts after `since` are void.
     """
 
     checkpoint_id: str
@@ -47,39 +48,44 @@ class Cursor(msgspec.Struct, frozen=True):
 
     @property
     def attempt(self) -> tuple[str, int]:
-        """The attempt at a superstep that it is in."""
+        """The checkpoint and the epoch: one attempt at a superstep."""
         return self.checkpoint_id, self.epoch
 
     @property
-    def place(self) -> tuple[str, int, int]:
-        """Ordered as the events are shown."""
+    def key(self) -> tuple[str, int, int]:
+        """The cursor without `seq` and `since`. Keys sort in the order of the events."""
         return self.checkpoint_id, self.epoch, self.position
 
     def __str__(self) -> str:
-        # Sorted as a string like the places themselves.
+        # Zero-padded, so that the texts sort in the same order as the keys: clients and databases compare texts.
         text = f"{self.checkpoint_id}.{self.epoch:06d}.{self.position:08d}.{self.seq:08d}"
         return text if self.since is None else f"{text}.~{self.since}"
 
     @classmethod
-    def read(cls, text: str) -> Cursor:
-        """Raises `InvalidCursorError` for what is none."""
+    def parse(cls, text: str) -> Cursor:
+        """Parse the text of a cursor.
+
+        Raises:
+            InvalidCursorError: the text is not a cursor.
+        """
         checkpoint_id, *numbers = text.split(".")
         since = numbers.pop()[1:] if len(numbers) == 4 and numbers[-1].startswith("~") else None
+        # `int` alone would accept signs, underscores and other scripts' digits, and arbitrarily long numbers.
         plain = all(number.isascii() and number.isdigit() and len(number) < 16 for number in numbers)
         known = all(is_checkpoint_id(one) for one in (checkpoint_id, since) if one)
         if len(numbers) != 3 or not plain or not known:
-            raise InvalidCursorError(f"{text!r} is no cursor: pass the cursor of a part that was read, as it was")
+            raise InvalidCursorError(f"{text!r} is not a cursor: pass the cursor of a part exactly as it was read")
         epoch, position, seq = map(int, numbers)
         return cls(checkpoint_id, epoch, position, seq, since)
 
 
 class Unit(msgspec.Struct, frozen=True, array_like=True):
-    """Work whose result is recorded as one: after a crash it runs again as a whole, or not at all.
+    """Work whose result is recorded as a whole: after a crash, all of it runs again or none.
 
     Attributes:
-        id: the task's; `routers_of(id)` for the routers of a task whose own writes are recorded.
-        ns: the namespace of the graph whose task it is, relative to the graph that was called.
-        name: the node's.
+        id: the task's id; `routers_of(id)` for the routers of a task whose own writes are recorded.
+        ns: the namespace of the task's graph, relative to the graph that was called.
+        name: the name of the node.
     """
 
     id: str
@@ -88,29 +94,29 @@ class Unit(msgspec.Struct, frozen=True, array_like=True):
 
 
 def routers_of(task_id: str) -> str:
-    """The id of the unit that a task's routers are, once the task's own writes are recorded."""
+    """Return the unit id of a task's routers, which are a unit of their own once the task's writes are recorded."""
     return f"{task_id}:routers"
 
 
-class Part(msgspec.Struct, kw_only=True):
-    """One chunk. The run gives it its number and its place when it goes out.
+class RawPart(msgspec.Struct, kw_only=True):
+    """One part before it is shaped for its reader. It gets its number and cursor when it is published.
 
     Attributes:
-        mode: what it shows.
-        ns: the graph whose it is, relative to the one that was called.
-        data: the payload, the reader's own.
-        step: that graph's superstep.
-        interrupts: open questions, of a `values` part.
-        coerce: makes the schema's own object of the payload's state; None leaves the mapping.
-        seq: its number, from 1.
-        committed: the superstep of the called graph that is stored, as are all before it; None when there is none.
-        cursor: its place among the events that are kept; None when they are not.
-        uncoerced: it was read back: what `coerce` was is to be found again.
-        task: the task whose event it is; None for an event of the graph.
-        unit: the recorded work that it belongs to; None for an event of the called graph itself.
-        again: an earlier attempt has shown and stored it. It is shown only to readers that did not read that attempt.
-        untracked: keys of its graph whose values are not stored.
-        of_keys: updates and states in it are mappings of the graph's keys, and not the value of one key, or of a call.
+        mode: the stream mode, or the type of a part that belongs to no mode.
+        ns: the namespace of its graph, relative to the graph that was called.
+        data: the payload. The reader may change it.
+        step: the superstep of that graph.
+        interrupts: the open questions, in a `values` part.
+        coerce: converts the state in the payload to the schema's class; None leaves it a mapping.
+        seq: the number of the part in its stream, from 1.
+        committed: the newest stored superstep of the called graph; None if there is none.
+        cursor: its position among the thread's stored events; None if events are not stored.
+        needs_coerce: it was read from storage, and `coerce` is still to be set.
+        task: the task that caused it; None for an event of the graph.
+        unit: the unit of work that it belongs to; None for an event of the called graph itself.
+        is_repeat: an earlier attempt published and stored it. Only readers that did not follow that attempt receive it.
+        untracked: the keys of its graph whose values are not stored.
+        is_keyed: updates and states in it are mappings by key, not the value of a single key or the result of a call.
     """
 
     mode: str
@@ -122,23 +128,24 @@ class Part(msgspec.Struct, kw_only=True):
     seq: int = 0
     committed: int | None = None
     cursor: Cursor | None = None
-    uncoerced: bool = False
+    needs_coerce: bool = False
     task: Task | None = None
     unit: Unit | None = None
-    again: bool = False
+    is_repeat: bool = False
     untracked: frozenset[str] = frozenset()
-    of_keys: bool = True
+    is_keyed: bool = True
 
 
-Shape: TypeAlias = Callable[[Part], Any]
+Shape: TypeAlias = Callable[[RawPart], Any]
 
 
 def shape_of(version: str, *, labelled: bool, subgraphs: bool) -> Shape:
-    """How a reader gets its parts.
+    """Return the function that turns a part into the chunk that a reader receives.
 
     Args:
-        labelled: with the mode's name.
-        subgraphs: with the namespace.
+        version: "v1" or "v2", as in `astream`.
+        labelled: chunks of "v1" have the mode's name.
+        subgraphs: chunks of "v1" have the namespace.
     """
     if version == "v2":
         return labelled_dict
@@ -147,16 +154,16 @@ def shape_of(version: str, *, labelled: bool, subgraphs: bool) -> Shape:
     return (lambda part: (part.mode, bare(part))) if labelled else bare
 
 
-def bare(part: Part) -> Any:
-    """The payload alone, with the questions in it."""
+def bare(part: RawPart) -> Any:
+    """Return the payload, with the open questions in it."""
     if not part.interrupts:
         return part.data
     asked = {INTERRUPT: part.interrupts}
     return {**part.data, **asked} if isinstance(part.data, dict) else asked
 
 
-def labelled_dict(part: Part) -> dict[str, Any]:
-    """A `StreamPart`."""
+def labelled_dict(part: RawPart) -> dict[str, Any]:
+    """Return the part as a `StreamPart`, the dict of version "v2"."""
     shaped: dict[str, Any] = {
         "type": part.mode,
         "ns": part.ns,
@@ -172,7 +179,7 @@ def labelled_dict(part: Part) -> dict[str, Any]:
     return shaped
 
 
-def _coerced(part: Part) -> Any:
+def _coerced(part: RawPart) -> Any:
     data, coerce = part.data, part.coerce
     if coerce is None:
         return data
@@ -183,26 +190,30 @@ def _coerced(part: Part) -> Any:
     return {**data, "payload": {**data["payload"], "values": coerce(data["payload"]["values"])}}
 
 
-PART = 256
-"""About how many bytes a part takes beside its payload."""
+PART_SIZE = 256
+"""Approximate size of a part without its payload, in bytes."""
 
-OBJECTS = 3
-"""How many objects deep a payload is weighed: what lies deeper is the program's more likely than the payload's."""
+MAX_OBJECT_DEPTH = 3
+"""The depth of nested objects up to which a payload is measured.
+
+Deeper objects more likely belong to the program than to the payload alone.
+"""
 
 
-def weight(value: Any, most: int) -> int:
-    """About how many bytes a payload takes, at any depth; something above `most` if it is more than that."""
-    size, seen = PART, set[int]()
+def approximate_size(value: Any, most: int) -> int:
+    """Return the approximate size of a payload in bytes, or some number above `most` if it is larger than `most`."""
+    size, seen = PART_SIZE, set[int]()
     left: list[tuple[Any, int]] = [(value, 0)]
     while left and size <= most:
         item, depth = left.pop()
         size += sys.getsizeof(item, 64)
         if type(item) in ATOMS:
             continue
+        # Shared objects take memory once, and cycles must end.
         if id(item) in seen:
             continue
         seen.add(id(item))
-        # What a container of ours holds is taken past it: to ask it would copy what it holds.
+        # The base class's methods, because the isolating containers' own methods would copy each element.
         if isinstance(item, dict):
             left.extend((each, depth) for each in dict.keys(item))
             left.extend((each, depth) for each in dict.values(item))
@@ -211,18 +222,18 @@ def weight(value: Any, most: int) -> int:
         elif isinstance(item, (tuple, set, frozenset, deque)):
             left.extend((each, depth) for each in item)
         else:
-            with contextlib.suppress(TypeError, ValueError, BufferError):  # it shows no memory, as arrays do
+            with contextlib.suppress(TypeError, ValueError, BufferError):  # only arrays and the like have a buffer
                 size += memoryview(item).nbytes
-            if depth < OBJECTS:
+            if depth < MAX_OBJECT_DEPTH:
                 left.extend((each, depth + 1) for each in _fields(item))
     return size
 
 
 def _fields(item: Any) -> Iterator[Any]:
-    """What an instance of a class holds."""
-    inside = getattr(item, "__dict__", None)
-    if isinstance(inside, dict):
-        yield inside
+    """Yield the attributes of an instance: its `__dict__`, slots and Struct fields."""
+    attributes = getattr(item, "__dict__", None)
+    if isinstance(attributes, dict):
+        yield attributes
     for kind in type(item).__mro__:
         names = kind.__dict__.get("__struct_fields__", kind.__dict__.get("__slots__"))
         for name in names if isinstance(names, (tuple, list, dict)) else (names,):

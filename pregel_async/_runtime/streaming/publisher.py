@@ -1,7 +1,7 @@
-"""The events of one graph's run, in one total order, turned into parts by the modes that somebody asked for.
+"""Turn the events of one graph's run into parts, in one total order, by the stream modes that are subscribed to.
 
-Parts are made when the event happens, and go out (`send`) when it is as durable as the run promised: what belongs to a
-superstep's commit is made before and sent after it.
+Parts are made when the event happens. They are published (`send`) when the event is as durable as the run's durability
+promises: parts of a superstep's commit are made before the commit and sent after it.
 """
 
 from __future__ import annotations
@@ -17,76 +17,77 @@ from checkpoint_savers.records import CheckpointRow
 from ..._core.board import Board
 from ..._core.program import Program
 from ..._core.task import Failed, Finished, Outcome, Paused, Task
-from .kept_units import NOT_KEPT, Closing, Deliveries, KeptUnits, Units
+from .kept_units import NOT_KEPT, Deliveries, KeptUnits, UnitCloser, Units
 from .modes import MODES, View
 from .modes.mode import Coerce, Mode
-from .parts import Part, routers_of
+from .parts import RawPart, routers_of
 from .subscription import Subscription
 
-__all__ = ["NO_PUBLISHER", "Deliveries", "EventPublisher", "StreamView", "publisher_inside", "publisher_of"]
+__all__ = ["NO_PUBLISHER", "Deliveries", "EventPublisher", "StreamView", "publisher_of", "publisher_of_subgraph"]
 
 
 class StreamView(msgspec.Struct, frozen=True, kw_only=True):
-    """How a graph shows itself in streams.
+    """The parts of a graph's definition that its streams need.
 
     Attributes:
-        channels: one bare, or several as a mapping.
-        coerce: makes the schema's own object of a state; None leaves the mapping.
-        inside: node -> whether its graph keeps its state, for nodes that run a graph which stores it.
+        channels: the channels that streams show: a single name for a bare value, or several for a mapping.
+        coerce: converts a state to the schema's class; None leaves it a mapping.
+        stored_subgraphs: returns the nodes that run a subgraph which stores its state, each with True if the subgraph
+            keeps its state from call to call.
     """
 
     channels: str | tuple[str, ...]
     coerce: Coerce | None
-    inside: Callable[[], Mapping[str, bool]]
+    stored_subgraphs: Callable[[], Mapping[str, bool]]
 
 
 class EventPublisher:
-    """Makes parts of the events of one graph's run.
+    """Makes parts of the events of one graph's run, one method per event (see `modes.mode.Mode`).
 
     Attributes:
-        subscriptions: who is shown something of it.
-        units: the recorded work that its events belong to.
-        is_read: a task may show something that it writes itself.
-        overhears: what models that a task calls say is shown.
+        subscriptions: the subscriptions that receive parts of it.
+        units: the units of work that its events belong to.
+        shows_writes: parts that a task's code writes are published: chunks or messages.
+        shows_messages: messages of models that a task calls are published.
 
     Args:
-        views: by feed, what it sees of this graph.
-        waiting: what to enter around every wait for a reader, where a node around this graph's run has a timeout: that
-            is not its time.
+        views: each subscription with its view of this graph.
+        units: the units of work of this graph's tasks.
+        timeout_pauses: context managers to enter around each wait for a reader. They pause the timeout of an outer
+            node, because a slow reader is not the node's fault.
     """
 
     def __init__(
         self,
         views: Sequence[tuple[Subscription, View]],
         units: Units = NOT_KEPT,
-        waiting: Sequence[Callable[[], AbstractContextManager[None]]] = (),
+        timeout_pauses: Sequence[Callable[[], AbstractContextManager[None]]] = (),
     ) -> None:
         self.subscriptions = tuple([subscription for subscription, _ in views])
         self.units = units
-        self._waiting = waiting
-        self._showing: dict[
-            str, list[tuple[Subscription, Mode]]
-        ] = {}  # by event, the modes that show it, with their feeds
+        self._timeout_pauses = timeout_pauses
+        # By event, so that an event without a subscribed mode costs one lookup.
+        self._modes: dict[str, list[tuple[Subscription, Mode]]] = {}
         for name, mode in MODES.items():
             for subscription, view in views:
                 if name in subscription.modes:
                     shown = subscription, mode(view)
                     for event in mode.shows:
-                        self._showing.setdefault(event, []).append(shown)
-        self.overhears = "spoke" in self._showing
-        self.is_read = self.overhears or "wrote" in self._showing
+                        self._modes.setdefault(event, []).append(shown)
+        self.shows_messages = "emitted" in self._modes
+        self.shows_writes = self.shows_messages or "wrote" in self._modes
 
-    def _of(self, event: str) -> Sequence[tuple[Subscription, Mode]]:
-        return self._showing.get(event, ())
+    def _modes_for(self, event: str) -> Sequence[tuple[Subscription, Mode]]:
+        return self._modes.get(event, ())
 
     async def send(self, deliveries: Deliveries) -> bool:
-        """Let parts go out, in order; wait for readers that are behind.
+        """Publish parts in order. Waits for readers whose buffers block.
 
         Returns:
-            Whether a reader has been waiting for them: the event loop is due its turn.
+            True if a reader was waiting for them, so that the event loop should run it next.
         """
-        for waiting in self._waiting:
-            with waiting():
+        for pause in self._timeout_pauses:
+            with pause():
                 return await self._send(deliveries)
         return await self._send(deliveries)
 
@@ -97,105 +98,122 @@ class EventPublisher:
             awaited = awaited or (len(subscription.sinks) > 0 and subscription.sinks[0].is_awaited)
         return awaited
 
-    async def settle(self) -> None:
-        """Wait until no reader is behind with what was shown at once."""
+    async def wait_until_drained(self) -> None:
+        """Wait until no reader is behind with parts of code that could not wait."""
         for subscription in self.subscriptions:
-            if subscription.lags:
-                await subscription.settle()
+            if subscription.is_backlogged:
+                await subscription.wait_until_drained()
 
-    def closing(self, task: Task) -> Closing:
-        """Return what closes the unit of a task that is recorded while its routers or its error handler are to run."""
-        return self.units.closing([task.id], tuple)  # which closes with nothing to show
+    def closer(self, task: Task) -> UnitCloser:
+        """Return the closer of a task whose writes or failure are recorded before its routers or error handler run."""
+        # `tuple` makes no last parts: the task has not finished yet.
+        return self.units.closer([task.id], tuple)
 
-    def closing_finished(self, task: Task, outcome: Finished) -> Closing:
-        """Return what closes the units of a task as its result is recorded."""
+    def closer_of_finished(self, task: Task, outcome: Finished) -> UnitCloser:
+        """Return the closer of the units of a task whose result is recorded."""
         by = outcome.by or task
-        ids = [task.id, routers_of(task.id), by.id, routers_of(by.id)] if self.units.are_kept else []
-        return self.units.closing(ids, lambda: self.finished(by, outcome))
+        ids = [task.id, routers_of(task.id), by.id, routers_of(by.id)] if self.units.are_stored else []
+        return self.units.closer(ids, lambda: self.finished(by, outcome))
 
     def resumed(self, board: Board) -> Deliveries:
-        deliveries = self.units.label(
-            [(subscription, part) for subscription, mode in self._of("resumed") for part in mode.resumed(board)]
+        deliveries = self.units.assign_units(
+            [(subscription, part) for subscription, mode in self._modes_for("resumed") for part in mode.resumed(board)]
         )
         for subscription, part in deliveries:
-            part.again = (
-                subscription in self.units.subscriptions and subscription.resumes
-            )  # it was shown when it was stored
+            # The earlier attempt has published and stored the same state.
+            part.is_repeat = subscription in self.units.subscriptions and subscription.resumes
         return deliveries
 
     def began(self, task: Task, outcome: Finished) -> Deliveries:
-        return self.units.label(
-            [(subscription, part) for subscription, mode in self._of("began") for part in mode.began(task, outcome)]
+        return self.units.assign_units(
+            [
+                (subscription, part)
+                for subscription, mode in self._modes_for("began")
+                for part in mode.began(task, outcome)
+            ]
         )
 
     def planned(self, board: Board, tasks: Sequence[Task]) -> Deliveries:
-        if "planned" not in self._showing:
+        # Each superstep calls this, and most streams do not show it.
+        if "planned" not in self._modes:
             return ()
-        return self.units.label(
-            [(subscription, part) for subscription, mode in self._of("planned") for part in mode.planned(board, tasks)]
+        return self.units.assign_units(
+            [
+                (subscription, part)
+                for subscription, mode in self._modes_for("planned")
+                for part in mode.planned(board, tasks)
+            ]
         )
 
     def wrote(self, task: Task, chunk: Any) -> Deliveries:
-        return self.units.label(
-            [(subscription, part) for subscription, mode in self._of("wrote") for part in mode.wrote(task, chunk)]
-        )
-
-    def spoke(self, task: Task, message: Any, metadata: Mapping[str, Any]) -> Deliveries:
-        spoken = [
-            (subscription, part)
-            for subscription, mode in self._of("spoke")
-            for part in mode.spoke(task, message, metadata)
-        ]
-        return self.units.label(spoken)
-
-    def finished(self, task: Task, outcome: Finished) -> Deliveries:
-        return self.units.label(
+        return self.units.assign_units(
             [
                 (subscription, part)
-                for subscription, mode in self._of("finished")
+                for subscription, mode in self._modes_for("wrote")
+                for part in mode.wrote(task, chunk)
+            ]
+        )
+
+    def emitted(self, task: Task, message: Any, metadata: Mapping[str, Any]) -> Deliveries:
+        spoken = [
+            (subscription, part)
+            for subscription, mode in self._modes_for("emitted")
+            for part in mode.emitted(task, message, metadata)
+        ]
+        return self.units.assign_units(spoken)
+
+    def finished(self, task: Task, outcome: Finished) -> Deliveries:
+        return self.units.assign_units(
+            [
+                (subscription, part)
+                for subscription, mode in self._modes_for("finished")
                 for part in mode.finished(task, outcome)
             ]
         )
 
     def paused(self, board: Board, paused: Sequence[tuple[Task, Paused]]) -> Deliveries:
-        return self.units.label(
-            [(subscription, part) for subscription, mode in self._of("paused") for part in mode.paused(board, paused)]
+        return self.units.assign_units(
+            [
+                (subscription, part)
+                for subscription, mode in self._modes_for("paused")
+                for part in mode.paused(board, paused)
+            ]
         )
 
     def stopped(self, board: Board) -> Deliveries:
-        return self.units.label(
-            [(subscription, part) for subscription, mode in self._of("stopped") for part in mode.stopped(board)]
+        return self.units.assign_units(
+            [(subscription, part) for subscription, mode in self._modes_for("stopped") for part in mode.stopped(board)]
         )
 
     def failed(self, tasks: Sequence[Task], outcomes: Sequence[Outcome]) -> Deliveries:
-        deliveries: list[tuple[Subscription, Part]] = []
+        deliveries: list[tuple[Subscription, RawPart]] = []
         for task, outcome in zip(tasks, outcomes, strict=True):
             if isinstance(outcome, Failed):
                 deliveries += [
                     (subscription, part)
-                    for subscription, mode in self._of("failed")
+                    for subscription, mode in self._modes_for("failed")
                     for part in mode.failed(task, outcome)
                 ]
-        return self.units.label(deliveries)
+        return self.units.assign_units(deliveries)
 
     def updated(self, board: Board) -> Deliveries:
-        if "updated" not in self._showing:
+        if "updated" not in self._modes:
             return ()
-        return self.units.label(
-            [(subscription, part) for subscription, mode in self._of("updated") for part in mode.updated(board)]
+        return self.units.assign_units(
+            [(subscription, part) for subscription, mode in self._modes_for("updated") for part in mode.updated(board)]
         )
 
     def stored(self, board: Board, row: CheckpointRow, upcoming: Sequence[Task]) -> Deliveries:
         stored = [
             (subscription, part)
-            for subscription, mode in self._of("stored")
+            for subscription, mode in self._modes_for("stored")
             for part in mode.stored(board, row, upcoming)
         ]
-        return self.units.label(stored)
+        return self.units.assign_units(stored)
 
 
 NO_PUBLISHER = EventPublisher(())
-"""The log of a run without readers."""
+"""The publisher of a run without readers."""
 
 
 def publisher_of(
@@ -206,10 +224,14 @@ def publisher_of(
     thread_id: str | None,
     now: Callable[[], float],
 ) -> EventPublisher:
-    """Return the log of the graph that was called.
+    """Return the publisher of the graph that was called.
 
     Args:
-        subscriptions: that of the call, if it has a reader.
+        program: the compiled graph.
+        shown: what its streams show.
+        subscriptions: the subscription of the call, if it has a reader.
+        thread_id: the thread of the run; None if it has none.
+        now: the clock, in Unix seconds.
     """
     if not subscriptions:
         return NO_PUBLISHER
@@ -222,7 +244,7 @@ def publisher_of(
     return EventPublisher([(subscription, _own_view(program, shown, subscription, "", thread_id, now))], units)
 
 
-def publisher_inside(
+def publisher_of_subgraph(
     program: Program,
     shown: StreamView,
     subscriptions: Sequence[Subscription],
@@ -231,22 +253,26 @@ def publisher_inside(
     ns: str,
     task: Task,
     saved: bool,
-    waiting: Sequence[Callable[[], AbstractContextManager[None]]],
+    timeout_pauses: Sequence[Callable[[], AbstractContextManager[None]]],
     thread_id: str | None,
     now: Callable[[], float],
 ) -> EventPublisher:
-    """Return the log of a graph that a node runs.
+    """Return the publisher of a subgraph.
 
     Args:
-        subscriptions: that of the call of this very graph, if it has a reader.
-        outer: that of the graph around it. Its feeds may show this graph too.
-        ns: the graph's namespace.
-        task: that runs it.
-        saved: the graph records its own tasks.
-        waiting: as in `EventPublisher`.
+        program: the compiled subgraph.
+        shown: what its streams show.
+        subscriptions: the subscription of the subgraph's own call, if it has a reader.
+        outer: the publisher of the outer graph. Its subscriptions may include subgraphs.
+        ns: the namespace of the subgraph.
+        task: the task that runs it.
+        saved: the subgraph records its own tasks.
+        timeout_pauses: as in `EventPublisher`.
+        thread_id: the thread of the run; None if it has none.
+        now: the clock, in Unix seconds.
     """
-    around = [subscription for subscription in outer.subscriptions if subscription.subgraphs]
-    if not subscriptions and not around:
+    outer_subscriptions = [subscription for subscription in outer.subscriptions if subscription.subgraphs]
+    if not subscriptions and not outer_subscriptions:
         return NO_PUBLISHER
     parts = tuple(ns.split("|"))
     for subscription in subscriptions:
@@ -254,7 +280,7 @@ def publisher_inside(
     views = [
         (subscription, _own_view(program, shown, subscription, ns, thread_id, now)) for subscription in subscriptions
     ]
-    for subscription in around:
+    for subscription in outer_subscriptions:
         view = View(
             program=program,
             shown=shown.channels,
@@ -263,12 +289,12 @@ def publisher_inside(
             thread_id=thread_id,
             now=now,
             coerce=shown.coerce,
-            inside=shown.inside,
-            returns=subscription.returns,
-            said=subscription.said,
+            stored_subgraphs=shown.stored_subgraphs,
+            reconnects=subscription.reconnects,
+            shown_messages=subscription.shown_messages,
         )
         views.append((subscription, view))
-    return EventPublisher(views, outer.units.inside(task, parts, saved=saved), waiting)
+    return EventPublisher(views, outer.units.of_subgraph(task, parts, saved=saved), timeout_pauses)
 
 
 def _own_view(
@@ -279,7 +305,7 @@ def _own_view(
     thread_id: str | None,
     now: Callable[[], float],
 ) -> View:
-    """What the reader of a call sees of the graph that was called."""
+    """Return the view that the reader of a call has of the called graph."""
     return View(
         program=program,
         shown=shown.channels if subscription.channels is None else subscription.channels,
@@ -288,7 +314,7 @@ def _own_view(
         thread_id=thread_id,
         now=now,
         coerce=shown.coerce if subscription.channels is None else None,
-        inside=shown.inside,
-        returns=subscription.returns,
-        said=subscription.said,
+        stored_subgraphs=shown.stored_subgraphs,
+        reconnects=subscription.reconnects,
+        shown_messages=subscription.shown_messages,
     )

@@ -1,10 +1,10 @@
-"""Coming back to a run: what was missed, and then what is shown live.
+"""Replay a run to a reader that reconnects: first the parts that the reader missed, then live parts.
 
-1. The run goes on in this process and event loop: its reader joins it. What is stored comes first, then what the run
-   holds, then what it shows.
-2. It goes on elsewhere: what it stores is followed as it is stored, until its thread is given up.
-3. It goes on nowhere. If it came to rest (it is done, it asks, it failed) that was told among its events. If not, it
-   was cut off: it is resumed, and the superstep that was cut off starts anew.
+1. The run is in this process and event loop: the reader joins it. Stored events come first, then events that the run
+   holds in memory, then live parts.
+2. The run is elsewhere: its events are polled as they are stored, until its thread is released.
+3. There is no run. If it ended (it finished, asked a question or failed), the stored events say so. If not, it was cut
+   off, and is resumed: the superstep that was cut off starts anew.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from ..persistence.namespace_writer import NamespaceWriter
 from .buffer import CAPACITY, Buffer
 from .modes import MODES
 from .modes.mode import Coerce
-from .parts import END, ERROR, RESTARTED, Cursor, Part
+from .parts import END, ERROR, RESTARTED, Cursor, RawPart
 from .stored_events import AFTER_ALL, StoredRun, restarted
 from .subscription import LiveRuns, Subscription
 
 POLL = 0.25
-"""Seconds between two looks at what a run elsewhere has stored."""
+"""Seconds between two polls of the events of a run elsewhere."""
 
 
 class Resume(Protocol):
-    """Goes on with a thread, if there is something to go on with."""
+    """Resumes the run of a thread. `begun` is called with the acquired thread, and returns False to stop there."""
 
     def __call__(
         self, subscription: Subscription, begun: Callable[[NamespaceWriter], Awaitable[bool]]
@@ -56,120 +56,137 @@ async def rejoin(
     live: LiveRuns,
     resume: Resume,
     *,
-    coerce: Callable[[Part], Coerce | None],
+    coerce: Callable[[RawPart], Coerce | None],
     waits: bool,
 ) -> None:
-    """Show a reader all that comes after a place.
+    """Publish all parts after a cursor to a reader that reconnects, until the run ends.
 
     Args:
-        subscription: of the reader's call; it goes to `sink`.
-        coerce: what makes the schema's own object of a part that was stored.
-        waits: for a run that goes on elsewhere, following it; else raise `ThreadBusyError`.
+        sink: the reader's buffer.
+        subscription: the subscription of the reader's call, which publishes to `sink`.
+        after: the cursor of the last part that the reader received.
+        saver: where the thread is stored.
+        thread_id: the thread.
+        codec: decodes the events.
+        live: the runs of this process.
+        resume: resumes the thread's run.
+        coerce: returns the function that converts the state in a stored part to the schema's class.
+        waits: poll the events of a run elsewhere until it ends.
+
+    Raises:
+        ThreadBusyError: a run elsewhere has the thread, and `waits` is False.
+        InvalidCursorError: the cursor is not on the branch of the thread's newest checkpoint.
+        RecordedFailureError: the run has failed earlier.
     """
-    back = _Return(sink, subscription, after, saver, thread_id, codec, coerce)
+    reader = _ReconnectingReader(sink, subscription, after, saver, thread_id, codec, coerce)
     while True:
+        # First, because a run of this process has events that are not stored yet, and publishes without polling.
         if running := live.joinable(thread_id):
-            if await back.follow(running[0]):
+            if await reader.follow(running[0]):
                 subscription.status = running[0].status
                 return
-            continue  # it was refused: its failure is its caller's affair
-        await back.catch_up()
-        await back.see_answers()
-        if back.at_rest:
+            continue  # the run never began. Its caller gets the failure; it says nothing about the run before
+        await reader.show_stored()
+        await reader.check_answers()
+        if reader.has_ended:
             break
         try:
-            await resume(subscription, back.restart)
+            await resume(subscription, reader.prepare_resume)
+        # The thread's lease is the only sign of a run elsewhere: a busy thread means that its events still come.
         except ThreadBusyError as error:
             if error.lost or not waits:
                 raise
         else:
-            if not back.at_rest:
+            if not reader.has_ended:
                 return
-            break  # it came to rest just before its thread was ours
+            break  # the run ended after `show_stored` and before this call acquired the thread
         await anyio.sleep(POLL)
-    sink.begin()  # it had begun, though perhaps nothing is shown but why it has failed
-    subscription.status = back.ended
-    if back.failure:
-        subscription.failed = True  # it was told when it happened
-        raise RecordedFailureError(**back.failure)
+    sink.begin()  # so that `GraphStream.begin` does not take the recorded failure for a call that never began
+    subscription.status = reader.ended
+    if reader.failure:
+        subscription.failed = True  # the failure was published when it happened
+        raise RecordedFailureError(**reader.failure)
 
 
-class _Return(msgspec.Struct):
-    """A reader on the way back.
+class _ReconnectingReader(msgspec.Struct):
+    """A reader that reconnects.
 
     Attributes:
-        at: the place that it has got to.
-        cut_off: the checkpoint on which the reader was shown something that is void now; None for none.
-        ended: how the run has ended, if that was the last event; None else.
-        failure: what the run has failed with, if it has: "type" and "message".
-        recalled: the last of the place's attempt that was shown again.
+        cursor: the cursor of the last event that it has received.
+        cut_off: the checkpoint at which it received parts that are void now; None for none.
+        ended: how the run has ended, if the last event says so; otherwise None.
+        failure: the "type" and "message" of the run's failure; empty for none.
+        recalled: the key of the last event that was repeated to it (`GraphStream.recall`).
     """
 
     sink: Buffer
     subscription: Subscription
-    at: Cursor
+    cursor: Cursor
     saver: BaseCheckpointSaver
     thread_id: str
     codec: Codec
-    coerce: Callable[[Part], Coerce | None]
+    coerce: Callable[[RawPart], Coerce | None]
     cut_off: str | None = None
     ended: RunStatus | None = None
     failure: dict[str, str] = {}
     recalled: tuple[str, int, int] = ("", 0, 0)
 
     def __post_init__(self) -> None:
-        self.recalled = self.at.checkpoint_id, 0, 0  # what is shown again begins with that superstep
+        self.recalled = self.cursor.checkpoint_id, 0, 0  # repeated events begin with this superstep's first
 
-    async def catch_up(
+    async def show_stored(
         self,
         held: Sequence[EventRow] = (),
         live: Collection[tuple[str, int]] = (),
-        upto: tuple[str, int, int] = AFTER_ALL,
+        up_to: tuple[str, int, int] = AFTER_ALL,
         *,
         over: bool = False,
     ) -> None:
-        """Show what is stored, and what a run of this process holds.
+        """Publish the stored events, and those that a run of this process holds.
 
         Args:
-            held, live, upto, over: as for a `StoredRun`.
+            held, live, up_to, over: as for a `StoredRun`.
         """
-        at = self.at
+        cursor = self.cursor
         if await self._was_ahead(live):
-            self.at = Cursor(at.since or "", at.epoch, 0, at.seq)
+            self.cursor = Cursor(cursor.since or "", cursor.epoch, 0, cursor.seq)
         while True:
-            run = StoredRun(self.saver, self.thread_id, self.at, self.codec, held=held, live=live, upto=upto, over=over)
-            await run.look()
+            run = StoredRun(
+                self.saver, self.thread_id, self.cursor, self.codec, held=held, live=live, up_to=up_to, over=over
+            )
+            await run.load()
             if not run.is_lost:
                 break
-            self.at = replace(self.at, position=0)
-        if self.at is not at:
+            self.cursor = replace(self.cursor, position=0)
+        if self.cursor is not cursor:
             self.ended, self.failure = None, {}
-            await self._show_next(restarted(self.at, run.step))
+            await self._show_next(restarted(self.cursor, run.step))
         elif run.has_void:
-            self.cut_off = self.at.checkpoint_id
-        async with aclosing(run.parts(again=self.sink.recalls)) as parts:
+            self.cut_off = self.cursor.checkpoint_id
+        async with aclosing(run.parts(repeat_superstep=self.sink.recalls)) as parts:
             async for part in parts:
                 await self.show(part)
 
     async def _was_ahead(self, live: Collection[tuple[str, int]]) -> bool:
-        """Return True if the checkpoint of the place was never stored."""
-        at = self.at
-        if at.since in (None, at.checkpoint_id) or at.attempt in live:
+        """Return True if the checkpoint of the cursor was published before it was stored, and never was stored."""
+        cursor = self.cursor
+        if cursor.since in (None, cursor.checkpoint_id) or cursor.attempt in live:
             return False
-        return await self.saver.read(self.thread_id, "", CheckpointId(at.checkpoint_id)) is None
+        return await self.saver.read(self.thread_id, "", CheckpointId(cursor.checkpoint_id)) is None
 
-    async def show(self, part: Part) -> None:
-        """Show a part, unless it was shown. Its number is this reader's own: it goes on from the place's."""
+    async def show(self, part: RawPart) -> None:
+        """Publish a part, unless the reader has received it. Its number continues from the reader's cursor."""
         if part.cursor is not None:
-            again = part.cursor.place <= self.at.place
-            if again and (not self.sink.recalls or part.cursor.place <= self.recalled):
+            is_repeat = part.cursor.key <= self.cursor.key
+            if is_repeat and (not self.sink.recalls or part.cursor.key <= self.recalled):
                 return
-            self.recalled = part.cursor.place
-            if again:
+            self.recalled = part.cursor.key
+            if is_repeat:
                 if part.mode in (*self.subscription.modes, ERROR) and self._shows(part):
-                    await self._put(part)  # after a failure no sum goes on
+                    # With failures: a reader that accumulates chunks starts over after one.
+                    await self._put(part)
                 return
-            self.at = part.cursor
+            self.cursor = part.cursor
         if part.mode == END:
             self.ended = part.data["status"]
             if self.ended == "failed":
@@ -178,73 +195,75 @@ class _Return(msgspec.Struct):
         self.ended, self.failure = None, {}
         if part.mode == RESTARTED:
             cut_off, self.cut_off = self.cut_off, None
-            if cut_off != self.at.checkpoint_id:
-                return  # the reader was not there
+            if cut_off != self.cursor.checkpoint_id:
+                return  # the reader has received no parts of the attempt that was cut off
         if part.mode == ERROR:
             self.subscription.failed = True
         if not self._shows(part):
             return
         await self._show_next(part)
 
-    async def _show_next(self, part: Part) -> None:
+    async def _show_next(self, part: RawPart) -> None:
         part.seq = self.subscription.number = self.subscription.number + 1
-        part.cursor = self.subscription.last = replace(self.at, seq=part.seq)
+        part.cursor = self.subscription.last = replace(self.cursor, seq=part.seq)
         await self._put(part)
 
-    def _shows(self, part: Part) -> bool:
+    def _shows(self, part: RawPart) -> bool:
         return (part.mode in self.subscription.modes or part.mode not in MODES) and (
             self.subscription.subgraphs or not part.ns
         )
 
-    async def _put(self, part: Part) -> None:
-        if part.uncoerced:
+    async def _put(self, part: RawPart) -> None:
+        if part.needs_coerce:
             part.coerce = self.coerce(part)
         while self.sink.blocks(part.mode):
             await self.sink.wait_for_capacity()
         self.sink.add(part)
 
     async def follow(self, running: Subscription) -> bool:
-        """Join a run of this process, and show what it shows until it ends. Whether it has begun at all."""
+        """Join a run of this process until it ends. Returns False if the run ended before it began."""
         joined = Buffer(CAPACITY)
         joined.begun = running.begun
+        # Joined before storage is read: otherwise parts that are published in between would be missed. Parts that come
+        # both ways are recognised by their cursors.
         running.sinks.append(joined)
         try:
             while not joined.has_begun:
-                await joined.filled(or_begun=True)
-            if not running.is_kept or not (joined.begun or joined.has_content):
+                await joined.wait_for_part(or_begun=True)
+            if not running.is_recorded or not (joined.begun or joined.has_output):
                 return False
-            self.sink.name_run(running.run_id)
-            self.sink.set_start(str(self.at))
+            self.sink.set_run_id(running.run_id)
+            self.sink.set_start_cursor(str(self.cursor))
             self.sink.begin()
-            await self.catch_up(*running.unstored())
+            await self.show_stored(*running.unstored_events())
             async for part in joined:
                 await self.show(part)
         finally:
-            running.leave(joined)
-            joined.leave()
+            running.remove_sink(joined)
+            joined.stop_reading()
         return True
 
-    async def see_answers(self) -> None:
-        """A run that asked has been answered since, and whoever answered was cut off: it is to be gone on with."""
+    async def check_answers(self) -> None:
+        """Clear the end of a run whose questions have all been answered since: the answering run was cut off."""
         if self.ended == "interrupted":
             chain = await self.saver.read(self.thread_id)
             entries = [] if chain is None else [read_record(record, self.thread_id) for record in chain.records]
             if not any(key not in entry.answers for entry in entries for key, _ in entry.interrupts or ()):
                 self.ended = None
 
-    async def restart(self, thread: NamespaceWriter) -> bool:
-        """The thread is ours: show what was stored meanwhile. Whether there is something to go on with."""
-        await self.catch_up(over=True)
-        await self.see_answers()
-        board = thread.board
-        if self.at_rest or board is None or not plan(thread.program, board, ("", "")) or thread.questions():
+    async def prepare_resume(self, writer: NamespaceWriter) -> bool:
+        """Publish what was stored until the thread was acquired. Returns True if there is work to resume."""
+        await self.show_stored(over=True)
+        await self.check_answers()
+        board = writer.board
+        if self.has_ended or board is None or not plan(writer.program, board, ("", "")) or writer.questions():
             return False
         self.subscription.committed = board.step
-        self.subscription.last = self.at
-        self.subscription.shows_restart = self.cut_off == thread.tip
+        self.subscription.last = self.cursor
+        self.subscription.shows_restart = self.cut_off == writer.tip
         return True
 
     @property
-    def at_rest(self) -> bool:
-        """Whether the run has ended, and is not to be gone on with."""
+    def has_ended(self) -> bool:
+        """True if the run has ended and is not to be resumed. Drained and cancelled runs are resumed."""
         return self.ended not in (None, "drained", "cancelled")

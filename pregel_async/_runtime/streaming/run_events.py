@@ -1,13 +1,11 @@
-"""What one graph's run shows of itself, and what of that is stored with its transactions.
+"""Decide when the events of one graph's run are made, stored and published.
 
-Four kinds:
+    RunEvents        the run has no readers: each method does nothing
+    ShownEvents      the run has readers; no events are stored
+    InnerEvents      a subgraph whose events are stored: its own commits close the units of its tasks
+    RecordedEvents   the called graph with `keep_events=True`: all events are stored with its transactions
 
-    RunEvents        no readers: each method does nothing
-    ShownEvents      readers; nothing is stored
-    InnerEvents      readers; a graph inside closes the units of its tasks with its own commits
-    RecordedEvents   readers that may reconnect: the called graph stores all that is shown (`keep_events=True`)
-
-What belongs to a transaction is made before it is stored, goes with it, and is shown after it.
+Parts that belong to a transaction are made before it, stored with it, and published after it.
 """
 
 from __future__ import annotations
@@ -28,23 +26,23 @@ from ..persistence.namespace_writer import NamespaceWriter, Source
 from ..persistence.unstored import Persistence
 from ..platform.loop_turns import LoopTurns
 from .event_recorder import EventRecorder
-from .kept_units import NOT_CLOSING, Closing, Deliveries
-from .parts import END, Part, Unit
+from .kept_units import NO_CLOSER, Deliveries, UnitCloser
+from .parts import END, RawPart, Unit
 from .publisher import NO_PUBLISHER, EventPublisher
 from .subscription import Subscription
 
 Planned = Callable[[bool], Iterator[Unit]]
-"""Gives the units of the called graph that run again; if True, with those that are recorded."""
+"""Returns the units of the open superstep that run again. If called with True, the recorded ones too."""
 
 
 class Superstep(msgspec.Struct, frozen=True, kw_only=True):
     """A superstep that is being stored.
 
     Attributes:
-        board: as the superstep leaves it.
-        ran, outcomes: its tasks, and what became of them; for an input, the tasks that it discards.
-        upcoming: the tasks of the next.
-        source: a superstep of the loop, or an input.
+        board: the board after the superstep.
+        ran, outcomes: its tasks and their outcomes; for an input, the tasks that the input discards.
+        upcoming: the tasks of the next superstep.
+        source: whether it is a superstep of the loop or an input.
         stops: the run stops at a breakpoint after it.
     """
 
@@ -60,52 +58,54 @@ class RunEvents:
     """The events of a run that has no reader.
 
     Attributes:
-        publisher: makes parts of them.
+        publisher: makes parts of the events.
         are_shown: the run has readers.
     """
 
     publisher: EventPublisher = NO_PUBLISHER
     are_shown = False
 
-    async def resumed(self, thread: NamespaceWriter, board: Board, planned: Planned, *, branched: bool) -> None:
-        """The run continues from a stored board, on a branch of its own or from the thread's newest checkpoint."""
+    async def resumed(self, writer: NamespaceWriter, board: Board, planned: Planned, *, branched: bool) -> None:
+        """Publish that the run resumes from a stored board: on a new branch, or from the thread's newest checkpoint."""
 
     def begin(self) -> None:
-        """The run has its thread and its input."""
+        """Mark the run as begun: it has acquired its thread and stored its input."""
 
     def done(self, status: RunStatus) -> None:
-        """The run has ended, and nothing is left to store of it."""
+        """Set the status of a run that has ended and has nothing left to store."""
 
     def stopping(self, board: Board, stop: Stop) -> Deliveries:
-        """The run stops between two supersteps: return what to show once that is stored."""
+        """Return the parts to publish once it is stored that the run stops between two supersteps."""
         return ()
 
     def failing(self, error: Exception, step: int, *, begun: bool) -> Deliveries:
-        """The run fails with what is no superstep's own failure: return what to show once that is stored.
+        """Return the parts to publish once a failure outside of a superstep's tasks is stored.
 
         Args:
-            begun: the run has its thread and its input.
+            error: the failure.
+            step: the number of the superstep in which the run fails.
+            begun: the run has acquired its thread and stored its input.
         """
         return ()
 
     def cancelling(self, step: int) -> bool:
-        """The run is cancelled. Return True if that is to be stored, so that the run is not resumed."""
+        """Return True if the cancellation of the run must be stored, so that no service resumes it."""
         return False
 
     async def send(self, deliveries: Deliveries) -> None:
-        """Show parts."""
+        """Publish parts."""
 
     def commit(self, persistence: Persistence, step: Superstep) -> Awaitable[object]:
-        """Store a superstep with what it shows, and show it then. Await it at once."""
+        """Store a superstep with its events, then publish its parts. Await the result at once."""
         return persistence.commit(step.board, step.ran, step.outcomes, step.upcoming, source=step.source)
 
     async def pausing(
         self, persistence: Persistence, board: Board, tasks: Sequence[Task], outcomes: Sequence[Outcome], stop: Stop
     ) -> Deliveries:
-        """A superstep stays open: return what to show once it is recorded."""
+        """Return the parts to publish once the outcomes of a superstep that stays open are recorded."""
         return ()
 
-    async def giving_up(
+    async def failing_superstep(
         self,
         persistence: Persistence,
         tasks: Sequence[Task],
@@ -113,32 +113,33 @@ class RunEvents:
         error: BaseException,
         step: int,
     ) -> tuple[Deliveries, Deliveries]:
-        """A superstep fails: return what to show then in any case, and what to show if it is recorded."""
+        """Return the parts to publish if the failure of a superstep could not be recorded, and if it was."""
         return (), ()
 
-    def closing(self, task: Task, outcome: Finished) -> Closing:
-        """Return what closes the events of a task as its result is recorded."""
-        return NOT_CLOSING
+    def closer(self, task: Task, outcome: Finished) -> UnitCloser:
+        """Return the closer of the units of a task whose result is recorded."""
+        return NO_CLOSER
 
     async def finished(self, task: Task, outcome: Finished, *, at_barrier: bool = False) -> None:
-        """A task has finished, and its result is as durable as it is to be."""
+        """Publish that a task has finished and its result is as durable as the run promises."""
 
     def finished_unstored(self, task: Task, outcome: Finished) -> None:
-        """A task has finished, and the superstep's own commit stores its result: it is shown then."""
+        """Remember a finished task whose result is stored by the superstep's commit, to publish it then."""
 
-    async def closed(self, closing: Closing) -> None:
-        """A task's result is recorded, together with its events."""
+    async def closed(self, closer: UnitCloser) -> None:
+        """Publish the remaining parts of a task whose result and events have been recorded."""
 
 
 NO_READER = RunEvents()
 
 
 class ShownEvents(RunEvents):
-    """The events of a run with readers, of this graph's call or of one around it.
+    """The events of a run with readers: of this graph's call, or of an outer graph's.
 
     Args:
-        own: the subscription of the call of this very graph, if it has a reader.
-        turns: let a waiting reader run at once, instead of after the barrier.
+        publisher: makes and sends the parts.
+        own: the subscription of this graph's own call, if it has a reader.
+        turns: lets a waiting reader run at once instead of after the barrier.
     """
 
     are_shown = True
@@ -147,20 +148,19 @@ class ShownEvents(RunEvents):
         self.publisher = publisher
         self._own = own
         self._turns = turns
-        self._unreported: list[tuple[Task, Finished]] = []  # their results go with the superstep's own commit
-        self._unshown: list[
-            tuple[Subscription, Part]
-        ] = []  # of tasks that have finished, cut off by a sibling's failure
-        self._staged: Deliveries = ()  # what is shown when the checkpoints that wait are stored
+        self._unreported: list[tuple[Task, Finished]] = []  # their results are stored by the commit
+        # Parts of finished tasks that were waiting for a reader when a sibling's failure cancelled the wait.
+        self._unshown: list[tuple[Subscription, RawPart]] = []
+        self._staged: Deliveries = ()  # parts of checkpoints that are not stored yet
 
-    def acknowledge(self, step: int) -> None:
-        """This superstep is stored, and all before it."""
+    def set_committed(self, step: int) -> None:
+        """Set the newest stored superstep, which later parts report as `committed`."""
         for subscription in self._own:
             subscription.committed = step
 
-    async def resumed(self, thread: NamespaceWriter, board: Board, planned: Planned, *, branched: bool) -> None:
-        self.acknowledge(board.step)
-        if not any(subscription.returns for subscription in self._own):
+    async def resumed(self, writer: NamespaceWriter, board: Board, planned: Planned, *, branched: bool) -> None:
+        self.set_committed(board.step)
+        if not any(subscription.reconnects for subscription in self._own):
             await self.publisher.send(self.publisher.resumed(board))
 
     def begin(self) -> None:
@@ -173,18 +173,18 @@ class ShownEvents(RunEvents):
 
     def stopping(self, board: Board, stop: Stop) -> Deliveries:
         deliveries = self._failures(stop.failures, board.step + 1)
-        if not stop.errors and not any(
-            subscription.status == "stopped" for subscription in self._own
-        ):  # else it was shown before
+        # A breakpoint that follows a commit was published with the commit (see `RecordedEvents._stage`).
+        if not stop.errors and not any(subscription.status == "stopped" for subscription in self._own):
             deliveries = self.publisher.stopped(board)
-        self._rest(deliveries, stop.status, board.step, stop.failures)
+        self._end_run(deliveries, stop.status, board.step, stop.failures)
         return deliveries
 
     def failing(self, error: Exception, step: int, *, begun: bool) -> Deliveries:
+        # Storage may have failed. Parts that wait for their rows would hold back the report of the failure forever.
         for subscription in self._own:
-            subscription.abandon()
+            subscription.discard_staged()
         deliveries = self._failures((error,), step)
-        self._rest(deliveries, "failed", step if deliveries else 0, (error,))
+        self._end_run(deliveries, "failed", step if deliveries else 0, (error,))
         return deliveries
 
     async def send(self, deliveries: Deliveries) -> None:
@@ -193,6 +193,7 @@ class ShownEvents(RunEvents):
 
     async def commit(self, persistence: Persistence, step: Superstep) -> None:
         updated = self.publisher.updated(step.board) if step.source == "loop" else ()
+        # Without a thread nothing has to be stored first.
         if not persistence.is_stored:
             if updated:
                 await self._show(updated, at_barrier=True)
@@ -200,45 +201,47 @@ class ShownEvents(RunEvents):
 
         def made(row: CheckpointRow) -> None:
             stored = self.publisher.stored(step.board, row, step.upcoming)
-            self._stage(persistence, [*self._take_unreported(), *updated, *stored], row, step)
+            self._stage(persistence, [*self._pop_unreported(), *updated, *stored], row, step)
 
-        await self.publisher.units.settle()
+        # A flush on its way must be stored first: the commit's row closes the units whose events the flush holds.
+        await self.publisher.units.wait_for_flush()
+        # `made` runs as soon as the row exists, so that the row's events join the same transaction.
         if await persistence.commit(step.board, step.ran, step.outcomes, step.upcoming, source=step.source, made=made):
             deliveries, self._staged = self._staged, ()
             await self._show(deliveries, at_barrier=True)
-            await self._catch_up()
+            await self._wait_for_readers()
         else:
-            await self._waits(persistence, step.upcoming)
+            await self._on_deferred_commit(persistence, step.upcoming)
 
     def _stage(self, persistence: Persistence, deliveries: Deliveries, row: CheckpointRow, step: Superstep) -> None:
-        """Keep what a new checkpoint shows until it is stored."""
+        """Hold the parts of a new checkpoint until it is stored."""
         self._staged = [*self._staged, *deliveries]
 
-    async def _catch_up(self) -> None:
-        """Wait for readers that are behind with what was shown as it was stored."""
+    async def _wait_for_readers(self) -> None:
+        """Wait for readers whose buffers exceed their capacity."""
 
-    async def _waits(self, persistence: Persistence, upcoming: Sequence[Task]) -> None:
-        """A checkpoint waits for the next commit."""
+    async def _on_deferred_commit(self, persistence: Persistence, upcoming: Sequence[Task]) -> None:
+        """Handle a checkpoint that is stored with the next commit."""
 
     async def pausing(
         self, persistence: Persistence, board: Board, tasks: Sequence[Task], outcomes: Sequence[Outcome], stop: Stop
     ) -> Deliveries:
         asks = any(isinstance(each, Paused) and each.interrupts for each in outcomes)
-        deliveries = await self._close_finished(persistence, tasks, outcomes, self._take_unreported())
+        deliveries = await self._close_finished(persistence, tasks, outcomes, self._pop_unreported())
         paused = [
             (task, each)
             for task, each in zip(tasks, outcomes, strict=True)
-            if isinstance(each, Paused) and (each.interrupts or not stop.errors)  # else a graph inside had to stop
+            if isinstance(each, Paused) and (each.interrupts or not stop.errors)  # otherwise a subgraph had to stop
         ]
         deliveries = [*deliveries, *self.publisher.paused(board, paused)]
         if asks:
-            self._rest(deliveries, "interrupted", board.step + 1)
+            self._end_run(deliveries, "interrupted", board.step + 1)
         else:
             deliveries = [*deliveries, *self._failures(stop.failures, board.step + 1)]
-            self._rest(deliveries, stop.status, board.step + 1, stop.failures)
+            self._end_run(deliveries, stop.status, board.step + 1, stop.failures)
         return deliveries
 
-    async def giving_up(
+    async def failing_superstep(
         self,
         persistence: Persistence,
         tasks: Sequence[Task],
@@ -247,46 +250,49 @@ class ShownEvents(RunEvents):
         step: int,
     ) -> tuple[Deliveries, Deliveries]:
         unshown, self._unshown = self._unshown, []
-        rest = await self._close_finished(persistence, tasks, outcomes, self._take_unreported())
+        rest = await self._close_finished(persistence, tasks, outcomes, self._pop_unreported())
         failed = [*self.publisher.failed(tasks, outcomes), *self._failures((error,), step)]
-        self._rest([*unshown, *rest, *failed], "failed", tasks[0].step, (error,))
+        self._end_run([*unshown, *rest, *failed], "failed", tasks[0].step, (error,))
         return [*unshown, *failed], [*unshown, *rest, *failed]
 
     async def _close_finished(
         self, persistence: Persistence, tasks: Sequence[Task], outcomes: Sequence[Outcome], deliveries: Deliveries
     ) -> Deliveries:
-        """Store the events of tasks that are recorded because their superstep stays open. Return what is left to
-        show."""
+        """Add the events of tasks that are recorded because their superstep stays open. Return the other parts."""
         return deliveries
 
-    def _take_unreported(self) -> Deliveries:
+    def _pop_unreported(self) -> Deliveries:
         unreported, self._unreported = self._unreported, []
         publisher = self.publisher
         return [delivery for task, each in unreported for delivery in publisher.finished(each.by or task, each)]
 
     def _failures(self, errors: Sequence[BaseException], step: int) -> Deliveries:
-        """Return the part that reports the run's failure to the readers of this call; only once."""
-        deliveries: list[tuple[Subscription, Part]] = []
+        """Return the parts that report the run's failure to this call's readers. A failure is reported once."""
+        deliveries: list[tuple[Subscription, RawPart]] = []
         for subscription in self._own:
             for error in errors:
-                if subscription.reports and not subscription.failed and isinstance(error, Exception):
+                if subscription.reports_errors and not subscription.failed and isinstance(error, Exception):
                     subscription.failed = True
-                    deliveries.append((subscription, subscription.fail(error, step)))
+                    deliveries.append((subscription, subscription.error_part(error, step)))
         return deliveries
 
-    def _rest(self, deliveries: Deliveries, status: RunStatus, step: int, errors: Sequence[BaseException] = ()) -> None:
-        """The run ends here: store what is shown, and how it ends, with the next transaction."""
+    def _end_run(
+        self, deliveries: Deliveries, status: RunStatus, step: int, errors: Sequence[BaseException] = ()
+    ) -> None:
+        """Add the run's last events and its status to the next transaction."""
         for subscription in self._own:
             subscription.status = subscription.status or status
 
-    def closing(self, task: Task, outcome: Finished) -> Closing:
-        return self.publisher.closing_finished(task, outcome)
+    def closer(self, task: Task, outcome: Finished) -> UnitCloser:
+        return self.publisher.closer_of_finished(task, outcome)
 
     async def finished(self, task: Task, outcome: Finished, *, at_barrier: bool = False) -> None:
         deliveries = self.publisher.finished(outcome.by or task, outcome)
         try:
             await self._show(deliveries, at_barrier=at_barrier)
-        except anyio.get_cancelled_exc_class():  # a sibling has failed while this one waited for the reader
+        except anyio.get_cancelled_exc_class():
+            # A sibling failed while this task waited for a reader. The task's result is stored and will not run again,
+            # so its parts must not be lost; those with a number or a cursor have been published.
             self._unshown += [
                 (subscription, part) for subscription, part in deliveries if part.seq == 0 and part.cursor is None
             ]
@@ -295,15 +301,17 @@ class ShownEvents(RunEvents):
     def finished_unstored(self, task: Task, outcome: Finished) -> None:
         self._unreported.append((task, outcome))
 
-    async def closed(self, closing: Closing) -> None:
-        await self._show(closing.rest, at_barrier=False)
-        await self.publisher.units.catch_up()
+    async def closed(self, closer: UnitCloser) -> None:
+        await self._show(closer.unshown, at_barrier=False)
+        await self.publisher.units.wait_until_within_capacity()
 
     async def _show(self, deliveries: Deliveries, *, at_barrier: bool) -> None:
-        """Show parts. A reader that waits for them runs at once, and not after the barrier.
+        """Publish parts. A reader that waits for them runs at once instead of after the barrier.
 
         Args:
-            at_barrier: nothing is awaited between here and the next superstep, so that this was the barrier's turn.
+            deliveries: the parts.
+            at_barrier: nothing is awaited between here and the next superstep, so that this turn of the event loop
+                counts as the barrier's.
         """
         if deliveries and await self.publisher.send(deliveries):
             self._turns.is_taken = at_barrier
@@ -311,44 +319,49 @@ class ShownEvents(RunEvents):
 
 
 class InnerEvents(ShownEvents):
-    """The events of a graph inside, which closes the units of its tasks with its own commits."""
+    """The events of a subgraph, whose own commits close the units of its tasks."""
 
     def _stage(self, persistence: Persistence, deliveries: Deliveries, row: CheckpointRow, step: Superstep) -> None:
         upcoming = step.upcoming
         self._staged = [*self._staged, *deliveries]
-        if _asks_routers(upcoming) or not (upcoming and upcoming[0].node.hidden):  # else it goes with the next commit
+        # Before a hidden start without routers nothing can be published: its parts join the next commit's row.
+        if _runs_routers(upcoming) or not (upcoming and upcoming[0].node.hidden):
             units = self.publisher.units
             rows, self._staged = units.close(units.ids_of(step.ran), self._staged, upcoming)
             persistence.events.extend(rows)
 
-    async def _catch_up(self) -> None:
-        await self.publisher.units.catch_up()
+    async def _wait_for_readers(self) -> None:
+        await self.publisher.units.wait_until_within_capacity()
 
-    async def _waits(self, persistence: Persistence, upcoming: Sequence[Task]) -> None:
-        if _asks_routers(upcoming) and persistence.events:
-            await persistence.flush_events()  # it has to be known that the routers have begun before they show anything
+    async def _on_deferred_commit(self, persistence: Persistence, upcoming: Sequence[Task]) -> None:
+        if _runs_routers(upcoming) and persistence.events:
+            # Otherwise a crash would leave parts of routers of which no row says that they have begun.
+            await persistence.flush_events()
 
     async def _close_finished(
         self, persistence: Persistence, tasks: Sequence[Task], outcomes: Sequence[Outcome], deliveries: Deliveries
     ) -> Deliveries:
         units = self.publisher.units
-        await units.settle()
+        await units.wait_for_flush()
         done = [task for task, outcome in zip(tasks, outcomes, strict=True) if isinstance(outcome, Finished)]
         rows, left = units.close(units.ids_of(done), deliveries)
         persistence.events.extend(rows)
         return left
 
 
-def _asks_routers(upcoming: Sequence[Task]) -> bool:
-    """Return True if the hidden start follows and has routers, which may show something."""
+def _runs_routers(upcoming: Sequence[Task]) -> bool:
+    """Return True if the hidden start runs next and has routers, which may publish parts."""
     return bool(upcoming) and upcoming[0].node.hidden and bool(upcoming[0].node.routers)
 
 
 class RecordedEvents(ShownEvents):
-    """The events of a called graph, all of which are stored with its transactions.
+    """The events of a called graph with `keep_events=True`: all are stored with its transactions.
 
     Args:
-        recorder: stores them.
+        publisher: makes and sends the parts.
+        subscription: the subscription of the call.
+        recorder: stores the events.
+        turns: lets a waiting reader run at once instead of after the barrier.
     """
 
     def __init__(
@@ -357,80 +370,89 @@ class RecordedEvents(ShownEvents):
         super().__init__(publisher, (subscription,), turns)
         self._subscription = subscription
         self._recorder = recorder
-        self._records = True
+        self._is_recording = True
 
-    async def resumed(self, thread: NamespaceWriter, board: Board, planned: Planned, *, branched: bool) -> None:
-        self.acknowledge(board.step)
+    async def resumed(self, writer: NamespaceWriter, board: Board, planned: Planned, *, branched: bool) -> None:
+        self.set_committed(board.step)
         if branched:
-            self._recorder.move()
+            self._recorder.move_to_tip()
         else:
-            await self._begin_again(board, planned)
-        if not self._subscription.returns:
+            await self._resume_superstep(board, planned)
+        if not self._subscription.reconnects:
             await self.publisher.send(self.publisher.resumed(board))
 
-    async def _begin_again(self, board: Board, planned: Planned) -> None:
-        """Store which units of the open superstep run again, and show them to a reader that saw them before."""
+    async def _resume_superstep(self, board: Board, planned: Planned) -> None:
+        """Store which units of the open superstep run again, and report them to a reader that received their parts."""
         subscription, recorder = self._subscription, self._recorder
-        for part in await recorder.begin(planned, board.step + 1, subscription.said):
+        for part in await recorder.resume(planned, board.step + 1, subscription.shown_messages):
             subscription.resumes = recorder.has_earlier
-            subscription.last = subscription.last or recorder.place  # of what is shown again, and not stored
+            subscription.last = (
+                subscription.last or recorder.cursor
+            )  # for parts that are published again and not stored
             if subscription.shows_restart:
                 await subscription.put(part)
             else:
-                subscription.label(part)
+                subscription.assign_cursor(part)
 
     def failing(self, error: Exception, step: int, *, begun: bool) -> Deliveries:
-        if not begun:  # the thread's events are of an earlier run, which did not end this way
-            self._records = False
-            self._subscription.keep_no_more()
+        if not begun:
+            # The call was refused before it began. The thread's stored events belong to the run before it, and must
+            # not say that the earlier run failed this way.
+            self._is_recording = False
+            self._subscription.stop_recording()
         return super().failing(error, step, begun=begun)
 
     def cancelling(self, step: int) -> bool:
         subscription = self._subscription
-        if not self._records or subscription.status is not None:
+        if not self._is_recording or subscription.status is not None:
             return False
-        self._recorder.cut_off()
+        self._recorder.void_open_units()
         if not subscription.dismissed:
             return False
         subscription.status = "cancelled"
-        self._label((), "cancelled", step)
-        self._recorder.stage_head()  # in the transaction that marks parts void
+        self._assign_cursors_and_status((), "cancelled", step)
+        # In the transaction that marks the open units as void: both or neither is stored.
+        self._recorder.append_head_row()
         return True
 
     def _stage(self, persistence: Persistence, deliveries: Deliveries, row: CheckpointRow, step: Superstep) -> None:
         subscription, recorder = self._subscription, self._recorder
-        if recorder.is_late and step.upcoming:
-            self._label_all(deliveries)
-            recorder.superstep_over()
+        if recorder.stores_at_exit and step.upcoming:
+            self._assign_cursors(deliveries)
+            recorder.defer_superstep()
         else:
-            if step.stops:  # shown with the superstep: a reader that reconnects must not run past a breakpoint
+            if step.stops:
+                # Stored with the superstep itself. In a later transaction, a crash in between would let a reader that
+                # reconnects run past the breakpoint.
                 deliveries = [*deliveries, *self.publisher.stopped(step.board)]
                 subscription.status = "stopped"
-            recorder.close(row.checkpoint_id)
+            recorder.close_superstep(row.checkpoint_id)
             if step.upcoming and not step.stops:
-                self._label_all(deliveries)
+                self._assign_cursors(deliveries)
             else:
-                self._label(deliveries, "stopped" if step.upcoming else "done", step.board.step)
-            recorder.stage_head()
+                self._assign_cursors_and_status(deliveries, "stopped" if step.upcoming else "done", step.board.step)
+            recorder.append_head_row()
         self._staged = [*self._staged, *deliveries]
 
-    def _rest(self, deliveries: Deliveries, status: RunStatus, step: int, errors: Sequence[BaseException] = ()) -> None:
-        if self._subscription.status is None and self._records:
-            self._label(deliveries, status, step, errors)
-            self._recorder.rest()
-        super()._rest(deliveries, status, step, errors)
-
-    def _label_all(self, deliveries: Deliveries) -> None:
-        """Give parts that are to go out their places."""
-        for subscription, part in deliveries:
-            subscription.label(part)
-
-    def _label(
+    def _end_run(
         self, deliveries: Deliveries, status: RunStatus, step: int, errors: Sequence[BaseException] = ()
     ) -> None:
-        """Give parts that are to go out their places, and say there how the run ends."""
-        self._label_all(deliveries)
+        if self._subscription.status is None and self._is_recording:
+            self._assign_cursors_and_status(deliveries, status, step, errors)
+            self._recorder.append_tail_row()
+        super()._end_run(deliveries, status, step, errors)
+
+    def _assign_cursors(self, deliveries: Deliveries) -> None:
+        """Assign cursors to parts that will be published."""
+        for subscription, part in deliveries:
+            subscription.assign_cursor(part)
+
+    def _assign_cursors_and_status(
+        self, deliveries: Deliveries, status: RunStatus, step: int, errors: Sequence[BaseException] = ()
+    ) -> None:
+        """Assign cursors to parts that will be published, and add the event that says how the run ends."""
+        self._assign_cursors(deliveries)
         data: dict[str, object] = {"status": status}
         for error in errors[:1]:
             data["error"], data["message"] = described(error)
-        self._subscription.label(self._subscription.report(END, data, step))
+        self._subscription.assign_cursor(self._subscription.control_part(END, data, step))

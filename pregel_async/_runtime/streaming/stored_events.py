@@ -1,8 +1,9 @@
-"""Reading back the events that were kept with a thread's transactions, as far as they are final.
+"""Read the stored events of a thread, as far as they are final.
 
 The events of an attempt (a checkpoint and an epoch) are final once the row of a closed superstep follows, or once the
-unit of work that they belong to is recorded. A cursor names one position of an attempt. So a reader gets the events
-behind a gap, which other units may still fill, only when the attempt is over; what is missing then is void.
+unit of work that they belong to is recorded. Until the attempt has ended, a gap in the positions may still be filled by
+other units. As a cursor is a single position, a reader receives the events after a gap only when the attempt has ended;
+the missing events are void then.
 """
 
 from __future__ import annotations
@@ -22,66 +23,69 @@ from checkpoint_savers.saver_port import PAGE
 from ...errors import InvalidCursorError
 from .event_recorder import MOVED
 from .event_rows import CLOSED, GRAPH, StoredEvent, read_row, shown_part
-from .parts import END, RESTARTED, Cursor, Part, Unit
+from .parts import END, RESTARTED, Cursor, RawPart, Unit
 
-Attempt: TypeAlias = tuple[str, int]
-"""A checkpoint, and the epoch of the run that went on from there."""
+AttemptKey: TypeAlias = tuple[str, int]
+"""A checkpoint, and the epoch of the lease under which a run continued from there."""
 
-Place: TypeAlias = tuple[str, int, int]
-"""A checkpoint, an epoch and a position."""
+CursorKey: TypeAlias = tuple[str, int, int]
+"""A checkpoint, an epoch and a position: the sort key of events. See `Cursor.key`."""
 
-AFTER_ALL: Place = ("~", 0, 0)
-"""A place after all others: ids of checkpoints are hexadecimal."""
+AFTER_ALL: CursorKey = ("~", 0, 0)
+"""A key after all others, as ids of checkpoints are hexadecimal."""
 
 
-class _Known(msgspec.Struct):
-    """What the rows of an attempt say of it.
+class _AttemptState(msgspec.Struct):
+    """The state of an attempt, as far as its rows show it.
 
     Attributes:
-        whole: all its events are final.
-        over: it adds nothing any more.
-        closes: ids of units that rows close.
+        is_final: all its events are final.
+        over: it has ended and adds no more events.
+        closes: ids of units that its rows close.
     """
 
-    whole: bool = False
+    is_final: bool = False
     over: bool = False
     closes: set[str] = msgspec.field(default_factory=set[str])
 
 
-class _Found(NamedTuple):
-    """A stored event.
+class _LocatedEvent(NamedTuple):
+    """A stored event with its key.
 
     Attributes:
-        certain: it is final by itself: its row was stored by the transaction that recorded its unit.
-        closed_by: otherwise, it is final when this id is closed.
+        certain: it is final, because its row was stored by the transaction that recorded its unit.
+        closed_by: if it is not certain, it is final once a row closes this id.
     """
 
-    place: Place
+    key: CursorKey
     certain: bool
     closed_by: str
     unit: Unit | None
     event: StoredEvent
 
     @property
-    def attempt(self) -> Attempt:
-        return self.place[:2]
+    def attempt(self) -> AttemptKey:
+        return self.key[:2]
 
 
 class StoredRun:
-    """The events of a thread after a place, of the branch that the thread is on.
+    """The events after a cursor, on the branch of the thread's newest checkpoint.
 
     Args:
-        after: the place.
-        held: rows that are not stored, of a run of this process.
-        live: the attempts of that run: what is stored of them counts.
-        upto: the place of the last event that it has shown.
-        over: no run is under way: what is not final by now never will be.
+        saver: where the events are stored.
+        thread_id: the thread.
+        after: the cursor.
+        codec: decodes the events.
+        held: rows of a run of this process that are not stored yet.
+        live: the attempts of that run: all their events count as final.
+        up_to: the key of the last event that the run has published.
+        over: no run is in progress, so that events which are not final now are void.
 
     Attributes:
-        has_void: readers of the place were shown events of its attempt that are void.
-        step: the superstep that the place is in.
-        is_lost: what is void cannot be named. The superstep was closed by a run that kept no events, or the attempt ran
-            ahead of what was stored (`durability="exit"`).
+        has_void: a reader with this cursor has received events of the cursor's attempt that are void.
+        step: the number of the superstep that the cursor is in.
+        is_lost: the void units are not known: a run without stored events closed the superstep, or the attempt
+            published parts before it stored anything (`durability="exit"`).
     """
 
     def __init__(
@@ -92,8 +96,8 @@ class StoredRun:
         codec: Codec,
         *,
         held: Sequence[EventRow] = (),
-        live: Collection[Attempt] = (),
-        upto: Place = AFTER_ALL,
+        live: Collection[AttemptKey] = (),
+        up_to: CursorKey = AFTER_ALL,
         over: bool = False,
     ) -> None:
         self.has_void = False
@@ -105,103 +109,111 @@ class StoredRun:
         self._codec = codec
         self._held = held
         self._live = frozenset(live)
-        self._upto = upto
+        self._up_to = up_to
         self._over = over
-        self._known: dict[Attempt, _Known] = {}
-        self._path: dict[str, int] = {}
+        self._known: dict[AttemptKey, _AttemptState] = {}
+        self._branch: dict[str, int] = {}
         self._forked: set[str] = set()
 
-    async def look(self) -> None:
-        """Find out what is final.
+    async def load(self) -> None:
+        """Read the rows once, to find which events are final.
 
         Raises:
-            InvalidCursorError: the place is not on the branch that the thread is on.
-            CorruptCheckpointError, StorageError
+            InvalidCursorError: the cursor is not on the branch of the thread's newest checkpoint.
+            CorruptCheckpointError: a row is damaged.
+            StorageError: storage has failed.
         """
         after = self._after
-        mine: Attempt = after.place[:2]
-        self._path, self._forked = await _path(self._saver, self._thread_id, after.checkpoint_id, self._live)
+        mine: AttemptKey = after.key[:2]
+        self._branch, self._forked = await _branch(self._saver, self._thread_id, after.checkpoint_id, self._live)
         newest: dict[str, int] = {}
         restarts = False
         async with aclosing(self._rows()) as rows:
             async for row in rows:
-                known = self._known.setdefault((row.checkpoint_id, row.epoch), _Known())
+                known = self._known.setdefault((row.checkpoint_id, row.epoch), _AttemptState())
                 found = read_row(row, self._thread_id)
                 known.closes.update(found.closes)
                 known.over = known.over or any(event.mode == END for event in found.events)
-                # A superstep that was closed led elsewhere, where the way forks from the checkpoint under it.
+                # At a fork, a tail row may belong to a superstep that was closed on the other branch. There, only the
+                # tail of a run that has ended makes the attempt whole.
                 if row.kind == "tail" and (row.checkpoint_id not in self._forked or known.over):
-                    known.whole = True
+                    known.is_final = True
                 if row.checkpoint_id == mine[0] and row.epoch > mine[1]:
                     restarts = restarts or any(event.mode == RESTARTED for event in found.events)
                 newest[row.checkpoint_id] = row.epoch
-        head = max(self._path.values())
+        head = max(self._branch.values())
         for (checkpoint_id, epoch), known in self._known.items():
-            leads_on = self._path.get(checkpoint_id, head) < head
+            leads_on = self._branch.get(checkpoint_id, head) < head
             known.over = known.over or self._over or leads_on or epoch < newest[checkpoint_id]
-        self.step = self._path.get(mine[0], -1) + 1
-        if mine in self._live or self._known_of(mine).whole:
+        self.step = self._branch.get(mine[0], -1) + 1
+        # All events of the attempt count, so that the reader has received none that are void.
+        if mine in self._live or self._known_of(mine).is_final:
             return
         final = 0
         async with aclosing(self._in_order()) as events:
             async for each in events:
-                if each.place > after.place:
+                if each.key > after.key:
                     break
                 final += each.attempt == mine and self._is_final(each)
         self.has_void = final < after.position
         runs_ahead = after.since == after.checkpoint_id and not final
-        self.is_lost = self.has_void and (runs_ahead or (self._path[mine[0]] < head and not restarts))
+        self.is_lost = self.has_void and (runs_ahead or (self._branch[mine[0]] < head and not restarts))
 
-    async def parts(self, *, again: bool = False) -> AsyncGenerator[Part, None]:
-        """The parts of the final events, after the place.
+    async def parts(self, *, repeat_superstep: bool = False) -> AsyncGenerator[RawPart, None]:
+        """Yield the parts of the final events after the cursor.
 
         Args:
-            again: begin with the first event on the place's checkpoint.
+            repeat_superstep: begin with the first event at the cursor's checkpoint.
+
+        Yields:
+            Parts with their cursors, in the order of the events.
         """
-        mine, committed = self._after.place[:2], max(self._path.values())
-        expected: dict[Attempt, int] = {}
+        mine, committed = self._after.key[:2], max(self._branch.values())
+        expected: dict[AttemptKey, int] = {}
         async with aclosing(self._in_order()) as events:
             async for each in events:
-                at, position = each.attempt, each.place[2]
+                at, position = each.attempt, each.key[2]
                 final, known = self._is_final(each), self._known_of(at)
                 if final and position == expected.get(at, 1):
                     expected[at] = position + 1
-                elif not (known.over or known.whole or at in self._live):
-                    return  # a unit that runs may fill the gap
-                if not final or at[0] not in self._path or each.event.mode in (CLOSED, MOVED):
+                elif not (known.over or known.is_final or at in self._live):
+                    return  # a unit that is still running may fill the gap, and its events come first
+                if not final or at[0] not in self._branch or each.event.mode in (CLOSED, MOVED):
                     continue
-                if at < mine and not (again and at[0] == mine[0]):
+                if at < mine and not (repeat_superstep and at[0] == mine[0]):
                     continue
-                if each.place > self._upto:
+                if each.key > self._up_to:
                     continue
-                if at == mine and position <= self._after.position and not again:
+                if at == mine and position <= self._after.position and not repeat_superstep:
                     continue
-                part = shown_part(each.event, each.unit, Cursor(*each.place), self._codec)
+                part = shown_part(each.event, each.unit, Cursor(*each.key), self._codec)
                 part.committed = committed
                 yield part
 
-    def _known_of(self, attempt: Attempt) -> _Known:
-        """Return what is known of an attempt: nothing if its rows were stored after the last read."""
-        return self._known.get(attempt, _Known())
+    def _known_of(self, attempt: AttemptKey) -> _AttemptState:
+        """Return the state of an attempt. It is empty if the attempt's rows were stored after `load` read them."""
+        return self._known.get(attempt, _AttemptState())
 
-    def _is_final(self, found: _Found) -> bool:
+    def _is_final(self, found: _LocatedEvent) -> bool:
         if found.certain or found.attempt in self._live:
             return True
         known = self._known_of(found.attempt)
-        return known.whole or (found.closed_by in known.closes and found.place[0] not in self._forked)
+        return known.is_final or (found.closed_by in known.closes and found.key[0] not in self._forked)
 
-    async def _in_order(self) -> AsyncGenerator[_Found, None]:
-        """The stored events in the order of their places. Those of several rows may interleave."""
-        waiting: list[tuple[Place, int, _Found]] = []
-        last: Place = ("", -1, -1)
+    async def _in_order(self) -> AsyncGenerator[_LocatedEvent, None]:
+        """Yield the stored events in the order of their keys."""
+        # The positions of several rows interleave, and a row's key is that of its first event. So events wait in a heap
+        # until a row with a greater key arrives.
+        waiting: list[tuple[CursorKey, int, _LocatedEvent]] = []
+        last: CursorKey = ("", -1, -1)
         number = 0
 
-        def before(place: Place) -> Iterator[_Found]:
+        def before(key: CursorKey) -> Iterator[_LocatedEvent]:
             nonlocal last
-            while waiting and waiting[0][0] < place:
+            while waiting and waiting[0][0] < key:
                 found = heappop(waiting)[2]
-                if found.place != last:  # else it was held, and stored meanwhile
-                    last = found.place
+                if found.key != last:  # otherwise its row was held, and has been stored meanwhile
+                    last = found.key
                     yield found
 
         async with aclosing(self._rows()) as rows:
@@ -210,17 +222,17 @@ class StoredRun:
                     yield found
                 stored = read_row(row, self._thread_id)
                 for event in stored.events:
-                    place = (row.checkpoint_id, row.epoch, row.position + event.offset)
+                    key = (row.checkpoint_id, row.epoch, row.position + event.offset)
                     closed_by = stored.closed_by(event)
                     certain = row.kind == "head" and (closed_by == GRAPH or row.checkpoint_id not in self._forked)
-                    each = _Found(place, certain, closed_by, stored.unit_of(event), event)
-                    heappush(waiting, (place, number, each))
+                    each = _LocatedEvent(key, certain, closed_by, stored.unit_of(event), event)
+                    heappush(waiting, (key, number, each))
                     number += 1
         for found in before(AFTER_ALL):
             yield found
 
     async def _rows(self) -> AsyncGenerator[EventRow, None]:
-        """The rows on the place's checkpoint and after it, in the order of their keys: stored ones, and held ones."""
+        """Yield the stored and the held rows from the cursor's checkpoint on, in the order of their keys."""
         held = [row for row in self._held if row.checkpoint_id >= self._after.checkpoint_id]
         since = (CheckpointId(self._after.checkpoint_id), 0, 0)
         while True:
@@ -232,24 +244,31 @@ class StoredRun:
             if len(page) < PAGE:
                 break
             last = page[-1]
+            # By key and not by offset: rows that are stored or pruned meanwhile do not shift the pages.
             since = (last.checkpoint_id, last.epoch, last.position + 1)
         for row in held:
             yield row
 
 
-def restarted(after: Cursor, step: int) -> Part:
-    """Return the part that says that all is void which was shown after a place."""
+def restarted(after: Cursor, step: int) -> RawPart:
+    """Return the part that reports all parts after a cursor as void."""
     data = {"step": step, "checkpoint_id": after.checkpoint_id, "after": str(after), "tasks": None}
-    return Part(mode=RESTARTED, ns=(), data=data, step=step)
+    return RawPart(mode=RESTARTED, ns=(), data=data, step=step)
 
 
-async def _path(
-    saver: BaseCheckpointSaver, thread_id: str, since: str, live: Collection[Attempt]
+async def _branch(
+    saver: BaseCheckpointSaver, thread_id: str, since: str, live: Collection[AttemptKey]
 ) -> tuple[dict[str, int], set[str]]:
-    """The checkpoints from one to the head, and the superstep that made each; and those that the way forks from.
+    """Return the checkpoints from `since` to the head with their supersteps, and those that the branch forks from.
 
     Args:
-        live: the attempts of a run of this process: their checkpoints may not be stored yet.
+        saver: where the thread is stored.
+        thread_id: the thread.
+        since: the id of the checkpoint to begin with; "" for the thread's beginning.
+        live: the attempts of a run of this process. Their checkpoints may not be stored yet.
+
+    Raises:
+        InvalidCursorError: the checkpoint `since` is not on the branch of the head.
     """
     chain = await saver.read(thread_id)
     at: str = "" if chain is None else chain.head

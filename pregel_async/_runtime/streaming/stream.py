@@ -1,9 +1,11 @@
-"""A stream: what a reader holds while a run goes on in a task of its own.
+"""The reader's stream, and the task in which it runs its graph.
 
-The run is started here and nowhere else, and the stream owns it: it ends before `aclose()`, the end of `async with`, or
-the last `__anext__` returns. Reader and run share a buffer of bounded capacity (`buffer.py`). Only the reader
-holds the stream, so that Python drops it with the reader's last reference; the run is cancelled then.
+Only the stream starts the run, and it owns the run: the run has ended before `aclose()`, the end of `async with`, or
+the last `__anext__` returns. Reader and run share a bounded buffer (`buffer.py`).
 """
+
+# The task refers to `_RunTask` and the buffer, never to the stream. So the stream is finalized with the reader's last
+# reference, and its finalizer can cancel a run that was abandoned.
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ from .subscription import Subscription
 T = TypeVar("T")
 
 Work = Callable[[Buffer], Awaitable[Any]]
-"""A run, given where to put what it shows."""
+"""Runs a graph, and adds its parts to the buffer."""
 
 
 class GraphStream(Generic[T]):
@@ -38,20 +40,22 @@ class GraphStream(Generic[T]):
             async for chunk in chunks:
                 ...
 
-    The run starts with the first read, or on entering. When the run fails, its exception follows the last chunk. When
-    the stream is closed, or a read is cancelled, the run is cancelled, and has ended and cleaned up before control
-    returns. A stream that is only dropped is cancelled too, but ends a little later, and warns.
+    The run starts with the first read or on entering the context. If the run fails, its exception is raised after the
+    last chunk. Closing the stream, or cancelling a read, cancels the run and waits until it has ended and cleaned up.
+    Dropping the stream without closing it cancels the run without waiting, and warns.
 
     Attributes:
-        cursor: the place of the last chunk that was read, for `astream(after=...)`, or that the stream came back to;
-            None before the first, and where no events are kept (`keep_events=True`).
-        run_id: of the run; None before it has begun, and where it is not known: a run elsewhere that was come back to.
+        cursor: the cursor of the last chunk that was read, for `astream(after=...)`. Before the first read it is the
+            cursor that the stream was opened with; None without one, and if events are not stored
+            (`keep_events=True`).
+        run_id: the id of the run; None before it has begun, and if it is not known because the run belongs to another
+            process.
     """
 
     def __init__(
         self, work: Work, buffer: Buffer, shape: Shape, subscription: Subscription, cursor: str | None = None
     ) -> None:
-        self._run: _Planned | _RunTask = _Planned(work, buffer)
+        self._run: _UnstartedRun | _RunTask = _UnstartedRun(work, buffer)
         self._subscription = subscription
         self._buffer = buffer
         self._shape = shape
@@ -60,7 +64,7 @@ class GraphStream(Generic[T]):
 
     @property
     def status(self) -> RunStatus | None:
-        """How the run has ended; None while it goes on, and where it was not run (a bad input, say)."""
+        """How the run has ended; None while it is running, and if it never ran (because of an invalid input, say)."""
         status = self._subscription.status
         return "cancelled" if status is None and self._run.was_cancelled else status
 
@@ -69,6 +73,7 @@ class GraphStream(Generic[T]):
 
     async def __anext__(self) -> T:
         buffer = self._buffer
+        # Two readers would share the chunks by chance, each with gaps that it could not recognise.
         if self._reading:
             raise RuntimeError("this stream is being read by another task: give each reader a stream of its own")
         self._reading = True
@@ -79,16 +84,17 @@ class GraphStream(Generic[T]):
                     raise StopAsyncIteration
                 if not self._run.started:
                     self._run = self._run.start()
-                    continue  # an eager task may have ended in there
+                    continue  # an eager task may have published parts, or ended, while it was started
                 try:
-                    await buffer.filled()
+                    await buffer.wait_for_part()
                 except BaseException as error:
+                    # Only the reader knows of the run: after a cancelled read it may never come back to close it.
                     await self.__aexit__(type(error), error, None)
                     raise
-            part = buffer.take()
-            if part.cursor is not None and part.seq:  # else it was read before
+            part = buffer.pop()
+            if part.cursor is not None and part.seq:  # otherwise the part is a repeated one, which the cursor is past
                 self.cursor = str(part.cursor)
-            return self._shape(part)  # type: ignore[no-any-return]  # what the shape makes is what T says
+            return self._shape(part)  # type: ignore[no-any-return]  # the caller's options decide both T and the shape
         finally:
             self._reading = False
 
@@ -98,33 +104,33 @@ class GraphStream(Generic[T]):
 
     @property
     def is_labelled(self) -> bool:
-        """Whether its chunks say of what type they are (`version="v2"`)."""
+        """True if its chunks are dicts that have a type (`version="v2"`)."""
         return self._shape is labelled_dict
 
     def recall(self) -> None:
-        """Coming back (`after=`): show again, first, what was read of the superstep that the place is in; with `seq` 0.
+        """After a reconnect (`after=`), first repeat the parts of the cursor's superstep, with `seq` 0.
 
-        For readers who add chunks up and have lost their sums. Call it before reading.
+        For readers that accumulate chunks and have lost the result. Call it before reading.
         """
         self._buffer.recalls = True
 
     async def begin(self) -> None:
-        """Start the run, and wait until it has its thread and its input, or has failed before: then nothing was run.
+        """Start the run, and wait until it has acquired its thread and stored its input.
 
-        From here on, `cursor` is the place before the first part.
+        From then on, `cursor` is the cursor before the first part.
 
         Raises:
-            Exception: what the run has failed with.
+            Exception: the run failed before it began, so that no node has run.
         """
         self._run = self._run.start()
         buffer = self._buffer
         try:
             while not buffer.has_begun:
-                await buffer.filled(or_begun=True)
+                await buffer.wait_for_part(or_begun=True)
         except BaseException as error:
             await self.__aexit__(type(error), error, None)
             raise
-        if buffer.ended and not buffer.begun and not buffer.has_content:
+        if buffer.ended and not buffer.begun and not buffer.has_output:
             buffer.raise_failure()
         if self.cursor is None:
             self.cursor = buffer.start
@@ -139,32 +145,33 @@ class GraphStream(Generic[T]):
         try:
             await self.aclose()
         except Exception as failure:
+            # Raising would replace the exception of the `async with` body, so the failure becomes a note of it.
             if error is None:
                 raise
             annotate(error, f"and the stream's run had failed: {with_notes(failure)}")
 
     async def aclose(self) -> None:
-        """Cancel the run if it still goes on, and wait until it has ended. Chunks left unread are dropped.
+        """Cancel the run if it is still running, and wait until it has ended. Unread chunks are dropped.
 
         Raises:
-            Exception: the run's failure, if it failed and nobody has been told.
+            Exception: the run's failure, if it has failed and no read has raised that.
         """
         await self._run.close()
 
     def dismiss(self) -> None:
-        """If the run is cancelled from here on, that is for good: its events say so, so that no service picks it up.
+        """Make a later cancellation of the run final: it is stored with the events, and no service resumes the run.
 
-        A reader who comes back goes on with it all the same. Does nothing where no events are kept.
+        A reader that reconnects resumes the run all the same. Does nothing if events are not stored.
         """
         self._subscription.dismissed = True
 
     async def finish(self) -> None:
-        """Read no more, and let the run go on to its end: nothing waits for this reader.
+        """Stop reading, and wait until the run has ended by itself. Its remaining chunks are dropped.
 
-        When cancelled, the run is cancelled, and has ended before control returns.
+        Cancelling this call cancels the run, and waits until it has ended.
 
         Raises:
-            Exception: the run's failure, if it failed and nobody has been told.
+            Exception: the run's failure, if it has failed and no read has raised that.
         """
         self._run = self._run.start()
         try:
@@ -177,7 +184,11 @@ class GraphStream(Generic[T]):
         self.drop("Use 'async with graph.astream(...) as chunks', or call aclose().")
 
     def drop(self, advice: str) -> None:
-        """Cancel the run without waiting for it, and warn, if it still goes on. For finalizers, on any thread."""
+        """Cancel the run without waiting for it, and warn, if it is still running. For finalizers, on any thread.
+
+        Args:
+            advice: the end of the warning: how to close the stream.
+        """
         if self._run.drop():
             warnings.warn(
                 f"a graph's stream was dropped before its end: its run is being cancelled. {advice}",
@@ -187,24 +198,24 @@ class GraphStream(Generic[T]):
             )
 
 
-class _Planned(msgspec.Struct):
-    """A run before the first part is requested. If its stream is closed first, it never begins."""
+class _UnstartedRun(msgspec.Struct):
+    """A run whose stream has not been read yet. If the stream is closed first, the run never starts."""
 
     started: ClassVar = False
     was_cancelled: ClassVar = False
     work: Work
     buffer: Buffer
 
-    def start(self) -> _Planned | _RunTask:
+    def start(self) -> _UnstartedRun | _RunTask:
         """Start the run in a task of its own."""
         return self if self.buffer.ended else _RunTask(self.work, self.buffer)
 
     async def close(self) -> None:
-        """End the stream of a run that never begins."""
+        """End the stream of a run that never starts."""
         self.buffer.end()
 
     async def finish(self) -> None:
-        """Read no more: the stream was closed before."""
+        """Do nothing: the stream was closed before the run started."""
 
     def drop(self) -> bool:
         """Return False: there is nothing to cancel."""
@@ -212,7 +223,7 @@ class _Planned(msgspec.Struct):
 
 
 class _RunTask:
-    """The run's task, as the stream owns it. The task holds this, and not the stream."""
+    """The task of a run, owned by the run's stream."""
 
     started: ClassVar = True
 
@@ -222,19 +233,21 @@ class _RunTask:
         self._dropped = False
         self._cancelled = False
         here = self._loop = loop()
+        # The event loop's own class: anyio would look up the running loop for each event.
         buffer.event = here.event
         self._over = here.event()
+        # Cancelled by a scope, as trio's tasks have no `cancel`, and asyncio's cancels only once.
         self._scope = anyio.CancelScope()
         self._call_soon = here.threadsafe_caller()
         self._task = here.start(self._host, "pregel-async run", self._done)
 
     @property
     def was_cancelled(self) -> bool:
-        """Return True if the run has ended, and its stream was closed before."""
+        """True if the run has ended after its stream was closed."""
         return self._cancelled and self._buffer.ended
 
     def start(self) -> _RunTask:
-        """It has started."""
+        """Return itself: the run has started."""
         return self
 
     async def _host(self) -> None:
@@ -243,8 +256,8 @@ class _RunTask:
             with self._scope:
                 await self._work(self._buffer)
         except BaseException as error:
-            # It goes to the reader, who raises it. A cancellation that came from outside the stream does so on asyncio;
-            # trio's must not cross tasks, and reaches the reader by its own.
+            # The reader raises the failure. On asyncio that includes a cancellation from outside of the stream. Trio's
+            # Cancelled belongs to one task and must not be raised in another; trio cancels the reader's task itself.
             if self._loop.is_asyncio or not isinstance(error, anyio.get_cancelled_exc_class()):
                 failure = (error,)
         finally:
@@ -252,38 +265,41 @@ class _RunTask:
             self._buffer.end(*failure)
 
     def _done(self, _: object) -> None:
-        if not self._over.is_set():  # cancelled before it began
+        # A task that asyncio cancels before its first step never enters `_host`, so nothing else would end the buffer.
+        if not self._over.is_set():
             self._over.set()
             self._buffer.end(cancelled_error())
 
     async def close(self) -> None:
-        """Cancel the run and wait until it has ended, come what may."""
+        """Cancel the run and wait until it has ended, even if this wait is cancelled."""
         if not self._buffer.ended:
             self._cancelled = True
             self._scope.cancel()
-        self._buffer.leave()  # a node may wait for the reader behind a shield
+        # A node may be waiting for the reader inside a shield, where the cancellation does not reach it.
+        self._buffer.stop_reading()
         await wait_out(self._over)
         self._buffer.raise_failure()
 
     async def finish(self) -> None:
-        """Let the run go on to its end; what it shows is dropped."""
-        self._buffer.leave()
+        """Wait until the run has ended by itself. Its parts are dropped."""
+        self._buffer.stop_reading()
         await self._over.wait()
         self._buffer.raise_failure()
 
     def drop(self) -> bool:
-        """Cancel the run from wherever Python drops the stream, a finaliser in another thread included.
+        """Cancel the run from a finalizer, on any thread.
 
         Returns:
-            True if it went on, and is cancelled for the first time.
+            True if the run was still running, and is cancelled for the first time.
         """
         if self._buffer.ended or self._dropped:
             return False
         self._dropped = True
-        with contextlib.suppress(RuntimeError):  # the loop is closed, and its tasks with it
-            self._call_soon(self._give_up)
+        # A scope may only be cancelled on its own event loop. If the loop is closed, its tasks have ended with it.
+        with contextlib.suppress(RuntimeError):
+            self._call_soon(self._cancel)
         return True
 
-    def _give_up(self) -> None:
+    def _cancel(self) -> None:
         self._scope.cancel()
-        self._buffer.leave()
+        self._buffer.stop_reading()

@@ -1,7 +1,7 @@
-"""What one call asked to be shown of its run. A `Subscription` numbers the parts and sends them to its readers.
+"""The subscription of one call to the parts of its run. It numbers the parts and adds them to its readers' buffers.
 
-The reader and the run share a buffer, which may make the run wait. Other readers may join a subscription later, with
-buffers of their own (see `replay`), and the first may leave it. All of them get the parts in one order.
+A full buffer may make the run wait. Readers that reconnect join the subscription with buffers of their own (see
+`replay`), and the first reader may stop reading. All readers receive the parts in the same order.
 """
 
 from __future__ import annotations
@@ -21,96 +21,98 @@ from ...errors import RunCancelledError, StreamFullError
 from ...types import RunStatus
 from ..observing.error_text import described
 from ..observing.observation import NOT_OBSERVED, Observation
-from .buffer import BURST
+from .buffer import MAX_RESERVED
 from .event_recorder import EventRecorder
-from .parts import END, ERROR, Cursor, Part, weight
+from .parts import END, ERROR, Cursor, RawPart, approximate_size
 
 
 class Sink(Protocol):
-    """Where parts go."""
+    """Receives the parts of a subscription: the buffer of one reader, or a list of chunks."""
 
     def blocks(self, mode: str) -> bool:
-        """Whether whoever brings a part of this mode has to wait now."""
+        """Return True if adding a part in this mode would block."""
         ...
 
     def is_over_capacity(self, mode: str) -> bool:
-        """Return True if parts were added in spite of `blocks`, and are not read yet."""
+        """Return True if parts were added although `blocks` was true, and are still unread."""
         ...
 
     async def wait_for_capacity(self) -> None:
-        """Wait for a sign that there is room; look again then. Each is given to one who waits: who then adds nothing
-        passes it on."""
+        """Wait until there may be capacity. Re-check after waking; call `notify_next()` if you add nothing.
+
+        One waiting task is woken at a time, so a task that adds nothing must wake the next.
+        """
         ...
 
     def notify_next(self) -> None:
-        """Give the sign to the next who waits, if there is room."""
+        """Wake the next waiting task if there is capacity."""
         ...
 
     def reserve(self, mode: str, size: int) -> None:
-        """Let code that does not wait add a part all the same. Raises `StreamFullError` when that goes too far."""
+        """Allow code that cannot wait to add `size` bytes to a full buffer. Raises `StreamFullError` at the limit."""
         ...
 
     def release(self, size: int) -> None:
-        """The code waits after all."""
+        """Return reserved bytes, as the code waits now."""
         ...
 
     @property
     def is_awaited(self) -> bool:
-        """Whether the reader has been waiting for the one part that is there."""
+        """True if a waiting reader was woken by the only unread part and has not run since."""
         ...
 
     @property
     def depth(self) -> int:
-        """How many parts wait to be read."""
+        """The number of unread parts."""
         ...
 
-    def add(self, part: Part) -> None:
-        """Take a part at once."""
+    def add(self, part: RawPart) -> None:
+        """Append a part without waiting."""
         ...
 
     def end(self, *failure: BaseException) -> None:
-        """Nothing comes any more; the failure, if there is one, follows the last part."""
+        """Mark the end of the run. A failure is raised to the reader after the last part."""
         ...
 
-    def name_run(self, run_id: str) -> None:
-        """This is the run that is shown."""
+    def set_run_id(self, run_id: str) -> None:
+        """Set the id of the run."""
         ...
 
-    def set_start(self, cursor: str) -> None:
-        """Here its events begin, if they are kept."""
+    def set_start_cursor(self, cursor: str) -> None:
+        """Set the cursor before the run's first stored event."""
         ...
 
     def begin(self) -> None:
-        """The run has its thread and its input."""
+        """Mark the run as begun: it has acquired its thread and stored its input."""
         ...
 
 
 class Staged(msgspec.Struct):
-    """Parts that are shown when their row is stored."""
+    """Parts that wait until the row with their events is stored."""
 
-    parts: Sequence[Part]
-    stored: bool = False
+    parts: Sequence[RawPart]
+    is_stored: bool = False
 
 
 class NotRecorded:
-    """In the place of a `EventRecorder`, where events are not kept."""
+    """Stands in for an `EventRecorder` when events are not stored: each method does nothing."""
 
-    is_heavy = False
+    needs_flush = False
     is_over_capacity = False
-    place = Cursor("", 0, 0)
+    cursor = Cursor("", 0, 0)
 
-    def keep(self, part: Part) -> None:
-        """Give the part no place."""
+    def add(self, part: RawPart) -> None:
+        """Assign no cursor."""
 
-    async def spill(self) -> None:
+    async def flush(self) -> None:
         """Store nothing."""
 
-    def unstored(self) -> list[EventRow]:
-        """No row is held."""
+    def unstored_rows(self) -> list[EventRow]:
+        """Return no rows."""
         return []
 
-    def attempts(self) -> set[tuple[str, int]]:
-        """No attempt is open."""
+    def open_attempts(self) -> set[tuple[str, int]]:
+        """Return no attempts."""
         return set()
 
 
@@ -118,32 +120,32 @@ NO_RECORDER = NotRecorded()
 
 
 class Subscription:
-    """What one call asked to be shown.
+    """What one call requested of its run's stream, and the readers that receive it.
 
     Attributes:
-        modes: their names.
-        channels: the channels to show of the graph that was called; None for those that it shows by itself.
-        subgraphs: the graphs inside are shown too.
-        reports: the failure of the run, and the parts that are void, are sent to readers as parts of their own.
-        keeps: the events are to be kept with the run's commits.
-        sinks: who reads.
-        recorder: keeps the events; None when they are not kept, or the run has not begun. See `record_with`.
-        is_kept: whether there is one.
-        last: the place of the last event that was shown.
-        committed: the superstep of the called graph that is stored; None when there is none.
-        fresh: the run is in a task of its own.
-        returns: its reader has been here before, and knows the state that the run goes on from.
-        number: of the last part.
-        depth: how many graphs are around the one that was called.
-        failed: readers have been told that the run fails.
+        modes: the names of the stream modes.
+        channels: the channels of the called graph to show; None for the graph's own choice.
+        subgraphs: the subgraphs' parts are included.
+        reports_errors: the run's failure is published as a part of its own.
+        records_events: the events are to be stored with the run's commits.
+        sinks: the readers' buffers. The first belongs to the call itself.
+        recorder: stores the events; None if they are not stored or the run has not begun. See `record_with`.
+        is_recorded: there is a recorder.
+        last: the cursor of the last published event.
+        committed: the newest stored superstep of the called graph; None if there is none.
+        has_own_task: the run has a task of its own.
+        reconnects: the reader has reconnected (`after=`), and knows the state from which the run resumes.
+        number: the number of the last part.
+        depth: the number of graphs that enclose the called graph.
+        failed: the part that reports the run's failure has been published, or was published before a reconnect.
         status: how the run has ended; None before that.
-        dismissed: if the run is cancelled, that is for good: it is not to be picked up.
-        run_id: of the run; "" before it has its thread.
-        begun: it has its input too.
-        said: the ids of the messages that were shown.
-        observed: the run, as it is observed.
-        resumes: an earlier attempt at the open superstep was cut off.
-        shows_restart: its reader has seen something of the open superstep that runs again.
+        dismissed: a cancellation is final: no service may resume the run.
+        run_id: the id of the run; "" before the run has acquired its thread.
+        begun: the run has acquired its thread and stored its input.
+        shown_messages: the ids of the messages that were published.
+        observed: reports the run to its observers.
+        resumes: an earlier attempt at the open superstep stored events and was cut off.
+        shows_restart: the reader has received parts of the open superstep, which runs again.
     """
 
     def __init__(
@@ -153,24 +155,26 @@ class Subscription:
         *,
         channels: str | tuple[str, ...] | None = None,
         subgraphs: bool = False,
-        reports: bool = False,
-        keeps: bool = False,
-        fresh: bool = False,
-        returns: bool = False,
+        reports_errors: bool = False,
+        records_events: bool = False,
+        has_own_task: bool = False,
+        reconnects: bool = False,
         number: int = 0,
     ) -> None:
         self.modes = modes
-        self._written = tuple([mode for mode in ("custom", "messages") if mode in modes])  # by code that may not wait
+        self._written = tuple(
+            [mode for mode in ("custom", "messages") if mode in modes]
+        )  # the modes that code which cannot wait publishes in
         self.channels = channels
         self.subgraphs = subgraphs
-        self.reports = reports
-        self.keeps = keeps
-        self.fresh = fresh
-        self.returns = returns
+        self.reports_errors = reports_errors
+        self.records_events = records_events
+        self.has_own_task = has_own_task
+        self.reconnects = reconnects
         self.sinks: list[Sink] = [sink]
         self.recorder: EventRecorder | None = None
-        self.is_kept = False
-        self._keeping: EventRecorder | NotRecorded = NO_RECORDER
+        self.is_recorded = False
+        self._active_recorder: EventRecorder | NotRecorded = NO_RECORDER
         self.last: Cursor | None = None
         self.committed: int | None = None
         self.number = number
@@ -180,104 +184,110 @@ class Subscription:
         self.dismissed = False
         self.run_id = ""
         self.begun = False
-        self.said: set[object] = set()
+        self.shown_messages: set[object] = set()
         self.observed: Observation = NOT_OBSERVED
         self.resumes = False
         self.shows_restart = False
-        self._waiting: deque[Part | Staged] = deque()  # behind events that are shown when they are stored
+        self._queue: deque[RawPart | Staged] = deque()  # parts that wait for a row, and all later ones
         self._staged: dict[EventKey, Staged] = {}
 
     def record_with(self, recorder: EventRecorder) -> None:
-        """Keep the events from here on, and notify readers of their start."""
-        self.is_kept, self.recorder, self._keeping = True, recorder, recorder
-        recorder.on_stored = self.stored
-        start = str(replace(recorder.place, seq=self.number))
+        """Store the events from here on, and set the start cursor of the readers."""
+        self.is_recorded, self.recorder, self._active_recorder = True, recorder, recorder
+        recorder.on_stored = self.send_stored
+        start = str(replace(recorder.cursor, seq=self.number))
         for sink in self.sinks:
-            sink.set_start(start)
+            sink.set_start_cursor(start)
 
-    def keep_no_more(self) -> None:
-        """Let what is shown from here on be no event of the thread's."""
-        self.is_kept, self.recorder, self._keeping = False, None, NO_RECORDER
+    def stop_recording(self) -> None:
+        """Store no more events: later parts are not events of the thread."""
+        self.is_recorded, self.recorder, self._active_recorder = False, None, NO_RECORDER
 
-    def unstored(self) -> tuple[list[EventRow], set[tuple[str, int]], tuple[str, int, int]]:
-        """The rows of events that only this process has, the attempts that they are of, and the place up to which they
-        were shown."""
-        keeping = self._keeping
-        last = replace(keeping.place, position=0) if self.last is None else self.last
-        return keeping.unstored(), keeping.attempts(), last.place
+    def unstored_events(self) -> tuple[list[EventRow], set[tuple[str, int]], tuple[str, int, int]]:
+        """Return the rows that are not stored yet, their attempts, and the key of the last published event."""
+        recorder = self._active_recorder
+        last = replace(recorder.cursor, position=0) if self.last is None else self.last
+        return recorder.unstored_rows(), recorder.open_attempts(), last.key
 
-    def name_run(self, run_id: str) -> None:
-        """Tell readers which run this is."""
+    def set_run_id(self, run_id: str) -> None:
+        """Set the id of the run, here and at the readers."""
         self.run_id = run_id
         for sink in self.sinks:
-            sink.name_run(run_id)
+            sink.set_run_id(run_id)
 
     def begin(self) -> None:
-        """Tell readers that the run has begun."""
+        """Mark the run as begun, here and at the readers."""
         if not self.begun:
             self.begun = True
             for sink in self.sinks:
                 sink.begin()
 
-    async def put(self, part: Part) -> None:
-        """Show a part, once everybody who is to be waited for has room for it."""
-        if part.again and self.returns:
-            return  # it was kept: the reader has it, or gets it from storage
-        modes = () if part.mode == ERROR else (part.mode,)  # there is room for the one that is the last
-        while full := self._full(modes):
+    async def put(self, part: RawPart) -> None:
+        """Publish a part. Waits until no reader's buffer blocks."""
+        if part.is_repeat and self.reconnects:
+            return  # it is stored: the reader has received it already, or reads it from storage
+        # The report of a failure is the last part. It never blocks, as the run could not end while a reader is idle.
+        modes = () if part.mode == ERROR else (part.mode,)
+        # Checked again after each wait: another reader's buffer may have become full meanwhile.
+        while full := self._full_sinks(modes):
             try:
                 await full[0].wait_for_capacity()
             except BaseException:
+                # This task may have been woken by another reader's buffer before, and adds nothing now.
                 self._notify_next()
                 raise
-        self._show(part)
-        if self._keeping.is_heavy:
-            await self._keeping.spill()
+        self._enqueue(part)
+        # This code may wait, so it flushes. Code that cannot wait leaves the flush to `wait_until_drained`.
+        if self._active_recorder.needs_flush:
+            await self._active_recorder.flush()
 
-    def burst(self, part: Part, *, owes: bool) -> int:
-        """Show a part at once: its writer may not wait.
+    def put_nowait(self, part: RawPart, *, owes: bool) -> int:
+        """Publish a part of code that cannot wait.
 
         Args:
-            owes: the writer has not waited since it last should have.
+            part: the part.
+            owes: the writer should have waited after an earlier part, and has not.
 
         Returns:
-            What it is charged with until it waits.
+            The number of bytes reserved for the writer until it waits; 0 if it owes nothing.
 
         Raises:
-            StreamFullError: a reader is so far behind that this would never end.
+            StreamFullError: a reader or the event recorder is so far behind that memory would grow without bounds.
         """
-        if self._keeping.is_over_capacity:
+        if self._active_recorder.is_over_capacity:
             raise StreamFullError(part.mode, self.number)
         size = 0
         if owes and any(sink.blocks(part.mode) for sink in self.sinks):
-            size = weight(part.data, BURST)
+            # Measured only now, as it traverses the payload.
+            size = approximate_size(part.data, MAX_RESERVED)
             for sink in self.sinks:
                 sink.reserve(part.mode, size)
-        self._show(part)
+        self._enqueue(part)
         return size
 
-    def show(self, part: Part) -> None:
-        """Show a part at once, however far readers are behind."""
-        self._show(part)
+    def put_over_capacity(self, part: RawPart) -> None:
+        """Publish a part without waiting, however full the buffers are."""
+        self._enqueue(part)
 
     def release(self, size: int) -> None:
-        """A writer waits after all."""
+        """Return the bytes that were reserved for a writer, as it waits now."""
         for sink in self.sinks:
             sink.release(size)
 
-    async def settle(self) -> None:
-        """Wait until nobody lags behind what was shown at once."""
+    async def wait_until_drained(self) -> None:
+        """Wait until the buffers and the recorder have taken all parts of code that could not wait."""
         try:
-            while self.lags:
-                for sink in self._full(self._written):
+            while self.is_backlogged:
+                for sink in self._full_sinks(self._written):
                     await sink.wait_for_capacity()
-                if self._keeping.is_heavy:
-                    await self._keeping.spill()
+                if self._active_recorder.needs_flush:
+                    await self._active_recorder.flush()
         finally:
+            # This task adds nothing: the capacity that it was woken for belongs to the next.
             self._notify_next()
 
-    async def catch_up(self) -> None:
-        """Wait until no reader is behind with what was shown as soon as it was stored."""
+    async def wait_until_within_capacity(self) -> None:
+        """Wait until no buffer exceeds its capacity because of parts that were published when they were stored."""
         try:
             while overfull := [sink for sink in self.sinks if any(map(sink.is_over_capacity, self.modes))]:
                 await overfull[0].wait_for_capacity()
@@ -285,12 +295,12 @@ class Subscription:
             self._notify_next()
 
     @property
-    def lags(self) -> bool:
-        """Whether whoever has shown something at once has to wait before it goes on."""
-        return self._keeping.is_heavy or len(self._full(self._written)) > 0
+    def is_backlogged(self) -> bool:
+        """True if code that has published without waiting must wait before it continues."""
+        return self._active_recorder.needs_flush or len(self._full_sinks(self._written)) > 0
 
-    def _full(self, modes: Iterable[str]) -> tuple[Sink, ...]:
-        """Return a reader in which a part of these modes would block, if there is one."""
+    def _full_sinks(self, modes: Iterable[str]) -> tuple[Sink, ...]:
+        """Return the first buffer in which a part of these modes would block, or ()."""
         for sink in self.sinks:
             for mode in modes:
                 if sink.blocks(mode):
@@ -301,19 +311,21 @@ class Subscription:
         for sink in self.sinks:
             sink.notify_next()
 
-    def report(self, mode: str, data: object, step: int) -> Part:
-        """A part that is no view of an event of the graph's, but about the stream itself."""
-        return Part(mode=mode, ns=(), data=data, step=step)
+    def control_part(self, mode: str, data: object, step: int) -> RawPart:
+        """Return a part about the run itself, such as its failure or end, which shows no event of a graph."""
+        return RawPart(mode=mode, ns=(), data=data, step=step)
 
-    def _show(self, part: Part) -> None:
-        if self.keeps and not part.again:
-            self.label(part)
-        if self._waiting:
-            self._waiting.append(part)
+    def _enqueue(self, part: RawPart) -> None:
+        if self.records_events and not part.is_repeat:
+            self.assign_cursor(part)
+        if self._queue:
+            self._queue.append(part)
         else:
-            self._emit(part)
+            self._send(part)
 
-    def _emit(self, part: Part) -> None:
+    def _send(self, part: RawPart) -> None:
+        # Stored like other events, because a reader that reconnects learns from it how the run ended. A live reader has
+        # the end of the stream.
         if part.mode == END:
             return
         self.number += 1
@@ -322,88 +334,96 @@ class Subscription:
         if part.cursor is not None:
             self.last = part.cursor = replace(part.cursor, seq=part.seq)
         elif self.last is not None:
-            part.cursor = replace(self.last, seq=part.seq)  # it is no event: who comes back goes on after the last
-        for sink in self.sinks[:1] if part.again else self.sinks:
-            # Each reader has its own: it may change what it gets in place.
+            # The part is not an event: a reader that reconnects with its cursor continues after the last event.
+            part.cursor = replace(self.last, seq=part.seq)
+        # Joined readers have read the parts of earlier attempts from storage; only the call's own reader lacks them.
+        for sink in self.sinks[:1] if part.is_repeat else self.sinks:
+            # A copy for each further reader, because readers may change their parts in place.
             sink.add(part if sink is self.sinks[0] else replace(part, data=isolate(own(part.data))))
         if self.observed.is_on:
-            self.observed.filled(part.mode, max([sink.depth for sink in self.sinks], default=0))
+            self.observed.part_queued(part.mode, max([sink.depth for sink in self.sinks], default=0))
 
-    def label(self, part: Part) -> None:
-        """Give a part its place among the events that are kept, unless it has one."""
+    def assign_cursor(self, part: RawPart) -> None:
+        """Assign a part its cursor among the stored events, unless it has one."""
         if part.cursor is None:
-            self._keeping.keep(part)
+            self._active_recorder.add(part)
 
-    def stage(self, row: EventRow, parts: Sequence[Part]) -> None:
-        """Show these parts, which have their places, when their row is stored. What comes later waits behind them: the
-        order of places is the order in which readers see them."""
+    def stage(self, row: EventRow, parts: Sequence[RawPart]) -> None:
+        """Publish parts that have cursors once their row is stored. Later parts wait behind them.
+
+        Publishing later parts first would break the order of the cursors: a reader that reconnects with the cursor of
+        such a part would miss the staged ones.
+        """
         if not parts:
             return
         staged = self._staged[row.key] = Staged(parts)
-        self._waiting.append(staged)
+        self._queue.append(staged)
 
-    def stored(self, keys: Iterable[EventKey]) -> None:
-        """Show what waits for these rows."""
+    def send_stored(self, keys: Iterable[EventKey]) -> None:
+        """Publish the parts that wait for these rows, and the parts behind them."""
         for key in keys:
             if key in self._staged:
-                self._staged.pop(key).stored = True
-        self._drain()
+                self._staged.pop(key).is_stored = True
+        self._send_stored()
 
-    def abandon(self) -> None:
-        """Storage has failed: what waits for it is never shown; what waits behind that is."""
+    def discard_staged(self) -> None:
+        """Drop the parts whose row cannot be stored, and publish the parts behind them."""
         for staged in self._staged.values():
-            staged.parts, staged.stored = (), True
+            staged.parts, staged.is_stored = (), True
         self._staged.clear()
-        self._drain()
+        self._send_stored()
 
-    def _drain(self) -> None:
-        waiting = self._waiting
+    def _send_stored(self) -> None:
+        waiting = self._queue
         while waiting:
             first = waiting[0]
-            if isinstance(first, Staged) and not first.stored:
+            if isinstance(first, Staged) and not first.is_stored:
                 return
             waiting.popleft()
             for part in first.parts if isinstance(first, Staged) else (first,):
-                self._emit(part)
+                self._send(part)
 
-    def leave(self, sink: Sink) -> None:
-        """Somebody reads no more."""
+    def remove_sink(self, sink: Sink) -> None:
+        """Remove a reader. Does nothing if it was removed before."""
         if sink in self.sinks:
             self.sinks.remove(sink)
 
-    def fail(self, error: BaseException, step: int) -> Part:
-        """The part that tells why the run fails."""
+    def error_part(self, error: BaseException, step: int) -> RawPart:
+        """Return the part that reports the run's failure."""
         kind, message = described(error)
-        return self.report(ERROR, {"error": kind, "message": message}, step)
+        return self.control_part(ERROR, {"error": kind, "message": message}, step)
 
 
 class LiveRuns:
-    """The runs of this process that can be joined, by thread."""
+    """The runs of this process that readers can join, by thread."""
 
     def __init__(self) -> None:
-        self._subscriptions: dict[
-            tuple[int, str], tuple[Subscription]
-        ] = {}  # by event loop's thread, and thread; each one alone
+        # The key starts with the operating system's thread, because a run can be joined only on its own event loop.
+        self._subscriptions: dict[tuple[int, str], tuple[Subscription]] = {}
 
     def add(self, thread_id: str, subscription: Subscription) -> None:
         self._subscriptions[get_ident(), thread_id] = (subscription,)
 
     def remove(self, thread_id: str, subscription: Subscription, *failure: BaseException) -> None:
-        """End a run's feed, and the streams of the readers that have joined it.
+        """Remove a run, and end the streams of the readers that have joined it.
 
         Args:
-            failure: what the run has failed with, if it has.
+            thread_id: the thread of the run.
+            subscription: the subscription of the run's call.
+            failure: the run's exception, if it failed. A reader gets `RunCancelledError` for a cancellation, which
+                must not cross tasks.
         """
         key = (get_ident(), thread_id)
         if subscription in self._subscriptions.get(key, ()):
-            del self._subscriptions[key]  # else the last commit released the thread, and another run has it by now
+            # Otherwise the last commit released the thread, and another run has registered for it since.
+            del self._subscriptions[key]
         for sink in subscription.sinks[1:]:
             sink.end(*(each if isinstance(each, Exception) else RunCancelledError(thread_id) for each in failure))
 
     def joinable(self, thread_id: str) -> list[Subscription]:
-        """Return the subscription of a run on this event loop that keeps its events, if there is one."""
+        """Return the subscription of the run on this event loop that stores its events, as a list of at most one."""
         return [
             subscription
             for subscription in self._subscriptions.get((get_ident(), thread_id), ())
-            if subscription.is_kept
+            if subscription.is_recorded
         ]

@@ -404,7 +404,7 @@ def _call(
     if attempt.graph.run.on_code_start is not None:
         attempt.graph.run.on_code_start(attempt)
     injected = attempt.inject(node.injects) if node.injects else {}
-    if node.flavour == "async" and not attempt.graph.events.publisher.is_read:
+    if node.flavour == "async" and not attempt.graph.events.publisher.shows_writes:
         awaitable = node.call(value, **injected)
         return awaitable if contained else in_own_context(awaitable, progress.natively_cancelled)
     return _call_with_streams(injected, node, value, attempt, progress)
@@ -414,12 +414,12 @@ async def _call_with_streams(
     injected: dict[str, Any], node: Node, value: Any, attempt: AttemptContext, progress: _AttemptProgress
 ) -> Any:
     """Call a node that may write to streams, or is a plain function."""
-    owes = (attempt,) if attempt.publisher.is_read else ()
+    owes = (attempt,) if attempt.publisher.shows_writes else ()
     if owes and node.flavour != "sync":
         with attempt.waiting():
             # Back-pressure before the start: a node that never awaits cannot be held up later, and a chain of such
             # nodes would fill the buffers without limit.
-            await attempt.publisher.settle()
+            await attempt.publisher.wait_until_drained()
     if node.flavour == "async":
         return await in_own_context(node.call(value, **injected), progress.natively_cancelled, owes)
     call = partial(node.call, **injected) if injected else node.call

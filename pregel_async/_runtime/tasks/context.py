@@ -446,7 +446,7 @@ class AttemptContext:
         owed, self.owed = self.owed, []
         with self.waiting():
             for subscription in owed:
-                await subscription.settle()
+                await subscription.wait_until_drained()
 
     @property
     def ns(self) -> str:

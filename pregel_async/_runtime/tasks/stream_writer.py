@@ -69,7 +69,7 @@ class Writer:
 
     def message(self, message: Any, /, metadata: Mapping[str, Any] | None = None) -> Awaitable[None]:
         self._check()
-        return self._show(self._attempt.publisher.spoke(self._attempt.task, message, metadata or {}))
+        return self._show(self._attempt.publisher.emitted(self._attempt.task, message, metadata or {}))
 
     def _check(self) -> None:
         self._attempt.check("a stream writer")
@@ -85,8 +85,8 @@ class Writer:
             reserved: list[tuple[Subscription, int]] = []
             for subscription, part in deliveries:
                 is_owed = subscription in attempt.owed
-                reserved.append((subscription, subscription.burst(part, owes=is_owed)))
-                if not is_owed and subscription.lags:
+                reserved.append((subscription, subscription.put_nowait(part, owes=is_owed)))
+                if not is_owed and subscription.is_backlogged:
                     attempt.owed.append(subscription)
             return _BackPressure(attempt, reserved) if attempt.owed else NO_WAIT
         try:

@@ -31,7 +31,7 @@ from ..._core.task import NEW, Failed, Finished, NotStarted, Settled, Task, Unfi
 from ...errors import NodeError, RecordedFailureError, UnstorableValueError
 from ..observing.error_text import described
 from ..platform.event_loops import NEVER_CANCELLED, NativeCancellations
-from ..streaming.kept_units import Closing, Deliveries
+from ..streaming.kept_units import Deliveries, UnitCloser
 from ..streaming.parts import routers_of
 from .attempt import run_attempt
 from .context import AttemptContext, GraphContext, Refusal
@@ -79,10 +79,10 @@ async def _record_called(caller: AttemptContext, task: Task, outcome: Finished) 
     # In this order: a reader must not see a result that a crash could still undo.
     events = caller.graph.events
     caller.keep_result(task, outcome)
-    await events.publisher.units.settle()
-    closing = events.closing(task, outcome)
+    await events.publisher.units.wait_for_flush()
+    closing = events.closer(task, outcome)
     await caller.graph.persistence.record(task, outcome.writes, routed=True, events=closing)
-    if closing.begun:
+    if closing.is_closed:
         await events.closed(closing)
     else:
         await events.finished(task, outcome)
@@ -240,15 +240,15 @@ class TaskRunner:
             return True
         return anyio.current_effective_deadline() == float("-inf") or self._natively_cancelled()
 
-    async def _close_events(self, task: Task) -> Closing:
+    async def _close_events(self, task: Task) -> UnitCloser:
         publisher = self._graph.events.publisher
-        await publisher.units.settle()
-        return publisher.closing(task)
+        await publisher.units.wait_for_flush()
+        return publisher.closer(task)
 
 
 async def record_unrouted(graph: GraphContext, task: Task, writes: list[Write]) -> None:
     """Record a node's own writes before its routers have answered."""
     publisher = graph.events.publisher
-    await publisher.units.settle()
-    await graph.persistence.record(task, writes, routed=False, events=publisher.closing(task))
+    await publisher.units.wait_for_flush()
+    await graph.persistence.record(task, writes, routed=False, events=publisher.closer(task))
     publisher.units.attribute(task, routers_of(task.id))

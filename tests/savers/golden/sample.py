@@ -22,7 +22,7 @@ from checkpoint_savers.records import (
 from checkpoint_savers.sharing import Shared
 from pregel_async import Command, Interrupt, Overwrite, Send
 from pregel_async._api.stored_types import with_runtime_types
-from pregel_async._runtime.streaming.event_rows import HeldEvent, StoredEvent, write_row
+from pregel_async._runtime.streaming.event_rows import PendingEvent, StoredEvent, write_row
 from pregel_async._runtime.streaming.parts import Unit
 from tests.savers.golden.engine_graphs import VALUES, codec
 
@@ -100,7 +100,7 @@ def cid(number: int) -> CheckpointId:
 
 
 EVENTS = write_row(
-    cid(2), 1, "head", [HeldEvent(3, UNIT, EVENT), HeldEvent(5, None, EVENT)], closes=["task-0"], opens=[UNIT]
+    cid(2), 1, "head", [PendingEvent(3, UNIT, EVENT), PendingEvent(5, None, EVENT)], closes=["task-0"], opens=[UNIT]
 )
 
 FRAMES: dict[str, bytes] = {

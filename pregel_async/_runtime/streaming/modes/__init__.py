@@ -1,6 +1,6 @@
-"""Stream modes: each a view of the run's log of events, one small file each.
+"""Stream modes: each turns a run's events into parts of its own, in a module of its own.
 
-A mode overrides the methods of the events that it shows; an event that no mode in use overrides is never built.
+A mode overrides the methods of the events that it shows. No part is made of an event that no subscribed mode shows.
 """
 
 from __future__ import annotations
@@ -17,6 +17,6 @@ from .values import Values
 MODES: dict[str, type[Mode]] = {
     mode.name: mode for mode in (Custom, Messages, Updates, Values, Tasks, Checkpoints, Debug)
 }
-"""By name, as `stream_mode` takes them; in the order in which they show one event."""
+"""The modes by name, as in `stream_mode`, in the order in which they show one event."""
 
 __all__ = ["MODES", "Checkpoints", "Custom", "Debug", "Messages", "Mode", "Tasks", "Updates", "Values", "View"]

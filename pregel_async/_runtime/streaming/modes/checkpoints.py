@@ -13,40 +13,43 @@ from ...._core.superstep import names_of
 from ...._core.task import Task
 from ....types import RunnableConfig
 from ...persistence.namespaces import config_of, namespace_of, parents_of
-from ..parts import Part
+from ..parts import RawPart
 from .mode import Mode
 
 
 class Checkpoints(Mode):
-    """`{"config", "parent_config", "values", "metadata", "next", "tasks"}`, as `aget_state` has it before the next
-    superstep: its tasks have no results yet. Without a checkpointer there is none to show.
+    """Parts `{"config", "parent_config", "values", "metadata", "next", "tasks"}`.
+
+    They agree with `aget_state` before the next superstep, whose tasks have no results yet. A graph without a
+    checkpointer has none.
     """
 
     name: ClassVar[str] = "checkpoints"
 
-    def stored(self, board: Board, row: CheckpointRow, upcoming: Sequence[Task]) -> Iterable[Part]:
+    def stored(self, board: Board, row: CheckpointRow, upcoming: Sequence[Task]) -> Iterable[RawPart]:
         coerce = None if any(task.node.hidden for task in upcoming) else self.view.coerce
         yield self.part(board.step, self.payload(board, row, upcoming), coerce=coerce)
 
     def payload(self, board: Board, row: CheckpointRow, upcoming: Sequence[Task]) -> dict[str, Any]:
         view, parents = self.view, parents_of(row)
+        # Sends come first, as in `aget_state`.
         listed = [task for task in upcoming if task.send >= 0] + [task for task in upcoming if task.send < 0]
-        inside = view.inside() if listed else {}
+        subgraphs = view.stored_subgraphs() if listed else {}
         return {
             "config": self._config(row.ns, row.checkpoint_id, parents),
             "parent_config": None if row.parent_id is None else self._config(row.ns, row.parent_id, parents),
             "values": board.show(view.program.shown),
             "metadata": isolate(row.metadata),
             "next": list(names_of(upcoming)),
-            "tasks": [self._task(task, inside, {**parents, row.ns: row.checkpoint_id}) for task in listed],
+            "tasks": [self._task(task, subgraphs, {**parents, row.ns: row.checkpoint_id}) for task in listed],
         }
 
-    def _task(self, task: Task, inside: Any, parents: dict[str, str]) -> dict[str, Any]:
+    def _task(self, task: Task, subgraphs: Any, parents: dict[str, str]) -> dict[str, Any]:
         name, state = task.node.name, None
-        if name in inside:
-            state = self._config(namespace_of(self.view.checkpoint_ns, task, keeps=inside[name]), None, parents)
+        if name in subgraphs:
+            state = self._config(namespace_of(self.view.checkpoint_ns, task, keeps=subgraphs[name]), None, parents)
         return {"id": task.id, "name": name, "interrupts": (), "state": state}
 
     def _config(self, ns: str, checkpoint_id: CheckpointId | None, parents: dict[str, str]) -> RunnableConfig:
-        assert self.view.thread_id is not None  # what is stored has a thread
+        assert self.view.thread_id is not None  # only a thread has stored checkpoints
         return config_of(self.view.thread_id, ns, checkpoint_id, parents)

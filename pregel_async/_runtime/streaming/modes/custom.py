@@ -1,4 +1,4 @@
-"""`custom`: what nodes themselves write to the stream."""
+"""`custom`: the chunks that nodes write to the stream."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from typing import Any, ClassVar
 
 from ...._core.isolation import isolate, own
 from ...._core.task import Task
-from ..parts import Part
+from ..parts import RawPart
 from .mode import Mode
 
 
 class Custom(Mode):
-    """Each chunk as it was written, in the order of its writer's code, at once."""
+    """Each chunk as it was written, at once, in the order of the calls."""
 
     name: ClassVar[str] = "custom"
 
-    def wrote(self, task: Task, chunk: Any) -> Iterable[Part]:
+    def wrote(self, task: Task, chunk: Any) -> Iterable[RawPart]:
+        # Copied: the node may change the chunk after writing it, and the reader may change it too.
         yield self.part_of(task, isolate(own(chunk)))

@@ -1,4 +1,4 @@
-"""`debug`: the events of `checkpoints` and `tasks`, each with its superstep and the time."""
+"""`debug`: the parts of `checkpoints` and `tasks`, each with its superstep and time."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from checkpoint_savers.records import CheckpointRow
 
 from ...._core.board import Board
 from ...._core.task import Failed, Finished, Paused, Task
-from ..parts import Part
+from ..parts import RawPart
 from .checkpoints import Checkpoints
 from .mode import Mode, View
 from .tasks import Tasks
 
 
 class Debug(Mode):
-    """`{"step", "timestamp", "type", "payload"}`, with the type "checkpoint", "task" or "task_result"."""
+    """Parts `{"step", "timestamp", "type", "payload"}` of type "checkpoint", "task" or "task_result"."""
 
     name: ClassVar[str] = "debug"
 
@@ -28,22 +28,22 @@ class Debug(Mode):
         self._tasks = Tasks(view)
         self._checkpoints = Checkpoints(view)
 
-    def planned(self, board: Board, tasks: Sequence[Task]) -> Iterable[Part]:
+    def planned(self, board: Board, tasks: Sequence[Task]) -> Iterable[RawPart]:
         return self._dated("task", self._tasks.planned(board, tasks))
 
-    def finished(self, task: Task, outcome: Finished) -> Iterable[Part]:
+    def finished(self, task: Task, outcome: Finished) -> Iterable[RawPart]:
         return self._dated("task_result", self._tasks.finished(task, outcome))
 
-    def paused(self, board: Board, paused: Sequence[tuple[Task, Paused]]) -> Iterable[Part]:
+    def paused(self, board: Board, paused: Sequence[tuple[Task, Paused]]) -> Iterable[RawPart]:
         return self._dated("task_result", self._tasks.paused(board, paused))
 
-    def failed(self, task: Task, outcome: Failed) -> Iterable[Part]:
+    def failed(self, task: Task, outcome: Failed) -> Iterable[RawPart]:
         return self._dated("task_result", self._tasks.failed(task, outcome))
 
-    def stored(self, board: Board, row: CheckpointRow, upcoming: Sequence[Task]) -> Iterable[Part]:
+    def stored(self, board: Board, row: CheckpointRow, upcoming: Sequence[Task]) -> Iterable[RawPart]:
         return self._dated("checkpoint", self._checkpoints.stored(board, row, upcoming))
 
-    def _dated(self, kind: str, parts: Iterable[Part]) -> Iterable[Part]:
+    def _dated(self, kind: str, parts: Iterable[RawPart]) -> Iterable[RawPart]:
         for part in parts:
             dated = {"step": part.step, "timestamp": timestamp(self.view.now()), "type": kind, "payload": part.data}
             yield replace(part, mode=self.name, data=dated)

@@ -1,4 +1,4 @@
-"""`messages`: messages and chunks of them, from models while they speak and from nodes when they return."""
+"""`messages`: chunks of messages while models generate them, and the messages that nodes return."""
 
 from __future__ import annotations
 
@@ -13,97 +13,100 @@ from ...._core.task import Finished, Task
 from ...._message_ids import derive_message_id, fingerprint
 from ....channels.reduced import ReducedValue
 from ....messages import id_of, messages_in, with_id
-from ..parts import Part
+from ..parts import RawPart
 from .mode import Mode, View
 from .tasks import metadata_of
 
 NO_STREAM = "nostream"
-"""The tag of what is not to be shown here."""
+"""The tag that excludes a node or a model call from this mode."""
 
 
 class Messages(Mode):
-    """`(message or chunk, metadata)`.
+    """Parts `(message or chunk, metadata)`.
 
-    What a node emits comes at once. What it returns comes when it has finished, unless a message of that id was shown
-    before, by whatever graph of the run, or was in the graph's state already: each message is shown once.
+    Messages that a node emits are shown at once. Messages that it returns are shown when it has finished, unless any
+    graph of the run has shown a message with the same id before, or the graph's state contains one: each message is
+    shown once.
     """
 
     name: ClassVar[str] = "messages"
 
     def __init__(self, view: View) -> None:
         super().__init__(view)
-        self._known = set[Any]()  # from before the run, of its input, or given to a node
+        self._known = set[Any]()  # ids of the state's and the input's messages, and of a node's input: not new
         self._state_is_known = False
 
-    def planned(self, board: Board, tasks: Sequence[Task]) -> Iterable[Part]:
-        # After the fold of the input: a string or a pair in it is a message there, and has an id.
+    def planned(self, board: Board, tasks: Sequence[Task]) -> Iterable[RawPart]:
+        # Only now, after the input was folded: the fold turns strings and pairs into messages, and gives them ids.
         if not self._state_is_known and not tasks[0].node.hidden:
             self._state_is_known = True
             self._known.update(id_of(message) for value in board.values.values() for _, message in messages_in(value))
         return ()
 
-    def began(self, task: Task, outcome: Finished) -> Iterable[Part]:
-        return self.finished(task, outcome)  # the input's messages are known from then on
+    def began(self, task: Task, outcome: Finished) -> Iterable[RawPart]:
+        return self.finished(task, outcome)  # adds the input's messages to the known ones
 
-    def spoke(self, task: Task, message: Any, metadata: Mapping[str, Any]) -> Iterable[Part]:
-        told = self._metadata(task, metadata)
-        if NO_STREAM in told.get("tags", ()):
+    def emitted(self, task: Task, message: Any, metadata: Mapping[str, Any]) -> Iterable[RawPart]:
+        shown_metadata = self._metadata(task, metadata)
+        if NO_STREAM in shown_metadata.get("tags", ()):
             return
-        self.view.said.add(id_of(message))
-        yield self.part_of(task, (isolate(own(message)), told))
+        self.view.shown_messages.add(id_of(message))
+        yield self.part_of(task, (isolate(own(message)), shown_metadata))
 
-    def finished(self, task: Task, outcome: Finished) -> Iterable[Part]:
-        known, said = self._known, self.view.said
+    def finished(self, task: Task, outcome: Finished) -> Iterable[RawPart]:
+        known, shown_messages = self._known, self.view.shown_messages
         if task.send >= 0:
             known.update(id_of(message) for _, message in messages_in(task.arg))
-        replayed = outcome.replayed and not self.view.returns  # a reader who comes back was told that it is void
+        replayed = outcome.replayed and not self.view.reconnects  # a reader that reconnects has discarded it as void
         silent = task.node.hidden or replayed or NO_STREAM in task.node.tags
-        writes = Counter[str]()  # of each channel, so far
+        writes = Counter[str]()  # the number of writes to each channel so far
         for channel, value in outcome.writes:
             appends, repeats = self._appends(channel), Counter[str]()
-            for place, message in messages_in(value):
+            for index, message in messages_in(value):
                 key = id_of(message)
                 contents: tuple[str, ...] = ()
                 if key is None:
                     content = fingerprint(message)
                     contents = (content,)
-                    if appends and not silent and self._was_shown_inside(task, content):
+                    if appends and not silent and self._was_shown_by_inner(task, content):
                         continue
                     if appends:
-                        key = derive_message_id(task.written_as(), channel, writes[channel], place, content)
+                        key = derive_message_id(task.written_as(), channel, writes[channel], index, content)
                     else:
                         key = content if not repeats[content] else f"{content}-{repeats[content] + 1}"
                         repeats[content] += 1
                     message = with_id(message, key)
                 if silent:
                     known.add(key)
-                elif key not in known and key not in said:
-                    said.add(key)
-                    said.update((around, content) for content in contents for around in self._around(task))
+                elif key not in known and key not in shown_messages:
+                    shown_messages.add(key)
+                    shown_messages.update(
+                        (source, content) for content in contents for source in self._outer_sources(task)
+                    )
                     yield self.part_of(task, (isolate(message), self._metadata(task, {})))
             writes[channel] += 1
 
-    # A message without an id is shown with the one that the fold gives it. Where a channel appends what it is given,
-    # that is another for each message, unless it is the one that a graph or a task inside the node has shown, and the
-    # node returns. A channel that replaces its value gives none: there a message is known by its content, so that a
-    # node which returns what the state has does not say it again.
+    # A message without an id is shown with the id that the fold will give it. A channel that appends gives each message
+    # an id of its own; but a message that a subgraph or called task of the node has shown, and the node returns, is not
+    # shown again. A channel that replaces its value gives no ids. There the content identifies a message, so that a
+    # node that returns the state's messages does not show them again.
 
     def _appends(self, channel: str) -> bool:
         return channel == RETURN or isinstance(self.view.program.channels.get(channel), ReducedValue)
 
-    def _around(self, task: Task) -> Iterator[tuple[str, Any]]:
-        """The tasks that a task is inside of."""
+    def _outer_sources(self, task: Task) -> Iterator[tuple[str, Any]]:
+        """Yield the callers and outer tasks of a task, as keys of `shown_messages`."""
         if task.is_called:
             yield self.view.checkpoint_ns, task.caller
         parts = self.view.checkpoint_ns.split("|") if self.view.checkpoint_ns else []
         for at in range(len(parts)):
             yield "|".join(parts[: at + 1]), None
 
-    def _was_shown_inside(self, task: Task, content: str) -> bool:
+    def _was_shown_by_inner(self, task: Task, content: str) -> bool:
         ns, name = self.view.checkpoint_ns, task.node.name
-        inside = [f"{name}:{task.id}", name]  # a graph that keeps its state is in the node's namespace
-        places: list[Any] = [(ns, task.path), *((f"{ns}|{each}" if ns else each, None) for each in inside)]
-        return any((place, content) in self.view.said for place in places)
+        namespaces = [f"{name}:{task.id}", name]  # without the task's id, for a subgraph that keeps its state
+        sources: list[Any] = [(ns, task.path), *((f"{ns}|{each}" if ns else each, None) for each in namespaces)]
+        return any((source, content) in self.view.shown_messages for source in sources)
 
     def _metadata(self, task: Task, metadata: Mapping[str, Any]) -> dict[str, Any]:
         own_ns = f"{task.node.name}:{task.id}"

@@ -1,4 +1,4 @@
-"""What a stream mode is: from events of the run to parts of a stream."""
+"""The base class of stream modes, which turn events of a run into parts of a stream."""
 
 from __future__ import annotations
 
@@ -13,25 +13,26 @@ from ...._core.board import Board
 from ...._core.program import Program
 from ...._core.task import Failed, Finished, Paused, Task
 from ....types import Interrupt
-from ..parts import Part
+from ..parts import RawPart
 
 Coerce = Callable[[Any], Any]
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
-    """What a reader sees of one graph's run.
+    """One reader's view of one graph's run.
 
     Attributes:
-        program: the graph.
-        shown: the channels that the stream shows: one bare, or several as a mapping.
-        ns: the graph's namespace, as the reader is told it.
-        checkpoint_ns: as it is stored.
-        thread_id: None when the run has none.
-        now: the run's clock, in unix seconds.
-        coerce: makes the schema's own object of a state; None leaves the mapping.
-        inside: node -> whether its graph keeps its state, for nodes that run a graph which stores it.
-        returns: the reader has been here before, and was told that what it had seen of the superstep is void.
-        said: the ids of the messages that the reader was shown, of this graph and of all others.
+        program: the compiled graph.
+        shown: the channels that the stream shows: a single name for a bare value, or several for a mapping.
+        ns: the graph's namespace, relative to the graph that was called.
+        checkpoint_ns: the graph's namespace in storage.
+        thread_id: the thread of the run; None if it has none.
+        now: the run's clock, in Unix seconds.
+        coerce: converts a state to the schema's class; None leaves it a mapping.
+        stored_subgraphs: returns the nodes that run a subgraph which stores its state, each with True if the subgraph
+            keeps its state from call to call.
+        reconnects: the reader has reconnected, and has discarded the parts of the open superstep as void.
+        shown_messages: the ids of the messages that the reader has received, from all graphs of the run.
     """
 
     program: Program
@@ -41,9 +42,9 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     thread_id: str | None
     now: Callable[[], float]
     coerce: Coerce | None
-    inside: Callable[[], Mapping[str, bool]]
-    returns: bool
-    said: set[Any]
+    stored_subgraphs: Callable[[], Mapping[str, bool]]
+    reconnects: bool
+    shown_messages: set[Any]
 
 
 EVENTS = (
@@ -51,7 +52,7 @@ EVENTS = (
     "began",
     "planned",
     "wrote",
-    "spoke",
+    "emitted",
     "finished",
     "paused",
     "stopped",
@@ -59,21 +60,24 @@ EVENTS = (
     "updated",
     "stored",
 )
-"""What is told of a run: a method of `Mode` each."""
+"""The names of the events: each is a method of `Mode`."""
 
 
 class Mode:
-    """A view of the log. Each method answers with parts, in order; what they hold is the reader's to change.
+    """A stream mode. Each event's method returns the parts that show the event, in order.
+
+    Payloads are isolated copies, as the reader may change them.
 
     Attributes:
-        name: what `stream_mode` calls it.
-        shows: the events that it overrides.
+        name: its name in `stream_mode`.
+        shows: the names of the events whose methods it overrides.
     """
 
     name: ClassVar[str]
     shows: ClassVar[frozenset[str]] = frozenset()
 
     def __init_subclass__(cls) -> None:
+        # Found by overriding, so that a mode cannot forget to declare an event that it shows.
         cls.shows = frozenset(event for event in EVENTS if getattr(cls, event) is not getattr(Mode, event))
 
     def __init__(self, view: View) -> None:
@@ -82,9 +86,11 @@ class Mode:
         self.names = frozenset((shown,) if isinstance(shown, str) else shown)
         self._is_bare = isinstance(shown, str)
 
-    def part(self, step: int, data: Any, interrupts: tuple[Interrupt, ...] = (), coerce: Coerce | None = None) -> Part:
-        """Return a part of an event of the graph."""
-        return Part(
+    def part(
+        self, step: int, data: Any, interrupts: tuple[Interrupt, ...] = (), coerce: Coerce | None = None
+    ) -> RawPart:
+        """Return a part that shows an event of the graph."""
+        return RawPart(
             mode=self.name,
             ns=self.view.ns,
             data=data,
@@ -92,61 +98,61 @@ class Mode:
             interrupts=interrupts,
             coerce=coerce,
             untracked=self.view.program.untracked,
-            of_keys=not self._is_bare,
+            is_keyed=not self._is_bare,
         )
 
-    def part_of(self, task: Task, data: Any) -> Part:
-        """Return a part of an event of a task."""
-        return Part(
+    def part_of(self, task: Task, data: Any) -> RawPart:
+        """Return a part that shows an event of a task."""
+        return RawPart(
             mode=self.name,
             ns=self.view.ns,
             data=data,
             step=task.step,
             task=task,
             untracked=self.view.program.untracked,
-            of_keys=not (self._is_bare or task.is_called),
+            is_keyed=not (self._is_bare or task.is_called),
         )
 
-    def resumed(self, board: Board) -> Iterable[Part]:
-        """The run goes on from a stored board, without new input."""
+    def resumed(self, board: Board) -> Iterable[RawPart]:
+        """Show that the run resumes from a stored board, without new input."""
         return ()
 
-    def began(self, task: Task, outcome: Finished) -> Iterable[Part]:
-        """The hidden start has written the input to the state, and no router is asked. (Else: `finished`.)"""
+    def began(self, task: Task, outcome: Finished) -> Iterable[RawPart]:
+        """Show that the hidden start, which has no routers, has written the input to the state."""
         return ()
 
-    def planned(self, board: Board, tasks: Sequence[Task]) -> Iterable[Part]:
-        """A superstep begins: these tasks are its own, and none of them has run yet."""
+    def planned(self, board: Board, tasks: Sequence[Task]) -> Iterable[RawPart]:
+        """Show that a superstep begins with these tasks."""
         return ()
 
-    def wrote(self, task: Task, chunk: Any) -> Iterable[Part]:
-        """A task has written to the stream."""
+    def wrote(self, task: Task, chunk: Any) -> Iterable[RawPart]:
+        """Show a chunk that a task has written to the stream."""
         return ()
 
-    def spoke(self, task: Task, message: Any, metadata: Mapping[str, Any]) -> Iterable[Part]:
-        """A task has emitted a message, or a chunk of one."""
+    def emitted(self, task: Task, message: Any, metadata: Mapping[str, Any]) -> Iterable[RawPart]:
+        """Show a message, or a chunk of one, that a task has emitted."""
         return ()
 
-    def finished(self, task: Task, outcome: Finished) -> Iterable[Part]:
-        """A task has finished; its result is as durable as the run promised. In the order in which they finish."""
+    def finished(self, task: Task, outcome: Finished) -> Iterable[RawPart]:
+        """Show a finished task, whose result is as durable as the run promises. Called in the order of finishing."""
         return ()
 
-    def paused(self, board: Board, paused: Sequence[tuple[Task, Paused]]) -> Iterable[Part]:
-        """Tasks have asked, and that is recorded; the run ends with their superstep open. In plan order."""
+    def paused(self, board: Board, paused: Sequence[tuple[Task, Paused]]) -> Iterable[RawPart]:
+        """Show tasks, in plan order, whose questions are recorded; the run ends with the superstep open."""
         return ()
 
-    def stopped(self, board: Board) -> Iterable[Part]:
-        """The run has stopped at a breakpoint."""
+    def stopped(self, board: Board) -> Iterable[RawPart]:
+        """Show that the run has stopped at a breakpoint."""
         return ()
 
-    def failed(self, task: Task, outcome: Failed) -> Iterable[Part]:
-        """A task has failed, and that is recorded; the superstep ends with its error. In plan order."""
+    def failed(self, task: Task, outcome: Failed) -> Iterable[RawPart]:
+        """Show a failed task, whose failure is recorded; the superstep ends with its error. Called in plan order."""
         return ()
 
-    def updated(self, board: Board) -> Iterable[Part]:
-        """A superstep has been folded and is as durable as the run promised."""
+    def updated(self, board: Board) -> Iterable[RawPart]:
+        """Show the state after a superstep, which is as durable as the run promises."""
         return ()
 
-    def stored(self, board: Board, row: CheckpointRow, upcoming: Sequence[Task]) -> Iterable[Part]:
-        """A checkpoint has been stored."""
+    def stored(self, board: Board, row: CheckpointRow, upcoming: Sequence[Task]) -> Iterable[RawPart]:
+        """Show a stored checkpoint."""
         return ()

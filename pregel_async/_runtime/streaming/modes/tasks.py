@@ -1,4 +1,4 @@
-"""`tasks`: each task twice, when it is planned and when it has ended."""
+"""`tasks`: each task when it is planned and when it has ended."""
 
 from __future__ import annotations
 
@@ -9,23 +9,25 @@ from ...._core.board import Board
 from ...._core.isolation import isolate
 from ...._core.program import RETURN, Write
 from ...._core.task import PUSH, Failed, Finished, Paused, Task
-from ..parts import Part
+from ..parts import RawPart
 from .mode import Mode
 from .updates import as_update
 
 
 class Tasks(Mode):
-    """`{"id", "name", "input", "triggers"}` of every task of a superstep before any of them runs, and
-    `{"id", "name", "error", "result", "interrupts"}` of each that has run, as it ends.
+    """Two parts for each task.
 
-    A task whose result was recorded earlier is planned and does not run, so that its second event never comes; its
-    `updates` chunk does. `error` is the live exception. A task that a node calls has `((args), {keyword args})` as
-    input and `{"__return__": value}` as result.
+    `{"id", "name", "input", "triggers"}` of all tasks of a superstep before any of them runs, and
+    `{"id", "name", "error", "result", "interrupts"}` of each task when it ends.
+
+    A task whose result was recorded earlier is planned but does not run: it has no second part here, and a part in
+    `updates`. `error` is the exception object. A task that a node calls has `((args), {keyword args})` as input and
+    `{"__return__": value}` as result.
     """
 
     name: ClassVar[str] = "tasks"
 
-    def planned(self, board: Board, tasks: Sequence[Task]) -> Iterable[Part]:
+    def planned(self, board: Board, tasks: Sequence[Task]) -> Iterable[RawPart]:
         for task in tasks:
             if not task.node.hidden:
                 planned: dict[str, Any] = {
@@ -34,19 +36,19 @@ class Tasks(Mode):
                     "input": _input_of(board, task),
                     "triggers": task.triggers if task.send < 0 else (PUSH,),
                 }
-                told = metadata_of(task)
-                yield self.part_of(task, {**planned, "metadata": told} if told else planned)
+                metadata = metadata_of(task)
+                yield self.part_of(task, {**planned, "metadata": metadata} if metadata else planned)
 
-    def finished(self, task: Task, outcome: Finished) -> Iterable[Part]:
+    def finished(self, task: Task, outcome: Finished) -> Iterable[RawPart]:
         if not (task.node.hidden or outcome.replayed or outcome.cached):
             yield self.part_of(task, self._ended(task, self._result(task, outcome.writes)))
 
-    def paused(self, board: Board, paused: Sequence[tuple[Task, Paused]]) -> Iterable[Part]:
+    def paused(self, board: Board, paused: Sequence[tuple[Task, Paused]]) -> Iterable[RawPart]:
         for task, outcome in paused:
             asked = [{"value": isolate(question.value), "id": question.id} for question in outcome.interrupts]
             yield self.part_of(task, {**self._ended(task, {}), "interrupts": asked})
 
-    def failed(self, task: Task, outcome: Failed) -> Iterable[Part]:
+    def failed(self, task: Task, outcome: Failed) -> Iterable[RawPart]:
         if not task.node.hidden:
             result = as_update(outcome.writes or (), self.view.shown, {})
             yield self.part_of(task, {**self._ended(task, result), "error": outcome.error})
@@ -61,17 +63,17 @@ class Tasks(Mode):
 
 
 def metadata_of(task: Task) -> dict[str, Any]:
-    """What the user has said of the node; its tags under "tags"."""
+    """Return a copy of the node's metadata, with its tags under "tags"."""
     node = task.node
-    told = isolate(dict(node.metadata))
-    return {**told, "tags": list(node.tags)} if node.tags else told
+    metadata = isolate(dict(node.metadata))
+    return {**metadata, "tags": list(node.tags)} if node.tags else metadata
 
 
 def _input_of(board: Board, task: Task) -> Any:
-    """What the node will get; None when that cannot be made (the task then fails with the reason)."""
+    """Return the node's input; None if making it fails, because the task then fails with the reason."""
     if task.send >= 0:
         return isolate(task.arg)
     try:
         return board.input_of(task.node)
-    except Exception:  # an empty channel, or whatever the user's schema raises
+    except Exception:  # an empty channel, or any error of the user's schema
         return None

@@ -1,4 +1,4 @@
-"""`updates`: what each task wrote, as it finishes."""
+"""`updates`: the update of each task when it finishes."""
 
 from __future__ import annotations
 
@@ -10,41 +10,42 @@ from ...._core.isolation import isolate
 from ...._core.program import RETURN, Write
 from ...._core.task import Finished, Paused, Task
 from ....types import INTERRUPT
-from ..parts import Part
+from ..parts import RawPart
 from .mode import Mode
 
 
 class Updates(Mode):
-    """`{node: update}`; a result that was recorded earlier carries `"__metadata__": {"cached": True}`."""
+    """Parts `{node: update}`, with `"__metadata__": {"cached": True}` if the result was recorded or cached earlier."""
 
     name: ClassVar[str] = "updates"
 
-    def finished(self, task: Task, outcome: Finished) -> Iterable[Part]:
-        if task.node.hidden or outcome.leaves:  # commands for another graph update nothing here
+    def finished(self, task: Task, outcome: Finished) -> Iterable[RawPart]:
+        if task.node.hidden or outcome.leaves:  # its commands update another graph
             return
         chunk: dict[str, Any] = {task.node.name: as_update(outcome.writes, self.view.shown)}
         if outcome.replayed or outcome.cached:
             chunk["__metadata__"] = {"cached": True}
         yield self.part_of(task, chunk)
 
-    def paused(self, board: Board, paused: Sequence[tuple[Task, Paused]]) -> Iterable[Part]:
+    def paused(self, board: Board, paused: Sequence[tuple[Task, Paused]]) -> Iterable[RawPart]:
         for task, outcome in paused:
             yield self.part_of(task, {INTERRUPT: isolate(outcome.interrupts)})
 
-    def stopped(self, board: Board) -> Iterable[Part]:
+    def stopped(self, board: Board) -> Iterable[RawPart]:
         yield self.part(board.step + 1, {INTERRUPT: ()})
 
 
 def as_update(writes: Sequence[Write], shown: str | tuple[str, ...], empty: Any = None) -> Any:
-    """A task's writes as the update that its node returned.
+    """Return a task's writes as the update that its node returned.
 
     Args:
-        empty: the update that writes none of several channels.
+        writes: the writes of the task.
+        shown: the channels that the stream shows: a single name for a bare value, or several for a mapping.
+        empty: the result if several channels are shown and none of them was written.
 
     Returns:
-        The bare value when one channel is shown, or when it is a call's result; else a mapping of the channels written,
-        a list of one-entry mappings when a channel was written more than once, or `empty` when none of them was
-        written.
+        The bare value if one channel is shown, or if it is the result of a called task. Otherwise a mapping of the
+        channels written, a list of mappings with one entry each if a channel was written repeatedly, or `empty`.
     """
     if len(writes) == 1 and writes[0][0] == RETURN:
         return isolate(writes[0][1])
