@@ -9,9 +9,9 @@ from typing import Any, Final, Self
 import msgspec
 
 from ._checks.node_policies import (
-    AttemptTimeout,
     NodePolicies,
     RetryPolicies,
+    TimeoutOption,
     abandons,
     check_abandonable,
     check_on_timeout,
@@ -75,7 +75,7 @@ class PregelNode(msgspec.Struct, frozen=True, kw_only=True):
     metadata: Mapping[str, Any] = {}
     abandon_on_cancel: bool = False
     retry_policy: RetryPolicies | None = None
-    timeout: AttemptTimeout | None = None
+    timeout: TimeoutOption | None = None
     cache_policy: CachePolicy | None = None
     on_timeout: OnTimeout | None = None
 
@@ -112,7 +112,7 @@ class NodeBuilder:
         self._abandon_on_cancel = False
         self._retry: list[RetryPolicy] = []
         self._cache: CachePolicy | None = None
-        self._timeout: AttemptTimeout | None = None
+        self._timeout: TimeoutOption | None = None
         self._on_timeout: OnTimeout | None = None
 
     def subscribe_only(self, channel: str) -> Self:
@@ -261,7 +261,7 @@ class NodeBuilder:
         self._cache = node_policies("the node", cache_policy=policy).cache
         return self
 
-    def set_timeout(self, timeout: AttemptTimeout | None, *, on_timeout: OnTimeout | None = None) -> Self:
+    def set_timeout(self, timeout: TimeoutOption | None, *, on_timeout: OnTimeout | None = None) -> Self:
         """Limit the duration of one attempt; see `StateGraph.add_node`.
 
         Args:

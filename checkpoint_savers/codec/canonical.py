@@ -20,7 +20,7 @@ from typing import Final, cast
 
 from . import codes, containers, scalars
 from .containers import array_header, plain_keys
-from .writing import SCALARS, NodeValueWriter, Refused, ValueWriter, Write, enter, ext, pack, short_repr
+from .writing import SCALARS, NodeValueWriter, Refused, ValueWriter, WriteFunction, enter, ext, pack, short_repr
 
 TYPE_NAME: Final = 127
 """The extension code of a type's name in a digest. It is not in codes.py: digests are compared and never decoded."""
@@ -42,7 +42,9 @@ class DigestWriter(CanonicalWriter):
 
     __slots__ = ("_name_of",)
 
-    def __init__(self, table: Mapping[type, Write], safe: frozenset[type], name_of: Callable[[type], str]) -> None:
+    def __init__(
+        self, table: Mapping[type, WriteFunction], safe: frozenset[type], name_of: Callable[[type], str]
+    ) -> None:
         # The name instead of an explanation: `prepare` discards it, and an explanation takes 0.3 ms to make.
         super().__init__(table, safe, name_of)
         self._name_of = name_of
@@ -95,7 +97,7 @@ def _pairs(value: dict[object, object], writer: ValueWriter, enclosing: set[int]
     return array_header(2 * len(out)) + b"".join(out)
 
 
-WRITERS: Final[dict[type, Write]] = {
+WRITERS: Final[dict[type, WriteFunction]] = {
     **scalars.WRITERS,
     **containers.WRITERS,
     float: _write_float,

@@ -11,8 +11,8 @@ from typing import Final, cast
 
 from . import codes
 from .collisions import FEW, REASON, collide
-from .reading import Damaged, Loader, Read
-from .writing import SCALARS, Refused, ValueWriter, Write, enter, ext, pack, short_repr
+from .reading import Damaged, Loader, ReadFunction
+from .writing import SCALARS, Refused, ValueWriter, WriteFunction, enter, ext, pack, short_repr
 
 
 def _write_list(value: list[object], writer: ValueWriter, enclosing: set[int]) -> object:
@@ -183,7 +183,7 @@ def _read_slice(data: memoryview, loader: Loader) -> object:
     return slice(start, stop, step)
 
 
-WRITERS: Final[dict[type, Write]] = {
+WRITERS: Final[dict[type, WriteFunction]] = {
     list: _write_list,
     dict: _write_dict,
     tuple: _write_tuple,
@@ -195,7 +195,7 @@ WRITERS: Final[dict[type, Write]] = {
     slice: _write_slice,
 }
 
-READERS: Final[dict[int, Read]] = {
+READERS: Final[dict[int, ReadFunction]] = {
     codes.TUPLE: lambda data, loader: loader.tuple(data),
     codes.SET: lambda data, loader: loader.set(data) if len(data) <= FEW else set(_read_members(data, loader)),
     codes.FROZENSET: lambda data, loader: (

@@ -72,7 +72,7 @@ class Tags(Protocol):
     def get(self, tag: str, /) -> ObjectReader | None: ...
 
 
-Read = Callable[[memoryview, "Loader"], object]
+ReadFunction = Callable[[memoryview, "Loader"], object]
 
 
 class Loader:
@@ -85,7 +85,7 @@ class Loader:
 
     __slots__ = ("_kinds", "_tags", "any", "frozenset", "list", "set", "tuple")
 
-    def __init__(self, kinds: Mapping[int, Read], tags: Tags) -> None:
+    def __init__(self, kinds: Mapping[int, ReadFunction], tags: Tags) -> None:
         self._kinds = kinds
         self._tags = tags
         self.any = msgspec.msgpack.Decoder(ext_hook=self._hook).decode

@@ -28,8 +28,8 @@ import msgspec
 from msgspec import UnsetType
 
 from . import codes
-from .reading import Damaged, Loader, Read
-from .writing import MAX_BYTES, Refused, ValueWriter, Write, ext, pack
+from .reading import Damaged, Loader, ReadFunction
+from .writing import MAX_BYTES, Refused, ValueWriter, WriteFunction, ext, pack
 
 
 def _text(data: memoryview) -> str:
@@ -223,11 +223,11 @@ _PATHS: Final = (PurePosixPath, PureWindowsPath, PosixPath, WindowsPath)
 _ADDRESSES: Final = (IPv4Address, IPv6Address, IPv4Network, IPv6Network, IPv4Interface, IPv6Interface)
 
 
-def _write_named(code: int, classes: Sequence[type]) -> Write:
+def _write_named(code: int, classes: Sequence[type]) -> WriteFunction:
     return lambda value, writer, enclosing: ext(code, bytes((classes.index(type(value)),)) + _bytes(str(value)))
 
 
-WRITERS: Final[dict[type, Write]] = {
+WRITERS: Final[dict[type, WriteFunction]] = {
     NoneType: _as_it_is,
     bool: _as_it_is,
     float: _as_it_is,
@@ -252,10 +252,10 @@ WRITERS: Final[dict[type, Write]] = {
     UnsetType: lambda value, writer, enclosing: ext(codes.UNSET, b""),
 }
 
-CAREFUL: Final[dict[type, Write]] = {int: _write_int, str: _write_str, bytes: _write_bytes}
+CAREFUL: Final[dict[type, WriteFunction]] = {int: _write_int, str: _write_str, bytes: _write_bytes}
 """Writers that check the size of ints, strs and bytes: used after MessagePack has refused a value."""
 
-READERS: Final[dict[int, Read]] = {
+READERS: Final[dict[int, ReadFunction]] = {
     codes.BIG_INT: lambda data, loader: int.from_bytes(data, "big", signed=True),
     codes.SURROGATES: lambda data, loader: _text(data),
     codes.BYTEARRAY: lambda data, loader: bytearray(data),

@@ -50,7 +50,7 @@ class Refused(Exception):
 
 
 # The exact type of the first argument is the key under which the function stands in the table; only Any says that.
-Write = Callable[[Any, "ValueWriter", set[int]], object]
+WriteFunction = Callable[[Any, "ValueWriter", set[int]], object]
 
 
 class ValueWriter:
@@ -67,7 +67,9 @@ class ValueWriter:
 
     __slots__ = ("_explain", "_table", "safe")
 
-    def __init__(self, table: Mapping[type, Write], safe: frozenset[type], explain: Callable[[type], str]) -> None:
+    def __init__(
+        self, table: Mapping[type, WriteFunction], safe: frozenset[type], explain: Callable[[type], str]
+    ) -> None:
         self._table = table
         self._explain = explain
         self.safe = safe

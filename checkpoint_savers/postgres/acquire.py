@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from ..errors import ThreadBusyError, UnsupportedFormatError
 from ..owner import is_gone
 from ..records import Lease, Owner
-from .connections import Cursor
+from .connections import PostgresCursor
 from .escaping import escape
 from .group_commit import QueuedWrite
 from .rows import owner_of, owner_text, to_checkpoint_id_or_none
@@ -83,7 +83,7 @@ class AcquireStatement:
         self._statement = _STATEMENT.format(s=schema, version=SAVER.version).encode()
         self._name = name
 
-    async def store(self, cursor: Cursor, writes: Sequence[LeaseRequest]) -> list[LeaseRequest]:
+    async def store(self, cursor: PostgresCursor, writes: Sequence[LeaseRequest]) -> list[LeaseRequest]:
         """Execute a batch of requests. See `group_commit.StoreBatch`.
 
         Args:

@@ -13,7 +13,7 @@ from ..durations import LONGEST_LOCK_WAIT, read_seconds
 from ..errors import SaverClosedError
 from ..opening import OpenedAsync
 from . import schema as tables
-from .connections import Cursor, Pool, Source
+from .connections import Pool, PostgresCursor, Source
 from .driver import Driver
 
 
@@ -109,7 +109,7 @@ class PostgresClient(OpenedAsync):
         """
         return partial(self._source.run_on_new_connection, self._preparing(sets_up=self._sets_up))
 
-    def _preparing(self, *, sets_up: bool) -> Callable[[Cursor], Awaitable[None]]:
+    def _preparing(self, *, sets_up: bool) -> Callable[[PostgresCursor], Awaitable[None]]:
         return partial(
             tables.setup if sets_up else tables.check, schema=self.schema, name=self._source.name, layout=self._layout
         )

@@ -21,7 +21,7 @@ from .failures import UnreachableError, is_connection_lost, is_retryable
 T = TypeVar("T")
 
 Connection: TypeAlias = psycopg.AsyncConnection[Any]
-Cursor: TypeAlias = psycopg.AsyncCursor[tuple[Any, ...]]
+PostgresCursor: TypeAlias = psycopg.AsyncCursor[tuple[Any, ...]]
 Pool: TypeAlias = psycopg_pool.AsyncConnectionPool[Any]
 
 # A server that has disappeared silently is noticed within a minute, and not after TCP's default of hours.
@@ -98,7 +98,7 @@ class Source:
         finally:
             await self.pool.close()
 
-    async def run_on_new_connection(self, work: Callable[[Cursor], Awaitable[T]]) -> T:
+    async def run_on_new_connection(self, work: Callable[[PostgresCursor], Awaitable[T]]) -> T:
         """Run work on a new connection, so that a failure to connect is raised at once.
 
         With a user's pool, the connection is one of the pool's.
@@ -135,7 +135,7 @@ class Source:
             raise UnreachableError(f"no connection to the server ({_in_a_line(error)})") from error
 
     async def run_on_connection(
-        self, work: Callable[[Cursor], Awaitable[T]], *, interrupted: Callable[[], None] | None = None
+        self, work: Callable[[PostgresCursor], Awaitable[T]], *, interrupted: Callable[[], None] | None = None
     ) -> T:
         """Run work on a connection of the pool, and again on another if that breaks.
 
@@ -205,7 +205,7 @@ class Source:
         raise UnreachableError(f"{message}.") from failure
 
 
-async def _run_on(connection: Connection, work: Callable[[Cursor], Awaitable[T]]) -> T:
+async def _run_on(connection: Connection, work: Callable[[PostgresCursor], Awaitable[T]]) -> T:
     """Run work on a borrowed connection, with the options that statements here expect, and restore its own options."""
     # The options are restored afterwards, as a user's own code borrows the connections of a user's pool, too.
     autocommit, threshold = connection.autocommit, connection.prepare_threshold
@@ -224,7 +224,7 @@ async def _run_on(connection: Connection, work: Callable[[Cursor], Awaitable[T]]
                     await connection.set_autocommit(False)
 
 
-def _cursor(connection: Connection) -> Cursor:
+def _cursor(connection: Connection) -> PostgresCursor:
     return psycopg.AsyncCursor(connection, row_factory=psycopg.rows.tuple_row)
 
 

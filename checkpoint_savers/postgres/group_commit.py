@@ -22,7 +22,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from ..bridge import wait_until_woken
 from ..errors import StorageLockedError
-from .connections import Cursor
+from .connections import PostgresCursor
 from .driver import Driver, WorkItem
 from .failures import affects_all_writes, translate
 
@@ -66,7 +66,7 @@ W = TypeVar("W", bound=QueuedWrite[Any])
 class StoreBatch(Protocol[W]):
     """Stores a batch in one transaction, on a connection in autocommit mode."""
 
-    async def __call__(self, cursor: Cursor, writes: Sequence[W]) -> Sequence[W]:
+    async def __call__(self, cursor: PostgresCursor, writes: Sequence[W]) -> Sequence[W]:
         """Set each write's value or error, and return the writes whose threads were locked."""
         ...
 

@@ -20,7 +20,7 @@ from .listening import Listener
 from .writing import LeasedWrite, WriteStatements
 
 
-class OpenSaver:
+class ConnectedSaver:
     """The parts of an open saver.
 
     Args:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..errors import CorruptCheckpointError
 from ..metadata import read_metadata
 from ..records import Chain, CheckpointId, CheckpointRow, EventKey, EventRow, TaskRecord, ThreadDump
-from .connections import Cursor
+from .connections import PostgresCursor
 from .escaping import escape, escape_or_none, unescape
 from .rows import Raw, events_of, records_of, rows_of, to_checkpoint_id, to_checkpoint_id_or_none, where_of
 
@@ -119,7 +119,9 @@ class ReadStatements:
         self._all_records = of(_ALL_RECORDS)
         self._all_events = of(_ALL_EVENTS)
 
-    async def read(self, cursor: Cursor, thread_id: str, ns: str, checkpoint_id: CheckpointId | None) -> Chain | None:
+    async def read(
+        self, cursor: PostgresCursor, thread_id: str, ns: str, checkpoint_id: CheckpointId | None
+    ) -> Chain | None:
         """Read the chain of a checkpoint. See `SaverPort.read`.
 
         Args:
@@ -152,7 +154,7 @@ class ReadStatements:
         return Chain(rows=rows, records=records, head=head)
 
     async def segment(
-        self, cursor: Cursor, thread_id: str, ns: str, base_id: CheckpointId
+        self, cursor: PostgresCursor, thread_id: str, ns: str, base_id: CheckpointId
     ) -> tuple[tuple[CheckpointRow, ...], tuple[TaskRecord, ...]]:
         """Read the rows of a base, with their records. See `SaverPort.segment`.
 
@@ -172,7 +174,9 @@ class ReadStatements:
         _, rows, records = _parts(raw, where_of(thread_id, ns))
         return rows, records
 
-    async def events(self, cursor: Cursor, thread_id: str, since: EventKey | None, limit: int) -> tuple[EventRow, ...]:
+    async def events(
+        self, cursor: PostgresCursor, thread_id: str, since: EventKey | None, limit: int
+    ) -> tuple[EventRow, ...]:
         """Read rows of events. See `SaverPort.events`.
 
         Args:
@@ -195,7 +199,12 @@ class ReadStatements:
         return events_of(raw, f"{where_of(thread_id)}, its events")
 
     async def page(
-        self, cursor: Cursor, thread_id: str | None, ns: str | None, before: tuple[str, str, str] | None, limit: int
+        self,
+        cursor: PostgresCursor,
+        thread_id: str | None,
+        ns: str | None,
+        before: tuple[str, str, str] | None,
+        limit: int,
     ) -> list[Raw]:
         """Read a page of raw headers, newest first.
 
@@ -218,7 +227,7 @@ class ReadStatements:
         within = (checkpoint_id, checkpoint_id, after_ns)
         return await _all(cursor, self._page_of_thread, escape(thread_id), *within, *of_ns, limit)
 
-    async def threads(self, cursor: Cursor, after: str | None, limit: int) -> list[Raw]:
+    async def threads(self, cursor: PostgresCursor, after: str | None, limit: int) -> list[Raw]:
         """Read a page of raw thread headers, in the order of their ids.
 
         Args:
@@ -231,7 +240,7 @@ class ReadStatements:
         """
         return await _all(cursor, self._threads, escape_or_none(after), escape_or_none(after), limit)
 
-    async def heads(self, cursor: Cursor, thread_id: str, ns: str | None) -> dict[str, CheckpointId]:
+    async def heads(self, cursor: PostgresCursor, thread_id: str, ns: str | None) -> dict[str, CheckpointId]:
         """Read the heads of a thread's namespaces. See `SaverPort.heads`.
 
         Args:
@@ -249,7 +258,7 @@ class ReadStatements:
         found = await _all(cursor, self._heads, escape(thread_id), named, named)
         return {unescape(name): to_checkpoint_id(checkpoint_id) for name, checkpoint_id in found}
 
-    async def dump(self, cursor: Cursor, thread_id: str) -> ThreadDump | None:
+    async def dump(self, cursor: PostgresCursor, thread_id: str) -> ThreadDump | None:
         """Read everything that is stored of a thread. See `SaverPort.dump`.
 
         Args:
@@ -287,7 +296,7 @@ class ReadStatements:
         )
 
 
-async def _all(cursor: Cursor, statement: bytes, *parameters: object) -> list[Raw]:
+async def _all(cursor: PostgresCursor, statement: bytes, *parameters: object) -> list[Raw]:
     await cursor.execute(statement, parameters, binary=True)
     return await cursor.fetchall()
 

@@ -35,7 +35,7 @@ from ..saver_port import PAGE
 from .acquire import AcquireStatement, LeaseRequest
 from .client import PostgresClient
 from .connections import with_defaults
-from .open_saver import OpenSaver
+from .open_saver import ConnectedSaver
 from .reading import ReadStatements
 from .rows import header_of, thread_of
 from .schema import SAVER
@@ -117,7 +117,7 @@ class PostgresSaver(PostgresClient, BaseCheckpointSaver):
         self._writing = WriteStatements(quoted, schema)
         self._acquiring = AcquireStatement(quoted, self._source.name)
         self._upkeep = UpkeepStatements(quoted, schema, self._source.name, self.busy_timeout)
-        self._open: OpenSaver | None = None
+        self._open: ConnectedSaver | None = None
         self._number = 0
         # By thread and run: acquired by this saver and not released yet. Closing the saver releases them.
         self._held_leases: dict[tuple[str, str], Lease] = {}
@@ -204,7 +204,7 @@ class PostgresSaver(PostgresClient, BaseCheckpointSaver):
             SaverClosedError: the saver is open already.
         """
         self._check_not_open()
-        opened = OpenSaver(
+        opened = ConnectedSaver(
             self._source,
             self._prepare,
             self._acquiring,
@@ -228,7 +228,7 @@ class PostgresSaver(PostgresClient, BaseCheckpointSaver):
         self._held_leases = {}
         await self._disconnect(None if opened is None else partial(opened.release_all, releases))
 
-    def _require_open(self) -> OpenSaver:
+    def _require_open(self) -> ConnectedSaver:
         opened = self._open  # read once: another thread may close the saver meanwhile
         if opened is None:
             raise SaverClosedError(

@@ -9,7 +9,7 @@ from ..errors import StorageError, ThreadBusyError, ThreadNotFoundError, Unsuppo
 from ..metadata import read_metadata, with_changes, write_metadata
 from ..owner import is_live
 from ..records import CheckpointRow, Lease, Rewrite, ThreadDump
-from .connections import Cursor
+from .connections import PostgresCursor
 from .escaping import escape, escape_or_none
 from .rows import Raw, owner_of, where_of
 from .schema import SAVER, TABLES
@@ -125,7 +125,7 @@ class UpkeepStatements:
         self._where = where
         self._lock_timeout = f"{max(int(busy_timeout * 1000), 1)}ms"
 
-    async def rewrite(self, cursor: Cursor, lease: Lease, change: Rewrite) -> None:
+    async def rewrite(self, cursor: PostgresCursor, lease: Lease, change: Rewrite) -> None:
         """Delete and replace rows of a thread. See `SaverPort.rewrite`.
 
         Idempotent: it may be repeated after an attempt whose connection broke, whether or not that was committed.
@@ -170,7 +170,7 @@ class UpkeepStatements:
         await self._run(cursor, _BUMP_SEQ, thread)
         await cursor.execute(b"COMMIT")
 
-    async def update_thread(self, cursor: Cursor, thread_id: str, changes: Mapping[str, Any]) -> None:
+    async def update_thread(self, cursor: PostgresCursor, thread_id: str, changes: Mapping[str, Any]) -> None:
         """Change a thread's metadata, under the lock on its row and without a lease. Idempotent.
 
         Args:
@@ -196,7 +196,7 @@ class UpkeepStatements:
         await self._run(cursor, _SET_METADATA, write_metadata(changed), found[0])
         await cursor.execute(b"COMMIT")
 
-    async def load(self, cursor: Cursor, lease: Lease, dump: ThreadDump, attempt: UpkeepAttempt) -> None:
+    async def load(self, cursor: PostgresCursor, lease: Lease, dump: ThreadDump, attempt: UpkeepAttempt) -> None:
         """Store a dumped thread. See `SaverPort.load`.
 
         Args:
@@ -241,7 +241,7 @@ class UpkeepStatements:
         await self._run(cursor, _BUMP_SEQ, thread)
         await cursor.execute(b"COMMIT")
 
-    async def erase(self, cursor: Cursor, lease: Lease, attempt: UpkeepAttempt) -> None:
+    async def erase(self, cursor: PostgresCursor, lease: Lease, attempt: UpkeepAttempt) -> None:
         """Delete everything that is stored of a thread.
 
         Args:
@@ -262,7 +262,7 @@ class UpkeepStatements:
             raise
         await self._delete(cursor, lease.thread_id, thread)
 
-    async def delete(self, cursor: Cursor, thread_id: str, now: float) -> None:
+    async def delete(self, cursor: PostgresCursor, thread_id: str, now: float) -> None:
         """Delete everything that is stored of a thread, unless a run holds it.
 
         Args:
@@ -285,7 +285,7 @@ class UpkeepStatements:
                 raise ThreadBusyError(thread_id, holder=str(holder), expires_at=until)
         await self._delete(cursor, thread_id, thread)
 
-    async def vacuum(self, cursor: Cursor, full: bool) -> None:
+    async def vacuum(self, cursor: PostgresCursor, full: bool) -> None:
         """Vacuum the tables.
 
         Args:
@@ -294,7 +294,7 @@ class UpkeepStatements:
         """
         await cursor.execute(f"VACUUM{' (FULL)' if full else ''} {_TABLES.format(s=self._plain)}".encode())
 
-    async def size(self, cursor: Cursor) -> int:
+    async def size(self, cursor: PostgresCursor) -> int:
         """Measure the tables and their indexes.
 
         Args:
@@ -315,18 +315,18 @@ class UpkeepStatements:
         """The schema, quoted for statements without parameters, in which "%" is not doubled."""
         return self._schema.replace("%%", "%")
 
-    async def _run(self, cursor: Cursor, statement: str, *parameters: object) -> int:
+    async def _run(self, cursor: PostgresCursor, statement: str, *parameters: object) -> int:
         await cursor.execute(statement.format(s=self._schema).encode(), parameters, binary=True)
         return cursor.rowcount
 
-    async def _lock(self, cursor: Cursor, thread_id: str) -> Raw | None:
+    async def _lock(self, cursor: PostgresCursor, thread_id: str) -> Raw | None:
         await cursor.execute(b"BEGIN ISOLATION LEVEL READ COMMITTED")
         # Local to the transaction: behind a pooler, a session's setting would be the next client's.
         await cursor.execute(b"SELECT set_config('lock_timeout', %b, true)", (self._lock_timeout,))
         await self._run(cursor, _THREAD, escape(thread_id))
         return await cursor.fetchone()
 
-    async def _lock_without_lease(self, cursor: Cursor, thread_id: str) -> Raw | None:
+    async def _lock_without_lease(self, cursor: PostgresCursor, thread_id: str) -> Raw | None:
         """Lock a thread for a write without a lease.
 
         It checks the version of the tables, as acquiring a lease would have done.
@@ -342,7 +342,7 @@ class UpkeepStatements:
             raise UnsupportedFormatError(self._where, version, SAVER.version)
         return found
 
-    async def _lock_leased(self, cursor: Cursor, lease: Lease) -> int:
+    async def _lock_leased(self, cursor: PostgresCursor, lease: Lease) -> int:
         """Lock a thread whose lease is held, and return its number. The caller ends with `_BUMP_SEQ`."""
         found = await self._lock(cursor, lease.thread_id)
         if found is None:
@@ -355,7 +355,7 @@ class UpkeepStatements:
             raise ThreadBusyError(lease.thread_id, holder=str(holder), expires_at=until or 0.0, lost=True)
         return int(thread)
 
-    async def _delete(self, cursor: Cursor, thread_id: str, thread: int) -> None:
+    async def _delete(self, cursor: PostgresCursor, thread_id: str, thread: int) -> None:
         for statement in _DELETE:
             await self._run(cursor, statement, thread)
         # Deleting a thread releases it, too: runs that wait for it are notified.

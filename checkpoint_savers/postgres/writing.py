@@ -20,7 +20,7 @@ from typing import Any
 from ..errors import ThreadBusyError
 from ..metadata import read_metadata, with_defaults, write_metadata
 from ..records import Commit, EventRow, Lease, TaskRecord
-from .connections import Cursor
+from .connections import PostgresCursor
 from .escaping import escape, escape_or_none, unescape
 from .group_commit import QueuedWrite
 from .rows import owner_of, where_of
@@ -122,7 +122,7 @@ _IS_STORED = b"""
     WHERE t.thread_id = %b AND c.checkpoint_id = %b AND c.ns = %b
 """
 
-Row = tuple[Any, ...]
+ColumnValues = tuple[Any, ...]
 """Values to bind."""
 
 
@@ -159,10 +159,10 @@ class LeasedWrite(QueuedWrite[None]):
         self._number = number
         self.ns: str | None = None
         self.head: str | None = None
-        self.rows: list[Row] = []
-        self.records: list[Row] = []
-        self.clears: list[Row] = []
-        self.events: list[Row] = []
+        self.rows: list[ColumnValues] = []
+        self.records: list[ColumnValues] = []
+        self.clears: list[ColumnValues] = []
+        self.events: list[ColumnValues] = []
         if commit is None:
             return
         if rows:
@@ -217,7 +217,7 @@ class WriteStatements:
         self._is_stored = _IS_STORED.replace(b"{s}", schema.encode())
         self._metadata = _METADATA.replace(b"{s}", schema.encode())
 
-    async def store(self, cursor: Cursor, writes: Sequence[LeasedWrite]) -> list[LeasedWrite]:
+    async def store(self, cursor: PostgresCursor, writes: Sequence[LeasedWrite]) -> list[LeasedWrite]:
         """Execute a batch of writes. See `group_commit.StoreBatch`.
 
         Args:
@@ -245,7 +245,7 @@ class WriteStatements:
         return locked
 
     async def _merge_metadata(
-        self, cursor: Cursor, writes: Sequence[LeasedWrite]
+        self, cursor: PostgresCursor, writes: Sequence[LeasedWrite]
     ) -> Mapping[LeasedWrite, tuple[str, str | None]]:
         """Return the new and the present metadata of the threads, for the writes that add keys.
 
@@ -317,7 +317,7 @@ class WriteStatements:
             text.append(_ANSWER)
         return "".join(text).format(s=self._schema).encode(), bound
 
-    async def _was_stored(self, cursor: Cursor, write: LeasedWrite, epoch: int | None) -> bool:
+    async def _was_stored(self, cursor: PostgresCursor, write: LeasedWrite, epoch: int | None) -> bool:
         """Return True if an attempt whose connection broke stored the write.
 
         Another run has acquired the thread since, so the number of the last write no longer shows it.
@@ -336,7 +336,7 @@ class WriteStatements:
         return ThreadBusyError(write.thread_id, holder=str(holder), expires_at=until or 0.0, lost=True)
 
 
-def _record(record: TaskRecord) -> Row:
+def _record(record: TaskRecord) -> ColumnValues:
     return (
         escape(record.ns),
         escape(record.checkpoint_id),
@@ -347,5 +347,5 @@ def _record(record: TaskRecord) -> Row:
     )
 
 
-def _event(event: EventRow) -> Row:
+def _event(event: EventRow) -> ColumnValues:
     return (escape(event.checkpoint_id), event.epoch, event.position, event.kind, event.frame)

@@ -15,7 +15,7 @@ from .ids import StoredId
 from .rows import CheckpointColumns, EventColumns, RecordColumns, location, read_checkpoint_id
 from .writing import add_checkpoint, add_events, add_row, check_lease, delete, namespace_key, put_records, set_metadata
 
-Key = tuple[str, StoredId]
+StoredKey = tuple[str, StoredId]
 """Key of a checkpoint: its namespace and its id."""
 
 _STORED = "SELECT base, frame FROM checkpoint INDEXED BY checkpoint_by_id WHERE thread = ? AND id = ? AND space = ?"
@@ -53,11 +53,11 @@ _HAS_CONTENT = (
 def rewrite(
     db: sqlite3.Cursor,
     lease: Lease,
-    gone: Iterable[Key],
+    gone: Iterable[StoredKey],
     rows: Iterable[CheckpointColumns],
     heads: Mapping[str, StoredId | None],
     events: Iterable[StoredId],
-    pins: Mapping[Key, bool],
+    pins: Mapping[StoredKey, bool],
 ) -> None:
     """Delete and replace rows of a thread. See `SaverPort.rewrite`; the arguments are the fields of a `Rewrite`, bound.
 
@@ -154,7 +154,7 @@ def erase(db: sqlite3.Cursor, lease: Lease) -> None:
     delete(db, check_lease(db, lease)[0])
 
 
-def _stored(db: sqlite3.Cursor, lease: Lease, thread: int, key: Key) -> tuple[int, StoredId, int]:
+def _stored(db: sqlite3.Cursor, lease: Lease, thread: int, key: StoredKey) -> tuple[int, StoredId, int]:
     """Return a stored checkpoint's namespace key, base and frame key. Raise if it is not stored."""
     ns, id = key
     space = namespace_key(db, thread, ns)

@@ -32,7 +32,19 @@ from ..bridge import Waiter, block, running_library, wait_until_woken
 from ..codec import Codec
 from ..errors import SaverClosedError, SyncCallError, VectorSearchError
 from .batching import BatchCollector, PendingBatch, Request
-from .ops import NOT_PROVIDED, GetOp, Item, Namespace, NotProvided, Op, PutOp, Result, SearchItem, SearchOp, TTLConfig
+from .ops import (
+    NOT_PROVIDED,
+    GetOp,
+    Item,
+    NotProvided,
+    Op,
+    PutOp,
+    Result,
+    SearchItem,
+    SearchOp,
+    StoreNamespace,
+    TTLConfig,
+)
 from .port import SWEEP_LIMIT, Batch, Done
 from .sweeper import Sweeper
 from .validation import list_operation, read_ttl_config, request_of
@@ -102,7 +114,7 @@ class BaseStore(ABC):
             StorageError: the batch was refused, and `done` will not be called.
         """
 
-    async def aget(self, namespace: Namespace, key: str, *, refresh_ttl: bool | None = None) -> Item | None:
+    async def aget(self, namespace: StoreNamespace, key: str, *, refresh_ttl: bool | None = None) -> Item | None:
         """Return the item of a key, or None if there is none.
 
         Args:
@@ -126,7 +138,7 @@ class BaseStore(ABC):
 
     async def aput(
         self,
-        namespace: Namespace,
+        namespace: StoreNamespace,
         key: str,
         value: Mapping[str, Any],
         index: Literal[False] | None = None,
@@ -154,7 +166,7 @@ class BaseStore(ABC):
         """
         await self._run_one(PutOp(namespace, key, value, index, ttl))
 
-    async def adelete(self, namespace: Namespace, key: str) -> None:
+    async def adelete(self, namespace: StoreNamespace, key: str) -> None:
         """Delete an item; do nothing if there is none.
 
         Args:
@@ -171,7 +183,7 @@ class BaseStore(ABC):
 
     async def asearch(
         self,
-        namespace_prefix: Namespace,
+        namespace_prefix: StoreNamespace,
         /,
         *,
         query: None = None,
@@ -214,12 +226,12 @@ class BaseStore(ABC):
     async def alist_namespaces(
         self,
         *,
-        prefix: Namespace | None = None,
-        suffix: Namespace | None = None,
+        prefix: StoreNamespace | None = None,
+        suffix: StoreNamespace | None = None,
         max_depth: int | None = None,
         limit: int = 100,
         offset: int = 0,
-    ) -> list[Namespace]:
+    ) -> list[StoreNamespace]:
         """Return the namespaces that hold items, sorted.
 
         Args:
@@ -239,7 +251,7 @@ class BaseStore(ABC):
             CorruptCheckpointError: a stored namespace is damaged.
             StorageError: the database failed, or the store is not open.
         """
-        found: list[Namespace] = await self._run_one(list_operation(prefix, suffix, max_depth, limit, offset))
+        found: list[StoreNamespace] = await self._run_one(list_operation(prefix, suffix, max_depth, limit, offset))
         return found
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
@@ -283,7 +295,7 @@ class BaseStore(ABC):
             if count < SWEEP_LIMIT:
                 return total
 
-    def get(self, namespace: Namespace, key: str, *, refresh_ttl: bool | None = None) -> Item | None:
+    def get(self, namespace: StoreNamespace, key: str, *, refresh_ttl: bool | None = None) -> Item | None:
         """Return the item of a key, or None if there is none. Blocking twin of `aget`.
 
         Args:
@@ -303,7 +315,7 @@ class BaseStore(ABC):
 
     def put(
         self,
-        namespace: Namespace,
+        namespace: StoreNamespace,
         key: str,
         value: Mapping[str, Any],
         index: Literal[False] | None = None,
@@ -325,7 +337,7 @@ class BaseStore(ABC):
         """
         self._run_one_blocking("put", PutOp(namespace, key, value, index, ttl))
 
-    def delete(self, namespace: Namespace, key: str) -> None:
+    def delete(self, namespace: StoreNamespace, key: str) -> None:
         """Delete an item; do nothing if there is none. Blocking twin of `adelete`.
 
         Args:
@@ -340,7 +352,7 @@ class BaseStore(ABC):
 
     def search(
         self,
-        namespace_prefix: Namespace,
+        namespace_prefix: StoreNamespace,
         /,
         *,
         query: None = None,
@@ -373,12 +385,12 @@ class BaseStore(ABC):
     def list_namespaces(
         self,
         *,
-        prefix: Namespace | None = None,
-        suffix: Namespace | None = None,
+        prefix: StoreNamespace | None = None,
+        suffix: StoreNamespace | None = None,
         max_depth: int | None = None,
         limit: int = 100,
         offset: int = 0,
-    ) -> list[Namespace]:
+    ) -> list[StoreNamespace]:
         """Return the namespaces that hold items, sorted. Blocking twin of `alist_namespaces`.
 
         Args:
@@ -396,7 +408,7 @@ class BaseStore(ABC):
             StorageError: and the other exceptions that `alist_namespaces` raises.
         """
         wanted = list_operation(prefix, suffix, max_depth, limit, offset)
-        found: list[Namespace] = self._run_one_blocking("list_namespaces", wanted)
+        found: list[StoreNamespace] = self._run_one_blocking("list_namespaces", wanted)
         return found
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:

@@ -23,7 +23,7 @@ from ..errors import (
 )
 from .filters import compile_filter
 from .names import unpack
-from .ops import Item, Namespace
+from .ops import Item, StoreNamespace
 from .port import Row
 
 ItemT = TypeVar("ItemT", bound=Item)
@@ -33,7 +33,7 @@ _FILTER: Final = "a search's filter"
 _ADVICE: Final = "Put the item again, or restore it from a backup"
 
 
-def frame_of(namespace: Namespace, key: str, value: object, address: tuple[bytes, bytes], codec: Codec) -> bytes:
+def frame_of(namespace: StoreNamespace, key: str, value: object, address: tuple[bytes, bytes], codec: Codec) -> bytes:
     """Encode an item's frame: the value is copied now.
 
     Args:
@@ -103,7 +103,7 @@ def item_of(row: Row, codec: Codec, kind: type[ItemT]) -> ItemT:
     return kind(value=value, key=key, namespace=namespace, created_at=created_at, updated_at=updated_at)
 
 
-def namespace_of(data: object) -> Namespace:
+def namespace_of(data: object) -> StoreNamespace:
     """Decode a namespace column.
 
     Args:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, cast
 
 from ..errors import InvalidKeyError, InvalidNamespaceError
-from .ops import MatchCondition, Namespace
+from .ops import MatchCondition, StoreNamespace
 
 LONGEST: Final = 2048
 """Bytes of namespace and key together, at most: database indexes limit the size of their entries."""
@@ -60,7 +60,7 @@ def checked_address(namespace: object, key: object) -> tuple[bytes, bytes]:
     return space, name
 
 
-def checked_labels(namespace: object) -> Namespace:
+def checked_labels(namespace: object) -> StoreNamespace:
     """Return the labels of a namespace, of a part of one, or of a pattern. There may be none.
 
     Args:
@@ -89,10 +89,10 @@ def checked_labels(namespace: object) -> Namespace:
             raise InvalidNamespaceError(
                 namespace, f"its label {label!r} has half of a surrogate pair in it, which is no character"
             ) from None
-    return cast("Namespace", namespace)
+    return cast("StoreNamespace", namespace)
 
 
-def pack(namespace: Namespace) -> bytes:
+def pack(namespace: StoreNamespace) -> bytes:
     """Return the bytes of a namespace.
 
     Args:
@@ -104,7 +104,7 @@ def pack(namespace: Namespace) -> bytes:
     return b"".join(label.encode() + b"\0" for label in namespace)
 
 
-def unpack(data: bytes) -> Namespace:
+def unpack(data: bytes) -> StoreNamespace:
     """Return the namespace of its bytes.
 
     Args:
@@ -122,7 +122,7 @@ def unpack(data: bytes) -> Namespace:
     return tuple(label.decode() for label in labels)
 
 
-def span(prefix: Namespace) -> tuple[bytes, bytes]:
+def span(prefix: StoreNamespace) -> tuple[bytes, bytes]:
     """Return the range of a namespace and of all namespaces inside it.
 
     Args:

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, TypeAlias, TypedDict
 
 import msgspec
 
-Namespace: TypeAlias = tuple[str, ...]
+StoreNamespace: TypeAlias = tuple[str, ...]
 """The path of labels under which items are stored, outermost first: ("memories", "ann").
 
 At least one label. A label is a non-empty text without "." and NUL; the first is not "langgraph".
@@ -66,7 +66,7 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
 
     value: ItemValue
     key: str
-    namespace: Namespace
+    namespace: StoreNamespace
     created_at: datetime
     updated_at: datetime
 
@@ -104,7 +104,7 @@ class SearchItem(Item, frozen=True, kw_only=True):
 class GetOp(msgspec.Struct, frozen=True):
     """Read an item. See `BaseStore.aget`. Its result: the item, or None."""
 
-    namespace: Namespace
+    namespace: StoreNamespace
     key: str
     refresh_ttl: bool | None = None
 
@@ -112,7 +112,7 @@ class GetOp(msgspec.Struct, frozen=True):
 class SearchOp(msgspec.Struct, frozen=True):
     """Find items. See `BaseStore.asearch`. Its result: a list of items."""
 
-    namespace_prefix: Namespace
+    namespace_prefix: StoreNamespace
     filter: Mapping[str, Any] | None = None
     limit: int = 10
     offset: int = 0
@@ -123,7 +123,7 @@ class SearchOp(msgspec.Struct, frozen=True):
 class PutOp(msgspec.Struct, frozen=True):
     """Put an item, or delete it, if `value` is None. See `BaseStore.aput`. Its result: None."""
 
-    namespace: Namespace
+    namespace: StoreNamespace
     key: str
     value: Mapping[str, Any] | None
     index: Literal[False] | None = None
@@ -139,7 +139,7 @@ class MatchCondition(msgspec.Struct, frozen=True):
     """
 
     match_type: NamespaceMatchType
-    path: Namespace
+    path: StoreNamespace
 
 
 class ListNamespacesOp(msgspec.Struct, frozen=True):
@@ -153,4 +153,4 @@ class ListNamespacesOp(msgspec.Struct, frozen=True):
 
 Op: TypeAlias = GetOp | SearchOp | PutOp | ListNamespacesOp
 
-Result: TypeAlias = Item | list[SearchItem] | list[Namespace] | None
+Result: TypeAlias = Item | list[SearchItem] | list[StoreNamespace] | None

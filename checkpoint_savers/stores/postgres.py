@@ -11,10 +11,10 @@ try:
     import psycopg_pool
 
     from ..postgres.client import PostgresClient, do_nothing
-    from ..postgres.connections import Cursor
+    from ..postgres.connections import PostgresCursor
     from ..postgres.driver import Driver, WorkItem
     from ..postgres.failures import UnreachableError, translate
-    from .postgres_rows import LAYOUT, BatchAttempt, Key, StoreStatements
+    from .postgres_rows import LAYOUT, BatchAttempt, ItemKey, StoreStatements
 except ModuleNotFoundError as error:
     if (error.name or "") not in ("psycopg", "psycopg_pool"):
         raise
@@ -169,7 +169,7 @@ class _PostgresBatch:
         self._work: WorkItem[Outcome] = WorkItem()
         self._attempt = BatchAttempt()
         self._answers: list[Answer] | None = None
-        self._due: list[Key] = []
+        self._due: list[ItemKey] = []
 
     def begin(self) -> None:
         driver = self._driver
@@ -194,7 +194,7 @@ class _PostgresBatch:
             work.error = translate(error, source.name)
         self._driver.complete((work,))
 
-    async def _do(self, cursor: Cursor) -> Outcome:
+    async def _do(self, cursor: PostgresCursor) -> Outcome:
         """Run on one connection; run again on another if that breaks."""
         batch = self._batch
         # Reads are not repeated with the writes: an attempt that was committed would change what they see.

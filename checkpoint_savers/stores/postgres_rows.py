@@ -18,7 +18,7 @@ from typing import Any, Final
 import psycopg
 
 from ..errors import StorageError
-from ..postgres.connections import Cursor
+from ..postgres.connections import PostgresCursor
 from ..postgres.schema import Layout
 from .port import Answer, Batch, Find, Outcome, Row, Scan, Spaces, Write, paging_of_spaces
 
@@ -142,7 +142,7 @@ DELETE FROM {s}.pregel_items WHERE (namespace, key) IN (
 """
 _STATUS: Final = b"SELECT pg_xact_status(%b::text::xid8)"
 
-Key = tuple[bytes, bytes]
+ItemKey = tuple[bytes, bytes]
 """A row's namespace and key."""
 
 
@@ -185,7 +185,7 @@ class StoreStatements:
         self._refresh = of(_REFRESH)
         self._sweep = of(_SWEEP)
 
-    async def read(self, cursor: Cursor, batch: Batch) -> tuple[list[Answer], list[Key]]:
+    async def read(self, cursor: PostgresCursor, batch: Batch) -> tuple[list[Answer], list[ItemKey]]:
         """Execute a batch's reads.
 
         Args:
@@ -214,7 +214,7 @@ class StoreStatements:
                     pass
         if in_transaction:
             await cursor.execute(b"COMMIT")
-        due: dict[Key, None] = {}
+        due: dict[ItemKey, None] = {}
         for one, answer in zip(batch.reads, answers, strict=True):
             if isinstance(one, Spaces) or not one.refresh or answer is None:
                 continue
@@ -222,7 +222,7 @@ class StoreStatements:
             due.update(((row.namespace, row.key), None) for row in rows if isinstance(row, Row) and row.ttl is not None)
         return answers, list(due)
 
-    async def _scan(self, cursor: Cursor, scan: Scan, now: float) -> list[Row]:
+    async def _scan(self, cursor: PostgresCursor, scan: Scan, now: float) -> list[Row]:
         if scan.limit <= 0:
             return []
         statement, where = self._of_all, [scan.start, scan.end]
@@ -238,7 +238,7 @@ class StoreStatements:
         await cursor.execute(b"CLOSE pregel_scan")
         return found
 
-    async def _list(self, cursor: Cursor, spaces: Spaces, now: float) -> list[bytes]:
+    async def _list(self, cursor: PostgresCursor, spaces: Spaces, now: float) -> list[bytes]:
         paging = paging_of_spaces(spaces)
         known: Iterator[bytes] = iter(())
         name: bytes | None = None
@@ -261,7 +261,7 @@ class StoreStatements:
             return found
 
     async def write(
-        self, cursor: Cursor, batch: Batch, answers: list[Answer], due: Sequence[Key], attempt: BatchAttempt
+        self, cursor: PostgresCursor, batch: Batch, answers: list[Answer], due: Sequence[ItemKey], attempt: BatchAttempt
     ) -> Outcome:
         """Execute a batch's writes in one transaction, unless an earlier attempt was committed.
 
@@ -286,7 +286,7 @@ class StoreStatements:
         )
         xid: str | None = None
         written = {(one.namespace, one.key) for one in batch.writes}
-        todo: list[tuple[Key, Write | None]] = [(key, None) for key in due if key not in written]
+        todo: list[tuple[ItemKey, Write | None]] = [(key, None) for key in due if key not in written]
         todo += [((one.namespace, one.key), one) for one in batch.writes]
         # All batches lock rows in this order, so no two wait for each other. Neighbours of one kind are then one
         # statement.
@@ -313,7 +313,7 @@ class StoreStatements:
         await cursor.execute(b"COMMIT")
         return attempt.outcome
 
-    async def _was_stored(self, cursor: Cursor, xid: str) -> bool:
+    async def _was_stored(self, cursor: PostgresCursor, xid: str) -> bool:
         deadline = time.monotonic() + self._busy_timeout
         while True:
             try:
@@ -330,7 +330,7 @@ class StoreStatements:
             await asyncio.sleep(0.02)  # the server has not noticed yet that the client is gone
 
 
-async def _accepted(cursor: Cursor, scan: Scan, accepts: Callable[[Row], bool]) -> list[Row]:
+async def _accepted(cursor: PostgresCursor, scan: Scan, accepts: Callable[[Row], bool]) -> list[Row]:
     """Return the answer to a scan, from the cursor `pregel_scan`."""
     found: list[Row] = []
     left = scan.offset
@@ -347,9 +347,9 @@ async def _accepted(cursor: Cursor, scan: Scan, accepts: Callable[[Row], bool]) 
             return found
 
 
-def _parts(todo: Iterable[tuple[Key, Write | None]]) -> Iterator[list[tuple[Key, Write | None]]]:
+def _parts(todo: Iterable[tuple[ItemKey, Write | None]]) -> Iterator[list[tuple[ItemKey, Write | None]]]:
     """Split writes into parts of which none is much too large for a statement."""
-    part: list[tuple[Key, Write | None]] = []
+    part: list[tuple[ItemKey, Write | None]] = []
     size = 0
     for key, one in todo:
         length = 0 if one is None or one.frame is None else len(one.frame)
@@ -362,6 +362,6 @@ def _parts(todo: Iterable[tuple[Key, Write | None]]) -> Iterator[list[tuple[Key,
         yield part
 
 
-async def _all(cursor: Cursor, statement: bytes, *bound: Any) -> list[tuple[Any, ...]]:
+async def _all(cursor: PostgresCursor, statement: bytes, *bound: Any) -> list[tuple[Any, ...]]:
     await cursor.execute(statement, bound, binary=True)
     return await cursor.fetchall()

@@ -23,10 +23,10 @@ from .ops import (
     Item,
     ListNamespacesOp,
     MatchCondition,
-    Namespace,
     PutOp,
     SearchItem,
     SearchOp,
+    StoreNamespace,
     TTLConfig,
 )
 from .port import Find, Row, Scan, Spaces, Write
@@ -109,7 +109,7 @@ def request_of(op: object, codec: Codec, lifetimes: Lifetimes) -> Request:
 
 
 def list_operation(
-    prefix: Namespace | None, suffix: Namespace | None, max_depth: int | None, limit: int, offset: int
+    prefix: StoreNamespace | None, suffix: StoreNamespace | None, max_depth: int | None, limit: int, offset: int
 ) -> ListNamespacesOp:
     """Make the operation of `alist_namespaces`.
 
@@ -174,7 +174,7 @@ def _list(op: ListNamespacesOp) -> Request:
     start, end, shown = pattern(conditions, op.max_depth)
     read = Spaces(start=start, end=end, shown=shown, offset=offset, limit=limit)
 
-    def answer(found: list[bytes]) -> list[Namespace]:
+    def answer(found: list[bytes]) -> list[StoreNamespace]:
         return [namespace_of(one) for one in found]
 
     return Request(read=read, identity=(conditions, op.max_depth, offset, limit), answer=answer)

@@ -19,8 +19,8 @@ from ..saver_port import SaverPort
 from .rebasing import rebased
 from .retention import (
     Change,
+    CheckpointKey,
     CheckpointTree,
-    Key,
     Pruned,
     PrunedThread,
     Retention,
@@ -176,7 +176,7 @@ class _Inspection:
         report: the result for the caller.
     """
 
-    def __init__(self, thread_id: str, tree: CheckpointTree, retained: Mapping[Key, Why | None]) -> None:
+    def __init__(self, thread_id: str, tree: CheckpointTree, retained: Mapping[CheckpointKey, Why | None]) -> None:
         gone = tuple([key for key in tree.rows if key not in retained])
         self.report = PrunedThread(
             thread_id=thread_id,
@@ -221,7 +221,7 @@ async def _inspect(
         return _Inspection(thread_id, tree, dict.fromkeys(allowed))
     chain = await saver.read(thread_id)
     plan = RetentionPlan(tree, allowed, None if chain is None else chain.head)
-    tips: set[Key] = set()
+    tips: set[CheckpointKey] = set()
     if tree.has_stateful_subgraphs:
         roots = [key for key in plan.retained if key[0] == ""]
         reader = (await _readers(saver, thread_id, tree, roots))[""]
@@ -232,7 +232,7 @@ async def _inspect(
 
 
 async def _change(
-    saver: SaverPort, thread_id: str, tree: CheckpointTree, retained: Collection[Key], due: Sequence[Change]
+    saver: SaverPort, thread_id: str, tree: CheckpointTree, retained: Collection[CheckpointKey], due: Sequence[Change]
 ) -> Rewrite:
     """Return the transaction after which only the retained checkpoints are left."""
     gone = [key for key in tree.rows if key not in retained]
@@ -255,7 +255,7 @@ async def _change(
 
 
 async def _readers(
-    saver: SaverPort, thread_id: str, tree: CheckpointTree, keys: Sequence[Key]
+    saver: SaverPort, thread_id: str, tree: CheckpointTree, keys: Sequence[CheckpointKey]
 ) -> dict[str, ChainReader]:
     """Return readers that can restore the states of these checkpoints, by namespace.
 
@@ -264,7 +264,7 @@ async def _readers(
             done.
         CorruptCheckpointError, StorageError
     """
-    newest: dict[Key, CheckpointId] = {}
+    newest: dict[CheckpointKey, CheckpointId] = {}
     for key in sorted(keys, key=lambda key: key[1]):
         newest[key[0], tree.rows[key].base_id] = key[1]  # the newest row's chain contains those of the others
     readers: dict[str, ChainReader] = {}

@@ -13,11 +13,11 @@ from msgspec.structs import replace
 
 from ..chain import ChainReader
 from ..records import FOLLOWED, CheckpointId, CheckpointRow
-from .retention import Change, CheckpointTree, Key
+from .retention import Change, CheckpointKey, CheckpointTree
 
 
 def rebased(
-    reader: ChainReader, tree: CheckpointTree, retained: Collection[Key], due: Sequence[Change]
+    reader: ChainReader, tree: CheckpointTree, retained: Collection[CheckpointKey], due: Sequence[Change]
 ) -> list[CheckpointRow]:
     """Return the rows that replace stored ones.
 
@@ -38,7 +38,7 @@ def rebased(
 
 
 class _Rebase:
-    def __init__(self, reader: ChainReader, tree: CheckpointTree, retained: Collection[Key]) -> None:
+    def __init__(self, reader: ChainReader, tree: CheckpointTree, retained: Collection[CheckpointKey]) -> None:
         self.made: dict[CheckpointId, CheckpointRow] = {}
         self._reader = reader
         self._tree = tree

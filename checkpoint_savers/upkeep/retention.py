@@ -28,7 +28,7 @@ import msgspec
 
 from ..records import BRANCHED, CALLER, CLOSED, FOLLOWED, CheckpointId, Header
 
-Key: TypeAlias = tuple[str, CheckpointId]
+CheckpointKey: TypeAlias = tuple[str, CheckpointId]
 """The key of a checkpoint in its thread: namespace and id."""
 
 Why = Literal["head", "tip", "pinned", "around", "follows", "inside"]
@@ -104,7 +104,7 @@ class PrunedThread(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     thread_id: str
-    gone: tuple[Key, ...]
+    gone: tuple[CheckpointKey, ...]
     freed: int
     stayed: tuple[Stayed, ...] = ()
 
@@ -152,7 +152,7 @@ def created(checkpoint_id: str) -> float | None:
         return None
 
 
-def within_limits(retention: Retention, headers: Sequence[Header], now: float) -> set[Key]:
+def within_limits(retention: Retention, headers: Sequence[Header], now: float) -> set[CheckpointKey]:
     """Return the checkpoints that the limits retain.
 
     Args:
@@ -162,7 +162,7 @@ def within_limits(retention: Retention, headers: Sequence[Header], now: float) -
     """
     counts: dict[str, int] = {}
     taken = 0
-    retained: set[Key] = set()
+    retained: set[CheckpointKey] = set()
     oldest = None if retention.max_age is None else now - retention.max_age.total_seconds()
     for header in headers:
         taken += header.size
@@ -190,13 +190,13 @@ class CheckpointTree:
 
     def __init__(self, headers: Sequence[Header]) -> None:
         ordered = sorted(headers, key=lambda header: (header.checkpoint_id, header.ns))
-        self.rows: dict[Key, Header] = {(header.ns, header.checkpoint_id): header for header in ordered}
-        self._children: dict[Key, list[Key]] = {}
+        self.rows: dict[CheckpointKey, Header] = {(header.ns, header.checkpoint_id): header for header in ordered}
+        self._children: dict[CheckpointKey, list[CheckpointKey]] = {}
         for key, header in self.rows.items():
             if header.parent_id is not None:
                 self._children.setdefault((header.ns, header.parent_id), []).append(key)
 
-    def children(self, key: Key) -> list[Key]:
+    def children(self, key: CheckpointKey) -> list[CheckpointKey]:
         """Return the checkpoints that were made from a checkpoint, oldest first.
 
         Args:
@@ -204,7 +204,7 @@ class CheckpointTree:
         """
         return self._children.get(key, [])
 
-    def closing(self, key: Key) -> list[Key]:
+    def closing(self, key: CheckpointKey) -> list[CheckpointKey]:
         """Return the children that closed a checkpoint's superstep. (A fork is a copy of its parent.)
 
         Args:
@@ -212,7 +212,7 @@ class CheckpointTree:
         """
         return [child for child in self.children(key) if self.rows[child].metadata.get("source") != "fork"]
 
-    def is_tip(self, key: Key) -> bool:
+    def is_tip(self, key: CheckpointKey) -> bool:
         """Return True if a checkpoint's superstep is still open.
 
         Args:
@@ -220,7 +220,7 @@ class CheckpointTree:
         """
         return self.rows[key].metadata.get(FOLLOWED) != CLOSED and not self.closing(key)
 
-    def outer_checkpoints(self, key: Key) -> list[Key]:
+    def outer_checkpoints(self, key: CheckpointKey) -> list[CheckpointKey]:
         """Return the checkpoints of outer graphs that a checkpoint was made on.
 
         Args:
@@ -249,8 +249,8 @@ class RetentionPlan:
         retained: key -> why it is retained against the limits; None if the limits retain it.
     """
 
-    def __init__(self, tree: CheckpointTree, allowed: Collection[Key], head: CheckpointId | None) -> None:
-        self.retained: dict[Key, Why | None] = {}
+    def __init__(self, tree: CheckpointTree, allowed: Collection[CheckpointKey], head: CheckpointId | None) -> None:
+        self.retained: dict[CheckpointKey, Why | None] = {}
         self._tree = tree
         self._allowed = allowed
         for key, header in tree.rows.items():
@@ -264,7 +264,7 @@ class RetentionPlan:
             if key[0] == "" and (key in allowed or tree.is_tip(key)):
                 self._retain(key, "tip")
 
-    def add_subgraphs(self, tips: Collection[Key]) -> None:
+    def add_subgraphs(self, tips: Collection[CheckpointKey]) -> None:
         """Add the checkpoints of subgraphs that the retained checkpoints need.
 
         Args:
@@ -272,8 +272,10 @@ class RetentionPlan:
         """
         tree = self._tree
         rows = [(tree.outer_checkpoints(key), key) for key in tree.rows if key[0] != ""]
-        newest: dict[tuple[str, tuple[Key, ...], Any], Key] = {}
-        moved: dict[tuple[str, Key], Key] = {}  # by root checkpoint: latest states made by its tasks
+        newest: dict[tuple[str, tuple[CheckpointKey, ...], Any], CheckpointKey] = {}
+        moved: dict[
+            tuple[str, CheckpointKey], CheckpointKey
+        ] = {}  # by root checkpoint: latest states made by its tasks
         for outer, key in rows:  # oldest first
             caller = tree.rows[key].metadata.get(CALLER)
             newest[key[0], tuple(outer), caller] = key
@@ -288,17 +290,17 @@ class RetentionPlan:
             if reached and (key in self._allowed or key in latest or tree.is_tip(key)):
                 self._retain(key, "inside")
 
-    def _with_what_followed(self, key: Key, why: Why) -> None:
+    def _with_what_followed(self, key: CheckpointKey, why: Why) -> None:
         self._retain(key, why)
         for child in self._tree.closing(key):
             self._retain(child, "follows")
 
-    def _retain(self, key: Key, why: Why) -> None:
+    def _retain(self, key: CheckpointKey, why: Why) -> None:
         if key in self._tree.rows and self.retained.get(key, "follows") == "follows":
             self.retained[key] = None if key in self._allowed else why
 
 
-def made_since_input(tree: CheckpointTree) -> set[Key]:
+def made_since_input(tree: CheckpointTree) -> set[CheckpointKey]:
     """Return the checkpoints that were made since the thread's last input, and the one on which that input was made.
 
     Args:
@@ -319,13 +321,13 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
         followed: the new value of `FOLLOWED` in its metadata; None if it does not change.
     """
 
-    key: Key
+    key: CheckpointKey
     orphaned: bool
     parent_id: CheckpointId | None
     followed: str | None
 
 
-def changes(tree: CheckpointTree, retained: Collection[Key], *, forgotten: bool = False) -> list[Change]:
+def changes(tree: CheckpointTree, retained: Collection[CheckpointKey], *, forgotten: bool = False) -> list[Change]:
     """Return what to change in the retained rows when all others are deleted.
 
     Args:
@@ -345,7 +347,7 @@ def changes(tree: CheckpointTree, retained: Collection[Key], *, forgotten: bool 
     return found
 
 
-def _followed(tree: CheckpointTree, key: Key, retained: Collection[Key]) -> str | None:
+def _followed(tree: CheckpointTree, key: CheckpointKey, retained: Collection[CheckpointKey]) -> str | None:
     """Return the new value of `FOLLOWED` of a checkpoint, if all its children of a kind are deleted; else None."""
     before = tree.rows[key].metadata.get(FOLLOWED)
     closing, children = tree.closing(key), tree.children(key)
@@ -356,7 +358,7 @@ def _followed(tree: CheckpointTree, key: Key, retained: Collection[Key]) -> str 
     return None
 
 
-def _is_readable(tree: CheckpointTree, key: Key, retained: Collection[Key]) -> bool:
+def _is_readable(tree: CheckpointTree, key: CheckpointKey, retained: Collection[CheckpointKey]) -> bool:
     """Return True if all rows that a row may be read with are retained: its ancestors back to a keyframe."""
     at = key
     while True:
@@ -392,14 +394,14 @@ def rewrite_size(tree: CheckpointTree, due: Collection[Change]) -> int:
     return total
 
 
-def ancestors(tree: CheckpointTree, key: Key) -> list[Key]:
+def ancestors(tree: CheckpointTree, key: CheckpointKey) -> list[CheckpointKey]:
     """Return a checkpoint's ancestors, the nearest first.
 
     Args:
         tree: the thread's checkpoints.
         key: the checkpoint.
     """
-    found: list[Key] = []
+    found: list[CheckpointKey] = []
     row = tree.rows.get(key)
     while row is not None and row.parent_id is not None:
         found.append((row.ns, row.parent_id))
@@ -408,7 +410,10 @@ def ancestors(tree: CheckpointTree, key: Key) -> list[Key]:
 
 
 def moved_heads(
-    tree: CheckpointTree, retained: Collection[Key], heads: Mapping[str, CheckpointId], namespaces: Collection[str]
+    tree: CheckpointTree,
+    retained: Collection[CheckpointKey],
+    heads: Mapping[str, CheckpointId],
+    namespaces: Collection[str],
 ) -> dict[str, CheckpointId | None]:
     """Return the new heads of the namespaces of which checkpoints are deleted; only those that change.
 

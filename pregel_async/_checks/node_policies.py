@@ -21,7 +21,7 @@ T = TypeVar("T")
 RetryPolicies = RetryPolicy | Sequence[RetryPolicy]
 """One retry policy, or several, of which the first that selects a failure applies."""
 
-AttemptTimeout = TimeoutPolicy | float | timedelta
+TimeoutOption = TimeoutPolicy | float | timedelta
 """The time limit of one attempt: a policy, a number of seconds, or a timedelta."""
 
 
@@ -103,7 +103,7 @@ def node_policies(
     what: str,
     *,
     retry_policy: RetryPolicies | None = None,
-    timeout: AttemptTimeout | None = None,
+    timeout: TimeoutOption | None = None,
     cache_policy: CachePolicy | None = None,
     on_timeout: OnTimeout | None = None,
 ) -> NodePolicies:

@@ -31,7 +31,7 @@ from ..channels import AnyValue, EphemeralValue, LastValue
 from ..errors import ConfigError, GraphValidationError
 from ..policies import Budget, CachePolicy, Collect, OnFailure, OnTimeout
 from ..types import All, ChangedQuestions, Durability, Names, OnConflict, OverflowPolicy, StreamMode
-from .node_policies import AttemptTimeout, NodePolicies, RetryPolicies, node_policies, seconds_of
+from .node_policies import NodePolicies, RetryPolicies, TimeoutOption, node_policies, seconds_of
 
 T = TypeVar("T")
 CallT = TypeVar("CallT", bound=Callable[..., Any])
@@ -172,7 +172,7 @@ class PolicyOptions(TypedDict, total=False):
     """Options of a node, and defaults for all nodes of a graph."""
 
     retry_policy: RetryPolicies | None
-    timeout: AttemptTimeout | None
+    timeout: TimeoutOption | None
     on_timeout: OnTimeout | None
     cache_policy: CachePolicy | None
 

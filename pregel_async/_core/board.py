@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from ..channels import MISSING, BaseChannel
+from ..channels import MISSING
+from ..channels.abc import AnyChannel
 from ..errors import EmptyChannelError
 from .isolation import isolate
 from .naming import FoldNames
 from .program import Node, Program, Router, Write
-
-Channel = BaseChannel[Any, Any, Any]
 
 
 class Board:
@@ -55,7 +54,7 @@ class Board:
     def __init__(self, program: Program) -> None:
         self.step = -2
         self.clock = 0
-        self.channels: dict[str, Channel] = {}
+        self.channels: dict[str, AnyChannel] = {}
         self.versions: dict[str, int] = {}
         self.seen: dict[str, dict[str, int]] = {}
         self.values: dict[str, Any] = program.initial.copy()

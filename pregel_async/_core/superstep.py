@@ -31,9 +31,10 @@ from typing import Any, Protocol
 import msgspec
 
 from ..channels import MISSING, Topic
+from ..channels.abc import AnyChannel
 from ..errors import GraphRecursionError, InvalidUpdateError, NodeCancelledError, ParentCommand
 from ..types import Command, Send
-from .board import Board, Channel
+from .board import Board
 from .fold_errors import annotate_fold_error
 from .isolation import own
 from .naming import fold_names
@@ -360,7 +361,7 @@ def update(
     board.changed = sorted(touched)
 
 
-def _first(program: Program, board: Board, name: str) -> Channel:
+def _first(program: Program, board: Board, name: str) -> AnyChannel:
     """Return the channel for its first write."""
     prototype = program.channels.get(name)
     if prototype is None:

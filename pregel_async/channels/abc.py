@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from enum import Enum
-from typing import Any, ClassVar, Final, Generic, Self, TypeVar, cast
+from typing import Any, ClassVar, Final, Generic, Self, TypeAlias, TypeVar, cast
 
 from ..errors import EmptyChannelError
 
@@ -222,3 +222,7 @@ class BaseChannel(ABC, Generic[Value, Update, Stored]):
         twin.key = self.key
         twin.typ = self.typ
         return twin
+
+
+AnyChannel: TypeAlias = BaseChannel[Any, Any, Any]
+"""A channel whose types of values and updates do not matter."""

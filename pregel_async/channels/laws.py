@@ -26,12 +26,10 @@ from hypothesis import strategies as st
 
 from ..errors import EmptyChannelError, InvalidUpdateError
 from ..types import Overwrite
-from .abc import MISSING, BaseChannel
+from .abc import MISSING, AnyChannel
 from .overwrite import overwrite_value
 
 __all__ = ["ChannelLaws"]
-
-Channel: TypeAlias = BaseChannel[Any, Any, Any]
 
 
 @dataclass(frozen=True)
@@ -83,7 +81,7 @@ class ChannelLaws:
     commutes: ClassVar[bool] = False
     overwritten: ClassVar[bool] = False
 
-    def make(self) -> Channel:
+    def make(self) -> AnyChannel:
         """Make the channel as a graph would declare it. Override this.
 
         Returns:
@@ -260,12 +258,12 @@ class ChannelLaws:
                 known.append((value := channel.get(), deepcopy(value)))
             known.append((stored := channel.checkpoint(), deepcopy(stored)))
 
-    def _declared(self) -> Channel:
+    def _declared(self) -> AnyChannel:
         channel = self.make()
         channel.key = "a key"
         return channel
 
-    def _reached(self, data: st.DataObject) -> Channel:
+    def _reached(self, data: st.DataObject) -> AnyChannel:
         """Return the channel after a random history of operations."""
         channel = self._declared()
         for operation in self._history(data):
@@ -306,7 +304,7 @@ class ChannelContents:
     stored: object
 
 
-def contents_of(channel: Channel) -> ChannelContents:
+def contents_of(channel: AnyChannel) -> ChannelContents:
     """Read a channel's contents.
 
     Args:
@@ -322,7 +320,7 @@ def contents_of(channel: Channel) -> ChannelContents:
     return ChannelContents(deepcopy(value), deepcopy(channel.checkpoint()))
 
 
-def apply(channel: Channel, operation: Operation) -> bool | type[Exception]:
+def apply(channel: AnyChannel, operation: Operation) -> bool | type[Exception]:
     """Apply an operation to a channel.
 
     Args:
@@ -343,7 +341,7 @@ def apply(channel: Channel, operation: Operation) -> bool | type[Exception]:
     return changed
 
 
-def _declared_alike(twin: Channel, channel: Channel) -> None:
+def _declared_alike(twin: AnyChannel, channel: AnyChannel) -> None:
     for name, one, other in (
         ("class", type(twin), type(channel)),
         ("key", twin.key, channel.key),
@@ -356,7 +354,7 @@ def _declared_alike(twin: Channel, channel: Channel) -> None:
     assert twin.same_declaration(channel), f"{twin!r} was made from {channel!r} and is declared in another way"
 
 
-def _behave_alike(one: Channel, other: Channel, history: Iterable[Operation]) -> None:
+def _behave_alike(one: AnyChannel, other: AnyChannel, history: Iterable[Operation]) -> None:
     """Assert that two channels have equal contents and results, now and through a history."""
     assert contents_of(one) == contents_of(other), (
         f"{one!r} and {other!r} differ: {contents_of(one)} and {contents_of(other)}"

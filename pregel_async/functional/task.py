@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, get_args, ov
 
 from .._api.sync_verbs import run_blocking
 from .._checks.node_policies import (
-    AttemptTimeout,
     NodePolicies,
     RetryPolicies,
+    TimeoutOption,
     abandons,
     check_abandonable,
     check_on_timeout,
@@ -198,7 +198,7 @@ def task(
     name: str | None = None,
     abandon_on_cancel: bool = False,
     retry_policy: RetryPolicies | None = None,
-    timeout: AttemptTimeout | None = None,
+    timeout: TimeoutOption | None = None,
     on_timeout: OnTimeout | None = None,
     cache_policy: CachePolicy | None = None,
     on_change: OnChange = "error",
@@ -210,7 +210,7 @@ def task(
     name: str | None = None,
     abandon_on_cancel: bool = False,
     retry_policy: RetryPolicies | None = None,
-    timeout: AttemptTimeout | None = None,
+    timeout: TimeoutOption | None = None,
     on_timeout: OnTimeout | None = None,
     cache_policy: CachePolicy | None = None,
     on_change: OnChange = "error",

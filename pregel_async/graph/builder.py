@@ -26,7 +26,7 @@ from .._api.compiled import Graph
 from .._api.definition import Definition
 from .._api.drawing import Drawing
 from .._checks.annotations import class_of, resolve_alias
-from .._checks.node_policies import AttemptTimeout, RetryPolicies, check_abandonable, check_on_timeout, node_policies
+from .._checks.node_policies import RetryPolicies, TimeoutOption, check_abandonable, check_on_timeout, node_policies
 from .._checks.options import CompileOptions, PolicyOptions, checked_options, takes
 from .._runtime.tasks.injection import check_signature, hints_of, injections_of, is_generator
 from ..errors import GraphValidationError
@@ -181,7 +181,7 @@ class StateGraph(GraphSpec, Generic[StateT, InputT, OutputT]):
         destinations: Destinations | None = None,
         abandon_on_cancel: bool = False,
         retry_policy: RetryPolicies | None = None,
-        timeout: AttemptTimeout | None = None,
+        timeout: TimeoutOption | None = None,
         on_timeout: OnTimeout | None = None,
         error_handler: Callable[..., object] | None = None,
         cache_policy: CachePolicy | None = None,
@@ -289,7 +289,7 @@ class StateGraph(GraphSpec, Generic[StateT, InputT, OutputT]):
         self,
         *,
         retry_policy: RetryPolicies | None = None,
-        timeout: AttemptTimeout | None = None,
+        timeout: TimeoutOption | None = None,
         on_timeout: OnTimeout | None = None,
         error_handler: Callable[..., object] | None = None,
         cache_policy: CachePolicy | None = None,

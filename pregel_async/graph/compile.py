@@ -27,12 +27,12 @@ from .._runtime.persistence.digests import RUNS_GRAPH
 from .._runtime.tasks.context import current
 from .._runtime.tasks.injection import hints_of
 from ..channels import EphemeralValue, LastValueAfterFinish, NamedBarrierValue, NamedBarrierValueAfterFinish
+from ..channels.abc import AnyChannel
 from ..errors import ErrorCode, GraphValidationError, InvalidRouteError, InvalidUpdateError
 from ..types import END, INTERRUPT, RESERVED, START, Command, Send, plain_name
 from .reachability import warn_of_unreachable
 from .schema import (
     ROOT,
-    Channel,
     Schema,
     as_mapping,
     input_reader,
@@ -69,7 +69,7 @@ def compile_graph(
     keys = tuple(sorted(builder.channels))
     shown = ROOT if ROOT in builder.channels else tuple(builder.channels)
     index = _GraphIndex(builder)
-    channels: dict[str, Channel] = {**builder.channels, START: EphemeralValue(builder.input_schema.type)}
+    channels: dict[str, AnyChannel] = {**builder.channels, START: EphemeralValue(builder.input_schema.type)}
     for target, node in builder.nodes.items():
         channels[BRANCH + target] = LastValueAfterFinish(object) if node.defer else EphemeralValue(object, guard=False)
     for starts, target in builder.waiting_edges:

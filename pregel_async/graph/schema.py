@@ -26,6 +26,7 @@ from .._core.isolation import own
 from .._core.program import Write
 from .._runtime.tasks.injection import hints_of
 from ..channels import MISSING, BaseChannel, BinaryOperatorAggregate, DeltaChannel, LastValue
+from ..channels.abc import AnyChannel
 from ..channels.overwrite import overwrite_value, unwrap_overwrite
 from ..errors import EmptyChannelError, GraphValidationError, InvalidInputError, InvalidUpdateError
 from ..managed import ManagedValue, Progress
@@ -34,7 +35,6 @@ from ..types import Overwrite
 if TYPE_CHECKING:
     from .model_values import ModelValues
 
-Channel = BaseChannel[Any, Any, Any]
 Managed: TypeAlias = type[ManagedValue[Any]]
 
 ROOT: Final = "__root__"
@@ -63,7 +63,7 @@ class Schema(msgspec.Struct, frozen=True, kw_only=True):
     role: str
     type: Any
     hints: dict[str, Any]
-    channels: dict[str, Channel]
+    channels: dict[str, AnyChannel]
     managed: dict[str, Managed] = {}
     root: bool = False
     shape: Callable[[dict[str, Any]], Any] | None
@@ -169,7 +169,7 @@ def _root_value(values: dict[str, Any]) -> Any:
     return values[ROOT]
 
 
-def merge_channels(channels: dict[str, Channel], more: Schema, managed: dict[str, Managed] | None = None) -> None:
+def merge_channels(channels: dict[str, AnyChannel], more: Schema, managed: dict[str, Managed] | None = None) -> None:
     """Add a schema's channels to those of a graph.
 
     If several schemas declare a key, a declaration with a reducer or channel prevails over a plain one.
@@ -306,7 +306,7 @@ def _root_reader(schema: Schema, channel: str, *, validate: bool) -> Callable[[A
     return read
 
 
-def key_check(hint: Any, channel: Channel) -> Check | None:
+def key_check(hint: Any, channel: AnyChannel) -> Check | None:
     """Make the check of writes to a key.
 
     A plain key is checked against its annotation, in depth. None always passes, as graphs commonly use it for "not
@@ -407,7 +407,9 @@ def model_values(schema: Schema) -> ModelValues | None:
     return ModelValues(schema.type, schema.shape, schema.keys, plain)
 
 
-def update_checker(schemas: Sequence[Schema], channels: Mapping[str, Channel]) -> Callable[[list[Write]], list[Write]]:
+def update_checker(
+    schemas: Sequence[Schema], channels: Mapping[str, AnyChannel]
+) -> Callable[[list[Write]], list[Write]]:
     """Make the function that checks the writes of a manual update (`Program.check_update`).
 
     Args:
@@ -492,7 +494,7 @@ def _managed_class(where: str, hint: Any) -> Managed | None:
     return None
 
 
-def _channel(where: str, hint: Any) -> Channel:
+def _channel(where: str, hint: Any) -> AnyChannel:
     """Make the channel that an annotation declares. `where` names the key in messages."""
     if get_origin(hint) is not Annotated:
         return LastValue(hint)
@@ -520,7 +522,7 @@ def _channel(where: str, hint: Any) -> Channel:
     return BinaryOperatorAggregate(base, last)
 
 
-def _instantiate_channel(where: str, kind: type[Channel], base: Any) -> Channel:
+def _instantiate_channel(where: str, kind: type[AnyChannel], base: Any) -> AnyChannel:
     if issubclass(kind, DeltaChannel):  # its first parameter is the reducer, so it would use the type as that
         raise GraphValidationError(f"the DeltaChannel of {where} needs its reducer: write DeltaChannel(reducer)")
     try:

@@ -11,8 +11,9 @@ from .._api.compiled import Graph
 from .._api.drawing import Drawing, Edge, drawing
 from .._checks.context_schema import context_reader
 from .._checks.node_policies import NodePolicies
+from ..channels.abc import AnyChannel
 from ..types import END
-from .schema import Channel, Managed, Schema, merge_channels, read_schema
+from .schema import Managed, Schema, merge_channels, read_schema
 
 HANDLER = "__error_handler__"
 """The prefix of names of error handlers in streams; the node's name follows."""
@@ -120,7 +121,7 @@ class GraphSpec:
         if output_schema is not None:
             self.output_schema = read_schema(output_schema, "output schema", managed=False)
         self.managed: dict[str, Managed] = {}
-        self.channels: dict[str, Channel] = {}
+        self.channels: dict[str, AnyChannel] = {}
         for schema in (self.state_schema, self.input_schema, self.output_schema):
             merge_channels(self.channels, schema, self.managed)
         self.context_schema = context_schema

@@ -15,7 +15,7 @@ GRAPH, ATTEMPT, MODES, SUBGRAPHS = "graph", "attempt", "stream_mode", "stream_su
 INTERRUPT_BEFORE, INTERRUPT_AFTER = "interrupt_before", "interrupt_after"
 CONTEXT = "has_context"
 
-Breakpoints = str | list[str] | None
+BreakpointNames = str | list[str] | None
 """Nodes to stop at, "*" for all; None for the breakpoints that the graph was compiled with."""
 
 
@@ -38,8 +38,8 @@ class RunMetadata(msgspec.Struct, kw_only=True):
     attempt: int = 1
     modes: list[str] = []
     subgraphs: bool = False
-    interrupt_before: Breakpoints = None
-    interrupt_after: Breakpoints = None
+    interrupt_before: BreakpointNames = None
+    interrupt_after: BreakpointNames = None
     has_context: bool = False
 
     @classmethod
@@ -93,13 +93,13 @@ def _endpoint_metadata(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
     return cast("dict[str, Any]", own) if isinstance(own, dict) else {}
 
 
-def _encode_breakpoints(breakpoints: Breakpoints) -> str | None:
+def _encode_breakpoints(breakpoints: BreakpointNames) -> str | None:
     return None if breakpoints is None else msgspec.json.encode(breakpoints).decode()
 
 
-def _decode_breakpoints(stored: Any) -> Breakpoints:
+def _decode_breakpoints(stored: Any) -> BreakpointNames:
     try:
-        return msgspec.json.decode(stored, type=Breakpoints) if isinstance(stored, str) else None
+        return msgspec.json.decode(stored, type=BreakpointNames) if isinstance(stored, str) else None
     except msgspec.MsgspecError:
         return None  # no endpoint wrote this value
 

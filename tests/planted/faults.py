@@ -1439,7 +1439,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "refusals-are-retried",
         "P9: a node that was refused something is run_with_retries again",
         "TaskRunner._is_final",
-        "if isinstance(error, Refusal):",
+        "if isinstance(error, ReplayRefusal):",
         "if False:",
         ("tests/tasks/test_changed_calls.py::test_a_retry_is_compared_too",),
     ),

@@ -13,7 +13,7 @@ from ...abc import BaseCheckpointSaver
 from ...codec import unseal
 from ...errors import CorruptCheckpointError, UnsupportedFormatError
 from ...records import CheckpointTuple, EventRow
-from .random_threads import Key, RandomThread
+from .random_threads import NamespacedId, RandomThread
 from .suite import MANY, Suite, offers, stored
 
 
@@ -109,7 +109,9 @@ class Damage(Suite):
         assert await stored(saver) == before
         assert await states(saver) == right
 
-    async def _check_readers(self, saver: BaseCheckpointSaver, right: dict[Key, CheckpointTuple], where: str) -> None:
+    async def _check_readers(
+        self, saver: BaseCheckpointSaver, right: dict[NamespacedId, CheckpointTuple], where: str
+    ) -> None:
         """Call every verb that reads, and check that each returns the right state or raises one of the two errors."""
         for name, read in readers(saver, right).items():
             try:
@@ -152,9 +154,9 @@ def sample(cells: Iterable[Cell], count: int, chance: random.Random) -> Iterator
         yield chance.choice(list(places.values())[number % len(places)])
 
 
-async def states(saver: BaseCheckpointSaver) -> dict[Key, CheckpointTuple]:
+async def states(saver: BaseCheckpointSaver) -> dict[NamespacedId, CheckpointTuple]:
     """Read all states of both threads, which have no checkpoint id in common."""
-    found: dict[Key, CheckpointTuple] = {}
+    found: dict[NamespacedId, CheckpointTuple] = {}
     for thread in ("t", "u"):
         async for one in saver.alist(thread):
             place = one.config["configurable"]
@@ -163,7 +165,7 @@ async def states(saver: BaseCheckpointSaver) -> dict[Key, CheckpointTuple]:
 
 
 def readers(
-    saver: BaseCheckpointSaver, right: dict[Key, CheckpointTuple]
+    saver: BaseCheckpointSaver, right: dict[NamespacedId, CheckpointTuple]
 ) -> dict[str, Callable[[], Awaitable[object]]]:
     """Return calls of every verb that reads, by a name for messages.
 
@@ -206,12 +208,12 @@ def readers(
     return found
 
 
-def keys_of(listed: Iterable[CheckpointTuple]) -> set[Key]:
+def keys_of(listed: Iterable[CheckpointTuple]) -> set[NamespacedId]:
     """Return the namespaces and ids of the listed checkpoints."""
     return {(one.config["configurable"]["checkpoint_ns"], one.checkpoint["id"]) for one in listed}
 
 
-def parents_of(listed: Iterable[CheckpointTuple]) -> set[Key]:
+def parents_of(listed: Iterable[CheckpointTuple]) -> set[NamespacedId]:
     """Return the namespaces and ids of the parents of the listed checkpoints."""
     places = [one.parent_config["configurable"] for one in listed if one.parent_config is not None]
     return {(place["checkpoint_ns"], place["checkpoint_id"]) for place in places}

@@ -18,7 +18,7 @@ from .suite import LATER, event, take
 STARTED_AT: Final = 1_760_000_000.0
 """The time of the first superstep, in unix seconds. Supersteps follow at intervals of a minute."""
 
-Key = tuple[str, CheckpointId]
+NamespacedId = tuple[str, CheckpointId]
 
 
 def checkpoint_id_at(number: int) -> CheckpointId:
@@ -52,7 +52,7 @@ class RandomThread:
         self._chance = random.Random(seed)
         self._number = first
         self._heads: dict[str, CheckpointId] = {}
-        self.states: dict[Key, dict[str, Any]] = {}
+        self.states: dict[NamespacedId, dict[str, Any]] = {}
         self.tips: set[CheckpointId] = set()
 
     async def grow(self, supersteps: int) -> None:
@@ -152,9 +152,9 @@ class RandomThread:
         await self.saver.record(lease, records, expires_at=LATER)
 
 
-async def checkpoint_tuples(saver: BaseCheckpointSaver, thread: str = "t") -> dict[Key, CheckpointTuple]:
+async def checkpoint_tuples(saver: BaseCheckpointSaver, thread: str = "t") -> dict[NamespacedId, CheckpointTuple]:
     """Read what users get of a thread, by namespace and checkpoint id."""
-    found: dict[Key, CheckpointTuple] = {}
+    found: dict[NamespacedId, CheckpointTuple] = {}
     async for one in saver.alist(thread):
         place = one.config["configurable"]
         found[place["checkpoint_ns"], place["checkpoint_id"]] = one

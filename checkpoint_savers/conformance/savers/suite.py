@@ -38,7 +38,7 @@ from ...records import (
     ThreadHeader,
 )
 
-Work = Callable[[], Awaitable[None]]
+AsyncWork = Callable[[], Awaitable[None]]
 
 OpenSaver = Callable[[], AbstractAsyncContextManager[BaseCheckpointSaver]]
 
@@ -408,7 +408,7 @@ def loops() -> tuple[str, ...]:
     return ("asyncio", "trio") if find_spec("trio") else ("asyncio",)
 
 
-async def in_a_loop_each(enter: Work, use: Work, leave: Work) -> None:
+async def in_a_loop_each(enter: AsyncWork, use: AsyncWork, leave: AsyncWork) -> None:
     """Run three functions in turn, each on an event loop that has ended before the next one starts.
 
     Args:
@@ -447,7 +447,7 @@ async def cancelled_natively(work: Awaitable[object], turns: int, again: int) ->
     assert task.cancelled() is not ended
 
 
-async def in_threads(*works: Work) -> None:
+async def in_threads(*works: AsyncWork) -> None:
     """Run each function in an OS thread with its own event loop, all at once; asyncio and trio alternate.
 
     Args:
@@ -459,7 +459,7 @@ async def in_threads(*works: Work) -> None:
     errors: list[BaseException] = []
     gate = threading.Barrier(len(works))
 
-    def run(work: Work, backend: str) -> None:
+    def run(work: AsyncWork, backend: str) -> None:
         began = False
 
         async def main() -> None:

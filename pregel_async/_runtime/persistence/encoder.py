@@ -27,7 +27,7 @@ from ...types import START, Interrupt, Send
 from .records import NOT_RECORDED
 from .restore import kind_of
 
-Written = tuple[tuple[str, bytes], ...]
+EncodedWrites = tuple[tuple[str, bytes], ...]
 """Encoded writes: channels and values, in order."""
 
 
@@ -50,7 +50,7 @@ class Encoder:
         # The kind of a `LastValue` depends on its current value (see `kind_of`), so that it is not computed once.
         self._kinds = {name: kind_of(each) for name, each in program.channels.items() if type(each) is not LastValue}
 
-    def writes(self, writes: Sequence[Write]) -> Written:
+    def writes(self, writes: Sequence[Write]) -> EncodedWrites:
         """Return a task's encoded writes. Raises `UnstorableValueError`."""
         encode, kept = self.codec.encode, self._tracked(writes)
         if any(name == SENDS for name, _ in kept):
@@ -88,7 +88,7 @@ class Encoder:
         except UnstorableValueError:  # raised again for the whole send, with its path
             return False
 
-    def questions(self, asked: Sequence[Interrupt]) -> Written:
+    def questions(self, asked: Sequence[Interrupt]) -> EncodedWrites:
         """Return encoded questions by id. Raises `UnstorableValueError`."""
         return tuple([(each.id, self.codec.encode(each.value, channel="interrupt()")) for each in asked])
 

@@ -14,7 +14,7 @@ from ..._core.program import Write
 from ..._core.task import Failed, Finished, Outcome, Paused, Task
 from ..observing.error_text import described
 from ..platform.environment import Environment
-from .encoder import Encoder, Written
+from .encoder import EncodedWrites, Encoder
 from .records import NOT_RECORDED, SUPERSTEP, handler_of
 from .spending_counter import SpendingCounter
 from .task_records import RecordedAnswers, TaskRecords
@@ -112,7 +112,7 @@ class OutcomeRecords:
         failed = msgspec.structs.replace(failed, **records.asked_of(acting.id))
         return acting, self._counter.with_spent(acting.id, failed)
 
-    def _own_writes(self, outcome: Failed | Paused) -> tuple[Written, bool]:
+    def _own_writes(self, outcome: Failed | Paused) -> tuple[EncodedWrites, bool]:
         """Return the node's own writes if only a router failed or asks, and whether the node has to run again.
 
         It has to run again, too, if its writes cannot be stored.
@@ -122,7 +122,9 @@ class OutcomeRecords:
         except UnstorableValueError:
             return (), True
 
-    def _failure(self, name: str, error: BaseException, writes: Written = (), *, runs_again: bool = True) -> TaskResult:
+    def _failure(
+        self, name: str, error: BaseException, writes: EncodedWrites = (), *, runs_again: bool = True
+    ) -> TaskResult:
         error_fields = (*described(error), self._environment.now())
         return TaskResult(name=name, writes=writes, routed=runs_again, error=error_fields)
 

@@ -20,7 +20,7 @@ from ...errors import GraphChangedError, RecordedFailureError
 from ...types import Interrupt
 from .commit_writers import CommitWriter, Key
 from .digests import is_changed
-from .encoder import Encoder, Written
+from .encoder import EncodedWrites, Encoder
 from .records import AMENDED, NOT_RECORDED, SUPERSTEP, handler_of, is_result, open_questions
 from .restore import UNFIT, is_unknown, warn_of_unknown
 
@@ -239,7 +239,7 @@ class TaskRecords:
             answers=before.answers, askers={key: askers[key] for key in keys if key in askers}, asked=before.asked
         )
 
-    def unknown_writes(self, task_id: TaskId) -> Written:
+    def unknown_writes(self, task_id: TaskId) -> EncodedWrites:
         """Return a task's recorded writes to keys that the graph does not have."""
         result = self.results.get(task_id, NOT_RECORDED)
         return tuple([each for each in result.writes if is_unknown(self._program, each[0])])

@@ -29,7 +29,7 @@ from .subscription import Subscription
 
 T = TypeVar("T")
 
-Work = Callable[[Buffer], Awaitable[Any]]
+StreamWork = Callable[[Buffer], Awaitable[Any]]
 """Runs a graph, and adds its parts to the buffer."""
 
 
@@ -53,7 +53,7 @@ class GraphStream(Generic[T]):
     """
 
     def __init__(
-        self, work: Work, buffer: Buffer, shape: Shape, subscription: Subscription, cursor: str | None = None
+        self, work: StreamWork, buffer: Buffer, shape: Shape, subscription: Subscription, cursor: str | None = None
     ) -> None:
         self._run: _UnstartedRun | _RunTask = _UnstartedRun(work, buffer)
         self._subscription = subscription
@@ -203,7 +203,7 @@ class _UnstartedRun(msgspec.Struct):
 
     started: ClassVar = False
     was_cancelled: ClassVar = False
-    work: Work
+    work: StreamWork
     buffer: Buffer
 
     def start(self) -> _UnstartedRun | _RunTask:
@@ -227,7 +227,7 @@ class _RunTask:
 
     started: ClassVar = True
 
-    def __init__(self, work: Work, buffer: Buffer) -> None:
+    def __init__(self, work: StreamWork, buffer: Buffer) -> None:
         self._work = work
         self._buffer = buffer
         self._dropped = False

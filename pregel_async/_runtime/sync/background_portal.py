@@ -48,7 +48,7 @@ from .blocked_loop import NO_LOOP, WaitingThread, warn
 
 T = TypeVar("T")
 
-Work = Callable[[], Awaitable[T]]
+PortalWork = Callable[[], Awaitable[T]]
 """A callable whose result is awaited. Both happen on the loop."""
 
 EXIT_GRACE = 5.0
@@ -154,7 +154,7 @@ class Portal:
         """True in the thread that runs this loop."""
         return self._thread.ident == threading.get_ident()
 
-    def call(self, work: Work[T], *, closes: bool = False, blocked: WaitingThread = NO_LOOP) -> T:
+    def call(self, work: PortalWork[T], *, closes: bool = False, blocked: WaitingThread = NO_LOOP) -> T:
         """Run work with a copy of the caller's context, wait, and return its result or raise its error.
 
         Args:
@@ -249,7 +249,9 @@ class _Job(Generic[T]):
     `wait`, `result` and `annotate` are for the waiting thread, and the other methods for the loop.
     """
 
-    def __init__(self, work: Work[T], on_end: Callable[[_Job[Any]], None], blocked: WaitingThread = NO_LOOP) -> None:
+    def __init__(
+        self, work: PortalWork[T], on_end: Callable[[_Job[Any]], None], blocked: WaitingThread = NO_LOOP
+    ) -> None:
         self.done = False
         self._work = work
         self._blocked = blocked
@@ -353,7 +355,7 @@ class WorkerLoop:
         self._run = run
         self._home: list[object] = []  # the loop, once something has run there
 
-    def call(self, work: Work[T], *, closes: bool = False, blocked: WaitingThread = NO_LOOP) -> T:
+    def call(self, work: PortalWork[T], *, closes: bool = False, blocked: WaitingThread = NO_LOOP) -> T:
         """Run work as `Portal.call` does. A cancellation of the task is raised unchanged, for the task to receive it.
 
         Args:

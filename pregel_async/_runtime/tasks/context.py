@@ -66,8 +66,8 @@ if TYPE_CHECKING:
 else:
     ContextT = TypeVar("ContextT")
 
-Refusal = CallsChangedError | QuestionChangedError | NoCheckpointerError
-RefusalT = TypeVar("RefusalT", bound=Refusal)
+ReplayRefusal = CallsChangedError | QuestionChangedError | NoCheckpointerError
+RefusalT = TypeVar("RefusalT", bound=ReplayRefusal)
 
 PREVIOUS: Final = "__previous__"
 """The channel with the value that an entrypoint saved for its next run."""
@@ -376,7 +376,7 @@ class AttemptContext:
         self._concurrent: dict[bytes, tuple[object, int]] = {}
         self._added: dict[str, itertools.count[int]] = {}
         self._names: set[str] = _NO_NAMES
-        self.refusals: tuple[Refusal, ...] = ()
+        self.refusals: tuple[ReplayRefusal, ...] = ()
         self.worker = 0
         self.held_back = False
         self.owed: list[Subscription] = []

@@ -34,7 +34,7 @@ from ..platform.event_loops import NEVER_CANCELLED, NativeCancellations
 from ..streaming.kept_units import Deliveries, UnitCloser
 from ..streaming.parts import routers_of
 from .attempt import run_attempt
-from .context import AttemptContext, GraphContext, Refusal
+from .context import AttemptContext, GraphContext, ReplayRefusal
 from .retries import SINGLE_ATTEMPT, AttemptHistory, run_with_retries
 
 
@@ -236,7 +236,7 @@ class TaskRunner:
         """
         if self._graph.unrecorded or self._graph.run.lease.failures:
             return True
-        if isinstance(error, Refusal):  # every attempt would fail with the same refusal
+        if isinstance(error, ReplayRefusal):  # every attempt would fail with the same refusal
             return True
         return anyio.current_effective_deadline() == float("-inf") or self._natively_cancelled()
 

@@ -13,7 +13,7 @@ from ....errors import ThreadBusyError
 from ....memory import InMemorySaver
 from ....records import Rewrite
 from ....upkeep.retention import Retention
-from ..random_threads import STARTED_AT, Key, RandomThread, checkpoint_tuples
+from ..random_threads import STARTED_AT, NamespacedId, RandomThread, checkpoint_tuples
 from ..suite import LATER, MANY, NOW, OpenSaver, Suite, elsewhere, in_threads, stored, take
 
 SEEDS = (0, 3)
@@ -43,7 +43,7 @@ async def stored_thread(saver: BaseCheckpointSaver, seed: int, thread: str = "t"
     return random_thread
 
 
-def some_pins(random_thread: RandomThread) -> dict[Key, bool]:
+def some_pins(random_thread: RandomThread) -> dict[NamespacedId, bool]:
     """Choose checkpoints to pin.
 
     Args:
