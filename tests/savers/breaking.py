@@ -14,7 +14,7 @@ BROKEN: list[tuple[type[InMemorySaver], str]] = []
 
 
 def caught_by(*clauses: str) -> Callable[[S], S]:
-    """Add a saver to those that the suite must find, by these clauses."""
+    """Register a defective saver, and the clauses of the conformance suite that must fail on it."""
 
     def add(saver: S) -> S:
         BROKEN.extend((saver, clause) for clause in clauses)
