@@ -267,7 +267,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "unseal",
         "if number > FORMAT:",
         "if False:",
-        ("tests/savers/test_frames.py::test_a_newer_format_is_neither_read_nor_called_damaged",),
+        ("tests/savers/test_frames.py::test_a_newer_format_is_not_read_and_not_reported_as_damage",),
     ),
     # ---- durability ------------------------------------------------------------------------------------------------
     Fault(
@@ -385,7 +385,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "ChainWriter._row",
         "if stored is None or",
         "if True or",
-        ("tests/savers/test_chain.py::test_rows_take_what_is_new",),
+        ("tests/savers/test_chain.py::test_rows_store_only_what_is_new",),
     ),
     Fault(
         "no-row-is-whole",
@@ -393,7 +393,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "ChainWriter._row",
         " or read > 2 * self._whole_bytes + SMALL",
         "",
-        ("tests/savers/test_chain.py::test_a_chain_does_not_grow_for_ever",),
+        ("tests/savers/test_chain.py::test_the_length_of_a_chain_is_bounded",),
     ),
     Fault(
         "no-milestones",
@@ -401,7 +401,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "ChainWriter._row",
         "elif is_due:",
         "elif False:",
-        ("tests/savers/test_chain.py::test_a_list_that_grows_is_read_from_few_rows",),
+        ("tests/savers/test_chain.py::test_a_growing_list_is_read_from_few_rows",),
     ),
     Fault(
         "steps-beside-milestones",
@@ -409,7 +409,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "ChainWriter._row",
         "or (is_first and self._is_large)",
         "",
-        ("tests/savers/test_chain.py::test_a_list_that_grows_is_read_from_few_rows",),
+        ("tests/savers/test_chain.py::test_a_growing_list_is_read_from_few_rows",),
     ),
     Fault(
         "nothing-is-shared",
@@ -418,7 +418,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "patch = diff(value, before.get(name))",
         "patch = None",
         (
-            "tests/savers/test_chain.py::test_a_list_that_grows_takes_what_is_new",
+            "tests/savers/test_chain.py::test_a_growing_list_stores_only_what_is_new",
             "tests/durability/test_growth.py::test_it_takes_what_is_new",
         ),
     ),
@@ -452,7 +452,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "EncodedState.since",
         ", *self._moved(before))",
         ",)",
-        ("tests/savers/test_chain.py::test_what_changed_since",),
+        ("tests/savers/test_chain.py::test_the_changes_between_two_states",),
     ),
     Fault(
         "opaque-objects-are-taken-for-data",
@@ -869,7 +869,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "history.walk",
         "await _check_behind(saver, gaps, header.checkpoint_id)",
         "pass",
-        ("tests/savers/test_missing_rows.py::test_pages_are_whole_or_an_error",),
+        ("tests/savers/test_missing_rows.py::test_pages_are_complete_or_an_error",),
     ),
     Fault(
         "states-in-digests",
@@ -1358,7 +1358,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "task",
         (
             "tests/runtime/test_error_handlers.py::test_a_failing_handler_fails_the_run",
-            "tests/savers/test_handlers_resumed.py::test_a_handler_that_was_answered_and_fails",
+            "tests/savers/test_handlers_resumed.py::test_a_handler_that_was_answered_and_then_fails",
         ),
     ),
     Fault(

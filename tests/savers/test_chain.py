@@ -1,4 +1,4 @@
-"""How states are laid out in rows: what a row takes, and that the rows of a chain give the state."""
+"""How states are laid out in rows: how large the rows are, and that the rows of a chain give the state."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def cid(number: int) -> CheckpointId:
 
 
 def chain_of(steps: int, small: int = 100) -> list[CheckpointRow]:
-    """A large value that is written once, and a small one in each superstep."""
+    """A large value that is written once, and a small one that each superstep writes."""
     chain = ChainWriter.start("")
     return [
         chain.append(
@@ -62,7 +62,7 @@ def message(number: int) -> dict[str, Any]:
 
 
 def thread_of(steps: int) -> tuple[list[CheckpointRow], list[dict[str, Any]]]:
-    """A list that each superstep appends one message to, which is its task's result."""
+    """A list to which each superstep appends one message, and the message is also its task's result."""
     chain, said, rows = ChainWriter.start(""), list[dict[str, Any]](), list[CheckpointRow]()
     for at in range(steps):
         said.append(message(at))
@@ -73,7 +73,7 @@ def thread_of(steps: int) -> tuple[list[CheckpointRow], list[dict[str, Any]]]:
 
 
 def read_for(rows: list[CheckpointRow], at: int) -> list[CheckpointRow]:
-    """What a saver reads for a checkpoint, by the port's words."""
+    """The rows that a saver returns for a checkpoint, as the port defines them."""
     by_id = {row.checkpoint_id: row for row in rows}
     asked = rows[at]
     chain = [row for row in rows if row.base_id == asked.base_id and row.checkpoint_id <= asked.checkpoint_id]
@@ -83,7 +83,7 @@ def read_for(rows: list[CheckpointRow], at: int) -> list[CheckpointRow]:
     return chain
 
 
-def test_rows_take_what_is_new() -> None:
+def test_rows_store_only_what_is_new() -> None:
     """P10: a value that does not change is not stored again with each superstep."""
     rows = chain_of(300)
     assert sum(len(row.frame) for row in rows) < 2 * len(LARGE) + 300 * 500
@@ -91,8 +91,8 @@ def test_rows_take_what_is_new() -> None:
     assert all(len(row.frame) < 500 for row in rows[1:200])
 
 
-def test_a_chain_does_not_grow_for_ever() -> None:
-    """P10: what has to be read for a state is at most about twice what the state takes."""
+def test_the_length_of_a_chain_is_bounded() -> None:
+    """P10: reading a state reads at most about twice the state's size."""
     rows = chain_of(2000, small=3000)
     for at in (500, 1000, 1999):
         reader = ChainReader("t", "", read_for(rows, at))
@@ -100,7 +100,7 @@ def test_a_chain_does_not_grow_for_ever() -> None:
 
 
 def test_a_chain_gives_its_state() -> None:
-    """P10: whichever row is asked for, the values are those of its superstep."""
+    """P10: for each row of a chain, the state has the values of that row's superstep."""
     rows = chain_of(600)
     for at in (0, 1, 31, 32, 33, 299, 300, 301, 599):
         state = ChainReader("t", "", read_for(rows, at)).state(cid(at))
@@ -108,8 +108,9 @@ def test_a_chain_gives_its_state() -> None:
         assert state.clock == at + 1
 
 
-def test_a_list_that_grows_takes_what_is_new() -> None:
-    """P10: n appended messages take O(n) bytes: each is stored in a step and in a milestone, and full rows are few."""
+def test_a_growing_list_stores_only_what_is_new() -> None:
+    """P10: n appended messages take O(n) bytes: each is stored in a delta row and in a snapshot row, and keyframes
+    are few."""
     taken = {steps: sum(len(row.frame) for row in thread_of(steps)[0]) for steps in (100, 1000)}
     one = len(CODEC.encode(message(1), channel="c"))
     assert taken[1000] < 12 * taken[100]
@@ -120,8 +121,9 @@ def test_a_list_that_grows_takes_what_is_new() -> None:
     assert max(len(row.frame) for row in rows if row.base_id not in full) < one + 100
 
 
-def test_a_list_that_grows_is_read_from_few_rows() -> None:
-    """P10: reading is no slower for it: a chain has a milestone for every STEPS rows, and at most STEPS steps."""
+def test_a_growing_list_is_read_from_few_rows() -> None:
+    """P10: a chain has a snapshot row for every STEPS rows, and at most STEPS delta rows, so that reading stays
+    fast."""
     rows, said = thread_of(1000)
     for at in (0, 1, 40, 500, 999):
         chain = read_for(rows, at)
@@ -131,8 +133,8 @@ def test_a_list_that_grows_is_read_from_few_rows() -> None:
         assert reader.state(cid(at)).decode(cid(at), CODEC)["channel_values"] == {"messages": said[: at + 1]}
 
 
-def test_going_on_applies_each_row_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """P10: a run that goes on with a thread reads its rows once, whatever it asks of them."""
+def test_resuming_a_chain_applies_each_row_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """P10: a run that resumes a thread applies each of its rows once, whatever it reads from them."""
     applied: list[bool] = []
     apply = EncodedState.apply
 
@@ -149,8 +151,8 @@ def test_going_on_applies_each_row_once(monkeypatch: pytest.MonkeyPatch) -> None
     assert len(applied) == len(chain)
 
 
-def test_results_refer_to_what_is_stored_anyway() -> None:
-    """P10: what a task appended is not stored a second time as its result, and is shown all the same."""
+def test_results_refer_to_stored_values() -> None:
+    """P10: what a task appended is not stored a second time as its result, and the result can still be read."""
     rows, said = thread_of(200)
     reader = ChainReader("t", "", rows, keeps=True)
     for at in range(200):
@@ -159,8 +161,8 @@ def test_results_refer_to_what_is_stored_anyway() -> None:
         assert CODEC.decode(data, channel="c") == [said[at]]
 
 
-def test_history_shares_what_states_have_in_common() -> None:
-    """P10: a listing decodes each row once: what two states hold in common is the same object in both."""
+def test_history_shares_equal_parts_of_states() -> None:
+    """P10: a listing decodes each row once: what two states have in common is the same object in both."""
     rows, _ = thread_of(100)
     reader = ChainReader("t", "", rows, keeps=True)
     one, other = (decode(reader.state(cid(at)).values["messages"], CODEC, channel="c") for at in (90, 91))
@@ -168,9 +170,9 @@ def test_history_shares_what_states_have_in_common() -> None:
     assert one is not other
 
 
-def test_a_branch_goes_on_from_any_row() -> None:
-    """P10: a chain that was resumed in the middle of a chain, from a milestone and from a full row writes what the
-    uninterrupted one would."""
+def test_a_branch_continues_from_any_row() -> None:
+    """P10: a chain that was resumed from a delta row, a snapshot row or a keyframe writes the same rows as an
+    uninterrupted chain."""
     rows, said = thread_of(300)
     for at in (0, 5, 31, 32, 33, 64, 100, 287, 298):
         chain = ChainWriter.resume(ChainReader("t", "", read_for(rows, at)), cid(at))
@@ -192,7 +194,7 @@ CHANGES = st.lists(st.dictionaries(st.sampled_from("abc"), VALUES | st.none(), m
 
 
 def steps_of(changes: list[dict[str, Any]]) -> tuple[list[CheckpointRow], list[dict[str, Any]]]:
-    """Each change is a superstep: None empties a channel."""
+    """Append one superstep for each change; None empties a channel."""
     chain, now = ChainWriter.start(""), dict[str, Any]()
     rows, states = list[CheckpointRow](), list[dict[str, Any]]()
     for at, change in enumerate(changes):
@@ -208,9 +210,9 @@ def steps_of(changes: list[dict[str, Any]]) -> tuple[list[CheckpointRow], list[d
 @settings(deadline=None)
 @given(CHANGES, st.randoms())
 def test_any_history_is_read_back(changes: list[dict[str, Any]], random: Any) -> None:
-    """P11: whatever lists and dicts become from superstep to superstep, they come back equal in value, type and order,
-    from rows of their own and in a listing."""
-    if len(changes) > 3:  # what resembles what it was
+    """P11: however lists and dicts change from superstep to superstep, they come back equal in value, type and
+    order, from a chain of their own and in a listing."""
+    if len(changes) > 3:  # make later values resemble earlier ones
         for at in range(1, len(changes)):
             for name, value in changes[at - 1].items():
                 if value and name in changes[at] and random.random() < 0.7:
@@ -250,10 +252,10 @@ STATES = st.builds(
 
 
 @given(STATES, STATES)
-def test_what_changed_since(before: EncodedState, now: EncodedState) -> None:
-    """A milestone makes of the state of the milestone before it the state that all supersteps between have made, in
-    the order in which channels were written."""
-    now = msgspec.structs.replace(now, tips={**before.tips, **now.tips})  # what stands stays
+def test_the_changes_between_two_states(before: EncodedState, now: EncodedState) -> None:
+    """A snapshot row turns the state of the snapshot row before it into the state after all supersteps between, with
+    channels in the order in which they were written."""
+    now = msgspec.structs.replace(now, tips={**before.tips, **now.tips})  # tips are never removed
     made = before.copy()
     entry = now.since(before, {})
     made.apply(entry, entry.values)
@@ -262,7 +264,7 @@ def test_what_changed_since(before: EncodedState, now: EncodedState) -> None:
 
 
 def test_a_missing_row_is_damage() -> None:
-    """P11: without a row of its chain a state is not made up."""
+    """P11: reading a state raises an error if a row of its chain is missing."""
     rows, _ = thread_of(200)
     chain = read_for(rows, 199)
     reader = ChainReader("t", "", chain)
@@ -272,9 +274,9 @@ def test_a_missing_row_is_damage() -> None:
 
 
 @pytest.mark.parametrize("turns", ["emptied", "a text"])
-def test_what_comes_and_goes_does_not_make_reading_dearer(turns: str) -> None:
-    """P10: a read costs at most about twice the state: also where a channel holds something large in every other
-    superstep only, and after a resume in the midst of it."""
+def test_values_that_come_and_go_do_not_slow_reading(turns: str) -> None:
+    """P10: a read costs at most about twice the state, also if a channel holds something large in every other
+    superstep only, and after a resume from such a superstep."""
     chain = ChainWriter.start("")
     rows: list[CheckpointRow] = []
     for at in range(2000):

@@ -1,5 +1,5 @@
-"""Texts that would do something if they ever became part of a query, a pattern or a path: in every place that takes a text, on
-every saver (P11)."""
+"""Texts that would have an effect if they became part of a query, a pattern or a path, passed wherever a text is
+accepted, on every saver (P11)."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ async def saver(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 
 async def grown(saver: BaseCheckpointSaver, thread: str, text: str, first: int = 0) -> None:
-    """A thread whose run, namespaces and metadata have a text as their name."""
+    """Create a thread whose run, namespaces and metadata have a text as their name."""
     memory = InMemorySaver()
     await RandomThread(memory, "t", 1, first=first).grow(4)
     dump = await memory.dump("t")
@@ -130,7 +130,7 @@ async def grown(saver: BaseCheckpointSaver, thread: str, text: str, first: int =
 
 
 async def asked_about(saver: BaseCheckpointSaver, text: str) -> None:
-    """Ask for a text wherever one can be asked for. There is nothing of that name."""
+    """Query every method that takes a text, with a text that names nothing."""
     place: dict[str, Any]
     for place in (
         {"thread_id": text},
@@ -163,9 +163,9 @@ async def asked_about(saver: BaseCheckpointSaver, text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ALL, ids=ascii)
-async def test_a_text_that_is_asked_for(saver: BaseCheckpointSaver, text: str) -> None:
-    """P11: thread, namespace, checkpoint, run, filter: nothing is found that is not there, nothing else happens, and no
-    error comes of it, but for a NUL where the database takes none."""
+async def test_querying_for_a_text(saver: BaseCheckpointSaver, text: str) -> None:
+    """P11: as a thread, namespace, checkpoint, run or filter, the text finds nothing, has no other effect, and
+    causes no error, except for NUL where the database does not accept it."""
     await grown(saver, "innocent", "other")
     before = await saver.dump("innocent")
     try:
@@ -177,9 +177,9 @@ async def test_a_text_that_is_asked_for(saver: BaseCheckpointSaver, text: str) -
 
 
 @pytest.mark.parametrize("text", ALL, ids=ascii)
-async def test_a_text_that_is_a_name(saver: BaseCheckpointSaver, text: str) -> None:
-    """P11: of a thread, of its namespaces, of the run that made it, and in its metadata: it is found by it, copied, pruned,
-    pinned and deleted under it, and nothing beside it is touched."""
+async def test_a_text_as_a_name(saver: BaseCheckpointSaver, text: str) -> None:
+    """P11: as the name of a thread, of its namespaces and its run, and in its metadata: the thread is found, copied,
+    pruned, pinned and deleted under that name, and no other thread is changed."""
     await grown(saver, "innocent", "other", first=1000)
     before = await saver.dump("innocent")
     try:
@@ -203,7 +203,7 @@ async def test_a_text_that_is_a_name(saver: BaseCheckpointSaver, text: str) -> N
     pinned = [one for one in await saver.scan(text, None, limit=MANY) if one.pinned]
     assert [one.checkpoint_id for one in pinned] == [mine[-1].checkpoint["id"]]
     await saver.aprune(text, retention=Retention(keep=1))
-    assert await saver.aget_tuple(mine[-1].config) is not None, "what is pinned stays"
+    assert await saver.aget_tuple(mine[-1].config) is not None, "a pinned checkpoint stays"
     assert await saver.aget_tuple(text) is not None
     await saver.aerase_thread(copy)
     await saver.adelete_for_runs([text])
