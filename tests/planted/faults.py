@@ -276,7 +276,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "schema.prepare",
         'f"PRAGMA synchronous = {synchronous}"',
         '"PRAGMA synchronous = OFF"',
-        ("tests/savers/test_sqlite_file.py::test_the_settings_that_durability_rests_on",),
+        ("tests/savers/test_sqlite_file.py::test_the_settings_that_durability_depends_on",),
     ),
     Fault(
         "fsync-by-default",
@@ -284,7 +284,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "SqliteSaver.__init__",
         'synchronous: Literal["FULL", "NORMAL"] = "FULL",',
         'synchronous: Literal["FULL", "NORMAL"] = "NORMAL",',
-        ("tests/savers/test_sqlite_file.py::test_the_settings_that_durability_rests_on",),
+        ("tests/savers/test_sqlite_file.py::test_the_settings_that_durability_depends_on",),
     ),
     Fault(
         "fsync-by-default-of-a-path",
@@ -292,7 +292,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "SqliteSaver.from_conn_string",
         'synchronous: Literal["FULL", "NORMAL"] = "FULL",',
         'synchronous: Literal["FULL", "NORMAL"] = "NORMAL",',
-        ("tests/savers/test_sqlite_file.py::test_the_settings_that_durability_rests_on",),
+        ("tests/savers/test_sqlite_file.py::test_the_settings_that_durability_depends_on",),
     ),
     Fault(
         "journal",
@@ -300,7 +300,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "schema.use_wal",
         "PRAGMA journal_mode = WAL",
         "PRAGMA journal_mode = DELETE",
-        ("tests/savers/test_sqlite_file.py::test_the_settings_that_durability_rests_on",),
+        ("tests/savers/test_sqlite_file.py::test_the_settings_that_durability_depends_on",),
     ),
     Fault(
         "half-a-transaction",
@@ -316,7 +316,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "Worker._together",
         'cursor.execute("ROLLBACK TO job")',
         "pass",
-        ("tests/savers/test_sqlite_commits.py::test_commits_that_pile_up_share_one",),
+        ("tests/savers/test_sqlite_commits.py::test_waiting_commits_share_a_transaction",),
     ),
     Fault(
         "batches-without-bound",
@@ -343,7 +343,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "SqliteSaver._scrub",
         "if not emptied:",
         "if False:",
-        ("tests/savers/test_sqlite_erase.py::test_readers_who_stay",),
+        ("tests/savers/test_sqlite_erase.py::test_readers_that_stay",),
     ),
     Fault(
         "frames-of-others",

@@ -729,7 +729,9 @@ WRAPS: list[Callable[[Any], object]] = [
 def test_a_value_that_was_written_can_be_read_at_any_stack_depth(wrap: Callable[[object], object]) -> None:
     """A value is readable with half of Python's stack already used; one level more is refused when written, instead
     of becoming unreadable."""
-    levels = (MAX_DEPTH - 1) // (2 if isinstance(wrap(1), Trio) else 1)  # a Trio counts twice: as itself and as its tuple
+    levels = (MAX_DEPTH - 1) // (
+        2 if isinstance(wrap(1), Trio) else 1
+    )  # a Trio counts twice: as itself and as its tuple
     data = CODEC.encode(deep(levels, wrap), channel="c")
 
     def down(frames: int) -> object:
@@ -1487,9 +1489,7 @@ def test_colliding_hashes_are_refused_when_written(family: str) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("code", [codes.SET, codes.FROZENSET, codes.DICT, codes.ORDERED_DICT, codes.COUNTER])
-def test_colliding_hashes_are_refused_when_read(
-    family: str, code: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_colliding_hashes_are_refused_when_read(family: str, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """P11: in bytes that no saver wrote, such keys are refused before a dict is built of them, as that would take
     quadratic time."""
     monkeypatch.setattr("checkpoint_savers.codec.containers.collide", lambda members: False)

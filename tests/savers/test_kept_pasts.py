@@ -88,9 +88,7 @@ async def everything(graph: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("around", [(), (None,), (True, True)], ids=repr)
-async def test_editing_the_past_during_an_open_superstep(
-    opened: Open, around: tuple[bool | None, ...]
-) -> None:
+async def test_editing_the_past_during_an_open_superstep(opened: Open, around: tuple[bool | None, ...]) -> None:
     """P2: an edit of a past state starts a branch at the root checkpoint that the config names, as a replay of that
     checkpoint does. The head, its question and its records are unchanged."""
     async with opened() as saver:
