@@ -21,7 +21,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "Worker._begin_writing",
         "self._file.check()",
         "pass",
-        ("tests/savers/test_sqlite_replaced.py::test_a_file_that_is_gone_is_not_written",),
+        ("tests/savers/test_sqlite_replaced.py::test_a_removed_file_is_not_written",),
     ),
     Fault(
         "file-upgraded-meanwhile",
@@ -29,7 +29,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "writing.acquire",
         "refuse_newer(db)",
         "pass",
-        ("tests/savers/test_sqlite_replaced.py::test_an_upgrade_meanwhile_is_noticed",),
+        ("tests/savers/test_sqlite_replaced.py::test_an_upgrade_while_the_saver_is_open",),
     ),
     # ---- the commit's shield ---------------------------------------------------------------------------------------
     Fault(
@@ -325,8 +325,8 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "len(batch) < MOST_JOBS and size < MOST_BYTES and ",
         "",
         (
-            "tests/savers/test_sqlite_group.py::test_a_batch_has_a_greatest_number_of_jobs",
-            "tests/savers/test_sqlite_group.py::test_a_batch_has_a_greatest_size",
+            "tests/savers/test_sqlite_group.py::test_a_batch_has_a_maximum_number_of_jobs",
+            "tests/savers/test_sqlite_group.py::test_a_batch_has_a_maximum_size",
         ),
     ),
     Fault(
@@ -1235,7 +1235,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "ThreadLease._give_up",
         "adds=error is None",
         "adds=False",
-        ("tests/savers/test_thread_metadata.py::test_a_call_that_only_records_sets_them",),
+        ("tests/savers/test_thread_metadata.py::test_a_call_that_stores_only_records_sets_them",),
     ),
     Fault(
         "drain-of-the-queue",
@@ -1506,7 +1506,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "open_file",
         'paths = (f"{file}-wal", f"{file}-shm")',
         'paths = (f"{file}-wal",)',
-        ("tests/savers/test_sqlite_replaced.py::test_a_file_that_is_gone_is_not_written",),
+        ("tests/savers/test_sqlite_replaced.py::test_a_removed_file_is_not_written",),
     ),
     # ---- a superstep's group of tasks ----------------------------------------------------------------------------------
     Fault(

@@ -90,11 +90,11 @@ def batches_of(saver: PostgresSaver) -> list[list[str]]:
     lane = saver._open._writes
     store = lane._store
 
-    async def told(cursor: Any, writes: Sequence[Any]) -> Sequence[Any]:
+    async def store_and_note(cursor: Any, writes: Sequence[Any]) -> Sequence[Any]:
         batches.append([write.thread_id for write in writes])
         return await store(cursor, writes)
 
-    lane._store = told
+    lane._store = store_and_note
     return batches
 
 

@@ -83,12 +83,12 @@ LOG = ["first", "each 0", "each 1", "each 2", "last"]
 async def check_history_is_undisturbed(saver: PostgresSaver, thread: str) -> None:
     """P2: the history has the steps of an undisturbed run."""
 
-    async def told(graph: Any, thread: str) -> list[Any]:
+    async def steps_of(graph: Any, thread: str) -> list[Any]:
         return [(one.metadata["step"], one.values, one.next) async for one in graph.aget_state_history(thread)]
 
     undisturbed = Steps().graph(InMemorySaver())
     await undisturbed.ainvoke({"log": []}, thread)
-    assert await told(Steps().graph(saver), thread) == await told(undisturbed, thread)
+    assert await steps_of(Steps().graph(saver), thread) == await steps_of(undisturbed, thread)
 
 
 @pytest.mark.parametrize("name", ["first", "each 1", "last"])

@@ -1,4 +1,4 @@
-"""What may go of a thread, decided without one (P10): by the headers of its checkpoints alone."""
+"""The retention decision without a thread (P10): it needs only the headers of checkpoints."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def row(
     size: int = 10,
     **metadata: Any,
 ) -> Header:
-    """A checkpoint; full without `base`, and made `on` those of the graphs around."""
+    """A checkpoint's header: a keyframe without `base`, and made `on` those checkpoints of its outer graphs."""
     return Header(
         thread_id="t",
         ns=ns,
@@ -54,8 +54,9 @@ def stays(headers: list[Header], limits: set[int], head: int, tips: tuple[tuple[
     return {int(checkpoint_id): why for (_, checkpoint_id), why in needed.stays.items()}
 
 
-def test_the_limits_are_counted_by_namespace_and_bytes_by_thread() -> None:
-    """P10: the newest so many of each namespace; and bytes of all, the newest first."""
+def test_limits_count_by_namespace_and_bytes_by_thread() -> None:
+    """P10: `keep` counts the newest checkpoints of each namespace; `max_bytes` counts those of all namespaces,
+    newest first."""
     headers = [row(4), row(3, ns="n", size=5), row(2), row(1, ns="n")]
     assert within(Retention(keep=1), headers, 0) == {("", cid(4)), ("n", cid(3))}
     assert within(Retention(max_bytes=15), headers, 0) == {("", cid(4)), ("n", cid(3))}
@@ -63,22 +64,22 @@ def test_the_limits_are_counted_by_namespace_and_bytes_by_thread() -> None:
     assert within(Retention(keep=9, max_bytes=100), headers, 0) == {(one.ns, one.checkpoint_id) for one in headers}
 
 
-def test_ids_say_when() -> None:
-    """P10: the runtime's do; of any others nobody knows the age, and they are not too old."""
+def test_ids_contain_times() -> None:
+    """P10: the runtime's ids contain their time; checkpoints with other ids have no known age and do not expire."""
     assert created("01a1fa8c-2d2e-704c-9bce-219a5a4cba50") == 0x01A1FA8C2D2E / 1000
     for other in ("000001", "", "01a1fa8c-2d2e-404c-9bce-219a5a4cba50", "zza1fa8c-2d2e-704c-9bce-219a5a4cba50"):
         assert created(other) is None
 
 
 def test_tips_and_the_head() -> None:
-    """P10: whatever nobody has closed stays, and where the thread stands."""
+    """P10: the tips of open branches stay, and so does the head."""
     headers = [row(1), row(2, 1), row(3, 1), row(4, 2, source="fork"), row(5, 4)]
     assert stays(headers, set(), 3) == {2: "tip", 3: "head", 5: "tip"}
     assert stays(headers, {5}, 1) == {1: "head", 2: "tip", 3: "tip", 5: None}
 
 
-def test_what_was_followed_is_no_tip() -> None:
-    """P10: nor when all that followed is gone."""
+def test_a_checkpoint_with_children_is_no_tip() -> None:
+    """P10: not even if all its children have been removed."""
     assert stays([row(1, **{FOLLOWED: CLOSED}), row(2, **{FOLLOWED: BRANCHED}), row(3)], set(), 3) == {
         2: "tip",
         3: "head",
@@ -86,7 +87,7 @@ def test_what_was_followed_is_no_tip() -> None:
 
 
 def test_pins() -> None:
-    """P10: with what their tasks gave, and those around."""
+    """P10: a pinned checkpoint stays with its tasks' results and the checkpoints of its outer graphs."""
     headers = [
         row(1),
         row(2, 1),
@@ -100,8 +101,9 @@ def test_pins() -> None:
     assert stays(headers, set(), 8) == {2: "around", 4: "pinned", 5: "follows", 6: "inside", 7: "follows", 8: "head"}
 
 
-def test_graphs_inside() -> None:
-    """P10: for what stays of the graph around, where each call has got to; what was made on what goes goes too."""
+def test_checkpoints_of_subgraphs() -> None:
+    """P10: for each checkpoint of the outer graph that stays, the last one of each call stays; those made on removed
+    ones are removed, too."""
     headers = [
         row(1),
         row(2, ns="n", on={"": 1}, **{CALLER: "a"}),
@@ -117,9 +119,9 @@ def test_graphs_inside() -> None:
     assert stays(headers, {6}, 6, (("n", 2),)) == {2: "inside", 6: None, 7: "inside"}
 
 
-def test_what_open_tasks_have_left() -> None:
-    """P10: of states that are kept from call to call, the newest that was made on an open checkpoint stays, also where
-    the graph around it went on."""
+def test_checkpoints_of_open_tasks() -> None:
+    """P10: of states that are kept between calls, the newest one made on an open checkpoint stays, also if its outer
+    graph has continued."""
     headers = [
         row(1),
         row(2, ns="n", on={"": 1}),
@@ -129,8 +131,9 @@ def test_what_open_tasks_have_left() -> None:
     assert stays(headers, set(), 1) == {1: "head", 3: "inside", 4: "inside"}
 
 
-def test_what_has_to_be_done_to_rows() -> None:
-    """P10: links to what goes are cut; a row is loose when one goes that it may be read with; what was followed says so."""
+def test_changes_to_rows() -> None:
+    """P10: links to removed rows are cut; a row is rebased if a row that it is read with is removed; a parent is
+    marked as having had children."""
     kin = CheckpointTree(
         [row(1), row(2, 1, base=1), row(3, 2, base=1), row(4, 3), row(5, 4, base=4), row(6, 5, source="fork", base=4)]
     )
@@ -147,8 +150,8 @@ def test_what_has_to_be_done_to_rows() -> None:
     assert weight(kin, changes(kin, {("", cid(6))})) == 30
 
 
-def test_heads_go_back() -> None:
-    """P10: to the nearest that stays of those that they came from; else to the newest."""
+def test_heads_move_back() -> None:
+    """P10: a removed head moves to its nearest ancestor that stays, or else to the newest checkpoint."""
     kin = CheckpointTree([row(1), row(2, 1), row(3, 2), row(4, 1), row(5, ns="n")])
 
     def heads(*left: int) -> dict[str, Any]:
