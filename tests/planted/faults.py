@@ -1661,7 +1661,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "RecordedEvents.cancelling",
         "self._recorder.stage_head()",
         "pass",
-        ("tests/serve/test_lifespan.py::test_what_was_cut_off_is_picked_up",),
+        ("tests/serve/test_lifespan.py::test_interrupted_runs_are_resumed",),
     ),
     Fault(
         "events-that-are-void",

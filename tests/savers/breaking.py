@@ -10,7 +10,7 @@ from checkpoint_savers import InMemorySaver
 S = TypeVar("S", bound=type[InMemorySaver])
 
 BROKEN: list[tuple[type[InMemorySaver], str]] = []
-"""Each defect with each clause that must find it."""
+"""Each defective saver with each clause that must fail on it."""
 
 
 def caught_by(*clauses: str) -> Callable[[S], S]:

@@ -21,7 +21,7 @@ from checkpoint_savers.owner import this_process
 from checkpoint_savers.records import CheckpointId, CheckpointRow, Commit
 
 SECONDS = 0.15
-"""How long a lease lasts: less than a pause."""
+"""The duration of a lease in seconds: shorter than a pause."""
 
 
 async def main(conninfo: str, schema: str, name: str, log: int, threads: int) -> None:

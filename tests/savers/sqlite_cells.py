@@ -12,7 +12,7 @@ from typing import Any
 from checkpoint_savers.conformance import Cell
 
 LOOSE = re.compile(r"\b(?:TEXT|REAL|ANY|BLOB|INTEGER(?!\s+(?:NOT NULL\s+)?PRIMARY KEY)|NOT NULL|STRICT(?:, )?)\b")
-"""What makes a table take only some values; but for its rowid, which is a number anyway."""
+"""The column types and constraints that restrict a table's values, except those of its rowid, which is always a number."""
 
 
 @contextmanager

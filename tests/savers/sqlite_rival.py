@@ -20,7 +20,7 @@ from checkpoint_savers.records import CheckpointRow, Lease
 SHARED = ("shared 1", "shared 2")
 
 SHORT = 0.3
-"""Seconds that a lease is good for, from each commit on."""
+"""The duration of a lease in seconds, from each commit."""
 
 
 def numbered(number: int, mark: str) -> CheckpointRow:

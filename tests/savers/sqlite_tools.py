@@ -19,7 +19,7 @@ from checkpoint_savers import SqliteSaver
 from checkpoint_savers.sqlite.worker import Job
 
 ENV = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-"""For processes that import what the tests import."""
+"""The environment of processes that import what the tests import."""
 
 
 def saver_threads() -> list[threading.Thread]:

@@ -1444,7 +1444,7 @@ def test_isolated_copies_are_encoded_as_plain_containers() -> None:
 
 
 MERSENNE = 2**61 - 1
-"""Whole numbers have their remainder by it as their hash."""
+"""The hash of a whole number is its remainder modulo this prime."""
 
 
 @dataclass(frozen=True)

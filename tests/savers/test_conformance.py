@@ -21,10 +21,10 @@ from tests.helpers.postgres_tools import conninfo, execute, made_schema
 from tests.savers import postgres_cells, sqlite_cells
 
 CRASHES = int(os.environ.get("PREGEL_CRASHES", "4"))
-"""Processes that are killed on each saver and event loop."""
+"""The number of processes that are killed for each saver and event loop."""
 
 DAMAGES = int(os.environ.get("PREGEL_DAMAGES", "80"))
-"""Values that are damaged, in the same way."""
+"""The number of values that are damaged for each saver and event loop."""
 
 
 class TestInMemorySaver(SaverConformance):

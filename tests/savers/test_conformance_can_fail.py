@@ -23,13 +23,13 @@ from tests.savers.breaking import BROKEN
 pytestmark = pytest.mark.anyio
 
 MODULES = (broken_leases, broken_files, broken_reading, broken_upkeep)
-"""Importing them has filled `BROKEN`."""
+"""Importing these modules fills `BROKEN`."""
 
 WITHOUT = sorted({(saver.__bases__[0], clause) for saver, clause in BROKEN}, key=repr)
-"""Each clause, with the savers that the defects were put into."""
+"""Each clause with the defect-free saver that a defective saver derives from."""
 
 SECONDS = 30.0
-"""A clause that takes longer has found that the saver hangs."""
+"""The limit for a clause: a saver that takes longer hangs."""
 
 
 def parameters(clause: Any) -> Iterator[dict[str, Any]]:

@@ -41,14 +41,14 @@ from checkpoint_savers.records import FORMAT, CheckpointId, CheckpointRow, TaskI
 
 CASES = int(os.environ.get("PREGEL_FUZZ", "20000"))
 BATCHES = 8
-"""Tests that share the cases, so that they run side by side."""
+"""The number of tests that share the cases, so that they can run in parallel."""
 
 SECONDS = 2.0
-"""Processor time that one case may take. Most take 20 microseconds."""
+"""The processor time that one case may take, in seconds. Most take 20 microseconds."""
 
 
 HEADER = 15
-"""Bytes of a frame before its body."""
+"""The number of bytes of a frame before its body."""
 
 
 class Kind(enum.Enum):
@@ -204,7 +204,7 @@ FRAMES: list[tuple[Reads, bytes]] = [
     *((read_task, frame) for frame in tasks()),
 ]
 EXPECTED = [repr(read(frame)) for read, frame in FRAMES]
-"""Compared as text: some values are equal to nothing. What repr leaves out, test_codec.py compares."""
+"""Values are compared as text, as some are not equal to themselves. test_codec.py compares what repr leaves out."""
 
 LIES = [
     *(
@@ -233,7 +233,7 @@ LIES = [
         b"\x00\x00\x00\x00",
     ),
 ]
-"""Starts of values that are longer than what follows, numbers at their limits, and other bytes that lead astray."""
+"""Headers of values that are longer than the bytes that follow, numbers at their limits, and other misleading bytes."""
 
 
 def mutated(frame: bytes, chance: random.Random) -> bytes:
@@ -273,7 +273,7 @@ EXTENSIONS = [
     for value in (values if isinstance(values, list) else [values])
     if encoded(value)[0] in range(0xC7, 0xCA) or encoded(value)[0] in range(0xD4, 0xD9)
 ]
-"""Each extension that stands by itself in the values."""
+"""Each top-level extension among the values."""
 
 
 def mutated_extension(chance: random.Random) -> bytes:

@@ -30,15 +30,15 @@ from tests.savers import sqlite_cells
 
 CASES = max(80, int(os.environ.get("PREGEL_FUZZ", "20000")) // 200)
 BATCHES = 4
-"""Tests that share the cases, so that they run side by side."""
+"""The number of tests that share the cases, so that they can run in parallel."""
 
 SECONDS = 30.0
-"""After which a case hangs."""
+"""The limit for a case: one that takes longer hangs."""
 
 THREADS = ("asks", "ended", "failed")
 
 RECORDS = frozenset(("alist_threads", "events", "dump"))
-"""What gives records of the port."""
+"""The calls that return record types of the port."""
 
 ASK: dict[str, Any] = {"stream_mode": ["updates", "values"], "version": "v2", "keep_events": True}
 

@@ -42,7 +42,7 @@ from tests.savers.dropping import warned
 pytestmark = pytest.mark.anyio
 
 LOST: tuple[Plan, ...] = ("lose the question", "lose the answer")
-"""What may have become of a statement when its connection breaks: it never came, or it was done."""
+"""The ways to lose a statement when its connection breaks: it never arrived, or it was executed and its answer was lost."""
 
 
 @pytest.fixture(scope="module")

@@ -305,7 +305,7 @@ async def test_a_frame_that_is_text(path: Path, column: str) -> None:
 
 
 LAX = "DROP TABLE event; CREATE TABLE event (thread, checkpoint, epoch, position, kind, frame); "
-"""A table that takes what the real one refuses, as damage below SQL can put it there."""
+"""A table that accepts values which the real one refuses, as damage of the file's bytes could put them there."""
 
 EVENT_DAMAGE = {
     "a kind that is none": "UPDATE event SET kind = 'other' WHERE position = 3",

@@ -33,7 +33,7 @@ SEED = os.environ.get("PREGEL_SEED", "0")
 RIVAL = Path(__file__).with_name("sqlite_rival.py")
 
 PATIENCE = 0.3
-"""Seconds without a superstep, after which a process that is stopped goes on: it may hold the lock."""
+"""Seconds without a superstep after which a stopped process continues, as it may hold the lock."""
 
 
 class StoredWrite(NamedTuple):

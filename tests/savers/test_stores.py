@@ -257,7 +257,7 @@ def sweepers() -> list[str]:
 
 
 FAST = 0.0001
-"""Minutes."""
+"""An interval between sweeps, in minutes."""
 
 
 async def test_an_open_store_sweeps_by_itself() -> None:

@@ -1,4 +1,4 @@
-"""What is read of a thread, as values that JSON has: read by the version that stored it, and by each later one."""
+"""What is read of a thread, as JSON values that each later version must read, too."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 async def tell_thread(graph: Any, thread: Any) -> dict[str, Any]:
-    """Its state and what is waiting, in full; of its history each checkpoint's id, and a digest of the rest."""
+    """Return the state with its tasks in full, and for each checkpoint of the history its id and a digest."""
     history = [_snapshot(one) async for one in graph.aget_state_history(thread)]
     return {
         "state": _snapshot(await graph.aget_state(thread)),
@@ -23,7 +23,7 @@ def digest(told: Any) -> str:
 
 
 def tell(value: Any) -> Any:
-    """Types show: a tuple is no list, and 1 is not 1.0."""
+    """Describe a value with its types: a tuple differs from a list, and 1 from 1.0."""
     return repr(value)
 
 
