@@ -51,7 +51,7 @@ from pregel_async.observing import (
     UpdateEnded,
     UpdateStarted,
 )
-from tests.observing.watched import Clock, EventLog, State, TimedSaver, chain, node, parallel
+from tests.observing.recording import Clock, EventLog, State, TimedSaver, chain, node, parallel
 
 pytestmark = pytest.mark.anyio
 

@@ -20,7 +20,7 @@ from pregel_async import START, Command, NodeError, RetryPolicy, StateGraph, int
 from pregel_async._runtime.observing import observation, observed, observer, observers
 from pregel_async.errors import ObserverWarning
 from pregel_async.observing import AttemptStarted, Event, Figures, Observer, RunEnded, RunStarted
-from tests.observing.watched import Clock, EventLog, State, TimedSaver, chain, node, parallel
+from tests.observing.recording import Clock, EventLog, State, TimedSaver, chain, node, parallel
 
 pytestmark = pytest.mark.anyio
 

@@ -26,7 +26,7 @@ from checkpoint_savers.errors import StorageError, ThreadBusyError
 from pregel_async import START, Command, NodeError, RetryPolicy, RunControl, StateGraph, StateUpdate, interrupt, task
 from pregel_async.errors import GraphDrained
 from pregel_async.otel import OpenTelemetryObserver
-from tests.observing.watched import Clock, State, TimedSaver, chain, node, parallel
+from tests.observing.recording import Clock, State, TimedSaver, chain, node, parallel
 
 pytestmark = pytest.mark.anyio
 

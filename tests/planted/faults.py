@@ -325,8 +325,8 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "len(batch) < MOST_JOBS and size < MOST_BYTES and ",
         "",
         (
-            "tests/savers/test_sqlite_group.py::test_a_batch_has_a_maximum_number_of_jobs",
-            "tests/savers/test_sqlite_group.py::test_a_batch_has_a_maximum_size",
+            "tests/savers/test_sqlite_shared_transactions.py::test_a_batch_has_a_maximum_number_of_jobs",
+            "tests/savers/test_sqlite_shared_transactions.py::test_a_batch_has_a_maximum_size",
         ),
     ),
     Fault(
@@ -476,7 +476,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "_span_of",
         "if not 0 <= start <= stop <= len(elements):",
         "if False:",
-        ("tests/savers/test_values_in_parts.py::test_a_patch_that_does_not_fit_is_damage",),
+        ("tests/savers/test_incremental_values.py::test_a_patch_that_does_not_fit_is_damage",),
     ),
     Fault(
         "records-are-not-cleared",
@@ -1245,7 +1245,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "False",
         (
             "tests/runtime/test_drain_within.py::test_tasks_that_wait_for_a_slot_do_not_begin",
-            "tests/savers/test_drained.py::test_what_finished_is_recorded_and_the_rest_runs_on_a_resume",
+            "tests/savers/test_drain.py::test_what_finished_is_recorded_and_the_rest_runs_on_a_resume",
         ),
     ),
     # ---- a task of the event loop, shared ---------------------------------------------------------------------------
@@ -1358,7 +1358,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "task",
         (
             "tests/runtime/test_error_handlers.py::test_a_failing_handler_fails_the_run",
-            "tests/savers/test_handlers_resumed.py::test_a_handler_that_was_answered_and_then_fails",
+            "tests/savers/test_resumed_handlers.py::test_a_handler_that_was_answered_and_then_fails",
         ),
     ),
     Fault(

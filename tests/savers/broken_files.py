@@ -15,7 +15,7 @@ from checkpoint_savers import InMemorySaver
 from checkpoint_savers.conformance import Cell, OpenSaver
 from checkpoint_savers.errors import CorruptCheckpointError
 from checkpoint_savers.records import Commit, Header, Lease, Owner, Rewrite, TaskRecord, ThreadDump
-from tests.savers.breaking import caught_by
+from tests.savers.defects import caught_by
 
 
 class Filed(InMemorySaver):

@@ -18,7 +18,7 @@ from checkpoint_savers.conformance import OpenSaver
 from checkpoint_savers.errors import StorageError, ThreadBusyError
 from checkpoint_savers.memory import _lost
 from checkpoint_savers.records import Commit, Lease, Owner, TaskRecord
-from tests.savers.breaking import caught_by
+from tests.savers.defects import caught_by
 
 
 @caught_by(

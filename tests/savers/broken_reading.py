@@ -24,7 +24,7 @@ from checkpoint_savers.records import (
     ThreadHeader,
 )
 from checkpoint_savers.saver_port import PAGE
-from tests.savers.breaking import caught_by
+from tests.savers.defects import caught_by
 
 
 @caught_by("test_records_are_kept_in_plan_order", "test_records_come_in_their_order")

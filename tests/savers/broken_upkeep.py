@@ -12,7 +12,7 @@ from checkpoint_savers.errors import StorageError
 from checkpoint_savers.memory import _Thread
 from checkpoint_savers.metadata import text_row
 from checkpoint_savers.records import Commit, Header, Lease, Rewrite, ThreadDump
-from tests.savers.breaking import caught_by
+from tests.savers.defects import caught_by
 
 
 @caught_by("test_all_of_a_thread_goes", "test_deleting")

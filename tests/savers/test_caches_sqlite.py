@@ -25,7 +25,7 @@ from checkpoint_savers.caches import sqlite as module
 from checkpoint_savers.codec import frame as frames
 from checkpoint_savers.conformance.caches.conformance import Clock, key, present_keys, put_entries
 from checkpoint_savers.conformance.savers.suite import NOW
-from tests.savers.dropping import warned
+from tests.savers.dropped_objects import warned
 from tests.savers.sqlite_tools import ENV, locked, saver_threads
 
 pytestmark = pytest.mark.anyio

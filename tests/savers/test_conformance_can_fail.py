@@ -18,7 +18,7 @@ from checkpoint_savers.conformance import SaverConformance
 from checkpoint_savers.conformance.savers.suite import OpenSaver, Suite, _killed_owner, clauses
 from checkpoint_savers.conformance.savers.upkeep.deleting import Deleting
 from tests.savers import broken_files, broken_leases, broken_reading, broken_upkeep
-from tests.savers.breaking import BROKEN
+from tests.savers.defects import BROKEN
 
 pytestmark = pytest.mark.anyio
 

@@ -37,7 +37,7 @@ from checkpoint_savers.conformance.savers.suite import (
 )
 from checkpoint_savers.records import Rewrite
 from tests.helpers.postgres_tools import ENV, Plan, Proxy, conninfo, execute, free_port, made_schema
-from tests.savers.dropping import warned
+from tests.savers.dropped_objects import warned
 
 pytestmark = pytest.mark.anyio
 

@@ -33,7 +33,7 @@ from checkpoint_savers.conformance.savers.suite import (
     written,
 )
 from checkpoint_savers.sqlite.worker import Job
-from tests.savers.dropping import warned
+from tests.savers.dropped_objects import warned
 from tests.savers.sqlite_tools import held, saver_threads, turns
 
 pytestmark = pytest.mark.anyio

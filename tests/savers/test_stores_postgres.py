@@ -35,7 +35,7 @@ from checkpoint_savers.conformance.stores.suite import SPACE, OpenStore, facts, 
 from checkpoint_savers.stores import GetOp, PutOp, SearchOp, postgres_rows
 from pregel_async._api.sync_verbs import open_sync
 from tests.helpers.postgres_tools import Pooler, Proxy, conninfo, execute, new_schema, pooler
-from tests.savers.dropping import warned
+from tests.savers.dropped_objects import warned
 
 pytestmark = pytest.mark.anyio
 

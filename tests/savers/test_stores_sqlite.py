@@ -39,7 +39,7 @@ from checkpoint_savers.sqlite.worker import Job
 from checkpoint_savers.stores import GetOp, PutOp, SearchOp, sqlite_rows
 from checkpoint_savers.stores import sqlite as module
 from pregel_async._api.sync_verbs import open_sync
-from tests.savers.dropping import warned
+from tests.savers.dropped_objects import warned
 from tests.savers.sqlite_tools import ENV, held, locked, saver_threads, turns
 
 pytestmark = pytest.mark.anyio

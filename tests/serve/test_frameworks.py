@@ -15,7 +15,7 @@ from starlette.testclient import TestClient
 
 from checkpoint_savers import InMemorySaver
 from pregel_async.serve import graph_endpoint, graph_lifespan
-from tests.serve.served import asking
+from tests.serve.graphs import asking
 
 
 def user_of(request: Request) -> str | None:

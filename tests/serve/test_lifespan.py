@@ -25,7 +25,7 @@ from pregel_async.serve.run_metadata import RunMetadata
 from pregel_async.serve.service import Service
 from pregel_async.testing import VirtualClock
 from tests.serve.browser import browsing
-from tests.serve.served import Gate, asking, chain, gated, logs
+from tests.serve.graphs import Gate, asking, chain, gated, logs
 
 pytestmark = pytest.mark.anyio
 

@@ -19,7 +19,7 @@ from pregel_async.errors import ConfigError
 from pregel_async.serve import Limits, graph_endpoint, graph_lifespan, last_event_id, sse_response
 from pregel_async.serve.service import Service
 from tests.serve.browser import Browser, browsing
-from tests.serve.served import asking, chain, logs
+from tests.serve.graphs import asking, chain, logs
 
 pytestmark = [pytest.mark.anyio, pytest.mark.one_loop]
 

@@ -12,7 +12,7 @@ from pregel_async import StreamWriter
 from pregel_async.serve import Limits, graph_endpoint
 from pregel_async.serve.readers import ReaderRegistry
 from tests.serve.browser import browsing
-from tests.serve.served import Gate, Log, chain, gated, logs
+from tests.serve.graphs import Gate, Log, chain, gated, logs
 
 pytestmark = pytest.mark.anyio
 

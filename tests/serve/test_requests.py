@@ -14,7 +14,7 @@ from pregel_async import START, MessagesState, Runtime, StateGraph, entrypoint, 
 from pregel_async.errors import ConfigError, StorageError
 from pregel_async.serve import Limits, graph_endpoint
 from tests.serve.browser import Browser, browsing
-from tests.serve.served import Gate, asking, chain, gated, logs
+from tests.serve.graphs import Gate, asking, chain, gated, logs
 
 pytestmark = pytest.mark.anyio
 

@@ -7,7 +7,7 @@ import json
 from types import ModuleType
 from typing import Any, Final
 
-from tests.savers.golden import told
+from tests.savers.golden import readable
 
 NAMES: Final = ("engine", "language", "streams", "failures", "storage", "owners")
 
@@ -33,7 +33,9 @@ async def read(saver: Any, filled: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, module in modules().items():
         found[name] = {
-            "threads": {thread: await told.tell_thread(graph, thread) for thread, graph in module.graphs(saver).items()}
+            "threads": {
+                thread: await readable.describe_thread(graph, thread) for thread, graph in module.graphs(saver).items()
+            }
         }
         if hasattr(module, "more"):
             found[name]["more"] = await module.more(saver, filled[name])
@@ -43,6 +45,6 @@ async def read(saver: Any, filled: dict[str, Any]) -> dict[str, Any]:
 async def finish(saver: Any) -> dict[str, Any]:
     """Answer open questions and resume open supersteps. Return the results."""
     return {
-        name: {thread: told.tell(value) for thread, value in (await module.finish(saver)).items()}
+        name: {thread: readable.describe(value) for thread, value in (await module.finish(saver)).items()}
         for name, module in modules().items()
     }

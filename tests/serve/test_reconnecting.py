@@ -12,7 +12,7 @@ from pregel_async import StreamWriter
 from pregel_async.serve import event_id, graph_endpoint
 from tests.helpers.stream_reader import is_void
 from tests.serve.browser import Event, browsing
-from tests.serve.served import CHUNK, Gate, chain, gated, talking
+from tests.serve.graphs import CHUNK, Gate, chain, gated, talking
 
 pytestmark = pytest.mark.anyio
 
@@ -230,7 +230,7 @@ async def test_a_failure_is_sent_once(caplog: Any) -> None:
     async def fails(state: Any) -> None:
         raise ValueError("the password is swordfish")
 
-    from tests.serve.served import chain, logs
+    from tests.serve.graphs import chain, logs
 
     async with browsing(serve(chain(("a", logs("a")), ("fails", fails)).compile(InMemorySaver()))) as browser:
         whole = (await browser.ask(json=body("t", ["updates"]))).events

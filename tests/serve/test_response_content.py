@@ -26,7 +26,7 @@ from pregel_async.serve.event_encoder import EventEncoder, ReaderPosition, parse
 from pregel_async.serve.failures import log
 from pregel_async.serve.json_encoder import JsonEncoder
 from tests.serve.browser import Event, browsing, parsed
-from tests.serve.served import CHUNK, Log, asking, chain, logs
+from tests.serve.graphs import CHUNK, Log, asking, chain, logs
 
 AT = "00000000-0000-7000-8000-000000000001"
 
