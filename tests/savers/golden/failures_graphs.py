@@ -189,7 +189,7 @@ async def finish(saver: Any) -> dict[str, Any]:
     more = {"usd": Budget(run=Decimal("3.00"))}
     found = {
         "stopped": await made["stopped"].ainvoke(None, "stopped", budgets=more),
-        "handled": await made["handled"].ainvoke(Command(resume="rebased"), "handled"),
+        "handled": await made["handled"].ainvoke(Command(resume="mended"), "handled"),
         "several": await made["several"].ainvoke(None, "several"),
         **{f"mode {one}": await made[f"mode {one}"].ainvoke(None, f"mode {one}") for one in ("sync", "async", "exit")},
         "spending": await made["spending"].ainvoke(None, "spending"),
