@@ -1245,7 +1245,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "False",
         (
             "tests/runtime/test_drain_within.py::test_tasks_that_wait_for_a_slot_do_not_begin",
-            "tests/savers/test_drain.py::test_what_finished_is_recorded_and_the_rest_runs_on_a_resume",
+            "tests/savers/test_drain.py::test_finished_tasks_are_recorded_and_the_others_run_on_a_resume",
         ),
     ),
     # ---- a task of the event loop, shared ---------------------------------------------------------------------------

@@ -108,7 +108,7 @@ class Child(Plain):
 
     def __post_init__(self, seed: int) -> None:
         self.doubled = seed * 2
-        self.note = "beside the fields"
+        self.note = "in addition to the fields"
 
     @functools.cached_property
     def expensive(self) -> object:
@@ -501,7 +501,7 @@ def test_each_registered_kind_comes_back(value: Any) -> None:
 def test_decoding_runs_no_code_of_the_class() -> None:
     """Decoding calls no __init__, __post_init__ or validator: they ran when the object was created."""
     made = there_and_back(child())
-    assert (made.doubled, made.note, made.c) == (14, "beside the fields", {1, 2})
+    assert (made.doubled, made.note, made.c) == (14, "in addition to the fields", {1, 2})
     assert "expensive" not in vars(made)
     assert not hasattr(made, "never")
     assert there_and_back(Model.model_construct(name=5)).name == 5
@@ -654,7 +654,7 @@ REFUSED: list[tuple[object, str, str]] = [
 
 
 @pytest.mark.parametrize(("value", "path", "reason"), REFUSED, ids=range(len(REFUSED)))
-def test_what_cannot_be_stored_is_refused_with_its_place(value: object, path: str, reason: str) -> None:
+def test_unstorable_values_are_refused_with_their_path(value: object, path: str, reason: str) -> None:
     with pytest.raises(errors.UnstorableValueError) as caught:
         CODEC.encode(value, channel="inbox")
     error = caught.value

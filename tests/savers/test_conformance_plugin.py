@@ -88,14 +88,14 @@ def test_a_saver_is_tested_without_a_test_file(folder: Path) -> None:
 
 def test_a_broken_promise_is_reported(folder: Path) -> None:
     """The report names the tests that failed; what a saver lacks is skipped, with the reason."""
-    lacks = ("--saver-lacks", "erase=the log is kept", "--saver-lacks", "test_a_lease=nobody asks")
+    lacks = ("--saver-lacks", "erase=the log is kept", "--saver-lacks", "test_a_lease=not needed")
     ran = pytest_in(folder, "--saver", "store:broken", "-k", "renewing or erases or test_a_lease", *lacks, "-n", "2")
     assert ran.returncode == 1, ran.stdout + ran.stderr
     broken = "  BROKEN  renewing: renew, record and commit each move the expiry. (test_renewing[asyncio], "
     assert broken in ran.stdout, ran.stdout
     assert "  skipped only the holder erases: an owner that was taken over" in ran.stdout
     assert "deletes nothing, and the run that holds the lease continues. (erase: the log is kept)" in ran.stdout
-    assert "(test_a_lease: nobody asks)" in ran.stdout
+    assert "(test_a_lease: not needed)" in ran.stdout
 
 
 def test_together_with_other_tests(folder: Path) -> None:

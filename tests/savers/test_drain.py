@@ -28,7 +28,7 @@ async def saver(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
         yield saver
 
 
-async def test_what_finished_is_recorded_and_the_rest_runs_on_a_resume(saver: BaseCheckpointSaver) -> None:
+async def test_finished_tasks_are_recorded_and_the_others_run_on_a_resume(saver: BaseCheckpointSaver) -> None:
     """P4, P5: of nine tasks that run two at a time, the tasks in flight when the drain is requested are recorded and
     shown in the thread's state; another call runs the others, and each runs once."""
     control, ran = RunControl(), list[int]()

@@ -62,8 +62,8 @@ async def inside(state: State) -> State:
     return {"log": [{"said": "inside"}], "total": state.get("total", 0) + 1}
 
 
-async def beside(state: State) -> State:
-    return {"log": [{"said": "beside"}]}
+async def parallel(state: State) -> State:
+    return {"log": [{"said": "parallel"}]}
 
 
 async def ask(state: State) -> State:
@@ -77,8 +77,8 @@ def graph_of(saver: SqliteSaver) -> Any:
     child = StateGraph(State).add_node("one", inside).add_node("two", inside)
     child.add_edge(START, "one").add_edge("one", "two")
     graph = StateGraph(State).add_node(first).add_node("child", child.compile(checkpointer=True))
-    graph.add_node(beside).add_node(ask).add_edge(START, "first").add_edge("first", "child")
-    graph.add_edge("child", "ask").add_edge("child", "beside")
+    graph.add_node(parallel).add_node(ask).add_edge(START, "first").add_edge("first", "child")
+    graph.add_edge("child", "ask").add_edge("child", "parallel")
     return graph.compile(saver)
 
 
@@ -96,7 +96,7 @@ async def made(path: Path) -> dict[str, Any]:
                 assert thread == "failed"
         await graph.ainvoke({"log": [{"said": "again"}]}, "ended")
         history = [snapshot async for snapshot in graph.aget_state_history("ended")]
-        await graph.aupdate_state(history[3].config, {"total": 7}, as_node="beside")
+        await graph.aupdate_state(history[3].config, {"total": 7}, as_node="parallel")
         await saver.apin(history[2].config)
         right: dict[str, Any] = {"cursor": parts[1]["cursor"], "states": {}}
         for thread in THREADS:
@@ -175,7 +175,7 @@ def writes(saver: SqliteSaver, graph: Any, right: dict[str, Any]) -> dict[str, C
         "an answer": lambda: graph.ainvoke(Command(resume="yes"), "asks"),
         "a new input": lambda: graph.ainvoke({"log": [{"said": "more"}]}, "ended"),
         "a retry": lambda: graph.ainvoke(Command(resume="yes"), "failed"),
-        "aupdate_state": lambda: graph.aupdate_state("ended", {"total": 1}, as_node="beside"),
+        "aupdate_state": lambda: graph.aupdate_state("ended", {"total": 1}, as_node="parallel"),
         "acopy_thread": lambda: saver.acopy_thread("ended", "copy"),
         "aprune": lambda: saver.aprune("ended", retention=Retention(keep=2)),
         "adelete_for_runs": lambda: saver.adelete_for_runs(["unknown"]),

@@ -16,7 +16,7 @@ from checkpoint_savers import owner as module
 from checkpoint_savers.owner import is_gone, is_live, this_process
 from checkpoint_savers.records import Owner
 
-pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="only Linux tells when a process started")
+pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="only Linux shows when a process started")
 
 CODE = (
     "import msgspec, sys; from checkpoint_savers.owner import this_process; "

@@ -261,7 +261,7 @@ async def test_idle_connections_that_broke(saver: PostgresSaver, proxy: Proxy) -
 
 async def test_no_server_when_the_saver_is_opened() -> None:
     """Opening fails at once, and leaves nothing running."""
-    url = f"postgresql://nobody:secret@127.0.0.1:{free_port()}/nowhere"
+    url = f"postgresql://stranger:secret@127.0.0.1:{free_port()}/nowhere"
     with pytest.raises(StorageError, match="no connection") as caught:
         async with PostgresSaver.from_conn_string(url, reconnect_timeout=60):
             pass
@@ -503,7 +503,7 @@ def test_after_fork(schema: str) -> None:
         from checkpoint_savers import SaverClosedError, PostgresSaver
         from checkpoint_savers.conformance.savers.suite import head_of, row, written
 
-        warnings.simplefilter("ignore")  # Python 3.12 on warns of fork() beside threads, which is what this is about
+        warnings.simplefilter("ignore")  # Python 3.12 and later warn of fork() in a process with threads, which this test is about
         saver = PostgresSaver.from_conn_string(sys.argv[1], schema=sys.argv[2])
 
         async def use():

@@ -52,9 +52,9 @@ class Child:
         """Return when the process has reported so many more commits."""
         assert self.process.stdout is not None
         while number > 0:
-            told = os.read(self.process.stdout.fileno(), number)
-            assert told, self.fails()
-            number -= len(told)
+            written = os.read(self.process.stdout.fileno(), number)
+            assert written, self.fails()
+            number -= len(written)
 
     def drain(self) -> None:
         """Read what the process has reported, so that it never blocks on a full pipe."""

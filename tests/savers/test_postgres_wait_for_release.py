@@ -52,7 +52,7 @@ async def start_listening(saver: PostgresSaver) -> None:
     """Wait until the saver listens. It starts with the first call of `wait_for_release`, which then returns once
     without a release."""
     with anyio.fail_after(30):
-        await saver.wait_for_release("somebody")
+        await saver.wait_for_release("any thread")
 
 
 WAYS: list[Callable[[PostgresSaver, Lease], Any]] = [

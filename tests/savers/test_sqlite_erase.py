@@ -148,7 +148,7 @@ async def test_no_byte_is_left(saver: SqliteSaver, path: Path, seed: int) -> Non
     made = await secrets(saver, seed)
     for number, one in enumerate(made[:6]):
         if number % 2:
-            await saver.adelete_thread("nobody")
+            await saver.adelete_thread("missing")
             await made[-1].step(saver)
         assert one.lease is not None and one.traces(path) > 100, "the secret is not where the test looks"
         others = [await saver.dump(f"thread{other.mark}") for other in made[number + 1 :]]

@@ -180,7 +180,7 @@ def test_after_fork(path: Path) -> None:
         from checkpoint_savers import SaverClosedError, SqliteSaver
         from checkpoint_savers.conformance.savers.suite import head_of, row, written
 
-        warnings.simplefilter("ignore")  # Python 3.12 on warns of fork() beside threads, which is what this is about
+        warnings.simplefilter("ignore")  # Python 3.12 and later warn of fork() in a process with threads, which this test is about
         saver = SqliteSaver.from_conn_string(sys.argv[1])
 
         async def use():
@@ -215,7 +215,7 @@ def test_after_fork(path: Path) -> None:
     subprocess.run([sys.executable, "-c", code, str(path)], check=True, env=ENV, timeout=60)
 
 
-def test_what_importing_loads() -> None:
+def test_importing_the_savers_does_not_load_sqlite() -> None:
     """A program that uses another saver never imports SQLite."""
     code = """if True:
         import sys

@@ -135,7 +135,7 @@ async def test_notified_when_durable(saver: SqliteSaver, path: Path) -> None:
     """P4: no caller is notified before the COMMIT that stores all commits of the batch; after it, another program
     sees them."""
     leases = await leases_of(saver, 10)
-    told: list[int] = []
+    notified: list[int] = []
 
     def stored(thread: str) -> int:
         with closing(sqlite3.connect(path)) as other:
@@ -146,7 +146,7 @@ async def test_notified_when_durable(saver: SqliteSaver, path: Path) -> None:
 
     async def run(number: int) -> None:
         await saver.commit(leases[number], commit(row(1)))
-        told.append(stored(f"t{number:04d}"))
+        notified.append(stored(f"t{number:04d}"))
 
     async with anyio.create_task_group() as group:
         async with held(saver) as go:
@@ -158,8 +158,8 @@ async def test_notified_when_durable(saver: SqliteSaver, path: Path) -> None:
                 while not written():
                     await anyio.lowlevel.checkpoint()
                 await turns(20)
-                assert told == [] and stored("t0000") == 0
-    assert told == [1] * 10
+                assert notified == [] and stored("t0000") == 0
+    assert notified == [1] * 10
 
 
 @asynccontextmanager
@@ -356,13 +356,13 @@ async def test_one_of_many_callers_is_cancelled(saver: SqliteSaver) -> None:
     """P7: its commit is stored with the others', before its cancellation is raised; the other callers are
     unaffected."""
     leases = await leases_of(saver, 10)
-    told: list[int] = []
+    notified: list[int] = []
     went_on: list[int] = []
     cancelled: list[bool] = []
 
     async def run(number: int) -> None:
         await saver.commit(leases[number], commit(row(1)))
-        told.append(number)
+        notified.append(number)
         await turns()
         went_on.append(number)
 
@@ -379,7 +379,7 @@ async def test_one_of_many_callers_is_cancelled(saver: SqliteSaver) -> None:
         group.start_soon(run_cancelled)
         await turns(20)
         assert not cancelled
-    assert sorted(told) == [*range(10)] and cancelled == [True]
+    assert sorted(notified) == [*range(10)] and cancelled == [True]
     assert sorted(went_on) == [0, 1, 2, 3, 5, 6, 7, 8, 9]
 
 

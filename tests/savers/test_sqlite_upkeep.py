@@ -465,9 +465,9 @@ def test_without_permission(folder_mode: int, file_mode: int, options: str, said
             [sys.executable, "-c", PRIVILEGES, f"file:{path}{options}"], env=ENV, capture_output=True, check=True
         )
         folder.chmod(0o755)
-        told = found.stdout.decode()
-        assert [one in told for one in said] == [True] * len(said), told + found.stderr.decode()
-        assert ("read\n" in told) == ("read" in said)
+        output = found.stdout.decode()
+        assert [one in output for one in said] == [True] * len(said), output + found.stderr.decode()
+        assert ("read\n" in output) == ("read" in said)
 
 
 @contextlib.contextmanager

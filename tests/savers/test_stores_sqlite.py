@@ -262,12 +262,12 @@ async def test_a_killed_process_loses_no_acknowledged_put(path: Path) -> None:
             [sys.executable, "-c", ACKNOWLEDGES, str(path)], env=ENV, stdout=subprocess.PIPE
         ) as process:
             assert process.stdout is not None
-            told = [int(process.stdout.readline()) for _ in range(random.randint(1, 40))]
+            acknowledged = [int(process.stdout.readline()) for _ in range(random.randint(1, 40))]
             process.send_signal(signal.SIGKILL)
-            told += [int(line) for line in process.stdout.read().splitlines()]
+            acknowledged += [int(line) for line in process.stdout.read().splitlines()]
         async with SqliteStore(path) as store:
             stored = [sorted(map(int, await keys(store, (name,)))) for name in "ab"]
-            assert stored[0] == stored[1] and len(stored[0]) in (len(told), len(told) + 1)
+            assert stored[0] == stored[1] and len(stored[0]) in (len(acknowledged), len(acknowledged) + 1)
             await store.abatch([PutOp((name,), str(number), None) for name in "ab" for number in stored[0]])
 
 
@@ -577,13 +577,13 @@ async def test_closing_finishes_started_calls(path: Path) -> None:
 
 async def test_late_calls_are_refused(store: SqliteStore) -> None:
     """Calls during closing raise an error with a store's message."""
-    told: list[str] = []
+    refusals: list[str] = []
 
     async def ask() -> None:
         try:
             await put(store, "a")
         except SaverClosedError as error:
-            told.append(str(error))
+            refusals.append(str(error))
 
     worker = store._worker
     assert worker is not None
@@ -592,7 +592,7 @@ async def test_late_calls_are_refused(store: SqliteStore) -> None:
             worker._queue.put(None)
             group.start_soon(ask)
             await turns()
-    assert len(told) == 1 and told[0].startswith("the store of ")
+    assert len(refusals) == 1 and refusals[0].startswith("the store of ")
 
 
 async def test_a_closed_loop_does_not_affect_others(store: SqliteStore) -> None:

@@ -445,7 +445,7 @@ async def test_failures_in_tasks(expose: bool) -> None:
             assert done.events[-2].name == "error"
 
 
-async def test_what_cannot_be_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failure_that_cannot_be_printed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A failure whose message raises, or is no text, is sent all the same."""
     monkeypatch.setattr(log, "disabled", True)  # what captures it here cannot print it either
 
