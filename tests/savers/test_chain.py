@@ -20,7 +20,9 @@ LARGE = bytes(50_000)
 CODEC = Codec()
 
 
-def entry(clock: int, values: dict[str, Any], results: Results | None = None, emptied: tuple[str, ...] = ()) -> Delta:
+def delta_of(
+    clock: int, values: dict[str, Any], results: Results | None = None, emptied: tuple[str, ...] = ()
+) -> Delta:
     return Delta(
         full=False,
         ts=0.0,
@@ -48,7 +50,7 @@ def chain_of(steps: int, small: int = 100) -> list[CheckpointRow]:
     chain = ChainWriter.start("")
     return [
         chain.append(
-            entry(at + 1, {"small": bytes([at % 256]) * small} | ({} if at else {"large": LARGE})),
+            delta_of(at + 1, {"small": bytes([at % 256]) * small} | ({} if at else {"large": LARGE})),
             checkpoint_id=cid(at),
             step=at,
             metadata={},
@@ -67,7 +69,7 @@ def thread_of(steps: int) -> tuple[list[CheckpointRow], list[dict[str, Any]]]:
     for at in range(steps):
         said.append(message(at))
         write = CODEC.encode([said[-1]], channel="c")
-        made = entry(at + 1, {"messages": encoded(said)}, {f"task {at}": (("messages", write),)})
+        made = delta_of(at + 1, {"messages": encoded(said)}, {f"task {at}": (("messages", write),)})
         rows.append(chain.append(made, checkpoint_id=cid(at), step=at, metadata={}))
     return rows, said
 
@@ -138,9 +140,9 @@ def test_resuming_a_chain_applies_each_row_once(monkeypatch: pytest.MonkeyPatch)
     applied: list[bool] = []
     apply = EncodedState.apply
 
-    def counted(self: EncodedState, entry: Any, values: Any) -> None:
-        applied.append(entry.full)
-        apply(self, entry, values)
+    def counted(self: EncodedState, delta_of: Any, values: Any) -> None:
+        applied.append(delta_of.full)
+        apply(self, delta_of, values)
 
     rows, _ = thread_of(1000)
     chain = read_for(rows, 999)
@@ -179,7 +181,7 @@ def test_a_branch_continues_from_any_row() -> None:
         branch = list(rows[: at + 1])
         for number in range(at + 1, 300):
             values = {"messages": encoded(said[: number + 1])}
-            branch.append(chain.append(entry(number + 1, values), checkpoint_id=cid(number), step=0, metadata={}))
+            branch.append(chain.append(delta_of(number + 1, values), checkpoint_id=cid(number), step=0, metadata={}))
         state = ChainReader("t", "", read_for(branch, 299)).state(cid(299))
         assert decode(state.values["messages"], CODEC, channel="c") == said
         assert [row.base_id for row in branch] == [row.base_id for row in rows]
@@ -202,7 +204,7 @@ def steps_of(changes: list[dict[str, Any]]) -> tuple[list[CheckpointRow], list[d
         given = {name: value for name, value in change.items() if value is not None}
         now = {name: value for name, value in now.items() if name not in emptied} | given
         states.append(now)
-        made = entry(at + 1, {name: encoded(value) for name, value in given.items()}, emptied=emptied)
+        made = delta_of(at + 1, {name: encoded(value) for name, value in given.items()}, emptied=emptied)
         rows.append(chain.append(made, checkpoint_id=cid(at), step=at, metadata={}))
     return rows, states
 
@@ -257,8 +259,8 @@ def test_the_changes_between_two_states(before: EncodedState, now: EncodedState)
     channels in the order in which they were written."""
     now = msgspec.structs.replace(now, tips={**before.tips, **now.tips})  # tips are never removed
     made = before.copy()
-    entry = now.since(before, {})
-    made.apply(entry, entry.values)
+    delta_of = now.since(before, {})
+    made.apply(delta_of, delta_of.values)
     assert made == now
     assert [*made.values] == [*now.values]
 
@@ -281,11 +283,11 @@ def test_values_that_come_and_go_do_not_slow_reading(turns: str) -> None:
     rows: list[CheckpointRow] = []
     for at in range(2000):
         if at % 2:
-            change = entry(at + 1, {"c": encoded([f"{at}" * 100])})
+            change = delta_of(at + 1, {"c": encoded([f"{at}" * 100])})
         elif turns == "emptied" and at:
-            change = entry(at + 1, {}, emptied=("c",))
+            change = delta_of(at + 1, {}, emptied=("c",))
         else:
-            change = entry(at + 1, {"c": encoded("short")})
+            change = delta_of(at + 1, {"c": encoded("short")})
         rows.append(chain.append(change, checkpoint_id=cid(at), step=at, metadata={}))
         if not at % 501:
             chain = ChainWriter.resume(ChainReader("t", "", read_for(rows, at)), cid(at))

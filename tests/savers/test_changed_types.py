@@ -102,7 +102,7 @@ async def test_an_item_of_a_store(tmp_path: Path) -> None:
             await store.aget(("a",), "k")
 
 
-def again(cls: Any, other: Any, value: Any) -> Any:
+def reread_as(cls: Any, other: Any, value: Any) -> Any:
     """Encode a value, and decode it with a codec that has another class under the tag."""
     data = Codec().with_types(cls, tag="T").encode(value, channel="k")
     return Codec().with_types(other, tag="T").decode(data, channel="k")
@@ -124,11 +124,11 @@ def test_the_error_names_the_class_and_the_part() -> None:
     """P15: the error names missing fields, missing members, classes of another kind, and what a user's function
     raised, each with what to do."""
     with pytest.raises(StoredTypeChangedError, match="is member 'RED'.*keep the old name.*an alias") as raised:
-        again(Color, enum.Enum("Color", ["BLUE"]), Color.RED)
+        reread_as(Color, enum.Enum("Color", ["BLUE"]), Color.RED)
     assert raised.value.field == "RED"
     for one, other, value in [(Then, Color, Then("a")), (Struct, Model, Struct("a")), (Color, Struct, Color.RED)]:
         with pytest.raises(StoredTypeChangedError, match="does not fit .*with_type"):
-            again(one, other, value)
+            reread_as(one, other, value)
 
     def decode(state: Any) -> Any:
         return Now(**state)

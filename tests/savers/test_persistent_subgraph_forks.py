@@ -32,7 +32,7 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
         yield opens
 
 
-def kept() -> StateGraph[Own]:
+def persistent_subgraph() -> StateGraph[Own]:
     """A graph whose second node asks a question with its state as the value."""
 
     async def first(state: Own) -> Own:
@@ -51,11 +51,11 @@ def nested(saver: Any, around: tuple[bool | None, ...]) -> tuple[Any, str]:
     Args:
         around: the `checkpointer` of each graph between it and the root, innermost first.
     """
-    graph: Any = kept().compile(checkpointer=True, name="kept")
+    graph: Any = persistent_subgraph().compile(checkpointer=True, name="kept")
 
-    def calls(inside: Any) -> Any:
+    def calls(subgraph: Any) -> Any:
         async def call(state: State) -> State:
-            await inside.ainvoke({"own": ["call"]} if inside.name == "kept" else {})
+            await subgraph.ainvoke({"own": ["call"]} if subgraph.name == "kept" else {})
             return {"log": ["called"]}
 
         return call
@@ -164,10 +164,10 @@ async def test_the_newest_state_is_not_edited_during_an_open_superstep() -> None
     async def ask(state: State) -> State:
         return {"log": [interrupt("?")]}
 
-    inside = kept().compile(checkpointer=True)
+    subgraph = persistent_subgraph().compile(checkpointer=True)
 
     async def call(state: State) -> State:
-        await inside.ainvoke({"own": ["call"]})
+        await subgraph.ainvoke({"own": ["call"]})
         return {}
 
     made = StateGraph(State).add_node("call", call).add_node("ask", ask).add_edge(START, "call").add_edge("call", "ask")

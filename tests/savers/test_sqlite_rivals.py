@@ -56,19 +56,19 @@ class Rival:
         assert self.process.stdout is not None
         self.output = self.process.stdout
         os.set_blocking(self.output.fileno(), False)
-        self.said = b""
+        self.output_bytes = b""
         self.ended = False
 
     def read(self) -> None:
         """Read the available output; all of the rest after a kill."""
         found = self.output.read()
         self.ended = found == b""
-        self.said += found or b""
+        self.output_bytes += found or b""
 
     @property
     def acknowledged(self) -> list[StoredWrite]:
         """The complete lines of output: a kill may have cut the last one."""
-        lines = self.said.decode().split("\n")[:-1]
+        lines = self.output_bytes.decode().split("\n")[:-1]
         fields = [line.split("\t") for line in lines if line != "ready"]
         return [StoredWrite(thread, int(number), int(epoch), mark) for thread, number, epoch, mark in fields]
 
@@ -99,13 +99,13 @@ def disturb(path: Path, count: int, disturbances: int) -> list[StoredWrite]:
     stopped: dict[Rival, float] = {}  # the time at which each one continues
     try:
         while disturbances or len(_all([*gone, *rivals])) < 50:
-            heard = all([_wait_for_output(rivals, PATIENCE) for _ in range(rng.randrange(1, 8))])
+            progressed = all([_wait_for_output(rivals, PATIENCE) for _ in range(rng.randrange(1, 8))])
             now = time.monotonic()
             for one, until in [*stopped.items()]:
-                if now >= until or not heard:
+                if now >= until or not progressed:
                     one.send(signal.SIGCONT)
                     del stopped[one]
-            if disturbances and heard and len(stopped) < count - 1:
+            if disturbances and progressed and len(stopped) < count - 1:
                 disturbances -= 1
                 victim = rng.choice(rivals)
                 if rng.random() < 0.6:

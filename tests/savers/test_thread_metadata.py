@@ -39,7 +39,7 @@ def asking(saver: BaseCheckpointSaver) -> Any:
     return made.add_edge(START, "first").add_edge("first", "ask").compile(saver)
 
 
-def of(thread: str = "t", **metadata: Any) -> Any:
+def config_of(thread: str = "t", **metadata: Any) -> Any:
     return {"configurable": {"thread_id": thread}, "metadata": metadata}
 
 
@@ -57,15 +57,15 @@ async def test_a_thread_stays_in_its_owners_list(saver: BaseCheckpointSaver) -> 
     the thread in its list, and one with other metadata does not give it to another owner. Checkpoints have the
     metadata of their own call."""
     graph = asking(saver)
-    await graph.ainvoke({}, of(user="ann", n=1))
+    await graph.ainvoke({}, config_of(user="ann", n=1))
     assert await listed(saver, user="ann") == ["t"]
     await graph.ainvoke(Command(resume="a"), "t")
     await graph.aupdate_state("t", {"log": ["edited"]}, as_node="first")
     assert await metadata_of(saver) == {"user": "ann", "n": 1}
-    await graph.ainvoke(None, of(user="eve", n=None, plan="free", many=[1], nan="x"))
+    await graph.ainvoke(None, config_of(user="eve", n=None, plan="free", many=[1], nan="x"))
     assert await metadata_of(saver) == {"user": "ann", "n": 1, "plan": "free", "nan": "x"}
     assert (await listed(saver, user="ann"), await listed(saver, user="eve")) == (["t"], [])
-    await graph.aupdate_state(of(edited=True), {"log": ["edited"]}, as_node="first")
+    await graph.aupdate_state(config_of(edited=True), {"log": ["edited"]}, as_node="first")
     assert (await metadata_of(saver))["edited"] is True
     users = [one.metadata.get("user") async for one in graph.aget_state_history("t")]
     assert {"ann", None} == set(users)
@@ -90,7 +90,7 @@ async def test_constants_and_subclasses_are_stored_as_plain_values(saver: BaseCh
     """P3, P11: dropping such metadata would keep the thread out of its owner's list without an error."""
     graph = asking(saver)
     given = {"user": Safe("ann"), "plan": Plan.FREE, "level": Level.LOW, Safe("key"): 1}
-    await graph.ainvoke({}, of(**given))
+    await graph.ainvoke({}, config_of(**given))
     plain = {"user": "ann", "plan": "free", "level": 1, "key": 1}
     assert await metadata_of(saver) == plain
     assert {*map(type, (await metadata_of(saver)).values())} == {str, int}
@@ -108,7 +108,7 @@ async def test_a_call_that_stores_only_records_sets_them(saver: BaseCheckpointSa
     same."""
     graph = asking(saver)
     await graph.ainvoke({}, "t", durability=durability)
-    asked: Any = await graph.ainvoke(Command(resume="a"), of(user="ann"), durability=durability)
+    asked: Any = await graph.ainvoke(Command(resume="a"), config_of(user="ann"), durability=durability)
     assert asked["__interrupt__"]
     assert await metadata_of(saver) == {"user": "ann"}
     (thread,) = [one async for one in saver.alist_threads()]
@@ -123,9 +123,9 @@ async def test_a_call_that_stores_nothing_creates_no_thread(saver: BaseCheckpoin
 
     graph = StateGraph(State).add_node("a", fails).add_edge(START, "a").compile(saver)
     with pytest.raises(EmptyInputError):
-        await graph.ainvoke(None, of("empty", user="ann"))
+        await graph.ainvoke(None, config_of("empty", user="ann"))
     with pytest.raises(ValueError, match="no"):
-        await graph.ainvoke({}, of("failed", user="ann"))
+        await graph.ainvoke({}, config_of("failed", user="ann"))
     assert await listed(saver, user="ann") == ["failed"], "its input was not stored"
 
 
@@ -133,13 +133,13 @@ async def test_the_runtimes_keys_are_separate(saver: BaseCheckpointSaver) -> Non
     """P11: keys with the runtime's names are the user's own in a thread's metadata, and do not affect the runtime."""
     own = {"parents": "smith", "step": "review", "source": "web", "run_id": "x", "attempt": "b", "stream_mode": "c"}
     graph = asking(saver)
-    await graph.ainvoke({}, of(**own, graph="g"))
+    await graph.ainvoke({}, config_of(**own, graph="g"))
     assert await metadata_of(saver) == {**own, "graph": "g"}
     assert await listed(saver, **own) == ["t"]
     metadata = (await graph.aget_state("t")).metadata
     assert (metadata["source"], metadata["step"], metadata["parents"]) == ("loop", 1, {})
     assert (metadata["attempt"], metadata["graph"]) == ("b", "g")
-    await graph.ainvoke(Command(resume="a"), of("t", **{RUN: {"attempt": 3}}))
+    await graph.ainvoke(Command(resume="a"), config_of("t", **{RUN: {"attempt": 3}}))
     assert RUN not in await metadata_of(saver)
 
 
@@ -147,7 +147,7 @@ async def test_aupdate_thread(saver: BaseCheckpointSaver) -> None:
     """P6: `aupdate_thread` sets and deletes keys, by a config or an id, also during a run; checkpoints are
     unchanged."""
     graph = asking(saver)
-    await graph.ainvoke({}, of(user="ann", n=1))
+    await graph.ainvoke({}, config_of(user="ann", n=1))
     before = [one async for one in graph.aget_state_history("t")]
     owner = (await saver.dump("t"), await saver.read("t"))
     await saver.aupdate_thread("t", metadata={"user": "eve", "n": None, "title": "日本"})
@@ -175,7 +175,7 @@ async def test_a_node_may_change_them_in_its_run(saver: BaseCheckpointSaver) -> 
         return {"log": ["a"]}
 
     graph = StateGraph(State).add_node("a", node).add_edge(START, "a").add_node("b", lambda state: {"log": ["b"]})
-    await graph.add_edge("a", "b").compile(saver).ainvoke({}, of(user="ann", title="given"))
+    await graph.add_edge("a", "b").compile(saver).ainvoke({}, config_of(user="ann", title="given"))
     assert await metadata_of(saver) == {"title": "from the node"}
 
 
@@ -183,7 +183,7 @@ async def test_copies_and_imports_have_them_and_forks_keep_them(saver: BaseCheck
     """P11: a copy and an import have the thread's metadata, a fork does not change them, and an erased thread has
     none."""
     graph = asking(saver)
-    await graph.ainvoke({}, of(user="ann", f=1.0))
+    await graph.ainvoke({}, config_of(user="ann", f=1.0))
     await saver.aupdate_thread("t", {"title": "x"})
     expected = {"user": "ann", "f": 1.0, "title": "x"}
     await saver.acopy_thread("t", "copy")
@@ -214,7 +214,7 @@ class WithoutUpdateThread(InMemorySaver):
 async def test_a_saver_without_update_thread() -> None:
     """Runs work, and a change of metadata raises an error that names the missing method."""
     saver = WithoutUpdateThread()
-    await asking(saver).ainvoke({}, of(user="ann"))
+    await asking(saver).ainvoke({}, config_of(user="ann"))
     with pytest.raises(NotImplementedError, match=r"WithoutTheVerb does not offer update_thread\(\).*metadata"):
         await saver.aupdate_thread("t", {"a": 1})
 
@@ -228,6 +228,6 @@ async def test_a_busy_thread_can_be_updated(saver: BaseCheckpointSaver) -> None:
     now = saver.clock()
     await saver.acquire("t", elsewhere("other"), now=now, expires_at=now + 1e6)
     with pytest.raises(ThreadBusyError):
-        await graph.ainvoke(None, of(user="ann"))
+        await graph.ainvoke(None, config_of(user="ann"))
     await saver.aupdate_thread("t", {"user": "eve"})
     assert await metadata_of(saver) == {"user": "eve"}

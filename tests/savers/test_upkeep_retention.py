@@ -47,11 +47,11 @@ def row(
 
 
 def stays(headers: list[Header], limits: set[int], head: int, tips: tuple[tuple[str, int], ...] = ()) -> dict[int, Any]:
-    kin = CheckpointTree(headers)
-    names = {int(checkpoint_id): ns for ns, checkpoint_id in kin.rows}
-    needed = RetentionPlan(kin, {(names[number], cid(number)) for number in limits}, cid(head))
-    needed.inside({(ns, cid(at)) for ns, at in tips})
-    return {int(checkpoint_id): why for (_, checkpoint_id), why in needed.stays.items()}
+    tree = CheckpointTree(headers)
+    names = {int(checkpoint_id): ns for ns, checkpoint_id in tree.rows}
+    plan = RetentionPlan(tree, {(names[number], cid(number)) for number in limits}, cid(head))
+    plan.inside({(ns, cid(at)) for ns, at in tips})
+    return {int(checkpoint_id): why for (_, checkpoint_id), why in plan.stays.items()}
 
 
 def test_limits_count_by_namespace_and_bytes_by_thread() -> None:
@@ -134,29 +134,29 @@ def test_checkpoints_of_open_tasks() -> None:
 def test_changes_to_rows() -> None:
     """P10: links to removed rows are cut; a row is rebased if a row that it is read with is removed; a parent is
     marked as having had children."""
-    kin = CheckpointTree(
+    tree = CheckpointTree(
         [row(1), row(2, 1, base=1), row(3, 2, base=1), row(4, 3), row(5, 4, base=4), row(6, 5, source="fork", base=4)]
     )
 
-    def due(*left: int, forgotten: bool = False) -> dict[int, tuple[Any, ...]]:
-        found = changes(kin, {("", cid(number)) for number in left}, forgotten=forgotten)
+    def changed_rows(*left: int, forgotten: bool = False) -> dict[int, tuple[Any, ...]]:
+        found = changes(tree, {("", cid(number)) for number in left}, forgotten=forgotten)
         return {int(one.key[1]): (one.loose, one.parent_id, one.followed) for one in found}
 
-    assert due(1, 2, 3, 4, 5, 6) == {}
-    assert due(2, 3, 4, 5, 6) == {2: (True, None, None), 3: (True, cid(2), None)}
-    assert due(1, 3, 4, 5, 6) == {1: (False, None, CLOSED), 3: (True, None, None)}
-    assert due(4, 5) == {4: (False, None, None), 5: (False, cid(4), BRANCHED)}
-    assert due(1, 6, forgotten=True) == {6: (True, None, None)}
-    assert weight(kin, changes(kin, {("", cid(6))})) == 30
+    assert changed_rows(1, 2, 3, 4, 5, 6) == {}
+    assert changed_rows(2, 3, 4, 5, 6) == {2: (True, None, None), 3: (True, cid(2), None)}
+    assert changed_rows(1, 3, 4, 5, 6) == {1: (False, None, CLOSED), 3: (True, None, None)}
+    assert changed_rows(4, 5) == {4: (False, None, None), 5: (False, cid(4), BRANCHED)}
+    assert changed_rows(1, 6, forgotten=True) == {6: (True, None, None)}
+    assert weight(tree, changes(tree, {("", cid(6))})) == 30
 
 
 def test_heads_move_back() -> None:
     """P10: a removed head moves to its nearest ancestor that stays, or else to the newest checkpoint."""
-    kin = CheckpointTree([row(1), row(2, 1), row(3, 2), row(4, 1), row(5, ns="n")])
+    tree = CheckpointTree([row(1), row(2, 1), row(3, 2), row(4, 1), row(5, ns="n")])
 
     def heads(*left: int) -> dict[str, Any]:
-        names = {int(at): ns for ns, at in kin.rows}
-        return next_heads(kin, {(names[one], cid(one)) for one in left}, {"": cid(3), "n": cid(5)}, {"", "n"})
+        names = {int(at): ns for ns, at in tree.rows}
+        return next_heads(tree, {(names[one], cid(one)) for one in left}, {"": cid(3), "n": cid(5)}, {"", "n"})
 
     assert heads(1, 2, 4, 5) == {"": cid(2)}
     assert heads(1, 4) == {"": cid(1), "n": None}
