@@ -176,5 +176,5 @@ async def test_the_newest_state_is_not_edited_during_an_open_superstep() -> None
     await graph.ainvoke(Command(resume="one"), "t")
     place: Any = {"configurable": {"thread_id": "t", "checkpoint_ns": "call"}}
     for config in (place, (await graph.aget_state(place)).config):
-        with pytest.raises(InvalidUpdateError, match="in the middle"):
+        with pytest.raises(InvalidUpdateError, match="cannot be updated before that superstep has finished"):
             await graph.aupdate_state(config, {"own": ["?"]}, as_node="second")

@@ -215,7 +215,7 @@ async def test_a_saver_without_update_thread() -> None:
     """Runs work, and a change of metadata raises an error that names the missing method."""
     saver = WithoutUpdateThread()
     await asking(saver).ainvoke({}, config_of(user="ann"))
-    with pytest.raises(NotImplementedError, match=r"WithoutTheVerb does not offer update_thread\(\).*metadata"):
+    with pytest.raises(NotImplementedError, match=r"WithoutUpdateThread does not offer update_thread\(\).*metadata"):
         await saver.aupdate_thread("t", {"a": 1})
 
 
