@@ -224,7 +224,7 @@ async def test_a_saver_without_upkeep() -> None:
         (saver.acopy_thread("t", "u"), "dump"),
         (saver.acount_threads(), "threads"),
     ):
-        with pytest.raises(NotImplementedError, match=rf"RunsOnly does not offer {verb}\(\)"):
+        with pytest.raises(NotImplementedError, match=rf"WithoutUpkeep does not offer {verb}\(\)"):
             await call
     await take(saver)
 
