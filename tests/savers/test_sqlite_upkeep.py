@@ -209,7 +209,7 @@ WRITER = """if True:
 """
 
 
-async def test_a_cancelled_backup_leaves_no_file(
+async def test_a_cancelled_copy_leaves_no_file(
     saver: SqliteSaver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """P7: copying has ended when control returns, and no file is left."""
