@@ -1,4 +1,4 @@
-"""Observers themselves: what it costs when there is none, what becomes of one that raises, what is around a node's code."""
+"""Observers: the cost without one, the effect of one that raises, and context managers around a node's code."""
 
 from __future__ import annotations
 
@@ -20,18 +20,15 @@ from pregel_async import START, Command, NodeError, RetryPolicy, StateGraph, int
 from pregel_async._runtime.observing import observation, observed, observer, observers
 from pregel_async.errors import ObserverWarning
 from pregel_async.observing import AttemptStarted, Event, Figures, Observer, RunEnded, RunStarted
-from tests.observing.watched import Clock, EventLog, Slow, State, beside, chain, node
+from tests.observing.recording import Clock, EventLog, State, TimedSaver, chain, node, parallel
 
 pytestmark = pytest.mark.anyio
 
 
-# ---- nobody observes -------------------------------------------------------------------------------------------------
-
-
 async def everything(**options: Any) -> None:
-    """Runs in which everything happens that can be told."""
+    """Run graphs that cause every kind of event."""
     clock = Clock()
-    saver = Slow(clock)
+    saver = TimedSaver(clock)
 
     @task
     async def called() -> int:
@@ -59,8 +56,8 @@ async def everything(**options: Any) -> None:
         await compiled.ainvoke({"log": []}, "t")
 
 
-async def test_without_an_observer_nothing_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No event, and nothing that would tell one; in runs in which everything happens."""
+async def test_without_an_observer_no_event_is_created(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs that cause every kind of event create neither events nor objects that deliver them."""
     made: list[str] = []
     kinds = [getattr(observer, kind.__name__) for kind in Event.__args__]
     kinds += [
@@ -88,11 +85,11 @@ async def test_without_an_observer_nothing_is_made(monkeypatch: pytest.MonkeyPat
     await everything()
     assert made == []
     await everything(observer=Observer())
-    assert {kind.__name__ for kind in kinds} - set(made) == {"ConflictMet"}  # nobody else was there
+    assert {kind.__name__ for kind in kinds} - set(made) == {"ConflictMet"}  # no other run was there
 
 
-def test_events_are_told_apart_by_what_they_are() -> None:
-    """They are keys: two that say the same are two; and none can be changed."""
+def test_events_are_compared_by_identity() -> None:
+    """Events are hashable: two with equal fields differ, and none can be changed."""
     one, other = (RunStarted(run_id="r", thread_id=None, namespace="", graph="g") for _ in range(2))
     assert one != other and len({one, other}) == 2
     with pytest.raises(AttributeError):
@@ -100,50 +97,47 @@ def test_events_are_told_apart_by_what_they_are() -> None:
     assert msgspec.structs.asdict(one)["graph"] == "g"
 
 
-# ---- one that raises -------------------------------------------------------------------------------------------------
-
-
 class Broken(Observer):
-    """Raises whatever it is told."""
+    """Raises on every event."""
 
     def __init__(self, error: type[BaseException] = ZeroDivisionError) -> None:
         self.error = error
-        self.told = 0
+        self.count = 0
 
     def __repr__(self) -> str:
         return "<my observer>"
 
     def observe(self, event: Event, /) -> None:
-        self.told += 1
-        raise self.error(f"number {self.told}")
+        self.count += 1
+        raise self.error(f"number {self.count}")
 
 
 @pytest.mark.parametrize("stored", [False, True])
-async def test_an_observer_that_raises_changes_nothing(stored: bool) -> None:
-    """P9: it is told once, when the run has ended, with what it was and how often; the others miss nothing."""
-    broken, told = Broken(), EventLog()
+async def test_an_observer_that_raises_does_not_affect_the_run(stored: bool) -> None:
+    """P9: one warning at the end of the run says what it raised and how often; other observers miss no event."""
+    broken, log = Broken(), EventLog()
     inner = chain(("x", node("x"))).compile()
     graph = chain(("a", node("a")), ("b", inner)).compile(InMemorySaver() if stored else None, observer=broken)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        assert await graph.ainvoke({"log": []}, "t" if stored else None, observer=told) == {"log": ["a", "a", "x"]}
+        assert await graph.ainvoke({"log": []}, "t" if stored else None, observer=log) == {"log": ["a", "a", "x"]}
     assert [warning.category for warning in caught] == [ObserverWarning]
     message = str(caught[0].message)
     assert message.startswith("observer <my observer> raised ZeroDivisionError: number 1 on RunStarted, and failed ")
-    assert f"{broken.told - 1} times more" in message
-    assert broken.told == len(told.events) > 10
+    assert f"{broken.count - 1} times more" in message
+    assert broken.count == len(log.events) > 10
 
 
 @pytest.mark.parametrize("error", [anyio.EndOfStream, GeneratorExit, StopIteration, StopAsyncIteration])
-async def test_whatever_it_raises(error: type[BaseException]) -> None:
-    """Also what means something to coroutines."""
+async def test_an_observer_may_raise_any_exception(error: type[BaseException]) -> None:
+    """Exceptions with a meaning for coroutines, too."""
     graph = chain(("a", node("a")), ("b", node("b"))).compile(InMemorySaver())
     with pytest.warns(ObserverWarning, match=error.__name__):
         assert await graph.ainvoke({"log": []}, "t", observer=Broken(error)) == {"log": ["a", "b"]}
 
 
-async def test_a_cancellation_that_an_observer_makes_up() -> None:
-    """Raised in its own code, it cancels nobody."""
+async def test_a_cancellation_raised_by_an_observer() -> None:
+    """If an observer raises a cancellation, no task is cancelled."""
     graph = chain(("a", node("a"))).compile()
     kind = anyio.get_cancelled_exc_class()
 
@@ -156,7 +150,8 @@ async def test_a_cancellation_that_an_observer_makes_up() -> None:
 
 
 async def test_where_warnings_are_errors() -> None:
-    """The run ends, and is stored; then the warning is raised, with its cause. Several are told in one."""
+    """The run ends and is stored; then the warning is raised with its cause. The warnings of several observers are
+    raised as one."""
     graph = chain(("a", node("a")), ("b", node("b"))).compile(InMemorySaver(), observer=Broken())
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -171,8 +166,8 @@ async def test_where_warnings_are_errors() -> None:
         assert (await graph.aget_state("t")).values == {"log": ["a", "b", "c"]}
 
 
-async def test_where_warnings_are_errors_the_runs_own_error_is_raised() -> None:
-    """And the observer's is a note of it."""
+async def test_the_runs_own_error_takes_precedence_over_warnings() -> None:
+    """The observer's error is a note of the run's error."""
     graph = chain(("a", node("a", fails=1))).compile()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -182,22 +177,20 @@ async def test_where_warnings_are_errors_the_runs_own_error_is_raised() -> None:
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
-async def test_what_ends_the_process_is_let_through(error: type[BaseException]) -> None:
-    """Ctrl-C may hit an observer's code as well as any other."""
-    told = EventLog()
+async def test_exceptions_that_end_the_process_are_raised(error: type[BaseException]) -> None:
+    """Ctrl-C may interrupt an observer's code as well as any other."""
+    log = EventLog()
 
     class Ends(Observer):
         def observe(self, event: Event, /) -> None:
             if isinstance(event, AttemptStarted):
                 raise error
 
-    graph = chain(("a", node("a"))).compile(observer=told)
+    graph = chain(("a", node("a"))).compile(observer=log)
     with pytest.raises(error):
         await graph.ainvoke({"log": []}, observer=Ends())
-    assert told.one(RunEnded).status == "failed"
+    assert log.one(RunEnded).status == "failed"
 
-
-# ---- around a node's code --------------------------------------------------------------------------------------------
 
 where: ContextVar[str] = ContextVar("where", default="outside")
 
@@ -222,8 +215,9 @@ class GraphContext(Observer):
             where.reset(token)
 
 
-async def test_what_is_entered_around_a_node_is_seen_in_all_of_its_code() -> None:
-    """In the node, its tasks, its worker thread, its router, graphs and tasks that it runs; and nowhere else."""
+async def test_a_context_around_a_node_covers_all_of_its_code() -> None:
+    """The node, its tasks, its worker thread, its router, graphs and tasks that it runs see it, and no other code
+    does."""
     seen: dict[str, str] = {}
 
     def see(name: str) -> None:
@@ -275,8 +269,9 @@ async def test_what_is_entered_around_a_node_is_seen_in_all_of_its_code() -> Non
 
 
 @pytest.mark.parametrize("timeout", [None, 1000])
-async def test_siblings_and_later_nodes_see_nothing_of_it(timeout: float | None) -> None:
-    """Each attempt is entered by itself, one that is timed too, and left with what it raised."""
+async def test_siblings_and_later_nodes_do_not_see_it(timeout: float | None) -> None:
+    """Each attempt has a context manager of its own, also with a timeout, and the context manager gets the attempt's
+    exception."""
     seen: list[str] = []
 
     async def sees(state: State) -> State:
@@ -292,13 +287,15 @@ async def test_siblings_and_later_nodes_see_nothing_of_it(timeout: float | None)
     graph.add_node("d", node("d", fails=1), timeout=timeout).add_edge("c", "d")
     with pytest.raises(ConnectionError) as raised:
         await graph.compile(observer=watch).ainvoke({"log": []})
-    assert not any("observer" in note for note in raised.value.__notes__)  # it let the error through, and raised none
+    assert not any(
+        "observer" in note for note in raised.value.__notes__
+    )  # the context manager raised no error of its own
     assert sorted(seen) == ["outside>a", "outside>b", "outside>c"]
     assert sorted(watch.left) == [("a", "NoneType"), ("b", "NoneType"), ("c", "NoneType"), ("d", "ConnectionError")]
     assert where.get() == "outside"
 
 
-async def test_what_is_around_is_left_when_the_node_is_cancelled() -> None:
+async def test_a_context_is_left_when_the_node_is_cancelled() -> None:
     watch = GraphContext()
 
     async def waits(state: State) -> State:
@@ -312,8 +309,8 @@ async def test_what_is_around_is_left_when_the_node_is_cancelled() -> None:
 
 
 @pytest.mark.parametrize("how", ["enter", "exit", "suppress", "replace", "same", "call"])
-async def test_what_is_around_cannot_change_the_run(how: str) -> None:
-    """Raising on entering or leaving, suppressing the node's error, or raising another."""
+async def test_a_context_cannot_change_the_run(how: str) -> None:
+    """It cannot by raising on entering or leaving, by suppressing the node's error, or by raising another."""
 
     class Manager:
         def __enter__(self) -> None:
@@ -342,14 +339,11 @@ async def test_what_is_around_cannot_change_the_run(how: str) -> None:
     assert all("ZeroDivisionError" in str(each.message) and "in around()" in str(each.message) for each in caught)
 
 
-# ---- figures ---------------------------------------------------------------------------------------------------------
-
-
-async def test_the_figures_of_several_calls_are_added_up() -> None:
-    """And can be read by people."""
+async def test_the_figures_of_several_calls_are_added() -> None:
+    """They also have a readable form."""
     clock, figures = Clock(), Figures()
-    saver = Slow(clock, *[0.01] * 99, 0.2)
-    graph = beside(a=node("a", clock=clock, takes=1), b=node("b")).compile(saver, environment=clock, observer=figures)
+    saver = TimedSaver(clock, *[0.01] * 99, 0.2)
+    graph = parallel(a=node("a", clock=clock, takes=1), b=node("b")).compile(saver, environment=clock, observer=figures)
     for number in range(2):
         await graph.ainvoke({"log": []}, f"t{number}")
     assert (figures.runs["done"], figures.supersteps, figures.tasks, round(figures.seconds, 6)) == (2, 2, 4, 2.06)
@@ -360,8 +354,8 @@ async def test_the_figures_of_several_calls_are_added_up() -> None:
     assert str(figures) == "\n".join(figures.lines())
 
 
-def test_figures_that_stand_out_are_named() -> None:
-    """What did not happen is left out."""
+def test_notable_figures_are_shown() -> None:
+    """Figures that are zero are left out."""
     figures = Figures()
     assert str(figures) == "0 supersteps, 0 tasks, 0.0 s"
     assert figures.latency(0.5) == figures.latency(1) == 0
@@ -380,13 +374,13 @@ def test_figures_that_stand_out_are_named() -> None:
 
 
 @pytest.mark.parametrize("share", [0, -1, 1.1])
-def test_a_share_is_a_share(share: float) -> None:
+def test_an_invalid_share_is_refused(share: float) -> None:
     with pytest.raises(ValueError, match="share"):
         Figures().latency(share)
 
 
-def test_figures_do_not_grow_with_what_they_count() -> None:
-    """P12: the percentiles are of the newest writes; the slowest of all is kept."""
+def test_the_memory_of_figures_is_bounded() -> None:
+    """P12: percentiles cover the newest writes; the slowest of all is kept."""
     from pregel_async.observing import LATENCY_WINDOW, CheckpointWritten
 
     run = RunStarted(run_id="r", thread_id="t", namespace="", graph="g")
@@ -412,8 +406,8 @@ def test_figures_do_not_grow_with_what_they_count() -> None:
     assert (figures.latency(0.99999), figures.latency(1), figures.writes) == (1.0, 9.0, LATENCY_WINDOW + 1)
 
 
-async def test_a_graph_and_a_call_may_have_several() -> None:
-    """Each is told everything, once, however often it was given."""
+async def test_a_graph_and_a_call_may_have_several_observers() -> None:
+    """Each gets every event once, however often it was passed."""
     one, two, three = Figures(), Figures(), Figures()
     graph = chain(("a", node("a"))).compile(observer=[one, two])
     await graph.ainvoke({"log": []}, observer=[three, one])

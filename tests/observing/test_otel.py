@@ -1,4 +1,4 @@
-"""OpenTelemetry: spans and metrics, as its SDK exports them."""
+"""OpenTelemetry: the spans and metrics that its SDK exports."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from checkpoint_savers.errors import StorageError, ThreadBusyError
 from pregel_async import START, Command, NodeError, RetryPolicy, RunControl, StateGraph, StateUpdate, interrupt, task
 from pregel_async.errors import GraphDrained
 from pregel_async.otel import OpenTelemetryObserver
-from tests.observing.watched import Clock, Slow, State, beside, chain, node
+from tests.observing.recording import Clock, State, TimedSaver, chain, node, parallel
 
 pytestmark = pytest.mark.anyio
 
@@ -35,7 +35,7 @@ RETRY = RetryPolicy(initial_interval=1, jitter=False)
 
 
 class Exported:
-    """What was exported, by a provider of the test's own."""
+    """The exported spans and metrics of providers of the test's own."""
 
     def __init__(self) -> None:
         self._spans = InMemorySpanExporter()
@@ -48,7 +48,7 @@ class Exported:
 
     @property
     def spans(self) -> list[ReadableSpan]:
-        """In the order of their ends."""
+        """The spans in the order of their ends."""
         return list(self._spans.get_finished_spans())
 
     def named(self, name: str) -> list[ReadableSpan]:
@@ -60,7 +60,7 @@ class Exported:
 
     @property
     def tree(self) -> list[str]:
-        """Each span under its parent, with its status where it is an error."""
+        """Each span under its parent, with its status if that is an error."""
         lines: list[str] = []
 
         def show(parent: int | None, depth: int) -> None:
@@ -74,7 +74,7 @@ class Exported:
         return lines
 
     def metrics(self) -> dict[str, list[tuple[dict[str, Any], Any]]]:
-        """By name: attributes, and the sum; of histograms the count and the sum."""
+        """By name: the attributes and the sum of each point; for histograms the count and the sum."""
         data = self._reader.get_metrics_data()
         return {
             metric.name: [
@@ -86,8 +86,8 @@ class Exported:
             for metric in scope.metrics
         }
 
-    def said(self, name: str) -> Any:
-        """A node that makes a span of its own."""
+    def traced_node(self, name: str) -> Any:
+        """A node that creates a span of its own."""
 
         async def call(state: State) -> State:
             with self.tracer.start_as_current_span(f"in {name}"):
@@ -101,18 +101,16 @@ class Exported:
 def exported() -> Iterator[Exported]:
     made = Exported()
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # an observer that raises
+        warnings.simplefilter("error")  # an observer that raises causes one
         yield made
     assert made.observer.open_spans == 0
     made.tracers.shutdown()
     made.meters.shutdown()
 
 
-# ---- the tree --------------------------------------------------------------------------------------------------------
-
-
-async def test_spans_stand_in_each_other_as_the_work_does(exported: Exported) -> None:
-    """Run, superstep, node; what the node's code does; tasks that it calls; the graph that it runs; worker threads."""
+async def test_spans_are_nested_like_the_work(exported: Exported) -> None:
+    """Run, superstep, node; spans of the node's own code; tasks that it calls; the graph that it runs; worker
+    threads."""
 
     @task
     async def called() -> None:
@@ -129,7 +127,7 @@ async def test_spans_stand_in_each_other_as_the_work_does(exported: Exported) ->
         with exported.tracer.start_as_current_span("in a thread"):
             return {}
 
-    inner = chain(("x", exported.said("x"))).compile(name="inner")
+    inner = chain(("x", exported.traced_node("x"))).compile(name="inner")
     graph = chain(("first", first), ("second", second), ("third", inner))
     graph = graph.compile(InMemorySaver(), name="outer", observer=exported.observer)
     with exported.tracer.start_as_current_span("a request"):
@@ -155,8 +153,8 @@ async def test_spans_stand_in_each_other_as_the_work_does(exported: Exported) ->
     assert not trace.get_current_span().get_span_context().is_valid
 
 
-async def test_what_spans_say(exported: Exported) -> None:
-    """Ids, names and places; and how it ended."""
+async def test_the_attributes_of_spans(exported: Exported) -> None:
+    """Spans have ids, names, positions and the outcome."""
     graph = chain(("a", node("a"))).compile(InMemorySaver(), name="mine", observer=exported.observer)
     await graph.ainvoke({"log": []}, {"configurable": {"thread_id": "t"}, "run_id": "r"})
     run, step, attempt = exported.one("run mine"), exported.one("superstep"), exported.one("node a")
@@ -190,11 +188,8 @@ async def test_a_run_without_a_thread_has_none(exported: Exported) -> None:
     assert "pregel.thread.id" not in exported.one("run mine").attributes
 
 
-# ---- how things end --------------------------------------------------------------------------------------------------
-
-
 async def test_each_attempt_is_a_span_and_a_failed_one_an_error(exported: Exported) -> None:
-    """With the exception; the run that goes on is none."""
+    """A failed attempt's span has the exception; the run, which continues, is no error."""
     graph = chain(("a", node("a", fails=1)), retry_policy=RETRY)
     await graph.compile(environment=Clock(), name="g", observer=exported.observer).ainvoke({"log": []})
     assert exported.tree == ["run g", "  superstep", "    node a ERROR", "    node a"]
@@ -209,8 +204,8 @@ async def test_each_attempt_is_a_span_and_a_failed_one_an_error(exported: Export
     assert "error.type" not in finished.attributes
 
 
-async def test_a_failure_is_an_error_all_the_way_out(exported: Exported) -> None:
-    """Of the node, the superstep, the graph inside, and the call."""
+async def test_a_failure_is_an_error_of_all_enclosing_spans(exported: Exported) -> None:
+    """Of the node, the superstep, the subgraph, and the call."""
     inner = chain(("x", node("x", fails=1))).compile(name="inner")
     graph = chain(("a", inner)).compile(InMemorySaver(), name="outer", observer=exported.observer)
     with pytest.raises(ConnectionError):
@@ -238,8 +233,8 @@ async def test_a_handled_failure_fails_the_node_alone(exported: Exported) -> Non
     assert [span.attributes["pregel.error_handler"] for span in exported.spans[:2]] == [False, True]
 
 
-async def test_a_question_is_no_error(exported: Exported) -> None:
-    """Nor is what it stops, nor the answer."""
+async def test_a_question_is_not_an_error(exported: Exported) -> None:
+    """Nor are the spans that it stops, nor those of the answer."""
 
     async def asks(state: State) -> State:
         return {"log": [interrupt("who?")]}
@@ -260,7 +255,7 @@ async def test_a_question_is_no_error(exported: Exported) -> None:
     assert not any(span.events for span in exported.spans)
 
 
-async def test_a_drain_a_breakpoint_and_a_cancellation_are_no_errors(exported: Exported) -> None:
+async def test_a_drain_a_breakpoint_and_a_cancellation_are_not_errors(exported: Exported) -> None:
     control = RunControl()
 
     async def drains(state: State) -> State:
@@ -278,24 +273,24 @@ async def test_a_drain_a_breakpoint_and_a_cancellation_are_no_errors(exported: E
             await anyio.sleep_forever()
             return {}
 
-        await beside(waits=waits, b=node("b")).compile(name="g", observer=exported.observer).ainvoke({"log": []})
+        await parallel(waits=waits, b=node("b")).compile(name="g", observer=exported.observer).ainvoke({"log": []})
     assert [span.attributes["pregel.status"] for span in exported.named("run g")] == ["drained", "stopped", "cancelled"]
     assert exported.one("node waits").attributes["pregel.status"] == "cancelled"
     assert not any("ERROR" in line for line in exported.tree)
 
 
-async def test_no_span_is_left_open_by_what_ends_a_process(exported: Exported) -> None:
+async def test_an_exception_that_ends_the_process_leaves_no_span_open(exported: Exported) -> None:
     async def ends(state: State) -> State:
         raise SystemExit(3)
 
     with pytest.raises(SystemExit):
-        await beside(ends=ends, b=node("b")).compile(name="g", observer=exported.observer).ainvoke({"log": []})
+        await parallel(ends=ends, b=node("b")).compile(name="g", observer=exported.observer).ainvoke({"log": []})
     assert exported.observer.open_spans == 0
     assert exported.one("run g").attributes["error.type"] == "SystemExit"
 
 
-async def test_no_span_is_left_open_by_storage_that_fails(exported: Exported) -> None:
-    saver = Slow(Clock())
+async def test_failing_storage_leaves_no_span_open(exported: Exported) -> None:
+    saver = TimedSaver(Clock())
     saver.fails["commit"] = StorageError("gone")
     with pytest.raises(StorageError):
         graph = chain(("a", node("a"))).compile(saver, name="g", observer=exported.observer)
@@ -304,8 +299,8 @@ async def test_no_span_is_left_open_by_storage_that_fails(exported: Exported) ->
     assert event.attributes["exception.message"] == "gone"
 
 
-async def test_no_span_is_left_open_by_an_exception_that_cannot_be_printed(exported: Exported) -> None:
-    """Whatever the SDK makes of it."""
+async def test_an_exception_that_cannot_be_printed_leaves_no_span_open(exported: Exported) -> None:
+    """Whatever the SDK does with the exception."""
 
     class Unprintable(Exception):
         def __str__(self) -> str:
@@ -319,8 +314,8 @@ async def test_no_span_is_left_open_by_an_exception_that_cannot_be_printed(expor
     assert exported.tree == ["run g ERROR", "  superstep ERROR", "    node a ERROR"]
 
 
-async def test_concurrent_runs_do_not_mix(exported: Exported) -> None:
-    """Of one graph, with one run id, in step with each other: each node is in its own run's trace."""
+async def test_concurrent_runs_have_separate_traces(exported: Exported) -> None:
+    """If runs of one graph with one run id are in step, each node is in its own run's trace."""
     met: list[int] = []
     all_here = anyio.Event()
 
@@ -334,7 +329,7 @@ async def test_concurrent_runs_do_not_mix(exported: Exported) -> None:
         return {"log": []}
 
     inner = chain(("meets", meets)).compile(name="inner")
-    graph = chain(("a", inner), ("b", exported.said("b"))).compile(name="g", observer=exported.observer)
+    graph = chain(("a", inner), ("b", exported.traced_node("b"))).compile(name="g", observer=exported.observer)
     async with anyio.create_task_group() as group:
         for _ in range(5):
             group.start_soon(graph.ainvoke, {"log": []}, {"run_id": "same"})
@@ -349,15 +344,15 @@ async def test_concurrent_runs_do_not_mix(exported: Exported) -> None:
 
 
 def test_runs_of_several_threads_share_an_observer(exported: Exported) -> None:
-    """The sync verbs run elsewhere; their caller's span is around the run all the same."""
-    graph = chain(("a", exported.said("a"))).compile(name="g", observer=exported.observer)
+    """The sync methods run in another thread; their caller's span is the parent of the run all the same."""
+    graph = chain(("a", exported.traced_node("a"))).compile(name="g", observer=exported.observer)
     with exported.tracer.start_as_current_span("a request"):
         graph.invoke({"log": []})
     assert exported.tree == ["a request", "  run g", "    superstep", "      node a", "        in a"]
 
 
-async def test_a_stream_is_in_its_readers_trace(exported: Exported) -> None:
-    """Where it was begun."""
+async def test_a_stream_is_in_the_trace_where_it_began(exported: Exported) -> None:
+    """Wherever it is read."""
     graph = chain(("a", node("a"))).compile(name="g", observer=exported.observer)
     with exported.tracer.start_as_current_span("a request"):
         async with graph.astream({"log": []}) as chunks:
@@ -366,13 +361,10 @@ async def test_a_stream_is_in_its_readers_trace(exported: Exported) -> None:
     assert exported.tree[:2] == ["a request", "  run g"]
 
 
-# ---- metrics ---------------------------------------------------------------------------------------------------------
-
-
 async def test_the_metrics_of_a_run(exported: Exported) -> None:
-    """The metrics and their attributes; by graph and node, and never by an id."""
+    """The metrics have the graph and the node as attributes, and never an id."""
     clock = Clock()
-    saver = Slow(clock, 0.04, 0.02)
+    saver = TimedSaver(clock, 0.04, 0.02)
     graph = chain(("a", node("a", clock=clock, takes=2, fails=1)), retry_policy=RETRY)
     graph = graph.compile(saver, environment=clock, name="g", observer=exported.observer)
     async with graph.astream({"log": []}, "t", capacity=5) as chunks:
@@ -397,8 +389,8 @@ async def test_the_metrics_of_a_run(exported: Exported) -> None:
     assert not {"pregel_conflicts", "pregel_writes_refused", "pregel_failures_handled"} & metrics.keys()
 
 
-async def test_a_graph_inside_is_no_call(exported: Exported) -> None:
-    """Its tasks count, by its name; its supersteps and its time are its node's."""
+async def test_a_subgraph_does_not_count_as_a_call(exported: Exported) -> None:
+    """Its tasks count under its name; its supersteps and its time belong to its node."""
     inner = chain(("x", node("x")), ("y", node("y"))).compile(name="inner")
     await chain(("a", inner)).compile(name="outer", observer=exported.observer).ainvoke({"log": []})
     metrics = exported.metrics()
@@ -407,10 +399,10 @@ async def test_a_graph_inside_is_no_call(exported: Exported) -> None:
     assert [attributes["pregel.graph.name"] for attributes, _ in metrics["pregel_tasks"]] == ["outer", "inner", "inner"]
 
 
-async def test_the_metrics_of_what_goes_wrong(exported: Exported) -> None:
-    """Conflicts, refused writes, handled failures."""
+async def test_the_metrics_of_failures(exported: Exported) -> None:
+    """Conflicts, refused writes and handled failures."""
     clock = Clock()
-    saver = Slow(clock)
+    saver = TimedSaver(clock)
     graph = chain(("a", node("a"))).compile(saver, environment=clock, name="g", observer=exported.observer)
 
     async def calls(state: State) -> State:
@@ -437,9 +429,9 @@ async def test_the_metrics_of_what_goes_wrong(exported: Exported) -> None:
 
 
 async def test_the_metrics_of_an_edit(exported: Exported) -> None:
-    """Per superstep; an edit that fails has a span, and no duration."""
+    """They are per superstep; an edit that fails has a span, and no duration."""
     clock = Clock()
-    saver = Slow(clock)
+    saver = TimedSaver(clock)
     graph = chain(("a", node("a"))).compile(saver, environment=clock, name="g", observer=exported.observer)
     await graph.ainvoke({"log": []}, "t")
     saver.times = [0.3]
@@ -455,11 +447,8 @@ async def test_the_metrics_of_an_edit(exported: Exported) -> None:
     assert (bad.status.status_code, bad.attributes["error.type"].endswith("StorageError")) == (StatusCode.ERROR, True)
 
 
-# ---- the package -----------------------------------------------------------------------------------------------------
-
-
 def test_the_global_providers_are_used_when_none_are_given() -> None:
-    """Without an SDK nothing is kept, and nothing fails."""
+    """Without an SDK no data are kept, and no call fails."""
     observer = OpenTelemetryObserver()
     assert chain(("a", node("a"))).compile(observer=observer).invoke({"log": []}) == {"log": ["a"]}
     assert observer.open_spans == 0

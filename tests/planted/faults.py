@@ -21,7 +21,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "Worker._begin_writing",
         "self._file.check()",
         "pass",
-        ("tests/savers/test_sqlite_replaced.py::test_a_file_that_is_gone_is_not_written",),
+        ("tests/savers/test_sqlite_replaced.py::test_a_removed_file_is_not_written",),
     ),
     Fault(
         "file-upgraded-meanwhile",
@@ -29,7 +29,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "writing.acquire",
         "refuse_newer(db)",
         "pass",
-        ("tests/savers/test_sqlite_replaced.py::test_an_upgrade_meanwhile_is_noticed",),
+        ("tests/savers/test_sqlite_replaced.py::test_an_upgrade_while_the_saver_is_open",),
     ),
     # ---- the commit's shield ---------------------------------------------------------------------------------------
     Fault(
@@ -267,7 +267,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "unseal",
         "if number > FORMAT:",
         "if False:",
-        ("tests/savers/test_frames.py::test_a_newer_format_is_neither_read_nor_called_damaged",),
+        ("tests/savers/test_frames.py::test_a_newer_format_is_not_read_and_not_reported_as_damage",),
     ),
     # ---- durability ------------------------------------------------------------------------------------------------
     Fault(
@@ -276,7 +276,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "schema.prepare",
         'f"PRAGMA synchronous = {synchronous}"',
         '"PRAGMA synchronous = OFF"',
-        ("tests/savers/test_sqlite_file.py::test_the_settings_that_durability_rests_on",),
+        ("tests/savers/test_sqlite_file.py::test_the_settings_that_durability_depends_on",),
     ),
     Fault(
         "fsync-by-default",
@@ -284,7 +284,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "SqliteSaver.__init__",
         'synchronous: Literal["FULL", "NORMAL"] = "FULL",',
         'synchronous: Literal["FULL", "NORMAL"] = "NORMAL",',
-        ("tests/savers/test_sqlite_file.py::test_the_settings_that_durability_rests_on",),
+        ("tests/savers/test_sqlite_file.py::test_the_settings_that_durability_depends_on",),
     ),
     Fault(
         "fsync-by-default-of-a-path",
@@ -292,7 +292,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "SqliteSaver.from_conn_string",
         'synchronous: Literal["FULL", "NORMAL"] = "FULL",',
         'synchronous: Literal["FULL", "NORMAL"] = "NORMAL",',
-        ("tests/savers/test_sqlite_file.py::test_the_settings_that_durability_rests_on",),
+        ("tests/savers/test_sqlite_file.py::test_the_settings_that_durability_depends_on",),
     ),
     Fault(
         "journal",
@@ -300,7 +300,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "schema.use_wal",
         "PRAGMA journal_mode = WAL",
         "PRAGMA journal_mode = DELETE",
-        ("tests/savers/test_sqlite_file.py::test_the_settings_that_durability_rests_on",),
+        ("tests/savers/test_sqlite_file.py::test_the_settings_that_durability_depends_on",),
     ),
     Fault(
         "half-a-transaction",
@@ -316,7 +316,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "Worker._run_together",
         'cursor.execute("ROLLBACK TO job")',
         "pass",
-        ("tests/savers/test_sqlite_commits.py::test_commits_that_pile_up_share_one",),
+        ("tests/savers/test_sqlite_commits.py::test_waiting_commits_share_a_transaction",),
     ),
     Fault(
         "batches-without-bound",
@@ -325,8 +325,8 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "len(batch) < MOST_JOBS and size < MOST_BYTES and ",
         "",
         (
-            "tests/savers/test_sqlite_group.py::test_a_batch_has_a_greatest_number_of_jobs",
-            "tests/savers/test_sqlite_group.py::test_a_batch_has_a_greatest_size",
+            "tests/savers/test_sqlite_shared_transactions.py::test_a_batch_has_a_maximum_number_of_jobs",
+            "tests/savers/test_sqlite_shared_transactions.py::test_a_batch_has_a_maximum_size",
         ),
     ),
     Fault(
@@ -343,7 +343,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "SqliteSaver._scrub",
         "if not emptied:",
         "if False:",
-        ("tests/savers/test_sqlite_erase.py::test_readers_who_stay",),
+        ("tests/savers/test_sqlite_erase.py::test_readers_that_stay",),
     ),
     Fault(
         "frames-of-others",
@@ -385,7 +385,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "ChainWriter._row",
         "if stored is None or",
         "if True or",
-        ("tests/savers/test_chain.py::test_rows_take_what_is_new",),
+        ("tests/savers/test_chain.py::test_rows_store_only_what_is_new",),
     ),
     Fault(
         "no-row-is-whole",
@@ -393,7 +393,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "ChainWriter._row",
         " or read > 2 * self._keyframe_bytes + SMALL",
         "",
-        ("tests/savers/test_chain.py::test_a_chain_does_not_grow_for_ever",),
+        ("tests/savers/test_chain.py::test_the_length_of_a_chain_is_bounded",),
     ),
     Fault(
         "no-snapshots",
@@ -401,7 +401,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "ChainWriter._row",
         "elif is_due:",
         "elif False:",
-        ("tests/savers/test_chain.py::test_a_list_that_grows_is_read_from_few_rows",),
+        ("tests/savers/test_chain.py::test_a_growing_list_is_read_from_few_rows",),
     ),
     Fault(
         "deltas-on-large-keyframes",
@@ -409,7 +409,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "ChainWriter._row",
         "or (is_first and self._is_large)",
         "",
-        ("tests/savers/test_chain.py::test_a_list_that_grows_is_read_from_few_rows",),
+        ("tests/savers/test_chain.py::test_a_growing_list_is_read_from_few_rows",),
     ),
     Fault(
         "nothing-is-shared",
@@ -418,7 +418,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "patch = diff(value, before.get(name))",
         "patch = None",
         (
-            "tests/savers/test_chain.py::test_a_list_that_grows_takes_what_is_new",
+            "tests/savers/test_chain.py::test_a_growing_list_stores_only_what_is_new",
             "tests/durability/test_growth.py::test_it_takes_what_is_new",
         ),
     ),
@@ -452,7 +452,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "EncodedState.delta_since",
         ", *self._rewritten(before))",
         ",)",
-        ("tests/savers/test_chain.py::test_what_changed_since",),
+        ("tests/savers/test_chain.py::test_the_changes_between_two_states",),
     ),
     Fault(
         "opaque-objects-are-taken-for-data",
@@ -476,7 +476,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "_span_of",
         "if not 0 <= start <= stop <= len(elements):",
         "if False:",
-        ("tests/savers/test_values_in_parts.py::test_a_patch_that_does_not_fit_is_damage",),
+        ("tests/savers/test_incremental_values.py::test_a_patch_that_does_not_fit_is_damage",),
     ),
     Fault(
         "records-are-not-cleared",
@@ -869,7 +869,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "history.walk",
         "await _check_behind(saver, gaps, header.checkpoint_id)",
         "pass",
-        ("tests/savers/test_missing_rows.py::test_pages_are_whole_or_an_error",),
+        ("tests/savers/test_missing_rows.py::test_pages_are_complete_or_an_error",),
     ),
     Fault(
         "states-in-digests",
@@ -1235,7 +1235,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "ThreadLease._give_up",
         "adds=error is None",
         "adds=False",
-        ("tests/savers/test_thread_metadata.py::test_a_call_that_only_records_sets_them",),
+        ("tests/savers/test_thread_metadata.py::test_a_call_that_stores_only_records_sets_them",),
     ),
     Fault(
         "drain-of-the-queue",
@@ -1245,7 +1245,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "False",
         (
             "tests/runtime/test_drain_within.py::test_tasks_that_wait_for_a_slot_do_not_begin",
-            "tests/savers/test_drained.py::test_what_finished_is_recorded_and_the_rest_runs_on_a_resume",
+            "tests/savers/test_drain.py::test_finished_tasks_are_recorded_and_the_others_run_on_a_resume",
         ),
     ),
     # ---- a task of the event loop, shared ---------------------------------------------------------------------------
@@ -1358,7 +1358,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "task",
         (
             "tests/runtime/test_error_handlers.py::test_a_failing_handler_fails_the_run",
-            "tests/savers/test_handlers_resumed.py::test_a_handler_that_was_answered_and_fails",
+            "tests/savers/test_resumed_handlers.py::test_a_handler_that_was_answered_and_then_fails",
         ),
     ),
     Fault(
@@ -1506,7 +1506,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "open_file",
         'paths = (f"{file}-wal", f"{file}-shm")',
         'paths = (f"{file}-wal",)',
-        ("tests/savers/test_sqlite_replaced.py::test_a_file_that_is_gone_is_not_written",),
+        ("tests/savers/test_sqlite_replaced.py::test_a_removed_file_is_not_written",),
     ),
     # ---- a superstep's group of tasks ----------------------------------------------------------------------------------
     Fault(
@@ -1661,7 +1661,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "RecordedEvents.cancelling",
         "self._recorder.append_head_row()",
         "pass",
-        ("tests/serve/test_lifespan.py::test_what_was_cut_off_is_picked_up",),
+        ("tests/serve/test_lifespan.py::test_interrupted_runs_are_resumed",),
     ),
     Fault(
         "events-that-are-void",

@@ -72,7 +72,7 @@ def at_most(width: int) -> Any:
 
 async def test_tasks_that_wait_for_a_slot_do_not_begin() -> None:
     """P5: of a fan-out, those in flight finish and are recorded, and the caller gets GraphDrained; a resume runs the others,
-    and each runs once. (tests/savers/test_drained.py has it with each saver and durability.)"""
+    and each runs once. (tests/savers/test_drain.py has it with each saver and durability.)"""
     fan = Fan()
     graph = fan.graph(InMemorySaver())
     async with nothing_left():

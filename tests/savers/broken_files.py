@@ -1,4 +1,5 @@
-"""Savers that keep threads in files, with one defect each: what a process leaves that is killed. The suite finds them."""
+"""Savers that store threads in files, each with one defect that shows when a process is killed. The conformance
+suite must detect them."""
 
 from __future__ import annotations
 
@@ -14,11 +15,11 @@ from checkpoint_savers import InMemorySaver
 from checkpoint_savers.conformance import Cell, OpenSaver
 from checkpoint_savers.errors import CorruptCheckpointError
 from checkpoint_savers.records import Commit, Header, Lease, Owner, Rewrite, TaskRecord, ThreadDump
-from tests.savers.breaking import caught_by
+from tests.savers.defects import caught_by
 
 
 class Filed(InMemorySaver):
-    """Reads all that there is when it is opened, and writes all of it after every change."""
+    """Loads all threads from the file when opened, and writes all threads to the file after every change."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
@@ -78,14 +79,14 @@ class Filed(InMemorySaver):
 
 
 def linger(folder: Path) -> None:
-    """A moment that is as long as all the rest: of a few places to die at, some are in it."""
+    """Sleep long enough that a kill at a random moment often falls into this one."""
     for _ in range(300):
         folder.exists()
 
 
 @caught_by("test_killed_in_the_midst")
 class WritesInPlace(Filed):
-    """There is a moment at which the file is empty."""
+    """Leaves a moment at which the file is empty."""
 
     def put(self) -> None:
         with (self.folder / "threads").open("wb") as file:
@@ -95,7 +96,7 @@ class WritesInPlace(Filed):
 
 @caught_by("test_killed_in_the_midst")
 class WritesTwoFiles(Filed):
-    """There is a moment at which the one is new and the other is old."""
+    """Leaves a moment at which one file is new and the other is old."""
 
     def get(self) -> None:
         super().get()
@@ -119,7 +120,7 @@ class WritesTwoFiles(Filed):
 
 @caught_by("test_killed_in_the_midst")
 class WritesWhenItIsClosed(Filed):
-    """What it has acknowledged is lost with the process."""
+    """Loses acknowledged writes with the process, as only closing writes the file."""
 
     def put(self) -> None:
         pass
@@ -130,7 +131,7 @@ class WritesWhenItIsClosed(Filed):
 
 @caught_by("test_killed_in_the_midst")
 class RewritesStepByStep(Filed):
-    """Each is written by itself."""
+    """Stores each change of a rewrite on its own, instead of all in one transaction."""
 
     async def rewrite(self, lease: Lease, change: Rewrite) -> None:
         await super().rewrite(lease, Rewrite(gone=change.gone, heads=change.heads))
@@ -142,7 +143,7 @@ class RewritesStepByStep(Filed):
 
 @caught_by("test_no_byte_is_left")
 class KeepsTheLastFile(Filed):
-    """What was there before the last change."""
+    """Stores the state before the last change."""
 
     def put(self) -> None:
         path = self.folder / "threads"
@@ -152,7 +153,7 @@ class KeepsTheLastFile(Filed):
 
 
 class Damageable(Filed):
-    """Its values can be reached below its verbs."""
+    """Gives the conformance suite access to the stored values, to damage them."""
 
     def cells(self) -> list[Cell]:
         found: list[Cell] = []

@@ -1,4 +1,5 @@
-"""Savers with one defect each: whose lease it is, what is written under it, and when. The conformance suite finds them."""
+"""Savers with one defect each in leases, in writes under a lease, or in commits. The conformance suite must detect
+them."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from checkpoint_savers.conformance import OpenSaver
 from checkpoint_savers.errors import StorageError, ThreadBusyError
 from checkpoint_savers.memory import _lost
 from checkpoint_savers.records import Commit, Lease, Owner, TaskRecord
-from tests.savers.breaking import caught_by
+from tests.savers.defects import caught_by
 
 
 @caught_by(
@@ -55,7 +56,7 @@ class IgnoresTheHead(InMemorySaver):
 
 
 @caught_by("test_the_head_is_compared_before_it_moves")
-class MovesFromWherever(InMemorySaver):
+class MovesHeadFromAnywhere(InMemorySaver):
     async def commit(self, lease: Lease, commit: Commit) -> None:
         thread = self._threads.get(lease.thread_id)
         if thread is not None and commit.head is not None:
@@ -64,7 +65,7 @@ class MovesFromWherever(InMemorySaver):
 
 
 @caught_by("test_a_checkpoint_that_is_missing", "test_namespaces_have_heads_of_their_own")
-class MovesToWherever(InMemorySaver):
+class MovesHeadToAnywhere(InMemorySaver):
     async def commit(self, lease: Lease, commit: Commit) -> None:
         if commit.head is None or commit.head in self._held(lease).rows:
             await super().commit(lease, commit)
@@ -74,7 +75,7 @@ class MovesToWherever(InMemorySaver):
 
 @caught_by("test_another_saver_sees_what_was_acknowledged", "test_what_is_stored_outlives_the_saver")
 class ForgetsWhenClosed(InMemorySaver):
-    """Each that is opened begins with nothing."""
+    """Starts empty each time it is opened."""
 
     @classmethod
     def opener(cls, folder: Path) -> OpenSaver:
@@ -82,7 +83,7 @@ class ForgetsWhenClosed(InMemorySaver):
 
 
 @caught_by("test_a_live_lease_refuses_others", "test_one_of_many_leases_wins", "test_a_run_owns_the_thread")
-class RefusesNobody(InMemorySaver):
+class AcceptsEveryOwner(InMemorySaver):
     async def acquire(self, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Lease:
         try:
             return await super().acquire(thread_id, owner, now=now, expires_at=expires_at)
@@ -95,7 +96,7 @@ class RefusesNobody(InMemorySaver):
 
 
 @caught_by("test_a_lease_lapses_at_its_expiry", "test_a_lease_lapses_when_its_process_is_gone")
-class NeverLapses(InMemorySaver):
+class NeverExpires(InMemorySaver):
     async def acquire(self, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Lease:
         thread = self._threads.get(thread_id)
         if thread is not None and thread.owner not in (None, owner):
@@ -104,7 +105,7 @@ class NeverLapses(InMemorySaver):
 
 
 @caught_by("test_a_live_lease_refuses_others")
-class DoesNotSayWhose(InMemorySaver):
+class OmitsTheHolder(InMemorySaver):
     async def acquire(self, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Lease:
         try:
             return await super().acquire(thread_id, owner, now=now, expires_at=expires_at)
@@ -115,7 +116,7 @@ class DoesNotSayWhose(InMemorySaver):
 @caught_by(
     "test_an_owner_that_was_taken_over", "test_epoch_and_owner_are_both_compared", "test_a_lost_lease_changes_nothing"
 )
-class GivesUpWhatIsNotItsOwn(InMemorySaver):
+class ReleasesLeasesOfOthers(InMemorySaver):
     async def release(self, lease: Lease) -> None:
         thread = self._threads.get(lease.thread_id)
         if thread is not None:
@@ -138,7 +139,7 @@ class ComparesWithTheClock(InMemorySaver):
 
 
 @caught_by("test_a_lease", "test_newest_is_of_what_was_loaded")
-class KnowsTheRootGraphOnly(InMemorySaver):
+class ReadsNewestOfRootGraphOnly(InMemorySaver):
     async def acquire(self, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Lease:
         lease = await super().acquire(thread_id, owner, now=now, expires_at=expires_at)
         newest = max((row.checkpoint_id for row in self._threads[thread_id].rows.values() if not row.ns), default=None)
@@ -164,7 +165,7 @@ class CommitsRowByRow(InMemorySaver):
 
 
 @caught_by("test_what_was_shown_is_not_replaced", "test_a_refused_commit_stores_no_events")
-class KeepsEventsFirst(InMemorySaver):
+class StoresEventsFirst(InMemorySaver):
     async def commit(self, lease: Lease, commit: Commit) -> None:
         thread = self._held(lease)
         for event in commit.events:
@@ -174,7 +175,7 @@ class KeepsEventsFirst(InMemorySaver):
 
 
 @caught_by("test_a_later_record_replaces_the_earlier", "test_clearing")
-class KeepsTheFirstRecord(InMemorySaver):
+class StoresTheFirstRecord(InMemorySaver):
     async def record(self, lease: Lease, records: Sequence[TaskRecord], *, expires_at: float) -> None:
         known = self._held(lease).records
         new = [one for one in records if one.task_id not in known.get((one.ns, one.checkpoint_id), {})]
@@ -195,7 +196,7 @@ class LosesARecord(InMemorySaver):
 
 @caught_by("test_a_commit_in_a_cancelled_scope", "test_each_verb_is_cancelled_at_each_await")
 class WaitsInTheMiddle(InMemorySaver):
-    """Between the rows and the records of a commit there is a moment at which it can be cancelled."""
+    """Can be cancelled between the rows and the records of a commit."""
 
     async def commit(self, lease: Lease, commit: Commit) -> None:
         await super().commit(lease, replace(commit, records=(), clears=(), events=(), releases=False))
@@ -204,7 +205,7 @@ class WaitsInTheMiddle(InMemorySaver):
 
 
 @caught_by("test_a_cancelled_acquire_holds_no_lease", "test_an_acquire_cancelled_at_each_await")
-class KeepsACancelledLease(InMemorySaver):
+class LeaksACancelledLease(InMemorySaver):
     async def acquire(self, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Lease:
         lease = await super().acquire(thread_id, owner, now=now, expires_at=expires_at)
         await anyio.lowlevel.checkpoint()
@@ -213,7 +214,7 @@ class KeepsACancelledLease(InMemorySaver):
 
 @caught_by("test_one_saver_in_twenty_threads", "test_opened_on_one_loop_and_closed_on_another")
 class BelongsToOneLoop(InMemorySaver):
-    """As whatever keeps a lock or a connection of asyncio's."""
+    """Works on one event loop only, as an asyncio lock or connection does."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -232,7 +233,7 @@ class BelongsToOneLoop(InMemorySaver):
 
 @caught_by("test_a_failure_is_its_callers_alone")
 class FailsTogether(InMemorySaver):
-    """When a commit fails, those that come at the same moment do, too."""
+    """Fails all concurrent commits when one of them fails."""
 
     _failed = 0
 
@@ -254,7 +255,7 @@ class CountsMilliseconds(InMemorySaver):
 
 
 @caught_by("test_an_owner_of_any_text")
-class KnowsOwnersByTheirRun(InMemorySaver):
+class IdentifiesOwnersByRunId(InMemorySaver):
     async def acquire(self, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Lease:
         thread = self._threads.get(thread_id)
         if thread is not None and thread.owner is not None and thread.owner.run_id == owner.run_id:
@@ -263,8 +264,8 @@ class KnowsOwnersByTheirRun(InMemorySaver):
 
 
 @caught_by("test_one_of_many_leases_wins")
-class LooksAndThenTakes(InMemorySaver):
-    """Two callers may both have looked before the first takes."""
+class ChecksThenAcquires(InMemorySaver):
+    """Lets two callers both find the thread free before either acquires it."""
 
     async def acquire(self, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Lease:
         thread = self._threads.get(thread_id)

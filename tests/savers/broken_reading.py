@@ -1,4 +1,4 @@
-"""Savers with one defect each: what is read, listed and compared. The conformance suite finds them."""
+"""Savers with one defect each in reading, listing or comparing. The conformance suite must detect them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from checkpoint_savers.records import (
     ThreadHeader,
 )
 from checkpoint_savers.saver_port import PAGE
-from tests.savers.breaking import caught_by
+from tests.savers.defects import caught_by
 
 
 @caught_by("test_records_are_kept_in_plan_order", "test_records_come_in_their_order")
@@ -57,8 +57,8 @@ class ReadsEverything(InMemorySaver):
 
 
 @caught_by("test_every_chain_is_whole", "test_namespaces_have_chains_of_their_own")
-class KnowsNoMilestones(InMemorySaver):
-    """It reads the rows of the nearest base, as a saver of one level does."""
+class IgnoresSnapshotRows(InMemorySaver):
+    """Reads the rows since the nearest base, as a saver with a single level of bases would."""
 
     async def read(self, thread_id: str, ns: str = "", checkpoint_id: CheckpointId | None = None) -> Chain | None:
         chain = await super().read(thread_id, ns, checkpoint_id)
@@ -70,7 +70,8 @@ class KnowsNoMilestones(InMemorySaver):
 
 @caught_by("test_every_chain_is_whole")
 class LeavesOutRowsOfOtherBranches(InMemorySaver):
-    """Of the keyframe's rows it gives snapshots only: but the deltas of a branch may depend on what it leaves out."""
+    """Returns only the snapshot rows of a keyframe, although the deltas of a branch may depend on the rows that are
+    left out."""
 
     async def read(self, thread_id: str, ns: str = "", checkpoint_id: CheckpointId | None = None) -> Chain | None:
         chain = await super().read(thread_id, ns, checkpoint_id)
@@ -82,7 +83,7 @@ class LeavesOutRowsOfOtherBranches(InMemorySaver):
 
 
 @caught_by("test_what_leads_to_no_full_row", "test_a_chain_through_what_was_deleted")
-class GivesAPartOfAChain(InMemorySaver):
+class ReturnsAPartOfAChain(InMemorySaver):
     async def read(self, thread_id: str, ns: str = "", checkpoint_id: CheckpointId | None = None) -> Chain | None:
         try:
             return await super().read(thread_id, ns, checkpoint_id)
@@ -93,7 +94,7 @@ class GivesAPartOfAChain(InMemorySaver):
 
 
 @caught_by("test_segments_of_milestones")
-class SegmentsWithTheirMilestone(InMemorySaver):
+class SegmentsWithTheirSnapshotRow(InMemorySaver):
     async def segment(self, thread_id: str, ns: str, base_id: CheckpointId) -> Any:
         rows, records = await super().segment(thread_id, ns, base_id)
         base = self._threads[thread_id].rows.get((ns, base_id)) if rows else None
@@ -143,7 +144,7 @@ class TrueIsOne(InMemorySaver):
 
 @caught_by("test_a_filter_compares_values")
 class TrueIsOneInside(InMemorySaver):
-    """It knows a bool from a number, but not in lists and dicts."""
+    """Distinguishes a bool from a number at the top level, but not in lists and dicts."""
 
     async def scan(self, thread_id: str | None, ns: str | None, **options: Any) -> tuple[Header, ...]:
         filter = options.pop("filter", None) or {}
@@ -158,7 +159,7 @@ def _same(metadata: dict[str, Any], key: str, wanted: Any) -> bool:
 
 @caught_by("test_a_filter_compares_values", "test_hostile_filters")
 class ComparesTexts(InMemorySaver):
-    """As a query does that was made of the filter's text, and takes keys for paths."""
+    """Compares the filter's text, as a query that is built from the text would, and treats keys as paths."""
 
     async def scan(self, thread_id: str | None, ns: str | None, **options: Any) -> tuple[Header, ...]:
         filter = options.pop("filter", None) or {}
@@ -190,7 +191,7 @@ class SharesWhatItReturns(InMemorySaver):
 
 
 @caught_by("test_nothing_that_is_passed_or_returned_is_shared", "test_what_was_given_may_be_changed_afterwards")
-class KeepsWhatItWasGiven(InMemorySaver):
+class StoresArgumentsByReference(InMemorySaver):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self._given: dict[tuple[str, str], dict[str, Any]] = {}
@@ -216,7 +217,7 @@ class NumbersAreFloats(InMemorySaver):
 
 @caught_by("test_frames_come_back_byte_for_byte", "test_frames_of_events_come_back_byte_for_byte")
 class FramesAreTexts(InMemorySaver):
-    """Bytes end at the last that is not NUL."""
+    """Strips trailing NUL bytes."""
 
     async def commit(self, lease: Lease, commit: Commit) -> None:
         rows = tuple(replace(one, frame=one.frame.rstrip(b"\0")) for one in commit.rows)
@@ -225,7 +226,7 @@ class FramesAreTexts(InMemorySaver):
 
 
 class _Spelled(InMemorySaver):
-    """Thread ids are what `spell` makes of them."""
+    """Replaces each thread id by `spell(id)`."""
 
     def spell(self, text: str) -> str:
         return text
@@ -317,7 +318,7 @@ class EventsAsTheyCame(InMemorySaver):
 
 @caught_by("test_a_reader_of_a_checkpoint_finds_its_events", "test_readers_see_before_or_after")
 class CommitsInTwoParts(InMemorySaver):
-    """There is a moment at which a reader sees the one and not the other."""
+    """Leaves a moment at which a reader sees one half of the commit without the other."""
 
     async def commit(self, lease: Lease, commit: Commit) -> None:
         await super().commit(lease, replace(commit, events=(), records=(), clears=(), releases=False))
@@ -326,7 +327,7 @@ class CommitsInTwoParts(InMemorySaver):
 
 
 @caught_by("test_what_is_said_of_a_thread")
-class TellsNoOwner(InMemorySaver):
+class OmitsTheOwner(InMemorySaver):
     async def threads(self, **options: Any) -> tuple[ThreadHeader, ...]:
         return tuple(replace(one, owner=None) for one in await super().threads(**options))
 
@@ -346,7 +347,7 @@ def _utf16(text: str) -> bytes:
 
 @caught_by("test_pages_stay_while_threads_come_and_go")
 class CountsPages(InMemorySaver):
-    """A page begins at a number, and not at an id."""
+    """Pages by offset instead of by id."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -410,7 +411,7 @@ class KeepsNones(InMemorySaver):
 
 
 @caught_by("test_update_thread_needs_a_thread")
-class MakesThreadsToUpdate(InMemorySaver):
+class CreatesThreadsToUpdate(InMemorySaver):
     async def update_thread(self, thread_id: str, changes: Mapping[str, Any]) -> None:
         try:
             await super().update_thread(thread_id, changes)
@@ -425,7 +426,7 @@ class LoadsNoMetadataOfThreads(InMemorySaver):
 
 
 @caught_by("test_whatever_happens_meanwhile_is_no_error", "test_it_can_be_left")
-class HearsOfKnownThreadsOnly(InMemorySaver):
+class NotifiesOfKnownThreadsOnly(InMemorySaver):
     async def wait_for_release(self, thread_id: str) -> None:
         epoch = self._threads[thread_id].epoch
         while self._threads[thread_id].epoch == epoch:

@@ -1,4 +1,4 @@
-"""Savers with one defect each: what is taken out, put in and deleted. The conformance suite finds them."""
+"""Savers with one defect each in exporting, importing, pruning or deleting. The conformance suite must detect them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from checkpoint_savers.errors import StorageError
 from checkpoint_savers.memory import _StoredThread
 from checkpoint_savers.metadata import text_row
 from checkpoint_savers.records import Commit, Header, Lease, Rewrite, ThreadDump
-from tests.savers.breaking import caught_by
+from tests.savers.defects import caught_by
 
 
 @caught_by("test_all_of_a_thread_goes", "test_deleting")
 class DeletesNoEvents(InMemorySaver):
-    """They are kept, and are there again when the thread is."""
+    """Keeps the events of a deleted thread, and returns them when the thread exists again."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -128,7 +128,7 @@ class DumpsInTwoParts(InMemorySaver):
     async def dump(self, thread_id: str) -> ThreadDump | None:
         first = await super().dump(thread_id)
         second = first
-        for _ in range(50_000):  # until a commit came in between
+        for _ in range(50_000):  # until a commit happens in between
             if second != first:
                 break
             time.sleep(0.0002)
@@ -157,7 +157,7 @@ class RewritesUntilItFails(InMemorySaver):
 
 @caught_by("test_what_is_refused")
 class RewritesWhatIsThere(InMemorySaver):
-    """It passes over rows and pins that are not stored, where it should refuse them."""
+    """Ignores rows and pins that are not stored, where it should refuse them."""
 
     async def rewrite(self, lease: Lease, change: Rewrite) -> None:
         there = self._held(lease).rows.keys() - set(change.gone)
@@ -192,7 +192,7 @@ class TakesEventsAlong(InMemorySaver):
 
 @caught_by("test_what_stays_reads_as_before", "test_rows_stand_in_the_place_of_others")
 class ReplacesRowsWithTheirRecords(InMemorySaver):
-    """As a database does that deletes a row to put another in its place, and what refers to it, too."""
+    """Deletes a row before inserting its replacement, as a database may, so that dependent records are deleted, too."""
 
     async def rewrite(self, lease: Lease, change: Rewrite) -> None:
         await super().rewrite(lease, change)
@@ -202,7 +202,7 @@ class ReplacesRowsWithTheirRecords(InMemorySaver):
 
 @caught_by("test_checkpoints_go")
 class ComparesIdsAlone(InMemorySaver):
-    """A checkpoint goes in all namespaces, when it goes in one."""
+    """Deletes a checkpoint id in all namespaces instead of one."""
 
     async def rewrite(self, lease: Lease, change: Rewrite) -> None:
         ids = {id for _, id in change.gone}
@@ -220,7 +220,7 @@ class ForgetsTheNewest(InMemorySaver):
 
 @caught_by("test_rows_stand_in_the_place_of_others")
 class LeavesRowsInTheirChain(InMemorySaver):
-    """A row that is rewritten is found under its old base."""
+    """Indexes a rewritten row under its old base."""
 
     async def rewrite(self, lease: Lease, change: Rewrite) -> None:
         thread = self._held(lease)
@@ -269,7 +269,7 @@ class RewritesWithoutALease(InMemorySaver):
 
 @caught_by("test_only_the_holder_rewrites")
 class RewritesNothingWithoutALease(InMemorySaver):
-    """It does not look whose the thread is, where there is nothing to change."""
+    """Skips the lease check if there is nothing to change."""
 
     async def rewrite(self, lease: Lease, change: Rewrite) -> None:
         if change.gone or change.rows or change.heads or change.pins or change.events:

@@ -1,4 +1,4 @@
-"""What a saver's tables in PostgreSQL hold, value by value, to be damaged."""
+"""Access to every stored value of a saver's PostgreSQL tables, so that tests can damage it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KEYS: Mapping[str, tuple[str, ...]] = {
 
 @contextmanager
 def cells_of(conninfo: str, schema: str) -> Iterator[Callable[[], list[Cell]]]:
-    """Gives every value of every table. They take what is of their type, and no other."""
+    """Return every value of every table as a cell. A cell accepts values of its column's type only."""
     opened: list[psycopg.Connection] = []
 
     def cells() -> list[Cell]:
@@ -50,7 +50,7 @@ def _cells(db: psycopg.Connection, schema: str) -> Iterator[Cell]:
 
 
 def _cell(db: psycopg.Connection, table: str, name: sql.Identifier, where: dict[str, Any], column: str) -> Cell:
-    """One value. Its row is found by its key, which may be what is damaged."""
+    """One stored value. Its row is found by key, and the key may be the damaged value."""
     here = sql.SQL(" AND ").join(sql.SQL("{} = %s").format(sql.Identifier(key)) for key in where)
     value_of = sql.Identifier(column)
     select = sql.SQL("SELECT {} FROM {} WHERE {}").format(value_of, name, here)
@@ -65,6 +65,6 @@ def _cell(db: psycopg.Connection, table: str, name: sql.Identifier, where: dict[
         found = db.execute(update, (value, *where.values())).fetchone()
         assert found is not None
         if column in where:
-            (where[column],) = found  # as the database took it
+            (where[column],) = found  # as the database stored the value
 
     return Cell(f"{table}.{column}", get, put)

@@ -1,8 +1,9 @@
-"""A process among several that write the same threads: python postgres_child.py CONNINFO SCHEMA NAME LOG THREADS.
+"""One of several processes that write the same threads: python postgres_child.py CONNINFO SCHEMA NAME LOG THREADS.
 
-It claims one of the threads for a moment, commits some checkpoints, gives it up or does not, and begins again. A commit
-that was acknowledged is written to the log, in one write, before the next begins. A byte goes to standard output for
-each, so that whoever stops and kills this process can choose the moment; it ends when its standard input does.
+The process acquires a lease on one of the threads, commits some checkpoints, releases the lease or abandons it, and
+starts again. Before the next commit begins, it writes each acknowledged commit to the log in a single write, and one
+byte to standard output, so that the parent can choose the moment to stop or kill this process. The process ends when
+its standard input does.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from checkpoint_savers.owner import this_process
 from checkpoint_savers.records import CheckpointId, CheckpointRow, Commit
 
 SECONDS = 0.15
-"""How long a lease lasts: less than a pause."""
+"""The duration of a lease in seconds: shorter than a pause."""
 
 
 async def main(conninfo: str, schema: str, name: str, log: int, threads: int) -> None:
@@ -49,7 +50,7 @@ async def work(
                 step += 1
                 one = CheckpointRow(
                     ns="",
-                    # Of several who make a step, each would give it another id: what was refused leaves no trace.
+                    # Each process gives a superstep an id of its own, so a refused commit leaves no trace.
                     checkpoint_id=CheckpointId(f"{step:08d} {name} {turn}"),
                     parent_id=head,
                     base_id=CheckpointId(f"{step:08d} {name} {turn}"),

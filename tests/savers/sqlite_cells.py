@@ -1,4 +1,4 @@
-"""What a saver's SQLite file holds, value by value, to be damaged."""
+"""Access to every stored value of a saver's SQLite file, so that tests can damage it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Any
 from checkpoint_savers.conformance import Cell
 
 LOOSE = re.compile(r"\b(?:TEXT|REAL|ANY|BLOB|INTEGER(?!\s+(?:NOT NULL\s+)?PRIMARY KEY)|NOT NULL|STRICT(?:, )?)\b")
-"""What makes a table take only some values; but for its rowid, which is a number anyway."""
+"""The column types and constraints that restrict a table's values, except those of its rowid, which is always a number."""
 
 
 @contextmanager
 def cells_of(path: Path) -> Iterator[Callable[[], list[Cell]]]:
-    """Gives every value of every table of a file. From then on its tables take any value of any type, as a damaged file
-    holds it. Nothing is waited for to be on disk."""
+    """Return every value of every table of a file as a cell. From then on the tables accept values of any type, as a
+    damaged file may hold them. Writes do not wait for the disk."""
     opened: list[sqlite3.Connection] = []
 
     def cells() -> list[Cell]:
@@ -57,7 +57,7 @@ def _loosen(db: sqlite3.Connection) -> None:
 
 
 class _Row:
-    """One row, found by its key, which may be what is damaged."""
+    """One row. It is found by its key, and the key may be the damaged value."""
 
     def __init__(self, db: sqlite3.Connection, table: str, values: dict[str, Any], keys: Sequence[str]) -> None:
         self._db = db

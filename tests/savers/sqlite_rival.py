@@ -1,6 +1,6 @@
 """One of several processes that write the threads of one file: `python sqlite_rival.py FILE NAME SEED`.
 
-It says on its output what it was told is stored, one line for each superstep: thread, number, epoch, mark. Its leases are
+The process prints one line for each superstep that the saver acknowledged: thread, number, epoch, mark. Its leases are
 short, so that others take a thread over while this process is stopped.
 """
 
@@ -20,23 +20,26 @@ from checkpoint_savers.records import CheckpointRow, Lease
 SHARED = ("shared 1", "shared 2")
 
 SHORT = 0.3
-"""Seconds that a lease is good for, from each commit on."""
+"""The duration of a lease in seconds, from each commit."""
 
 
 def numbered(number: int, mark: str) -> CheckpointRow:
-    """A superstep of a thread: in chains of twenty, with snapshots."""
+    """A superstep of a thread. Chains have twenty rows, with snapshot rows."""
     keyframe, snapshot = (number - 1) // 20 * 20 + 1, (number - 1) // 5 * 5 + 1
     base = keyframe if number == snapshot else snapshot
     return row(number, number - 1 or None, base=base, frame=f"{mark} {number} ".encode() * (number % 40 + 1))
 
 
 async def one_run(saver: SqliteSaver, thread: str, run: str, rng: random.Random) -> None:
-    """Claim a thread, add some supersteps, and give it up; or leave it as one who crashed does."""
+    """Acquire a lease on a thread and add some supersteps. Release the lease, or abandon it as a crashed process
+    does."""
     now = time.time()
     lease: Lease = await saver.acquire(thread, this_process(run), now=now, expires_at=now + SHORT)
     chain = await saver.read(thread)
     last = 0 if chain is None else int(chain.head.split("-")[0])
-    overtaken = lease.newest != (None if chain is None else chain.head)  # it was stopped here until the lease lapsed
+    overtaken = lease.newest != (
+        None if chain is None else chain.head
+    )  # the process was stopped here until its lease expired
     for _ in range(rng.randrange(1, 6)):
         mark = f"{run}.{rng.getrandbits(32)}"
         old = [] if last == 0 else [record(last, "task")]
@@ -51,7 +54,7 @@ async def one_run(saver: SqliteSaver, thread: str, run: str, rng: random.Random)
                 expires_at=time.time() + SHORT,
             ),
         )
-        assert not overtaken, "stored with a lease that another had taken over"
+        assert not overtaken, "a write under a lease that another process had taken over was stored"
         last += 1
         print(thread, last, lease.epoch, mark, sep="\t", flush=True)
     if rng.random() < 0.7:

@@ -1,4 +1,4 @@
-"""What the tests of SqliteSaver share."""
+"""Helpers for the tests of SqliteSaver."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ from checkpoint_savers import SqliteSaver
 from checkpoint_savers.sqlite.worker import Job
 
 ENV = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-"""For processes that import what the tests import."""
+"""The environment of processes that import what the tests import."""
 
 
 def saver_threads() -> list[threading.Thread]:
-    """The threads that savers, stores and caches have running: their drivers', and aiosqlite's, which was a `Thread` itself up to 0.21."""
+    """The running threads of savers, stores and caches: those of their drivers, and of aiosqlite, whose connection
+    was a `Thread` itself up to 0.21."""
     return [
         one
         for one in threading.enumerate()
@@ -38,7 +39,7 @@ async def execute(saver: SqliteSaver, work: Callable[[sqlite3.Cursor], Any], *, 
 
 @asynccontextmanager
 async def held(saver: SqliteSaver, *, writes: bool = False) -> AsyncIterator[threading.Event]:
-    """Keep the connection's thread inside a transaction until the event is set, which the end of the block does."""
+    """Keep the connection's thread inside a transaction until the event is set; leaving the block sets it."""
     inside, go = threading.Event(), threading.Event()
 
     def work(db: sqlite3.Cursor) -> None:
@@ -62,7 +63,7 @@ async def turns(number: int = 5) -> None:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Another program holds the write lock."""
+    """Hold the file's write lock from another connection."""
     connection = sqlite3.connect(path, isolation_level=None)
     connection.execute("BEGIN IMMEDIATE")
     try:

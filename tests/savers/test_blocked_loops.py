@@ -1,4 +1,4 @@
-"""Savers that were opened on the very event loop that a sync verb blocks, as a notebook's first cell does it."""
+"""Savers that were opened on the event loop that a sync verb blocks, as in the first cell of a notebook."""
 
 from __future__ import annotations
 
@@ -56,8 +56,9 @@ def graph_of(saver: BaseCheckpointSaver) -> Graph[Any, Any]:
 
 
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
-async def test_a_saver_of_the_blocked_loop(saver: BaseCheckpointSaver, durability: Any) -> None:
-    """It serves the background loop while its own stands still: what one verb stores, sync or async, the next one reads."""
+async def test_a_saver_that_was_opened_on_the_blocked_loop(saver: BaseCheckpointSaver, durability: Any) -> None:
+    """A saver serves the background loop while its own loop is blocked: each verb, sync or async, reads what the one
+    before has stored."""
     graph = graph_of(saver)
     with anyio.fail_after(30):
         asked = graph.invoke({}, "t", durability=durability)
@@ -73,8 +74,9 @@ async def test_a_saver_of_the_blocked_loop(saver: BaseCheckpointSaver, durabilit
         assert await graph.ainvoke(Command(resume="no"), "t") == {"log": ["first", "yes", "by hand", "no"]}
 
 
-async def test_beside_a_run_of_the_blocked_loop(saver: BaseCheckpointSaver) -> None:
-    """While a run of the blocked loop is under way, a sync verb stores another thread; both are there in the end."""
+async def test_a_sync_verb_during_a_run_of_the_blocked_loop(saver: BaseCheckpointSaver) -> None:
+    """While a run of the blocked loop is in progress, a sync verb stores another thread. In the end both threads are
+    stored."""
     began, go_on = anyio.Event(), anyio.Event()
 
     async def waits(state: State) -> State:
@@ -95,7 +97,8 @@ async def test_beside_a_run_of_the_blocked_loop(saver: BaseCheckpointSaver) -> N
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
 async def test_a_saver_that_is_opened_where_a_loop_runs(kind: str, tmp_path: Path) -> None:
-    """`with open_sync(...)` in a notebook's cell, whose verbs may be awaited too, and closed in another cell."""
+    """A saver opened with `with open_sync(...)` in a notebook cell also serves awaited verbs, and another cell can
+    close it."""
     with made_schema() as schema:
         closed = (
             SqliteSaver.from_conn_string(tmp_path / "threads.db", synchronous="NORMAL")

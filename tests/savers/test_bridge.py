@@ -1,4 +1,5 @@
-"""P7, P13: whoever waits for another thread waits until it is done, on every loop, however often it is cancelled."""
+"""P7, P13: a call that waits for another thread returns when that thread is done, on every event loop, however often
+the call is cancelled."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ anyio_only = pytest.mark.anyio
 
 
 class Work:
-    """Something that another thread does, and ends when it is told to."""
+    """A job of another thread; it ends when the test calls `end()`."""
 
     def __init__(self) -> None:
         self.begun = False
@@ -45,8 +46,8 @@ async def turns(number: int = 5) -> None:
 
 
 @anyio_only
-async def test_until() -> None:
-    """It returns when it is told, from whichever thread."""
+async def test_until_returns_when_notified() -> None:
+    """`wait_until_woken` returns when its waiter is notified, from whichever thread."""
     work = Work()
     async with anyio.create_task_group() as group:
         group.start_soon(wait_until_woken, work.start)
@@ -56,14 +57,14 @@ async def test_until() -> None:
 
 
 @anyio_only
-async def test_told_at_once() -> None:
-    """Told before it waits, by its own thread even, it does not wait."""
+async def test_notified_before_waiting() -> None:
+    """`wait_until_woken` returns at once if its waiter was notified before it waits, even by the same thread."""
     await wait_until_woken(lambda waiter: wake([waiter]))
 
 
 @anyio_only
-async def test_what_start_raises() -> None:
-    """P7: then nothing was begun, and there is nothing to wait for."""
+async def test_an_error_of_start() -> None:
+    """P7: if `start` raises, no work has begun, and `until` raises that error without waiting."""
 
     def start(waiter: Waiter) -> None:
         raise LookupError
@@ -74,7 +75,7 @@ async def test_what_start_raises() -> None:
 
 @anyio_only
 async def test_many_wait() -> None:
-    """Waiters are woken together, each once."""
+    """One call wakes all waiters, each once."""
     works = [Work() for _ in range(100)]
     async with anyio.create_task_group() as group:
         for work in works:
@@ -85,7 +86,8 @@ async def test_many_wait() -> None:
 
 @anyio_only
 async def test_a_cancelled_scope_waits() -> None:
-    """P7: cancelled by a scope, it ends when the other side has, and then the cancellation goes on."""
+    """P7: a call that is cancelled by a scope ends when the other thread has finished; then the cancellation is
+    raised."""
     work = Work()
     after = False
 
@@ -114,8 +116,8 @@ async def test_a_cancelled_scope_waits() -> None:
 
 
 @anyio_only
-async def test_a_scope_that_was_cancelled_before() -> None:
-    """P7: then nothing is begun."""
+async def test_a_scope_that_is_already_cancelled() -> None:
+    """P7: in a cancelled scope no work begins."""
     work = Work()
 
     def start(waiter: Waiter) -> None:
@@ -131,7 +133,7 @@ async def test_a_scope_that_was_cancelled_before() -> None:
 
 @anyio_only
 async def test_shielded() -> None:
-    """P7: no scope keeps it from returning; the cancellation is told where the caller waits next."""
+    """P7: a shielded call returns in spite of a cancelled scope; its caller is cancelled at the next checkpoint."""
     work = Work()
     done: list[str] = []
 
@@ -157,8 +159,8 @@ async def test_shielded() -> None:
 
 
 @anyio_only
-async def test_shielded_in_a_scope_that_was_cancelled_before() -> None:
-    """P7: it begins all the same, and returns."""
+async def test_shielded_in_a_scope_that_is_already_cancelled() -> None:
+    """P7: in a cancelled scope, a shielded call begins all the same, and returns."""
     work = Work()
     returned = False
 
@@ -175,8 +177,8 @@ async def test_shielded_in_a_scope_that_was_cancelled_before() -> None:
 
 
 @anyio_only
-async def test_a_shield() -> None:
-    """P7: under a shield of its caller it works where all is cancelled, and is not cancelled."""
+async def test_under_the_callers_shield() -> None:
+    """P7: under a shield of its caller, the call works in a cancelled scope and is not cancelled."""
     work = Work()
     done = False
     async with anyio.create_task_group() as group:
@@ -205,11 +207,12 @@ def on_asyncio(anyio_backend_name: str) -> None:
 @anyio_only
 @pytest.mark.usefixtures("on_asyncio")
 class TestNative:
-    """asyncio's own ways of cancelling."""
+    """asyncio's own ways to cancel a task."""
 
     @pytest.mark.parametrize("times", [1, 2, 7])
     async def test_cancelled_again_and_again(self, times: int) -> None:
-        """P7: `Task.cancel()`, any number of times, ends the wait no earlier; none is lost or added."""
+        """P7: `Task.cancel()`, any number of times, does not end the wait earlier, and no cancellation is lost or
+        added."""
         work = Work()
         counts: list[int] = []
 
@@ -232,10 +235,10 @@ class TestNative:
             await task
         assert task.cancelled()
         assert counts == [times]
-        assert caught.value.args in ((f"number {times - 1}",), ())  # 3.11 and later keep the text, uvloop may not
+        assert caught.value.args in ((f"number {times - 1}",), ())  # 3.11 and later keep the message, uvloop may not
 
     async def test_a_timeout(self) -> None:
-        """P7: `asyncio.timeout` knows its own cancellation again."""
+        """P7: `asyncio.timeout` recognises its own cancellation."""
         work = Work()
         deadline = asyncio.get_running_loop().time()
 
@@ -253,7 +256,7 @@ class TestNative:
         await ender
 
     async def test_a_task_group(self) -> None:
-        """P7: `asyncio.TaskGroup` waits for it when a sibling fails."""
+        """P7: if a sibling fails, `asyncio.TaskGroup` waits for the call."""
         work = Work()
 
         async def end_later() -> None:
@@ -275,8 +278,9 @@ class TestNative:
         assert work.ended
         await enders[0]
 
-    async def test_a_scope_does_not_spin(self) -> None:
-        """P7: a cancelled scope cancels in every turn of the loop until its task gives in; not here."""
+    async def test_a_cancelled_scope_does_not_spin(self) -> None:
+        """P7: anyio cancels a task of a cancelled scope in every iteration of the loop until the task ends; a
+        waiting call does not cause that."""
         work = Work()
         seen: list[int] = []
 
@@ -297,8 +301,9 @@ class TestNative:
         await task
         assert seen[0] <= 2
 
-    async def test_a_native_one_after_a_scopes(self) -> None:
-        """P7: both cancelled: the scope may swallow its own, and not the task's."""
+    async def test_a_native_cancellation_after_a_scopes(self) -> None:
+        """P7: if a scope and `Task.cancel()` both cancel, the scope may swallow its own cancellation, but not the
+        task's."""
         work = Work()
         after = False
 
@@ -320,7 +325,7 @@ class TestNative:
         assert not after
 
     async def test_shielded(self) -> None:
-        """P7: no shield keeps `Task.cancel()` off: it is raised when the other side has ended."""
+        """P7: no shield holds off `Task.cancel()`: the cancellation is raised when the other thread has finished."""
         work = Work()
         task = asyncio.ensure_future(wait_until_woken(work.start, shielded=True))
         await turns()
@@ -331,20 +336,20 @@ class TestNative:
         with pytest.raises(asyncio.CancelledError):
             await task
 
-    async def test_told_and_cancelled_in_one_turn(self) -> None:
-        """P7: told already, and cancelled before it could go on: cancelled."""
+    async def test_notified_and_cancelled_in_one_iteration(self) -> None:
+        """P7: a call that is notified, and cancelled before its task runs again, raises the cancellation."""
         work = Work()
         task = asyncio.ensure_future(wait_until_woken(work.start))
         await turns()
         work.end()
-        await asyncio.sleep(0)  # now it has been told, and is to run in the next turn
+        await asyncio.sleep(0)  # the call has been notified, and its task runs in the next iteration
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
 
 
 def test_a_loop_that_was_closed() -> None:
-    """P13: a loop that is closed under a waiting task harms nobody else."""
+    """P13: closing a loop under a waiting task does not affect other waiters."""
     work, other = Work(), Work()
     loop = asyncio.new_event_loop()
     task = loop.create_task(wait_until_woken(work.start))
@@ -365,14 +370,15 @@ def test_a_loop_that_was_closed() -> None:
 
 
 def test_ctrl_c_on_trio() -> None:
-    """P7, P13: Ctrl-C goes through a shield on trio; here it waits too, and then comes."""
+    """P7, P13: on trio, Ctrl-C passes through a shield; here it is raised only after the wait."""
     import trio
 
     work = Work()
     idle = threading.Event()
 
     class Idle(trio.abc.Instrument):  # trio is imported here
-        """Says when trio waits: a signal in the middle of its own work is trio's to stand, and it does not always."""
+        """Sets an event when trio waits for I/O. Trio handles a signal in the middle of its own work, and not always
+        well."""
 
         def before_io_wait(self, timeout: float) -> None:
             if timeout > 0:
@@ -405,7 +411,8 @@ def test_ctrl_c_on_trio() -> None:
 
 @anyio_only
 async def test_a_drivers_thread() -> None:
-    """P13: it runs one coroutine on asyncio, whatever loop its caller has, and is gone when `join` returns."""
+    """P13: a driver's thread runs one coroutine on asyncio, whatever loop its caller has, and has ended when `join`
+    returns."""
     go = threading.Event()
     where: list[str] = []
 
@@ -427,11 +434,8 @@ async def test_a_drivers_thread() -> None:
     assert "a driver" not in {thread.name for thread in threading.enumerate()}
 
 
-# ---- waiting without an event loop -----------------------------------------------------------------------------------
-
-
 def test_block() -> None:
-    """A plain thread waits until it is told, by whichever thread."""
+    """A plain thread waits until it is notified, by whichever thread."""
     work = Work()
 
     def start(waiter: Waiter) -> None:
@@ -450,7 +454,7 @@ def test_ctrl_c_while_it_blocks() -> None:
     noticed = threading.Semaphore(0)
 
     def handle(_: object, frame: FrameType | None) -> None:
-        if frame is not None and frame.f_code is block.__code__:  # and not what starts the work
+        if frame is not None and frame.f_code is block.__code__:  # but not in the code that starts the work
             noticed.release()
             raise KeyboardInterrupt
 
@@ -469,8 +473,8 @@ def test_ctrl_c_while_it_blocks() -> None:
     assert work.ended
 
 
-def test_which_loop_runs() -> None:
-    """Each kind of loop is told apart, in its tasks; in a plain thread there is none."""
+def test_which_event_loop_runs() -> None:
+    """`running_library` names each kind of event loop in its tasks, and none in a plain thread."""
     assert running_library() is None and current_loop() is None
 
     async def main(name: str) -> None:

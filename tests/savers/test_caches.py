@@ -1,4 +1,4 @@
-"""Both caches keep every promise of the port, on every event loop; and what is the one's in memory alone."""
+"""Both caches pass the conformance suite on every event loop; and the rules of the cache in memory."""
 
 from __future__ import annotations
 
@@ -57,8 +57,9 @@ def run(work: object) -> None:
     anyio.run(work)
 
 
-def test_the_entry_that_was_not_used_for_longest_makes_room() -> None:
-    """A cache in memory never holds more than it may; what is read or written again stays."""
+def test_the_least_recently_used_entry_is_evicted() -> None:
+    """A cache in memory never holds more than its limit; it evicts the entry that was not read or written for the
+    longest time."""
 
     async def main() -> None:
         async with InMemoryCache(max_entries=3) as cache:
@@ -75,8 +76,8 @@ def test_the_entry_that_was_not_used_for_longest_makes_room() -> None:
     run(main)
 
 
-def test_expired_entries_make_room_first(clock: Clock) -> None:
-    """What has expired goes by itself when something is written, before anything that has not."""
+def test_expired_entries_are_evicted_first(clock: Clock) -> None:
+    """A write evicts expired entries before any others."""
 
     async def main() -> None:
         cache = InMemoryCache(max_entries=3, clock=clock)
@@ -92,8 +93,8 @@ def test_expired_entries_make_room_first(clock: Clock) -> None:
     run(main)
 
 
-def test_reading_removes_what_has_expired(clock: Clock) -> None:
-    """An entry that was found to have expired is not held any longer."""
+def test_reading_removes_an_expired_entry(clock: Clock) -> None:
+    """An expired entry is removed when a read finds it."""
 
     async def main() -> None:
         cache = InMemoryCache(clock=clock)
@@ -106,7 +107,7 @@ def test_reading_removes_what_has_expired(clock: Clock) -> None:
 
 
 def test_a_cache_does_not_grow_by_being_used(clock: Clock) -> None:
-    """An entry written ten thousand times, and ten thousand entries that are cleared, leave nothing behind."""
+    """An entry written ten thousand times, and ten thousand entries that are cleared, leave no memory behind."""
 
     async def main() -> None:
         cache = InMemoryCache(clock=clock, max_entries=100)
@@ -123,13 +124,13 @@ def test_a_cache_does_not_grow_by_being_used(clock: Clock) -> None:
     run(main)
 
 
-def test_entries_written_again_and_again_expire_in_time(clock: Clock) -> None:
-    """However often each was written, and in whatever order they expire, those whose time is up go."""
+def test_rewritten_entries_expire_in_time(clock: Clock) -> None:
+    """Expired entries are removed, however often each was rewritten, and in whatever order they expire."""
 
     async def main() -> None:
         cache = InMemoryCache(clock=clock)
         written = 0
-        while written < 20 or len(cache._expiries) > 10:  # until the times that are out of date have been cleaned up
+        while written < 20 or len(cache._expiries) > 10:  # until outdated expiry times have been cleaned up
             await put_entries(cache, *numbered(written % 10), ttl=91 + written % 10)
             written += 1
         clock.now = NOW + 95
@@ -141,8 +142,8 @@ def test_entries_written_again_and_again_expire_in_time(clock: Clock) -> None:
 
 @pytest.mark.parametrize("room", [2, 200])
 @pytest.mark.anyio
-async def test_threads_that_take_one_anothers_room(clock: Clock, room: int) -> None:
-    """P13: threads whose entries drive one another's out, expire and are cleared at the same time, do no harm."""
+async def test_threads_that_evict_one_anothers_entries(clock: Clock, room: int) -> None:
+    """P13: threads that evict, expire and clear each other's entries at the same time cause no error."""
     cache = InMemoryCache(max_entries=room, clock=clock)
 
     async def use(number: int) -> None:
@@ -159,14 +160,14 @@ async def test_threads_that_take_one_anothers_room(clock: Clock, room: int) -> N
     await in_threads(*repeated(use, 6))
 
 
-def test_room_for_nothing_is_a_mistake() -> None:
-    """A cache holds at least one entry."""
+def test_a_cache_without_room_is_refused() -> None:
+    """The limit of a cache is at least one entry."""
     with pytest.raises(ValueError, match="max_entries"):
         InMemoryCache(max_entries=0)
 
 
 def test_importing_the_caches_loads_no_driver() -> None:
-    """SQLite is loaded by who asks for SqliteCache, and the names of the package are real and sorted."""
+    """SQLite is loaded only when SqliteCache is used, and the public names of the package exist and are sorted."""
     code = "import sys, json, checkpoint_savers.caches; print(json.dumps(sorted(sys.modules)))"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=ENV)
     loaded = json.loads(ran.stdout)

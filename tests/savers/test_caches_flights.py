@@ -1,4 +1,5 @@
-"""Single flight: of many who want the same at the same time one computes it, whoever fails, is cancelled, or is gone."""
+"""Single flight: of several callers that need the same value at the same time, one computes it, whichever of them
+fail, are cancelled or disappear."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ async def turns(number: int = 10) -> None:
 
 
 class Caller:
-    """One who wants the value of a key, and computes it when asked to, as the test says."""
+    """A caller that needs the value of a key, and computes it as the test says."""
 
     def __init__(self, flights: Flights, name: str, key: str = "k") -> None:
         self.flights = flights
@@ -65,7 +66,7 @@ class Caller:
 
 
 class Pause:
-    """Waits until it is told to go on, by whoever drives the coroutine by hand."""
+    """Waits until the test that drives the coroutine by hand resumes it."""
 
     def __await__(self) -> Any:
         yield
@@ -83,8 +84,8 @@ def waiting(flights: Flights, key: str = "k") -> int:
 
 @pytest.mark.anyio
 class TestOnOneLoop:
-    async def test_ten_who_ask_at_once_compute_once(self, flights: Flights) -> None:
-        """The first computes; the nine others wait, and get its value; then nothing is left."""
+    async def test_ten_concurrent_callers_compute_once(self, flights: Flights) -> None:
+        """The first caller computes, the nine others wait and get its value, and no state is left."""
         callers = [Caller(flights, str(number)) for number in range(10)]
         async with anyio.create_task_group() as group:
             for caller in callers:
@@ -96,8 +97,8 @@ class TestOnOneLoop:
         assert [caller.got for caller in callers] == [(b"value", True)] + [(b"value", False)] * 9
         assert len(flights) == 0
 
-    async def test_who_asks_later_computes_again(self, flights: Flights) -> None:
-        """Flights keep nothing: that is the cache's affair."""
+    async def test_a_later_caller_computes_again(self, flights: Flights) -> None:
+        """Flights keep no values: storing values is up to the cache."""
 
         async def compute(value: bytes) -> bytes:
             return value
@@ -106,7 +107,7 @@ class TestOnOneLoop:
         assert await flights.share("k", partial(compute, b"2")) == (b"2", True)
         assert module._LEADING.get() == ()
 
-    async def test_other_keys_do_not_wait(self, flights: Flights) -> None:
+    async def test_another_key_does_not_wait(self, flights: Flights) -> None:
         """Each key has a flight of its own."""
         callers = [Caller(flights, key, key) for key in ("a", "b", "c")]
         async with anyio.create_task_group() as group:
@@ -119,7 +120,7 @@ class TestOnOneLoop:
         assert [caller.got for caller in callers] == [(b"a", True), (b"b", True), (b"c", True)]
 
     async def test_an_empty_value_is_a_value(self, flights: Flights) -> None:
-        """No bytes at all are shared like any others; only None is nothing."""
+        """An empty value is shared like any other; only None means that there is no value."""
         callers = [Caller(flights, str(number)) for number in range(2)]
         async with anyio.create_task_group() as group:
             for caller in callers:
@@ -129,10 +130,8 @@ class TestOnOneLoop:
         assert [caller.got for caller in callers] == [(b"", True), (b"", False)]
 
     @pytest.mark.parametrize("failure", [ValueError("mine"), None], ids=["raises", "has nothing to share"])
-    async def test_when_the_leader_lands_without_a_value_the_next_leads(
-        self, flights: Flights, failure: Exception | None
-    ) -> None:
-        """Its failure is its own; one of those who wait computes, and the others get that."""
+    async def test_when_the_leader_fails_the_next_leads(self, flights: Flights, failure: Exception | None) -> None:
+        """A leader's failure affects only the leader; one of the waiters computes, and the others get its value."""
         callers = [Caller(flights, str(number)) for number in range(5)]
         led: list[Caller] = []
         async with anyio.create_task_group() as group:
@@ -151,7 +150,7 @@ class TestOnOneLoop:
         assert len(flights) == 0
 
     async def test_when_the_leader_is_cancelled_the_next_leads(self, flights: Flights) -> None:
-        """A cancellation ends the one whose it is, and nobody else."""
+        """A cancellation ends the cancelled caller only."""
         callers = [Caller(flights, str(number)) for number in range(3)]
         async with anyio.create_task_group() as group:
             async with anyio.create_task_group() as first:
@@ -167,8 +166,8 @@ class TestOnOneLoop:
         assert callers[0].got is None and callers[0].error is not None
         assert {caller.got for caller in callers[1:]} == {(b"value", True), (b"value", False)}
 
-    async def test_when_a_task_of_asyncios_is_cancelled(self, flights: Flights, anyio_backend_name: str) -> None:
-        """The same by `Task.cancel()`, for one that waits and for one that leads."""
+    async def test_when_an_asyncio_task_is_cancelled(self, flights: Flights, anyio_backend_name: str) -> None:
+        """`Task.cancel()` has the same effect, on a waiter and on a leader."""
         if anyio_backend_name != "asyncio":
             pytest.skip("trio has no cancellation of its own besides scopes")
         callers = [Caller(flights, str(number)) for number in range(4)]
@@ -186,8 +185,8 @@ class TestOnOneLoop:
         await asyncio.wait(tasks)
         assert [caller.got for caller in callers[2:]] == [(b"value", True), (b"value", False)]
 
-    async def test_who_is_cancelled_while_waiting_leaves_no_trace(self, flights: Flights) -> None:
-        """The leader and the others go on; nothing is kept of the one that has gone."""
+    async def test_a_cancelled_waiter_leaves_no_trace(self, flights: Flights) -> None:
+        """The leader and the other waiters continue, and no state of the cancelled one is kept."""
         leader, gone, stays = (Caller(flights, name) for name in ("leader", "gone", "stays"))
         async with anyio.create_task_group() as group:
             group.start_soon(leader)
@@ -203,8 +202,8 @@ class TestOnOneLoop:
         assert leader.got == (b"value", True) and stays.got == (b"value", False) and gone.got is None
         assert not gone.leads.is_set() and len(flights) == 0
 
-    async def test_a_waiter_that_is_cancelled_as_the_flight_lands(self, flights: Flights) -> None:
-        """Told to go on and cancelled at once, it is not the one on whom the others wait."""
+    async def test_a_waiter_that_is_cancelled_as_the_flight_ends(self, flights: Flights) -> None:
+        """A waiter that is woken to lead and cancelled at once does not make the others wait for it."""
         gone, stays = Caller(flights, "gone"), Caller(flights, "stays")
         leader = flights.share("k", Pause)
         apart = copy_context()
@@ -216,15 +215,16 @@ class TestOnOneLoop:
                 group.start_soon(stays)
                 await turns()
                 assert waiting(flights) == 2
-                apart.run(leader.close)  # lands: both are told, and none has had its turn yet
+                apart.run(leader.close)  # ends the flight: both waiters are notified, and neither has run yet
                 doomed.cancel_scope.cancel()
             await stays.leads.wait()
             stays.lands(b"value")
         assert gone.got is None and not gone.leads.is_set()
         assert stays.got == (b"value", True)
 
-    async def test_a_computation_that_asks_for_itself(self, flights: Flights) -> None:
-        """It would wait for itself for ever: it computes once more instead, at whatever depth and in whatever task."""
+    async def test_a_computation_that_requests_its_own_key(self, flights: Flights) -> None:
+        """A computation that requests its own key would wait for itself: it computes once more instead, at any depth
+        and in any task."""
         ran: list[str] = []
 
         async def inner() -> bytes:
@@ -247,7 +247,8 @@ class TestOnOneLoop:
         assert len(flights) == 0
 
     async def test_computations_that_wait_for_each_other(self, flights: Flights) -> None:
-        """Of two that ask for one another's value, through a third even, one gives in and computes for itself."""
+        """Of two computations that need each other's value, even through a third, one gives up waiting and computes
+        the value itself."""
         other = Flights()  # another cache's
         ran: list[str] = []
         all_lead = anyio.Event()
@@ -274,7 +275,7 @@ class TestOnOneLoop:
         assert len(flights) == len(other) == 0
 
     async def test_a_computation_that_needs_another_shares_it(self, flights: Flights) -> None:
-        """What leads one flight may wait for another, and is not told to compute for itself without need."""
+        """A computation that leads one flight may wait for another, and does not compute without need."""
         needed = Caller(flights, "needed", "needed")
         got: list[tuple[bytes | None, bool]] = []
 
@@ -292,8 +293,8 @@ class TestOnOneLoop:
             needed.lands(b"value")
         assert got == [(b"value", False)] * 2
 
-    async def test_a_wait_that_was_given_up_does_not_count(self, flights: Flights) -> None:
-        """Who no longer waits for another can be waited for by it."""
+    async def test_a_cancelled_wait_does_not_count(self, flights: Flights) -> None:
+        """A computation that no longer waits for another does not count when cycles are detected."""
         first, second = Caller(flights, "first", "first"), Caller(flights, "second", "second")
         gave_up, ask = anyio.Event(), anyio.Event()
         got: list[tuple[bytes | None, bool]] = []
@@ -325,8 +326,9 @@ class TestOnOneLoop:
             first.lands(b"value")
         assert got == [(b"value", False)]
 
-    async def test_what_a_computation_left_behind_is_no_part_of_the_next(self, flights: Flights) -> None:
-        """A task that outlives the computation that began it waits like anybody else, for a later flight of the key."""
+    async def test_a_task_that_outlives_its_computation(self, flights: Flights) -> None:
+        """A task that outlives the computation that started it waits for a later flight of the key like any other
+        caller."""
         later = Caller(flights, "later")
         left = Caller(flights, "left")
         async with anyio.create_task_group() as group:
@@ -351,8 +353,8 @@ class TestOnOneLoop:
         assert left.got == (b"second", False)
 
 
-def test_looking_for_a_circle_takes_as_long_as_there_are_flights() -> None:
-    """However many ways lead from one to another, each is looked at once."""
+def test_cycle_detection_is_linear() -> None:
+    """Cycle detection visits each flight once, however many paths lead to it."""
     layers = [[module._Flight() for _ in range(3)] for _ in range(50)]
     for above, below in zip(layers, layers[1:], strict=False):
         for one in above:
@@ -362,7 +364,7 @@ def test_looking_for_a_circle_takes_as_long_as_there_are_flights() -> None:
 
 
 def start_by_hand(share: Any) -> Any:
-    """Begin a call on a loop that ends before the call does. What is returned holds it."""
+    """Begin a call on a loop that ends before the call does. The returned object keeps the call alive."""
 
     async def begin() -> Any:
         return share.send(None)
@@ -376,8 +378,8 @@ def start_by_hand(share: Any) -> Any:
 
 
 @pytest.mark.anyio
-async def test_a_waiter_whose_loop_is_gone_is_not_waited_for(flights: Flights) -> None:
-    """A thread that ended under its tasks holds nobody up."""
+async def test_a_waiter_whose_loop_has_ended(flights: Flights) -> None:
+    """A thread that ended under its waiting tasks blocks no other caller."""
     leader, last = Caller(flights, "leader"), Caller(flights, "last")
     async with anyio.create_task_group() as group:
         group.start_soon(leader)
@@ -396,8 +398,8 @@ async def test_a_waiter_whose_loop_is_gone_is_not_waited_for(flights: Flights) -
 
 
 @pytest.mark.anyio
-async def test_a_leader_whose_loop_is_gone_gives_the_lead_up(flights: Flights) -> None:
-    """When Python drops its coroutine, in whatever thread, the next one leads."""
+async def test_a_leader_whose_loop_has_ended(flights: Flights) -> None:
+    """When Python frees the leader's coroutine, in whatever thread, the next caller leads."""
 
     async def compute() -> bytes:
         await asyncio.get_running_loop().create_future()
@@ -416,11 +418,8 @@ async def test_a_leader_whose_loop_is_gone_gives_the_lead_up(flights: Flights) -
     assert module._LEADING.get() == ()
 
 
-# ---- in threads ------------------------------------------------------------------------------------------------------
-
-
 def in_threads(*works: Callable[[], Awaitable[None]]) -> None:
-    """Run each in a thread with a loop of its own: asyncio, trio and uvloop in turn."""
+    """Run each function in a thread with a loop of its own: asyncio, trio and uvloop in turn."""
     errors: list[BaseException] = []
 
     def run(number: int) -> None:
@@ -437,7 +436,7 @@ def in_threads(*works: Callable[[], Awaitable[None]]) -> None:
             thread.start()
         for thread in threads:
             thread.join(60)
-            assert not thread.is_alive(), "somebody waits for ever"
+            assert not thread.is_alive(), "a caller waits for ever"
     finally:
         sys.setswitchinterval(before)
     if errors:
@@ -447,8 +446,8 @@ def in_threads(*works: Callable[[], Awaitable[None]]) -> None:
 @pytest.mark.parametrize("fails", [False, True], ids=["shares", "fails"])
 @pytest.mark.parametrize("waiter", range(len(LOOPS)), ids=lambda number: str(LOOPS[number]))
 @pytest.mark.parametrize("leader", range(len(LOOPS)), ids=lambda number: str(LOOPS[number]))
-def test_from_loop_to_loop(leader: int, waiter: int, fails: bool) -> None:
-    """P13: whatever kind of loop leads, and whatever kind waits, what lands arrives; and so does the lead."""
+def test_callers_on_several_event_loops(leader: int, waiter: int, fails: bool) -> None:
+    """P13: values and the lead pass between event loops, whichever kind leads and whichever waits."""
     flights = Flights()
     leads, waits = threading.Event(), threading.Event()
     got: list[tuple[bytes | None, bool]] = []
@@ -492,7 +491,8 @@ def test_from_loop_to_loop(leader: int, waiter: int, fails: bool) -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_many_threads_with_failures_and_cancellations(seed: int) -> None:
-    """P7, P13: never do two compute the same at once, everybody who is not cancelled gets a value, and nothing is left."""
+    """P7, P13: two callers never compute the same value at once, every caller that is not cancelled gets a value,
+    and no state is left."""
     flights = Flights()
     computing = dict.fromkeys("abc", 0)
     landed: set[bytes] = set()

@@ -25,7 +25,7 @@ from checkpoint_savers.caches import sqlite as module
 from checkpoint_savers.codec import frame as frames
 from checkpoint_savers.conformance.caches.conformance import Clock, key, present_keys, put_entries
 from checkpoint_savers.conformance.savers.suite import NOW
-from tests.savers.dropping import warned
+from tests.savers.dropped_objects import warned
 from tests.savers.sqlite_tools import ENV, locked, saver_threads
 
 pytestmark = pytest.mark.anyio
@@ -50,7 +50,7 @@ async def cache(path: Path, clock: Clock) -> AsyncIterator[SqliteCache]:
 
 
 def sql(path: Path, statement: str, *values: object) -> list[Any]:
-    """What another program does with the file."""
+    """Run a statement on the file as another program would."""
     connection = sqlite3.connect(path, isolation_level=None)
     try:
         return connection.execute(statement, values).fetchall()
@@ -63,11 +63,8 @@ def count(path: Path) -> int:
     return found
 
 
-# ---- the file, and processes -----------------------------------------------------------------------------------------
-
-
 async def test_entries_outlive_the_cache(path: Path, clock: Clock) -> None:
-    """What was kept is there when the file is opened again, and expires when it was to."""
+    """Entries are there when the file is opened again, and expire when they should."""
     async with SqliteCache(path, clock=clock) as cache:
         await put_entries(cache, *KEYS[:2], ttl=10)
         await put_entries(cache, KEYS[2])
@@ -100,7 +97,7 @@ WRITES = """if True:
 
 
 async def test_processes_share_a_file(path: Path) -> None:
-    """Processes that make the file, write, read and clear at the same time do not get in one another's way."""
+    """Processes that create the file, write, read and clear at the same time cause each other no errors."""
     ran = [
         subprocess.Popen(
             [sys.executable, "-c", WRITES, str(path), str(number), ("asyncio", "trio")[number % 2]],
@@ -124,8 +121,8 @@ async def test_processes_share_a_file(path: Path) -> None:
         assert await present_keys(cache, keys) == [one for one in keys if int(one[1]) > 9]
 
 
-async def test_expired_rows_go_when_others_are_written(path: Path, cache: SqliteCache, clock: Clock) -> None:
-    """A file does not grow by what nobody can read any more. One write removes many, and not without end."""
+async def test_writes_remove_expired_rows(path: Path, cache: SqliteCache, clock: Clock) -> None:
+    """Expired rows do not accumulate: each write removes many of them, up to a limit."""
     await put_entries(cache, *(key(str(number)) for number in range(3)), ttl=1000)
     await put_entries(cache, *(key(str(number), "old") for number in range(module.SWEEP_LIMIT + 500)), ttl=10)
     await put_entries(cache, key("ever"))
@@ -139,7 +136,7 @@ async def test_expired_rows_go_when_others_are_written(path: Path, cache: Sqlite
 
 
 async def test_wal_and_no_fsync_for_each_write(path: Path, cache: SqliteCache) -> None:
-    """A cache may be lost: it does not wait for the disk."""
+    """A cache may lose entries in a crash: it does not wait for the disk."""
 
     def ask(db: sqlite3.Cursor) -> list[Any]:
         return [db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("journal_mode", "synchronous")]
@@ -148,7 +145,7 @@ async def test_wal_and_no_fsync_for_each_write(path: Path, cache: SqliteCache) -
 
 
 async def test_another_process_holds_the_lock(path: Path) -> None:
-    """Readers do not mind; a writer is told after the busy timeout."""
+    """While another process holds the lock, reads work; a write raises an error after the busy timeout."""
     async with SqliteCache(path, busy_timeout=0.05) as cache:
         await put_entries(cache, *KEYS)
         with locked(path):
@@ -159,11 +156,8 @@ async def test_another_process_holds_the_lock(path: Path) -> None:
         assert await present_keys(cache, [key("more")]) == [key("more")]
 
 
-# ---- damage ----------------------------------------------------------------------------------------------------------
-
-
 async def test_a_damaged_entry_is_a_miss(path: Path, cache: SqliteCache) -> None:
-    """Whichever byte is wrong or missing, no wrong value is given back; the row is removed, and no other."""
+    """Whichever byte is wrong or missing, no wrong value is returned; that row is removed, and no other."""
     await put_entries(cache, KEYS[1], KEYS[2])
     for ttl in (None, 10.0):
         await put_entries(cache, KEYS[0], ttl=ttl)
@@ -181,15 +175,15 @@ async def test_a_damaged_entry_is_a_miss(path: Path, cache: SqliteCache) -> None
 
 
 async def test_a_row_under_another_key_is_a_miss(path: Path, cache: SqliteCache) -> None:
-    """A whole frame that stands where it was not written is nobody's."""
+    """A frame under a key for which it was not written is not used."""
     await put_entries(cache, key("a", "ns"))
     sql(path, "UPDATE entries SET key = ?", b"b")
     assert await cache.aget([key("a", "ns"), key("b", "ns")]) == {}
     assert count(path) == 0
 
 
-async def test_an_entry_written_after_the_damage_was_seen_stays(path: Path, cache: SqliteCache) -> None:
-    """Removing what is damaged does not remove what has taken its place meanwhile."""
+async def test_an_entry_that_replaced_a_damaged_one_stays(path: Path, cache: SqliteCache) -> None:
+    """Removing a damaged row does not remove an entry that has replaced it meanwhile."""
     await put_entries(cache, KEYS[0])
     await cache._remove_damaged([(*module._columns(KEYS[0]), b"damaged")])
     assert await present_keys(cache, KEYS[:1]) == KEYS[:1]
@@ -198,7 +192,7 @@ async def test_an_entry_written_after_the_damage_was_seen_stays(path: Path, cach
 async def test_an_entry_of_a_later_version_is_a_miss_and_stays(
     path: Path, cache: SqliteCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """This version cannot read it, the one that wrote it can."""
+    """This version cannot read the entry, but the version that wrote it can."""
     with monkeypatch.context() as later:
         later.setattr(frames, "FORMAT", frames.FORMAT + 1)
         await put_entries(cache, KEYS[0])
@@ -208,14 +202,11 @@ async def test_an_entry_of_a_later_version_is_a_miss_and_stays(
     assert await present_keys(cache, KEYS) == KEYS[:1]
 
 
-# ---- files that are none of ours -------------------------------------------------------------------------------------
-
-
 def no_database(path: Path) -> None:
     path.write_bytes(b"this is no database, but a text of some length" * 100)
 
 
-def somebody_elses(path: Path) -> None:
+def another_programs(path: Path) -> None:
     sql(path, "CREATE TABLE entries (namespace, key)")
 
 
@@ -226,10 +217,10 @@ def incomplete(path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("make", "advice"),
-    [(no_database, "Delete it"), (incomplete, "Delete it"), (somebody_elses, "Choose another file")],
+    [(no_database, "Delete it"), (incomplete, "Delete it"), (another_programs, "Choose another file")],
 )
-async def test_a_file_that_is_no_cache(path: Path, make: Callable[[Path], None], advice: str) -> None:
-    """It is refused when it is opened, with what to do; it is not changed, and no thread is left."""
+async def test_a_file_that_is_not_a_cache(path: Path, make: Callable[[Path], None], advice: str) -> None:
+    """Such a file is refused when it is opened, with advice; it is not changed, and no thread is left."""
     make(path)
     before = path.read_bytes()
     with pytest.raises(CorruptCheckpointError, match=advice):
@@ -240,7 +231,7 @@ async def test_a_file_that_is_no_cache(path: Path, make: Callable[[Path], None],
 
 
 async def test_a_cache_may_be_opened_again_after_an_error(path: Path) -> None:
-    """Once the damaged file is gone, the same object makes another."""
+    """After the damaged file is removed, the same object creates a new one."""
     no_database(path)
     cache = SqliteCache(path)
     for _ in range(2):
@@ -252,7 +243,7 @@ async def test_a_cache_may_be_opened_again_after_an_error(path: Path) -> None:
 
 
 async def test_a_savers_file_is_no_cache_and_the_other_way_round(path: Path, tmp_path: Path) -> None:
-    """Each has a file of its own: neither deletes what is the other's."""
+    """A cache and a saver refuse each other's files: neither deletes what the other has stored."""
     async with SqliteSaver.from_conn_string(path):
         pass
     with pytest.raises(CorruptCheckpointError, match="no cache.*Choose another file"):
@@ -264,7 +255,7 @@ async def test_a_savers_file_is_no_cache_and_the_other_way_round(path: Path, tmp
 
 
 async def test_a_file_of_a_later_version(path: Path) -> None:
-    """It is refused, and not touched."""
+    """A file of a later version is refused, and not changed."""
     async with SqliteCache(path):
         pass
     sql(path, "PRAGMA user_version = 2")
@@ -273,8 +264,8 @@ async def test_a_file_of_a_later_version(path: Path) -> None:
     assert (caught.value.found, caught.value.supported) == (2, 1)
 
 
-async def test_damage_that_sqlite_finds_is_told(path: Path, cache: SqliteCache) -> None:
-    """The file cannot be relied on any more; a cache's is deleted, and not restored."""
+async def test_damage_that_sqlite_detects(path: Path, cache: SqliteCache) -> None:
+    """The error says that the file is unreliable and advises to delete it: a cache needs no backup."""
     await put_entries(cache, *KEYS)
     sql(path, "ALTER TABLE entries RENAME TO something_else")
     with pytest.raises(CorruptCheckpointError, match="Delete it: what a cache holds can be computed again") as caught:
@@ -282,8 +273,9 @@ async def test_damage_that_sqlite_finds_is_told(path: Path, cache: SqliteCache) 
     assert isinstance(caught.value.__cause__, sqlite3.OperationalError)
 
 
-async def test_a_cache_that_cannot_be_written(path: Path, clock: Clock) -> None:
-    """It gives what it has; a damaged entry is a miss there too; writing is an error, and so is making one."""
+async def test_a_read_only_cache(path: Path, clock: Clock) -> None:
+    """A read-only cache returns its entries; a damaged entry is a miss there, too; writing to it and creating it are
+    errors."""
     async with SqliteCache(path, clock=clock) as cache:
         await put_entries(cache, *KEYS)
     sql(path, "UPDATE entries SET frame = ? WHERE key = ?", b"damaged", b"b")
@@ -297,18 +289,16 @@ async def test_a_cache_that_cannot_be_written(path: Path, clock: Clock) -> None:
         await SqliteCache(f"file:{path.with_name('empty.db')}?mode=ro").__aenter__()
 
 
-async def test_no_folder(tmp_path: Path) -> None:
+async def test_a_missing_folder(tmp_path: Path) -> None:
     """The error says what SQLite could not open."""
     with pytest.raises(StorageError, match="nowhere"):
         await SqliteCache(tmp_path / "nowhere" / "cache.db").__aenter__()
     assert not saver_threads()
 
 
-# ---- opening and closing ---------------------------------------------------------------------------------------------
-
-
 async def test_a_cache_that_is_not_open(path: Path) -> None:
-    """Before, after, and twice: it says how to open it, and that it is a cache."""
+    """Before opening and after closing, and when opened twice: the error says how to open it, and that it is a
+    cache."""
     cache = SqliteCache(path)
     for _ in range(2):
         for use in (lambda: cache.aget(KEYS), lambda: put_entries(cache, *KEYS), cache.aclear):
@@ -321,19 +311,19 @@ async def test_a_cache_that_is_not_open(path: Path) -> None:
             assert await present_keys(cache, KEYS) == KEYS
 
 
-async def test_closed_while_somebody_uses_it(path: Path) -> None:
-    """A call that comes too late is told that the cache is closed, and not that a saver is."""
+async def test_closed_while_in_use(path: Path) -> None:
+    """A call that comes too late gets an error which says that the cache is closed, and does not speak of a saver."""
     async with SqliteCache(path) as cache:
         worker = cache._worker
         assert worker is not None
-    cache._worker = worker  # as a call saw it that began before the end of the block
+    cache._worker = worker  # as seen by a call that began before the end of the block
     with pytest.raises(SaverClosedError, match="the cache of"):
         await cache.aget(KEYS)
     cache._worker = None
 
 
 async def test_a_cache_that_was_never_closed(path: Path) -> None:
-    """Python's warning names it, and its threads end."""
+    """Python's warning names the cache, and its threads end."""
     cache = SqliteCache(path)
     await cache.__aenter__()
     threads = saver_threads()
@@ -345,8 +335,8 @@ async def test_a_cache_that_was_never_closed(path: Path) -> None:
     assert not saver_threads()
 
 
-async def test_a_timeout_that_is_none(path: Path) -> None:
-    """A mistake is told where it is made."""
+async def test_an_invalid_timeout(path: Path) -> None:
+    """An invalid timeout raises where the cache is created."""
     for mistake in (-1, float("nan")):
         with pytest.raises(ValueError, match="busy_timeout"):
             SqliteCache(path, busy_timeout=mistake)

@@ -1,4 +1,5 @@
-"""The canonical form: two values have the same bytes exactly when they are the same value, however they were made."""
+"""The canonical form: two values have the same bytes exactly when they are equal in value and type, however they
+were built."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ def canonical(value: object, codec: Codec = CODEC) -> bytes:
 
 
 def shuffled(value: Any, by: random.Random) -> Any:
-    """The same value, put together in another order."""
+    """Return an equal value whose dicts, sets and attributes were filled in another order."""
     if type(value) in (dict, Counter):
         items = [(shuffled(key, by), shuffled(item, by)) for key, item in value.items()]
         by.shuffle(items)
@@ -56,8 +57,8 @@ def shuffled(value: Any, by: random.Random) -> Any:
 
 @settings(max_examples=300, deadline=None)
 @given(values, st.randoms(use_true_random=False))
-def test_the_order_in_which_a_value_was_put_together_does_not_count(value: object, by: random.Random) -> None:
-    """Dicts, sets and objects filled in another order have the same bytes, at any depth; a stored one has them too."""
+def test_the_order_of_construction_does_not_count(value: object, by: random.Random) -> None:
+    """Dicts, sets and objects filled in another order have the same bytes, at any depth, and keep them when stored."""
     assert canonical(shuffled(value, by)) == canonical(value)
     assert canonical(CODEC.decode(CODEC.encode(value, channel="c"), channel="c")) == canonical(value)
 
@@ -91,7 +92,7 @@ small = st.recursive(
 
 
 def known(value: Any) -> object:
-    """What a value is, said in another way: in objects that are equal when the values are."""
+    """Return an object of plain types that is equal for two values exactly when their canonical forms should be."""
     kind = type(value)
     if kind is float:
         return kind, "nan" if math.isnan(value) else struct.pack("d", value)
@@ -115,25 +116,25 @@ def known(value: Any) -> object:
 @settings(max_examples=1500, deadline=None)
 @given(small, small)
 def test_two_values_have_the_same_bytes_exactly_when_they_are_the_same(one: object, other: object) -> None:
-    """Equal bytes for equal values, types included; different bytes for all others."""
+    """Equal values, types included, have equal bytes; all others have different bytes."""
     assert (canonical(one) == canonical(other)) == (known(one) == known(other))
 
 
 @settings(max_examples=300, deadline=None)
 @given(small)
-def test_what_a_node_is_given_is_known_as_what_was_stored(value: object) -> None:
-    """The copies that nodes get in the place of containers, to change as they like, have the bytes of the originals."""
+def test_isolated_copies_have_the_bytes_of_their_originals(value: object) -> None:
+    """The mutable copies of containers that nodes get have the bytes of the originals."""
     given = isolate(value)
     assert canonical(given) == canonical(value)
     if isinstance(given, dict):
-        [*given.values()]  # what was taken out of it is a copy of its own now
+        [*given.values()]  # elements that are read are copied from now on
     if isinstance(given, list):
         [*given]
     assert canonical(given) == canonical(value)
 
 
-def test_a_copy_that_a_node_has_changed_is_another_value() -> None:
-    """The bytes are of what the copy holds now."""
+def test_a_changed_copy_is_another_value() -> None:
+    """The bytes are those of what the copy holds now."""
     given = isolate({"messages": [{"text": "hi"}]})
     given["messages"][0]["text"] = "bye"
     assert canonical(given) == canonical({"messages": [{"text": "bye"}]})
@@ -181,15 +182,16 @@ def test_a_copy_that_a_node_has_changed_is_another_value() -> None:
     ],
     ids=repr,
 )
-def test_what_code_can_tell_apart_is_apart(one: object, other: object) -> None:
-    """Where Python or another encoding sees the same, the bytes differ: nobody gets the result of another value."""
+def test_values_that_code_can_distinguish_differ(one: object, other: object) -> None:
+    """Where Python's `==` or another encoding sees no difference, the bytes differ: no caller gets the result of
+    another value."""
     assert canonical(one) != canonical(other)
     assert canonical([one]) != canonical([other])
     assert canonical({"k": (one,)}) != canonical({"k": (other,)})
 
 
 def test_nan_is_one_value() -> None:
-    """Whatever its bits; or else what contains one could never be found again."""
+    """NaN has one canonical form, whatever its bits; otherwise a value with NaN could never be found again."""
     bits = [struct.unpack(">d", bytes.fromhex(text))[0] for text in ("7ff8000000000000", "fff8000000000001")]
     assert len({canonical(nan) for nan in bits}) == 1
     assert len({canonical({"a": [nan, {nan}, complex(0, nan)]}) for nan in bits}) == 1
@@ -199,7 +201,7 @@ def test_nan_is_one_value() -> None:
 
 
 def test_objects_whose_attributes_were_set_in_another_order() -> None:
-    """Attributes beside the fields are sorted too, and what two functions make of an object."""
+    """Attributes in addition to the fields are sorted, too, and so is what the functions of `with_type` return."""
     one, other = Child(1, seed=1), Child(1, seed=1)
     one.first, one.second = 1, 2
     other.second, other.first = 2, 1
@@ -209,8 +211,8 @@ def test_objects_whose_attributes_were_set_in_another_order() -> None:
     assert canonical(Opaque({"a": 1}), codec) != canonical({"a": 1}, codec)
 
 
-def test_a_type_is_known_by_its_tag() -> None:
-    """A class that was renamed, and kept its tag, is the same type."""
+def test_a_type_is_identified_by_its_tag() -> None:
+    """A renamed class that keeps its tag is the same type."""
 
     class Renamed:
         def __init__(self, value: int) -> None:
@@ -249,16 +251,16 @@ class Odd(list[Any]):
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
-def test_what_cannot_be_stored_has_no_canonical_form(value: object, path: str) -> None:
-    """It is refused, with the place, in the words of storing."""
+def test_an_unstorable_value_has_no_canonical_form(value: object, path: str) -> None:
+    """Such a value is refused with its path, in the same words as when it is stored."""
     with pytest.raises(UnstorableValueError) as caught:
         canonical(value)
     assert caught.value.path == path
     assert caught.value.channel == "c"
 
 
-def test_cycles_and_depth_are_as_in_storing() -> None:
-    """A value that contains itself is refused; one that can just be stored has a canonical form."""
+def test_cycles_and_depth_limits_are_those_of_storing() -> None:
+    """A value that contains itself is refused; the deepest value that can be stored has a canonical form."""
     cycle: dict[str, Any] = {}
     cycle["a"] = [cycle]
     with pytest.raises(UnstorableValueError, match="contains itself"):
@@ -274,7 +276,7 @@ def test_cycles_and_depth_are_as_in_storing() -> None:
 
 
 def test_an_error_of_a_users_function_is_annotated() -> None:
-    """What a function given to with_type raises goes to the caller as it is."""
+    """An exception of a function given to `with_type` reaches the caller unchanged."""
     codec = Codec().with_type(Opaque, encode=lambda one: 1 // one.value, decode=Opaque)
     with pytest.raises(ZeroDivisionError) as caught:
         canonical([Opaque(0)], codec)
@@ -310,7 +312,7 @@ PROCESS = """if True:
 
 
 def test_every_process_makes_the_same_bytes() -> None:
-    """Processes whose strings hash differently, and whose sets have other orders, agree."""
+    """Processes with different string hashes and different orders of sets compute the same bytes."""
     ran = [
         subprocess.run(
             [sys.executable, "-c", PROCESS],
@@ -321,12 +323,12 @@ def test_every_process_makes_the_same_bytes() -> None:
         ).stdout.rsplit(" ", 1)
         for seed in ("0", "1", "4294967295", "random")
     ]
-    assert len({order for order, _ in ran}) > 1  # they do have other orders
+    assert len({order for order, _ in ran}) > 1  # the orders do differ
     assert len({digest for _, digest in ran}) == 1
 
 
 def test_the_bytes_of_this_version() -> None:
-    """A change of them makes all that is kept by them be computed again: it is not done by accident."""
+    """A change of these bytes invalidates all values that are cached by them, so it must not happen by accident."""
     value = {"b": [1, 1.0, True, None, -0.0, math.nan], "a": {2: {"y", "x"}, "k": (b"\0", 2**70)}}
     assert canonical(value).hex() == (
         "82"
@@ -353,11 +355,11 @@ def test_the_bytes_of_this_version() -> None:
 
 
 class Client:
-    """Of no kind that can be stored."""
+    """A type that cannot be stored."""
 
 
-def test_digestible_is_canonical_where_that_is_possible() -> None:
-    """P2: what cannot be stored counts by its type, at any depth, and takes nothing from what lies around it."""
+def test_digestible_is_canonical_where_possible() -> None:
+    """P2: a value that cannot be stored counts by its type, at any depth, and does not affect what is around it."""
     codec = Codec()
     for value in (1, [1.0, float("nan")], {"b": {2, 3}, "a": (1,)}, 2**80, "\ud800"):
         assert codec.digestible(value, channel="c") == codec.canonical(value, channel="c")
@@ -368,7 +370,8 @@ def test_digestible_is_canonical_where_that_is_possible() -> None:
 
 
 def test_a_digest_explains_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """P2: why a type cannot be stored takes 0.3 ms to say, and a list may hold thousands of such objects."""
+    """P2: a digest does not compute why a type cannot be stored: that takes 0.3 ms, and a list may hold thousands of
+    such objects."""
 
     def explain(kind: type) -> str:
         raise AssertionError(kind)

@@ -1,4 +1,4 @@
-"""How states are laid out in rows: what a row takes, and that the rows of a chain give the state."""
+"""How states are laid out in rows: how large the rows are, and that the rows of a chain give the state."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ LARGE = bytes(50_000)
 CODEC = Codec()
 
 
-def entry(clock: int, values: dict[str, Any], results: Results | None = None, emptied: tuple[str, ...] = ()) -> Delta:
+def delta_of(
+    clock: int, values: dict[str, Any], results: Results | None = None, emptied: tuple[str, ...] = ()
+) -> Delta:
     return Delta(
         keyframe=False,
         ts=0.0,
@@ -44,11 +46,11 @@ def cid(number: int) -> CheckpointId:
 
 
 def chain_of(steps: int, small: int = 100) -> list[CheckpointRow]:
-    """A large value that is written once, and a small one in each superstep."""
+    """A large value that is written once, and a small one that each superstep writes."""
     chain = ChainWriter.start("")
     return [
         chain.append(
-            entry(at + 1, {"small": bytes([at % 256]) * small} | ({} if at else {"large": LARGE})),
+            delta_of(at + 1, {"small": bytes([at % 256]) * small} | ({} if at else {"large": LARGE})),
             checkpoint_id=cid(at),
             step=at,
             metadata={},
@@ -62,18 +64,18 @@ def message(number: int) -> dict[str, Any]:
 
 
 def thread_of(steps: int) -> tuple[list[CheckpointRow], list[dict[str, Any]]]:
-    """A list that each superstep appends one message to, which is its task's result."""
+    """A list to which each superstep appends one message, and the message is also its task's result."""
     chain, said, rows = ChainWriter.start(""), list[dict[str, Any]](), list[CheckpointRow]()
     for at in range(steps):
         said.append(message(at))
         write = CODEC.encode([said[-1]], channel="c")
-        made = entry(at + 1, {"messages": encoded(said)}, {f"task {at}": (("messages", write),)})
+        made = delta_of(at + 1, {"messages": encoded(said)}, {f"task {at}": (("messages", write),)})
         rows.append(chain.append(made, checkpoint_id=cid(at), step=at, metadata={}))
     return rows, said
 
 
 def read_for(rows: list[CheckpointRow], at: int) -> list[CheckpointRow]:
-    """What a saver reads for a checkpoint, by the port's words."""
+    """The rows that a saver returns for a checkpoint, as the port defines them."""
     by_id = {row.checkpoint_id: row for row in rows}
     asked = rows[at]
     chain = [row for row in rows if row.base_id == asked.base_id and row.checkpoint_id <= asked.checkpoint_id]
@@ -83,7 +85,7 @@ def read_for(rows: list[CheckpointRow], at: int) -> list[CheckpointRow]:
     return chain
 
 
-def test_rows_take_what_is_new() -> None:
+def test_rows_store_only_what_is_new() -> None:
     """P10: a value that does not change is not stored again with each superstep."""
     rows = chain_of(300)
     assert sum(len(row.frame) for row in rows) < 2 * len(LARGE) + 300 * 500
@@ -91,8 +93,8 @@ def test_rows_take_what_is_new() -> None:
     assert all(len(row.frame) < 500 for row in rows[1:200])
 
 
-def test_a_chain_does_not_grow_for_ever() -> None:
-    """P10: what has to be read for a state is at most about twice what the state takes."""
+def test_the_length_of_a_chain_is_bounded() -> None:
+    """P10: reading a state reads at most about twice the state's size."""
     rows = chain_of(2000, small=3000)
     for at in (500, 1000, 1999):
         reader = ChainReader("t", "", read_for(rows, at))
@@ -100,7 +102,7 @@ def test_a_chain_does_not_grow_for_ever() -> None:
 
 
 def test_a_chain_gives_its_state() -> None:
-    """P10: whichever row is asked for, the values are those of its superstep."""
+    """P10: for each row of a chain, the state has the values of that row's superstep."""
     rows = chain_of(600)
     for at in (0, 1, 31, 32, 33, 299, 300, 301, 599):
         state = ChainReader("t", "", read_for(rows, at)).state(cid(at))
@@ -108,8 +110,9 @@ def test_a_chain_gives_its_state() -> None:
         assert state.clock == at + 1
 
 
-def test_a_list_that_grows_takes_what_is_new() -> None:
-    """P10: n appended messages take O(n) bytes: each is stored in a delta and in a snapshot, and keyframes are few."""
+def test_a_growing_list_stores_only_what_is_new() -> None:
+    """P10: n appended messages take O(n) bytes: each is stored in a delta row and in a snapshot row, and keyframes
+    are few."""
     taken = {steps: sum(len(row.frame) for row in thread_of(steps)[0]) for steps in (100, 1000)}
     one = len(CODEC.encode(message(1), channel="c"))
     assert taken[1000] < 12 * taken[100]
@@ -120,8 +123,9 @@ def test_a_list_that_grows_takes_what_is_new() -> None:
     assert max(len(row.frame) for row in rows if row.base_id not in full) < one + 100
 
 
-def test_a_list_that_grows_is_read_from_few_rows() -> None:
-    """P10: reading is no slower for it: a snapshot for every 32 rows, and at most 32 deltas."""
+def test_a_growing_list_is_read_from_few_rows() -> None:
+    """P10: a chain has a snapshot row for every 32 rows, and at most 32 delta rows, so that reading stays
+    fast."""
     rows, said = thread_of(1000)
     for at in (0, 1, 40, 500, 999):
         chain = read_for(rows, at)
@@ -131,14 +135,14 @@ def test_a_list_that_grows_is_read_from_few_rows() -> None:
         assert reader.state(cid(at)).decode(cid(at), CODEC)["channel_values"] == {"messages": said[: at + 1]}
 
 
-def test_going_on_applies_each_row_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """P10: a run that goes on with a thread reads its rows once, whatever it asks of them."""
+def test_resuming_a_chain_applies_each_row_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """P10: a run that resumes a thread applies each of its rows once, whatever it reads from them."""
     applied: list[bool] = []
     apply = EncodedState.apply
 
-    def counted(self: EncodedState, entry: Any, values: Any) -> None:
-        applied.append(entry.keyframe)
-        apply(self, entry, values)
+    def counted(self: EncodedState, delta_of: Any, values: Any) -> None:
+        applied.append(delta_of.keyframe)
+        apply(self, delta_of, values)
 
     rows, _ = thread_of(1000)
     chain = read_for(rows, 999)
@@ -149,8 +153,8 @@ def test_going_on_applies_each_row_once(monkeypatch: pytest.MonkeyPatch) -> None
     assert len(applied) == len(chain)
 
 
-def test_results_refer_to_what_is_stored_anyway() -> None:
-    """P10: what a task appended is not stored a second time as its result, and is shown all the same."""
+def test_results_refer_to_stored_values() -> None:
+    """P10: what a task appended is not stored a second time as its result, and the result can still be read."""
     rows, said = thread_of(200)
     reader = ChainReader("t", "", rows, keeps=True)
     for at in range(200):
@@ -159,8 +163,8 @@ def test_results_refer_to_what_is_stored_anyway() -> None:
         assert CODEC.decode(data, channel="c") == [said[at]]
 
 
-def test_history_shares_what_states_have_in_common() -> None:
-    """P10: a listing decodes each row once: what two states hold in common is the same object in both."""
+def test_history_shares_equal_parts_of_states() -> None:
+    """P10: a listing decodes each row once: what two states have in common is the same object in both."""
     rows, _ = thread_of(100)
     reader = ChainReader("t", "", rows, keeps=True)
     one, other = (decode(reader.state(cid(at)).values["messages"], CODEC, channel="c") for at in (90, 91))
@@ -168,16 +172,16 @@ def test_history_shares_what_states_have_in_common() -> None:
     assert one is not other
 
 
-def test_a_branch_goes_on_from_any_row() -> None:
-    """P10: a chain that was resumed in the middle of a chain, from a snapshot and from a keyframe writes what the
-    uninterrupted one would."""
+def test_a_branch_continues_from_any_row() -> None:
+    """P10: a chain that was resumed from a delta row, a snapshot row or a keyframe writes the same rows as an
+    uninterrupted chain."""
     rows, said = thread_of(300)
     for at in (0, 5, 31, 32, 33, 64, 100, 287, 298):
         chain = ChainWriter.resume(ChainReader("t", "", read_for(rows, at)), cid(at))
         branch = list(rows[: at + 1])
         for number in range(at + 1, 300):
             values = {"messages": encoded(said[: number + 1])}
-            branch.append(chain.append(entry(number + 1, values), checkpoint_id=cid(number), step=0, metadata={}))
+            branch.append(chain.append(delta_of(number + 1, values), checkpoint_id=cid(number), step=0, metadata={}))
         state = ChainReader("t", "", read_for(branch, 299)).state(cid(299))
         assert decode(state.values["messages"], CODEC, channel="c") == said
         assert [row.base_id for row in branch] == [row.base_id for row in rows]
@@ -192,7 +196,7 @@ CHANGES = st.lists(st.dictionaries(st.sampled_from("abc"), VALUES | st.none(), m
 
 
 def steps_of(changes: list[dict[str, Any]]) -> tuple[list[CheckpointRow], list[dict[str, Any]]]:
-    """Each change is a superstep: None empties a channel."""
+    """Append one superstep for each change; None empties a channel."""
     chain, now = ChainWriter.start(""), dict[str, Any]()
     rows, states = list[CheckpointRow](), list[dict[str, Any]]()
     for at, change in enumerate(changes):
@@ -200,7 +204,7 @@ def steps_of(changes: list[dict[str, Any]]) -> tuple[list[CheckpointRow], list[d
         given = {name: value for name, value in change.items() if value is not None}
         now = {name: value for name, value in now.items() if name not in emptied} | given
         states.append(now)
-        made = entry(at + 1, {name: encoded(value) for name, value in given.items()}, emptied=emptied)
+        made = delta_of(at + 1, {name: encoded(value) for name, value in given.items()}, emptied=emptied)
         rows.append(chain.append(made, checkpoint_id=cid(at), step=at, metadata={}))
     return rows, states
 
@@ -208,9 +212,9 @@ def steps_of(changes: list[dict[str, Any]]) -> tuple[list[CheckpointRow], list[d
 @settings(deadline=None)
 @given(CHANGES, st.randoms())
 def test_any_history_is_read_back(changes: list[dict[str, Any]], random: Any) -> None:
-    """P11: whatever lists and dicts become from superstep to superstep, they come back equal in value, type and order,
-    from rows of their own and in a listing."""
-    if len(changes) > 3:  # what resembles what it was
+    """P11: however lists and dicts change from superstep to superstep, they come back equal in value, type and
+    order, from a chain of their own and in a listing."""
+    if len(changes) > 3:  # make later values resemble earlier ones
         for at in range(1, len(changes)):
             for name, value in changes[at - 1].items():
                 if value and name in changes[at] and random.random() < 0.7:
@@ -250,19 +254,19 @@ STATES = st.builds(
 
 
 @given(STATES, STATES)
-def test_what_changed_since(before: EncodedState, now: EncodedState) -> None:
-    """A snapshot makes of the state of the snapshot before it the state that all supersteps between have made, in
-    the order in which channels were written."""
-    now = msgspec.structs.replace(now, tips={**before.tips, **now.tips})  # what stands stays
+def test_the_changes_between_two_states(before: EncodedState, now: EncodedState) -> None:
+    """A snapshot row turns the state of the snapshot row before it into the state after all supersteps between, with
+    channels in the order in which they were written."""
+    now = msgspec.structs.replace(now, tips={**before.tips, **now.tips})  # tips are never removed
     made = before.copy()
-    entry = now.delta_since(before, {})
-    made.apply(entry, entry.values)
+    delta_of = now.delta_since(before, {})
+    made.apply(delta_of, delta_of.values)
     assert made == now
     assert [*made.values] == [*now.values]
 
 
 def test_a_missing_row_is_damage() -> None:
-    """P11: without a row of its chain a state is not made up."""
+    """P11: reading a state raises an error if a row of its chain is missing."""
     rows, _ = thread_of(200)
     chain = read_for(rows, 199)
     reader = ChainReader("t", "", chain)
@@ -272,18 +276,18 @@ def test_a_missing_row_is_damage() -> None:
 
 
 @pytest.mark.parametrize("turns", ["emptied", "a text"])
-def test_what_comes_and_goes_does_not_make_reading_dearer(turns: str) -> None:
-    """P10: a read costs at most about twice the state: also where a channel holds something large in every other
-    superstep only, and after a resume in the midst of it."""
+def test_values_that_come_and_go_do_not_slow_reading(turns: str) -> None:
+    """P10: a read costs at most about twice the state, also if a channel holds something large in every other
+    superstep only, and after a resume from such a superstep."""
     chain = ChainWriter.start("")
     rows: list[CheckpointRow] = []
     for at in range(2000):
         if at % 2:
-            change = entry(at + 1, {"c": encoded([f"{at}" * 100])})
+            change = delta_of(at + 1, {"c": encoded([f"{at}" * 100])})
         elif turns == "emptied" and at:
-            change = entry(at + 1, {}, emptied=("c",))
+            change = delta_of(at + 1, {}, emptied=("c",))
         else:
-            change = entry(at + 1, {"c": encoded("short")})
+            change = delta_of(at + 1, {"c": encoded("short")})
         rows.append(chain.append(change, checkpoint_id=cid(at), step=at, metadata={}))
         if not at % 501:
             chain = ChainWriter.resume(ChainReader("t", "", read_for(rows, at)), cid(at))

@@ -1,4 +1,4 @@
-"""P11, P15: a stored object that its class, as it is now, does not take is told from damage."""
+"""P11, P15: an object that the present version of its class does not accept is not reported as damage."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def saver(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 
 def item(*fields: Any) -> Any:
-    """A class `Item` of this module, of one version or another."""
+    """A class `Item` of this module, in one version or another."""
     return dataclasses.make_dataclass("Item", fields, namespace={"__module__": __name__})
 
 
@@ -47,8 +47,8 @@ def graph(cls: Any, saver: Any, **settings: Any) -> Any:
 
 
 async def test_a_changed_nested_class(saver: BaseCheckpointSaver) -> None:
-    """P15: reading and running name the class, the field, the key, the thread and what to do; nothing is changed, and a
-    default or functions of the user's own let the thread go on."""
+    """P15: the error on reading and running names the class, the field, the key, the thread and what to do; nothing
+    is changed, and a default or functions of the user's own let the thread continue."""
     old = graph(Then, saver)
     await old.ainvoke({"items": [Then("pen")]}, "t")
     new = graph(Now, saver)
@@ -73,7 +73,8 @@ async def test_a_changed_nested_class(saver: BaseCheckpointSaver) -> None:
 
 @pytest.mark.one_loop
 async def test_a_cached_result_of_another_version_is_computed_again() -> None:
-    """P15: a cache is no data: a kept result that its class does not take is computed again."""
+    """P15: a cached result that its class does not accept is computed again, as a cache holds no data that could be
+    lost."""
     cache, ran = InMemoryCache(), list[str]()
 
     def makes(cls: Any, *values: Any) -> Any:
@@ -92,7 +93,7 @@ async def test_a_cached_result_of_another_version_is_computed_again() -> None:
 
 @pytest.mark.one_loop
 async def test_an_item_of_a_store(tmp_path: Path) -> None:
-    """P15: items of stores too; the error names the item."""
+    """P15: the error also occurs for items of stores, and names the item."""
     path = tmp_path / "items.db"
     async with SqliteStore.from_conn_string(path, codec=Codec().with_types(Then)) as store:
         await store.aput(("a",), "k", {"item": Then("pen")})
@@ -101,8 +102,8 @@ async def test_an_item_of_a_store(tmp_path: Path) -> None:
             await store.aget(("a",), "k")
 
 
-def again(cls: Any, other: Any, value: Any) -> Any:
-    """What a codec that has another class under the tag makes of a value."""
+def reread_as(cls: Any, other: Any, value: Any) -> Any:
+    """Encode a value, and decode it with a codec that has another class under the tag."""
     data = Codec().with_types(cls, tag="T").encode(value, channel="k")
     return Codec().with_types(other, tag="T").decode(data, channel="k")
 
@@ -119,14 +120,15 @@ class Model(pydantic.BaseModel):
     name: str
 
 
-def test_which_class_and_which_part() -> None:
-    """P15: fields, members, classes of another kind, and what a function of the user's raises; each with what to do."""
+def test_the_error_names_the_class_and_the_part() -> None:
+    """P15: the error names missing fields, missing members, classes of another kind, and what a user's function
+    raised, each with what to do."""
     with pytest.raises(StoredTypeChangedError, match="is member 'RED'.*keep the old name.*an alias") as raised:
-        again(Color, enum.Enum("Color", ["BLUE"]), Color.RED)
+        reread_as(Color, enum.Enum("Color", ["BLUE"]), Color.RED)
     assert raised.value.field == "RED"
     for one, other, value in [(Then, Color, Then("a")), (Struct, Model, Struct("a")), (Color, Struct, Color.RED)]:
         with pytest.raises(StoredTypeChangedError, match="does not fit .*with_type"):
-            again(one, other, value)
+            reread_as(one, other, value)
 
     def decode(state: Any) -> Any:
         return Now(**state)
@@ -140,7 +142,7 @@ def test_which_class_and_which_part() -> None:
 
 
 def test_damage_is_still_damage() -> None:
-    """P11: no byte of a frame can be changed so that damage looks like a changed class."""
+    """P11: no change of a byte of a frame makes damage look like a changed class."""
     frame = seal(Codec().with_types(Then, tag="T").encode([Then("pen"), "x" * 20], channel="k"))
     now = Codec().with_types(Now, tag="T")
     with pytest.raises(StoredTypeChangedError):

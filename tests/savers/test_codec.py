@@ -1,4 +1,4 @@
-"""The codec: what is stored comes back equal in value and exact type, or is refused with its place (P11)."""
+"""The codec: a stored value comes back equal in value and exact type, or is refused with its path (P11)."""
 
 from __future__ import annotations
 
@@ -50,9 +50,6 @@ from pregel_async._core.isolation import isolate
 T = TypeVar("T")
 
 
-# -- the types of these tests
-
-
 class Color(enum.Enum):
     RED = object()  # a value that cannot be stored
     GREEN = (1, 2)
@@ -86,7 +83,7 @@ OldPair = collections.namedtuple("OldPair", ["left", "right"])
 
 
 class Tagged(Point):
-    """Has a __dict__ besides."""
+    """Has a __dict__ in addition to its slots."""
 
 
 @dataclass
@@ -111,7 +108,7 @@ class Child(Plain):
 
     def __post_init__(self, seed: int) -> None:
         self.doubled = seed * 2
-        self.note = "beside the fields"
+        self.note = "in addition to the fields"
 
     @functools.cached_property
     def expensive(self) -> object:
@@ -134,7 +131,7 @@ class Row(Struct, frozen=True, tag=True, rename="camel", array_like=True, kw_onl
     row_name: str = "n"
 
     def __post_init__(self) -> None:
-        assert not DECODING, "decoding must not come here"
+        assert not DECODING, "decoding must not call __post_init__"
 
 
 class Mixed(Struct, kw_only=True):
@@ -231,7 +228,7 @@ class Opaque:
 
 
 class Moon(tzinfo):
-    """A time zone of somebody's own."""
+    """A time zone class of a user's own."""
 
     def utcoffset(self, at: datetime | None) -> timedelta:
         return timedelta(minutes=7)
@@ -283,7 +280,8 @@ def there_and_back(value: object, codec: Codec = CODEC) -> Any:
 
 
 def same(a: Any, b: Any) -> bool:
-    """Equal in value and exact type, all through; NaN is equal to NaN, and a zero has its sign."""
+    """Return True if both are equal in value and exact type at every depth. NaN equals NaN, and the sign of zero
+    counts."""
     if type(a) is not type(b):
         return False
     if isinstance(a, (float, complex)):
@@ -326,8 +324,6 @@ def same_rest(a: object, b: object) -> bool:
     x, y = ({k: v for k, v in getattr(o, "__dict__", {}).items() if k not in left_out} for o in (a, b))
     return isinstance(a, enum.Enum) or (x.keys() == y.keys() and all(same(x[k], y[k]) for k in x))
 
-
-# -- round trips
 
 numbers = st.one_of(
     st.booleans(),
@@ -418,7 +414,7 @@ def test_a_value_comes_back_equal_in_value_and_exact_type(value: object) -> None
     assert CODEC.encode(back, channel="c") == CODEC.encode(value, channel="c")
 
 
-def test_the_comparison_of_these_tests_tells_things_apart() -> None:
+def test_the_comparison_of_these_tests_is_strict() -> None:
     different: list[tuple[object, object]] = [
         *((1, True), (1, 1.0), (0.0, -0.0), ((1,), [1]), ([(1,)], [[1]]), ({1: 2}, {True: 2}), ({1}, {True})),
         *((Plain(1), Plain(2)), (Plain(1, []), Plain(1, ())), (Cell(1), Cell(True)), (Open(name="a"), Open(name="b"))),
@@ -439,7 +435,7 @@ JSON = st.recursive(
 @settings(deadline=None)
 @given(JSON)
 def test_plain_data_is_plain_messagepack(value: object) -> None:
-    """One call of msgspec each way; and anything can read it."""
+    """It takes one call of msgspec each way, and any MessagePack reader can read it."""
     assert writing.is_plain(value)
     assert CODEC.encode(value, channel="c") == msgspec.msgpack.encode(value)
     assert same(there_and_back(value), value)
@@ -503,9 +499,9 @@ def test_each_registered_kind_comes_back(value: Any) -> None:
 
 
 def test_decoding_runs_no_code_of_the_class() -> None:
-    """Not __init__, not __post_init__, not validators: what was stored had been made once."""
+    """Decoding calls no __init__, __post_init__ or validator: they ran when the object was created."""
     made = there_and_back(child())
-    assert (made.doubled, made.note, made.c) == (14, "beside the fields", {1, 2})
+    assert (made.doubled, made.note, made.c) == (14, "in addition to the fields", {1, 2})
     assert "expensive" not in vars(made)
     assert not hasattr(made, "never")
     assert there_and_back(Model.model_construct(name=5)).name == 5
@@ -530,7 +526,7 @@ def test_values_are_fresh() -> None:
     assert value == [Plain(1, ["x"])]
 
 
-def test_a_time_zone_of_ones_own() -> None:
+def test_a_users_own_time_zone() -> None:
     codec = Codec().with_type(Moon, encode=lambda moon: None, decode=lambda stored: Moon())
     assert type(there_and_back(datetime(2020, 1, 1, tzinfo=Moon()), codec).tzinfo) is Moon
 
@@ -578,15 +574,12 @@ def test_one_codec_serves_many_threads() -> None:
     assert not wrong
 
 
-# -- refused values
-
-
 class Unregistered(Struct):
     a: int = 1
 
 
 class Undecorated(Plain):
-    """A subclass of a registered class."""
+    """A subclass of a registered class, itself not registered."""
 
 
 class Broken(Exception):
@@ -661,7 +654,7 @@ REFUSED: list[tuple[object, str, str]] = [
 
 
 @pytest.mark.parametrize(("value", "path", "reason"), REFUSED, ids=range(len(REFUSED)))
-def test_what_cannot_be_stored_is_refused_with_its_place(value: object, path: str, reason: str) -> None:
+def test_unstorable_values_are_refused_with_their_path(value: object, path: str, reason: str) -> None:
     with pytest.raises(errors.UnstorableValueError) as caught:
         CODEC.encode(value, channel="inbox")
     error = caught.value
@@ -711,7 +704,7 @@ def test_a_cycle_is_refused_where_it_closes(value: object, path: str) -> None:
     assert caught.value.path == path
 
 
-def test_a_thing_held_twice_is_no_cycle() -> None:
+def test_a_shared_object_is_not_a_cycle() -> None:
     shared = [1]
     value = [shared, {"k": shared}, (shared, shared), Plain(1, shared), Plain(2, shared)]
     assert same(there_and_back(value), value)
@@ -733,9 +726,12 @@ WRAPS: list[Callable[[Any], object]] = [
 
 
 @pytest.mark.parametrize("wrap", WRAPS, ids=range(len(WRAPS)))
-def test_what_may_be_written_can_be_read_from_deep_in_a_program(wrap: Callable[[object], object]) -> None:
-    """With half of Python's stack gone already; and one level more is refused, not written and then unreadable."""
-    levels = (MAX_DEPTH - 1) // (2 if isinstance(wrap(1), Trio) else 1)  # it counts as itself and the tuple that it is
+def test_a_value_that_was_written_can_be_read_at_any_stack_depth(wrap: Callable[[object], object]) -> None:
+    """A value is readable with half of Python's stack already used; one level more is refused when written, instead
+    of becoming unreadable."""
+    levels = (MAX_DEPTH - 1) // (
+        2 if isinstance(wrap(1), Trio) else 1
+    )  # a Trio counts twice: as itself and as its tuple
     data = CODEC.encode(deep(levels, wrap), channel="c")
 
     def down(frames: int) -> object:
@@ -746,7 +742,7 @@ def test_what_may_be_written_can_be_read_from_deep_in_a_program(wrap: Callable[[
         CODEC.encode(deep(levels + 2, wrap), channel="c")
 
 
-def test_next_to_no_stack_is_an_error_of_ours_too() -> None:
+def test_hardly_any_stack_left_raises_an_error_of_the_codec() -> None:
     value = deep(90)
     data = CODEC.encode(value, channel="c")
 
@@ -765,10 +761,10 @@ def test_next_to_no_stack_is_an_error_of_ours_too() -> None:
 
 
 def test_more_bytes_than_messagepack_holds_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if it were 100 bytes instead of 4 GB."""
+    """The limit is set to 100 bytes here instead of 4 GB."""
     for module in (writing, scalars):
         monkeypatch.setattr(module, "MAX_BYTES", 100)
-    overflow = 2**64  # sends the whole value the careful way, as msgspec's own refusal does
+    overflow = 2**64  # takes the slow path for the whole value, as msgspec's own refusal does
     for value, path, reason in (
         ([overflow, "x" * 101], "[1]", "a str of 101 bytes, and one value may take 100"),
         ([overflow, "\u20ac" * 34], "[1]", "a str of 102 bytes, and one value may take 100"),
@@ -782,7 +778,7 @@ def test_more_bytes_than_messagepack_holds_are_refused(monkeypatch: pytest.Monke
     assert there_and_back([overflow, "x" * 100, b"x" * 100]) == [overflow, "x" * 100, b"x" * 100]
 
 
-def test_an_exception_of_the_users_own_is_not_wrapped() -> None:
+def test_an_exception_of_a_users_function_is_not_wrapped() -> None:
     def encode(value: Opaque) -> object:
         raise KeyError("mine")
 
@@ -790,9 +786,6 @@ def test_an_exception_of_the_users_own_is_not_wrapped() -> None:
     with pytest.raises(KeyError, match="mine") as caught:
         codec.encode([Opaque(1)], channel="inbox")
     assert caught.value.__notes__ == ["While storing a value of channel 'inbox'."]
-
-
-# -- registration
 
 
 def test_a_renamed_class_reads_under_its_tag() -> None:
@@ -812,7 +805,7 @@ def test_a_renamed_class_reads_under_its_tag() -> None:
     assert "with_types(TheClass, tag='invoice')" in str(caught.value)
 
 
-def test_a_class_reads_under_all_tags_that_it_had() -> None:
+def test_a_class_reads_under_all_its_former_tags() -> None:
     old = Codec().with_types(Plain)
     new = old.with_types(Plain, tag="plain", aliases=["v0"])
     assert b"plain" in new.encode(Plain(1), channel="c")
@@ -823,12 +816,12 @@ def test_a_class_reads_under_all_tags_that_it_had() -> None:
     assert b"plain" in new.with_types(Plain, aliases=["more"]).encode(Plain(1), channel="c")
 
 
-def test_default_tags_are_where_the_class_is_found() -> None:
+def test_default_tags_are_module_and_qualified_name() -> None:
     assert repr(Codec().with_types(Level)) == f"<Codec with {__name__}.Level>"
     assert repr(Codec()) == "<Codec with no registered types>"
 
 
-def test_a_script_has_the_tags_that_it_has_when_imported(tmp_path: Path) -> None:
+def test_a_class_of_a_script_has_the_tag_of_the_imported_module(tmp_path: Path) -> None:
     script = tmp_path / "app.py"
     script.write_text(
         "import enum\nfrom checkpoint_savers.codec import Codec\n"
@@ -890,7 +883,7 @@ def test_two_types_never_share_a_tag() -> None:
     assert both.knows(two)
 
 
-def test_what_cannot_be_registered() -> None:
+def test_classes_that_cannot_be_registered() -> None:
     class Fussy(Struct):
         def __init_subclass__(cls, **options: object) -> None:
             raise TypeError("no subclasses")
@@ -920,7 +913,7 @@ def test_what_cannot_be_registered() -> None:
     assert Codec().with_types() is not None
 
 
-def test_functions_may_replace_the_way_in_which_a_class_is_stored() -> None:
+def test_functions_may_replace_how_a_class_is_stored() -> None:
     old = Codec().with_types(Plain, tag="plain")
     new = old.with_type(Plain, encode=lambda plain: plain.a, decode=lambda a: Plain(a), tag="plain2")
     assert same(there_and_back([Plain(3)], new), [Plain(3)])
@@ -983,7 +976,7 @@ def test_types_are_found_through_annotations() -> None:
     assert Codec().with_annotations(typing.List[Frozen]).knows(Plain)  # noqa: UP006  # people write it in every way
 
 
-def test_annotations_that_need_nothing_are_passed_over() -> None:
+def test_annotations_without_types_to_register_are_skipped() -> None:
     empty = Codec()
     for hint in (
         *(Any, None, int, object, Opaque, T, Callable[[Plain], Frozen], type[Plain], ClassVar[Plain], "Plain", ..., 3),
@@ -1003,7 +996,7 @@ def test_annotations_that_need_nothing_are_passed_over() -> None:
         assert empty.with_annotations(hint) is empty, hint
 
 
-def test_annotations_that_are_none_are_passed_over() -> None:
+def test_invalid_annotations_are_skipped() -> None:
     @dataclass
     class Odd:
         a: NoSuchThing  # noqa: F821  # that is the point
@@ -1042,12 +1035,9 @@ def test_types_are_found_through_type_statements() -> None:
     assert codec.knows(Point)
 
 
-def test_what_a_codec_knows() -> None:
+def test_what_a_codec_has_registered() -> None:
     assert all(map(CODEC.knows, [*TYPES, Opaque, int, type(None), datetime, ZoneInfo, type(Path()), deque, slice]))
     assert not any(map(CODEC.knows, [object, type, Unregistered, defaultdict, ValueError, Undecorated, BaseException]))
-
-
-# -- classes that change
 
 
 def evolve(old: type, new: type, value: object) -> Any:
@@ -1098,14 +1088,14 @@ def test_a_class_may_get_and_lose_fields(kind: str) -> None:
         evolve(one, three, one(a=1, k=2))
 
 
-def test_a_member_that_is_gone_is_named() -> None:
+def test_a_missing_member_is_named() -> None:
     renamed = enum.Enum("Kind", ["Y", "Z"])
     assert evolve(Kind, renamed, Kind.Y) is renamed.Y
     with pytest.raises(errors.StoredTypeChangedError, match="member 'X', which Kind does not have"):
         evolve(Kind, renamed, Kind.X)
 
 
-def test_models_that_change_what_they_keep() -> None:
+def test_models_that_change_their_settings() -> None:
     class Extra(pydantic.BaseModel, extra="allow"):
         a: int
 
@@ -1128,7 +1118,7 @@ def test_models_that_change_what_they_keep() -> None:
         evolve(Extra, Computed, Extra(a=1))
 
 
-def test_attributes_beside_the_fields_go_with_the_place_for_them() -> None:
+def test_extra_attributes_are_dropped_with_their_slot() -> None:
     slotted = dataclasses.make_dataclass("S", ["a"], slots=True)
     open_ = dataclasses.make_dataclass("S", ["a"])
     value = open_(1)
@@ -1137,16 +1127,13 @@ def test_attributes_beside_the_fields_go_with_the_place_for_them() -> None:
     assert not hasattr(evolve(open_, slotted, value), "more")
 
 
-# -- P11: stored bytes are data
-
-
 class Touched(BaseException):
-    """No `except Exception` hides it."""
+    """A BaseException, so that no `except Exception` hides it."""
 
 
 @contextlib.contextmanager
 def forbidden() -> Iterator[None]:
-    """Every import raises."""
+    """Make every import raise."""
 
     def touched(*args: object, **kwargs: object) -> typing.NoReturn:
         raise Touched(args[0])
@@ -1275,9 +1262,9 @@ OF_ANOTHER_CLASS: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("data", OF_ANOTHER_CLASS.values(), ids=OF_ANOTHER_CLASS.keys())
-def test_what_a_class_does_not_take_is_no_damage(data: bytes) -> None:
-    """P15: a codec gets whole bytes, as frames are checked before: what a class refuses was stored of another version of
-    it, and no backup helps."""
+def test_bytes_that_a_class_refuses_are_not_damage(data: bytes) -> None:
+    """P15: a codec gets undamaged bytes, as frames are checked before. If a class refuses them, they were stored by
+    another version of the class, and a backup would not help."""
     for view in (data, memoryview(data)):
         with pytest.raises(errors.StoredTypeChangedError) as caught:
             CODEC.decode(view, channel="inbox")
@@ -1285,7 +1272,7 @@ def test_what_a_class_does_not_take_is_no_damage(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("data", HOSTILE.values(), ids=HOSTILE.keys())
-def test_damaged_bytes_are_called_damaged(data: bytes) -> None:
+def test_damaged_bytes_are_reported_as_damage(data: bytes) -> None:
     for view in (data, memoryview(data)):
         with pytest.raises(errors.CorruptCheckpointError) as caught:
             CODEC.decode(view, channel="inbox")
@@ -1293,8 +1280,8 @@ def test_damaged_bytes_are_called_damaged(data: bytes) -> None:
         assert caught.value.where == "channel 'inbox'"
 
 
-def test_damage_is_found_whatever_the_contexts_of_the_thread() -> None:
-    """With this decimal context, text that is no number gives NaN; and a number may not be exact."""
+def test_damage_is_found_in_any_decimal_context() -> None:
+    """In this decimal context, text that is not a number gives NaN, and numbers may lose digits."""
     with localcontext(Context(prec=3, traps=[])):
         with pytest.raises(errors.CorruptCheckpointError):
             CODEC.decode(HOSTILE["decimal: no number"], channel="c")
@@ -1302,7 +1289,7 @@ def test_damage_is_found_whatever_the_contexts_of_the_thread() -> None:
         assert str(there_and_back(exact)) == str(exact)
 
 
-def test_running_out_of_memory_is_no_damage() -> None:
+def test_running_out_of_memory_is_not_damage() -> None:
     def decode(stored: object) -> Opaque:
         raise MemoryError
 
@@ -1311,13 +1298,13 @@ def test_running_out_of_memory_is_no_damage() -> None:
         codec.decode(codec.encode(Opaque(1), channel="c"), channel="c")
 
 
-def test_a_function_that_makes_another_type_is_found() -> None:
+def test_a_decode_function_that_returns_another_type() -> None:
     codec = Codec().with_type(Opaque, encode=lambda opaque: 1, decode=lambda stored: 5)
     with pytest.raises(errors.StoredTypeChangedError, match="decode function of Opaque made a int"):
         codec.decode(codec.encode(Opaque(1), channel="c"), channel="c")
 
 
-def test_a_zone_that_this_machine_has_not_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_time_zone_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     data = CODEC.encode(ZoneInfo("Europe/Paris"), channel="c")
     monkeypatch.setattr("zoneinfo.TZPATH", ())
     monkeypatch.setattr(scalars, "_listed", frozenset[str])
@@ -1328,10 +1315,7 @@ def test_a_zone_that_this_machine_has_not_is_named(monkeypatch: pytest.MonkeyPat
     assert CODEC.decode(data, channel="c") is ZoneInfo("Europe/Paris")
 
 
-# -- the format
-
-
-def test_every_code_is_given_once_and_can_be_read() -> None:
+def test_each_code_is_used_once_and_can_be_read() -> None:
     given = {name: code for name, code in vars(codes).items() if name.isupper()}
     assert len(set(given.values())) == len(given)
     assert " ".join(f"{name}={code}" for name, code in given.items()) == (
@@ -1428,13 +1412,10 @@ def test_pydantic_is_not_imported() -> None:
     assert found.stdout == "False\n"
 
 
-def test_the_public_names_are_these() -> None:
+def test_the_public_names() -> None:
     assert package.__all__ == sorted(package.__all__)
     assert package.__all__ == ["Codec", "TypeRegistrationError", "seal", "unseal"]
     assert all(hasattr(package, name) for name in package.__all__)
-
-
-# ---- what nodes hold -------------------------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass
@@ -1442,8 +1423,8 @@ class UpkeepLease:
     parts: list[int]
 
 
-def test_what_a_node_holds_is_encoded_as_what_it_stands_for() -> None:
-    """P1: the objects that nodes are given in the place of plain containers are stored as those, at any depth."""
+def test_isolated_copies_are_encoded_as_plain_containers() -> None:
+    """P1: the copies of containers that nodes get are stored as the plain containers, at any depth."""
     codec = Codec().with_types(UpkeepLease)
     value = {"list": [1, {"a": [2]}], "point": UpkeepLease([1]), "big": 2**70, "parts": ([3], {4})}
     held = isolate(value)
@@ -1462,10 +1443,8 @@ def test_what_a_node_holds_is_encoded_as_what_it_stands_for() -> None:
         codec.encode_held(type("Mine", (dict,), {})(), channel="c")
 
 
-# ---- hashes that collide ---------------------------------------------------------------------------------------------
-
 MERSENNE = 2**61 - 1
-"""Whole numbers have their remainder by it as their hash."""
+"""The hash of a whole number is its remainder modulo this prime."""
 
 
 @dataclass(frozen=True)
@@ -1478,7 +1457,7 @@ class Numbers(frozenset[Any]):
 
 
 def colliding(count: int) -> dict[str, list[Any]]:
-    """Different values of one hash, by family."""
+    """Different values with one hash, by family."""
     signs = [tuple(-1 - (number >> bit & 1) for bit in range(13)) for number in range(count)]
     return {
         "multiples": [MERSENNE * number for number in range(count)],
@@ -1494,8 +1473,9 @@ COLLIDING_CODEC = Codec().with_types(Number, Numbers)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_hashes_that_collide_are_refused_when_they_are_written(family: str) -> None:
-    """P11: so that whatever is written can be read, in time that grows with its bytes."""
+def test_colliding_hashes_are_refused_when_written(family: str) -> None:
+    """P11: such values are refused when they are written, so that all written data can be read in time linear in its
+    size."""
     some = colliding(300)[family]
     assert len(set(map(hash, some))) == 1
     for value in (set(some), Numbers(some), dict.fromkeys(some), OrderedDict.fromkeys(some), Counter(some)):
@@ -1509,10 +1489,9 @@ def test_hashes_that_collide_are_refused_when_they_are_written(family: str) -> N
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("code", [codes.SET, codes.FROZENSET, codes.DICT, codes.ORDERED_DICT, codes.COUNTER])
-def test_hashes_that_collide_are_refused_when_they_are_read(
-    family: str, code: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """P11: in bytes that no saver wrote. Nothing is built of them: that would take quadratic time."""
+def test_colliding_hashes_are_refused_when_read(family: str, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """P11: in bytes that no saver wrote, such keys are refused before a dict is built of them, as that would take
+    quadratic time."""
     monkeypatch.setattr("checkpoint_savers.codec.containers.collide", lambda members: False)
     many = colliding(600)[family]
     value: Any = {codes.SET: set, codes.FROZENSET: frozenset}.get(code, dict.fromkeys)(many)
@@ -1530,8 +1509,9 @@ def _map(keys: list[bytes]) -> bytes:
 
 @pytest.mark.parametrize("inside", ["", "list", "dict", "tuple", "object", "many", "time"])
 @pytest.mark.parametrize("key", ["array", "extension"])
-def test_dicts_with_keys_that_no_saver_writes(key: str, inside: str) -> None:
-    """P11: msgspec reads arrays and extensions as keys, and those may share a hash; texts and numbers do not."""
+def test_dict_keys_that_no_saver_writes(key: str, inside: str) -> None:
+    """P11: msgspec reads arrays and extensions as dict keys, and these may have colliding hashes; texts and numbers
+    cannot."""
     signs = [bytes([0x90 | 11, *(0xFF - (number >> bit & 1) for bit in range(11))]) for number in range(1000)]
     tuples = [msgspec.msgpack.encode(msgspec.msgpack.Ext(codes.TUPLE, one)) for one in signs]
     keys = signs if key == "array" else tuples
@@ -1558,8 +1538,9 @@ def test_dicts_with_keys_that_no_saver_writes(key: str, inside: str) -> None:
             assert fits and made is not None
 
 
-def test_what_looks_like_a_large_dict_is_read() -> None:
-    """P11: headers of dicts are found in strings, floats and numbers as well. These are no dicts."""
+def test_bytes_that_look_like_a_large_dict_are_read() -> None:
+    """P11: bytes inside strings, floats and numbers may look like the header of a dict. They are read as what they
+    are."""
     looks = b"\xde\x03\x00" * 1000
     for value in (
         looks,

@@ -1,4 +1,4 @@
-"""All savers keep every promise of the port, on every event loop."""
+"""All savers pass the conformance suite, on every event loop."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from tests.helpers.postgres_tools import conninfo, execute, made_schema
 from tests.savers import postgres_cells, sqlite_cells
 
 CRASHES = int(os.environ.get("PREGEL_CRASHES", "4"))
-"""Processes that are killed on each saver and event loop."""
+"""The number of processes that are killed for each saver and event loop."""
 
 DAMAGES = int(os.environ.get("PREGEL_DAMAGES", "80"))
-"""Values that are damaged, in the same way."""
+"""The number of values that are damaged for each saver and event loop."""
 
 
 class TestInMemorySaver(SaverConformance):
@@ -35,7 +35,7 @@ class TestInMemorySaver(SaverConformance):
 
 
 class TestFaultySaver(SaverConformance):
-    """Of the test kit, with nothing that goes wrong."""
+    """The test kit's own saver, without any faults."""
 
     @pytest.fixture
     def open_saver(self) -> OpenSaver:
@@ -44,7 +44,7 @@ class TestFaultySaver(SaverConformance):
 
 
 class TestMeasuredSaver(SaverConformance):
-    """What the runtime puts around the saver of an observed run."""
+    """The wrapper that the runtime puts around the saver of an observed run."""
 
     @pytest.fixture
     def open_saver(self) -> OpenSaver:
@@ -69,13 +69,13 @@ class TestSqliteSaver(SaverConformance):
 
     @pytest.fixture
     def open_saver(self, tmp_path: Path) -> OpenSaver:
-        # No test of these loses power: without an fsync per commit they take a third of the time.
+        # These tests lose no power, and without an fsync per commit they take a third of the time.
         return partial(SqliteSaver, tmp_path / "threads.db", synchronous="NORMAL", busy_timeout=60)
 
 
 @pytest.fixture(scope="module")
 def schema() -> Iterator[str]:
-    """With the tables of PostgresSaver."""
+    """A schema with the tables of PostgresSaver."""
     with made_schema() as schema:
         yield schema
 

@@ -1,4 +1,4 @@
-"""The conformance suite can fail: each of many savers, right but for one defect, is found by the clauses that are named."""
+"""The conformance suite can fail: the named clauses detect each of many savers that have one defect."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from checkpoint_savers.conformance import SaverConformance
 from checkpoint_savers.conformance.savers.suite import OpenSaver, Suite, _killed_owner, clauses
 from checkpoint_savers.conformance.savers.upkeep.deleting import Deleting
 from tests.savers import broken_files, broken_leases, broken_reading, broken_upkeep
-from tests.savers.breaking import BROKEN
+from tests.savers.defects import BROKEN
 
 pytestmark = pytest.mark.anyio
 
 MODULES = (broken_leases, broken_files, broken_reading, broken_upkeep)
-"""Importing them has filled `BROKEN`."""
+"""Importing these modules fills `BROKEN`."""
 
 WITHOUT = sorted({(saver.__bases__[0], clause) for saver, clause in BROKEN}, key=repr)
-"""Each clause, with the savers that the defects were put into."""
+"""Each clause with the defect-free saver that a defective saver derives from."""
 
 SECONDS = 30.0
-"""A clause that takes longer has found that the saver hangs."""
+"""The limit for a clause: a saver that takes longer hangs."""
 
 
 def parameters(clause: Any) -> Iterator[dict[str, Any]]:
-    """What pytest would call a clause with, one after the other."""
+    """Yield the parameters with which pytest would call a clause, one set after the other."""
     choices: list[list[dict[str, Any]]] = []
     for mark in getattr(clause, "pytestmark", []):
         if mark.name == "parametrize":
@@ -45,7 +45,7 @@ def parameters(clause: Any) -> Iterator[dict[str, Any]]:
 
 
 async def failure(saver: type[InMemorySaver], clause: str, backend: str, folder: Path) -> BaseException | None:
-    """What a clause says of a saver; None when it has nothing to say."""
+    """Return the exception that a clause raises for a saver; None if the clause passes."""
     suite, asked = SaverConformance(), False
     ask = getattr(suite, clause)
     for number, given in enumerate(parameters(ask)):
@@ -75,13 +75,13 @@ async def failure(saver: type[InMemorySaver], clause: str, backend: str, folder:
 
 
 def opener(saver: type[InMemorySaver], folder: Path) -> OpenSaver:
-    """Opens the same storage each time, unless the saver has its own way."""
+    """Return a function that opens the same storage each time, unless the saver has an opener of its own."""
     own: Callable[[Path], OpenSaver] | None = getattr(saver, "opener", None)
     return partial(nullcontext, saver()) if own is None else own(folder)
 
 
 @pytest.mark.parametrize(("saver", "clause"), BROKEN, ids=lambda one: getattr(one, "__name__", one))
-async def test_a_defect_is_found(
+async def test_a_defect_is_detected(
     saver: type[InMemorySaver], clause: str, anyio_backend_name: str, tmp_path: Path
 ) -> None:
     """The clause fails on the saver with the defect."""
@@ -90,24 +90,24 @@ async def test_a_defect_is_found(
 
 
 @pytest.mark.parametrize(("saver", "clause"), WITHOUT, ids=lambda one: getattr(one, "__name__", one))
-async def test_without_the_defect_it_holds(
+async def test_without_the_defect_the_clause_passes(
     saver: type[InMemorySaver], clause: str, anyio_backend_name: str, tmp_path: Path
 ) -> None:
-    """The same clause, asked in the same way of the same saver without a defect: so it was the defect that was found."""
+    """The same clause passes on the same saver without the defect, so it was the defect that the clause detected."""
     found = await failure(saver, clause, anyio_backend_name, tmp_path)
     if found is not None:
         raise found
 
 
 def test_every_part_of_the_suite_can_fail() -> None:
-    """Each class of clauses has found something."""
+    """Each class of clauses detects some defect."""
     named = {clause for _, clause in BROKEN}
     found = {author for name, author in clauses(SaverConformance).items() if name in named}
     assert set(SaverConformance.__bases__) - found == set()
 
 
-def test_no_clause_hides_another() -> None:
-    """Two parts of the suite with a clause of one name are refused: the second would never be asked."""
+def test_two_clauses_of_one_name_are_refused() -> None:
+    """Two parts of the suite with a clause of the same name are refused, as the second one would never run."""
 
     class More(Suite):
         async def test_nothing_to_delete(self) -> None: ...
@@ -117,8 +117,8 @@ def test_no_clause_hides_another() -> None:
     type("Own", (SaverConformance,), {"test_nothing_to_delete": More.test_nothing_to_delete})
 
 
-def test_what_a_saver_lacks_is_something() -> None:
-    """A name in `lacks` that is neither a verb nor a clause is a mistake, and would skip nothing."""
+def test_a_name_in_lacks_must_exist() -> None:
+    """A name in `lacks` that is neither a method nor a clause is refused, as it would skip nothing."""
     with pytest.raises(TypeError, match="test_delating"):
         type("Mistaken", (SaverConformance,), {"lacks": {"test_delating": "not offered"}})
     type("Right", (SaverConformance,), {"lacks": {"erase": "not offered", "test_deleting": "not offered"}})

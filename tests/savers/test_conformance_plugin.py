@@ -1,4 +1,4 @@
-"""The pytest plugin that asks a saver without a test file, in pytest runs of its own."""
+"""The pytest plugin that tests a saver without a test file, in pytest runs of its own."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def pytest_in(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
-    """A run of pytest, as a user's, whose exit it tells."""
+    """Run pytest as a user would, in a process of its own."""
     command = [sys.executable, "-c", "import sys, pytest; sys.exit(pytest.main())", "-W", "error"]
     command += ["-p", "checkpoint_savers.pytest_plugin", "-p", "no:cacheprovider", *args]
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -71,8 +71,9 @@ def pytest_in(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=300)
 
 
-def test_a_saver_is_asked_without_a_test_file(folder: Path) -> None:
-    """All clauses are asked of what the function opens, and no other test is; the promises are told by number."""
+def test_a_saver_is_tested_without_a_test_file(folder: Path) -> None:
+    """The plugin runs all clauses on the saver that the function opens, and no other tests; the report lists the
+    promises by number."""
     ran = pytest_in(folder, "--saver", "store:sqlite", "-k", "chain or renewing or killed", "--saver-crashes", "2")
     assert ran.returncode == 0, ran.stdout + ran.stderr
     lines = ran.stdout.splitlines()
@@ -85,20 +86,20 @@ def test_a_saver_is_asked_without_a_test_file(folder: Path) -> None:
     assert any(line.endswith("clauses hold, 0 are broken, 0 were skipped") for line in lines)
 
 
-def test_a_broken_promise_is_told(folder: Path) -> None:
-    """With the tests that have found it; what a saver lacks is skipped, with the reason."""
-    lacks = ("--saver-lacks", "erase=the log is kept", "--saver-lacks", "test_a_lease=nobody asks")
+def test_a_broken_promise_is_reported(folder: Path) -> None:
+    """The report names the tests that failed; what a saver lacks is skipped, with the reason."""
+    lacks = ("--saver-lacks", "erase=the log is kept", "--saver-lacks", "test_a_lease=not needed")
     ran = pytest_in(folder, "--saver", "store:broken", "-k", "renewing or erases or test_a_lease", *lacks, "-n", "2")
     assert ran.returncode == 1, ran.stdout + ran.stderr
     broken = "  BROKEN  renewing: renew, record and commit each move the expiry. (test_renewing[asyncio], "
     assert broken in ran.stdout, ran.stdout
     assert "  skipped only the holder erases: an owner that was taken over" in ran.stdout
     assert "deletes nothing, and the run that holds the lease continues. (erase: the log is kept)" in ran.stdout
-    assert "(test_a_lease: nobody asks)" in ran.stdout
+    assert "(test_a_lease: not needed)" in ran.stdout
 
 
-def test_beside_other_tests(folder: Path) -> None:
-    """Files that are named are run, too; and a class of tests is told with `--promises`."""
+def test_together_with_other_tests(folder: Path) -> None:
+    """Test files that are named run, too; with `--promises` the report also covers a test class."""
     (folder / "test_mine.py").write_text(CLASS)
     ran = pytest_in(folder, "test_mine.py", "--saver", "store:Stores.sqlite", "-k", "test_a_lease_of_another")
     assert ran.returncode == 0, ran.stdout + ran.stderr
@@ -121,14 +122,14 @@ def test_beside_other_tests(folder: Path) -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else None,
 )
-def test_mistakes_are_told(folder: Path, args: list[str], says: str) -> None:
-    """What cannot be asked is said at once, in a line."""
+def test_mistakes_are_reported(folder: Path, args: list[str], says: str) -> None:
+    """A wrong argument is reported at once, in one line."""
     ran = pytest_in(folder, *args)
     assert ran.returncode == pytest.ExitCode.USAGE_ERROR
     assert says in ran.stderr and "Traceback" not in ran.stderr, ran.stderr
 
 
-def test_whoever_does_not_use_it_does_not_load_it(folder: Path) -> None:
-    """The suite is imported when it is asked for, and not before."""
+def test_without_its_options_the_suite_is_not_loaded(folder: Path) -> None:
+    """The suite is imported only when an option asks for it."""
     ran = pytest_in(folder)
     assert ran.returncode == 0 and "1 passed" in ran.stdout, ran.stdout + ran.stderr

@@ -1,4 +1,4 @@
-"""How the conformance kit runs things in threads of the system."""
+"""How the conformance kit runs functions in operating-system threads."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from checkpoint_savers.conformance.savers.suite import in_threads
 pytestmark = pytest.mark.anyio
 
 
-async def test_one_that_fails_at_once_keeps_no_other_from_its_work() -> None:
-    """All begin together, and each does its work, whatever another raises: readers that wait for a writer's end see it."""
+async def test_one_that_fails_at_once_does_not_stop_the_others() -> None:
+    """All functions start together, and each runs to its end, whatever another raises: readers that wait for the end
+    of a writer see it."""
     for _ in range(30):
         done: list[int] = []
 

@@ -1,4 +1,4 @@
-"""The saver that docs/savers.md shows keeps every promise, as it stands there."""
+"""The saver that docs/savers.md shows passes the conformance suite, exactly as it is printed there."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAME = "folder_saver"
 
 @pytest.fixture(scope="module")
 def example(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModuleType]:
-    """The module, where processes that are started find it, too."""
+    """The example as a module that started processes can import, too."""
     (code,) = [code for _, code in blocks(ROOT / "docs" / "savers.md") if code.startswith(f"# {NAME}.py\n")]
     folder = tmp_path_factory.mktemp("docs")
     (folder / f"{NAME}.py").write_text(code, "utf-8")

@@ -1,4 +1,4 @@
-"""Lengths of time are read where they are given: what no clock and no database can use is refused there."""
+"""Durations are checked where they are passed: a value that no clock or database can use is refused there."""
 
 from __future__ import annotations
 
@@ -34,16 +34,17 @@ NONE: list[Any] = [
 
 
 @pytest.mark.parametrize(("value", "error"), NONE)
-def test_what_is_no_length_of_time(value: Any, error: type[Exception]) -> None:
-    """The error is a plain `TypeError` or `ValueError` that names the argument, and short."""
+def test_invalid_durations(value: Any, error: type[Exception]) -> None:
+    """The error is a short, plain `TypeError` or `ValueError` that names the argument."""
     with pytest.raises(error, match=r"^busy_timeout is ") as caught:
         read_seconds("busy_timeout", value, zero=True, endless=True)
     assert type(caught.value) is error
     assert len(str(caught.value)) < 160
 
 
-def test_lengths_of_time_are_seconds() -> None:
-    """Whole numbers, floats and timedeltas are equal when they are as long; 0 and infinity where they have a meaning."""
+def test_durations_are_seconds() -> None:
+    """Whole numbers, floats and timedeltas of the same length are equal; 0 and infinity are accepted where they have
+    a meaning."""
     assert [read_seconds("t", each) for each in (90, 90.0, timedelta(minutes=1.5))] == [90.0] * 3
     assert type(read_seconds("t", 90)) is float
     assert read_seconds("t", 0, zero=True) == read_seconds("t", timedelta(), zero=True) == 0.0
@@ -66,8 +67,8 @@ def test_lengths_of_time_are_seconds() -> None:
     ],
 )
 def test_waits_for_locks(opened: Callable[[Any], Any]) -> None:
-    """Refused when the saver is made. A wait that is longer than databases can count is the longest that they
-    can, and not, as an overflow of theirs would have it, none."""
+    """Invalid values are refused when the saver is created. A timeout that exceeds a database's range becomes the
+    longest possible one; it does not overflow into no timeout."""
     for wrong in ("1", True, -1, math.nan, math.inf, 10**400):
         with pytest.raises((TypeError, ValueError), match="busy_timeout"):
             opened(wrong)
@@ -76,8 +77,8 @@ def test_waits_for_locks(opened: Callable[[Any], Any]) -> None:
 
 
 @pytest.mark.one_loop
-async def test_the_longest_wait_for_a_lock_is_one(anyio_backend_name: str, tmp_path: Path) -> None:
-    """The database has a wait, where 1e300 made it none."""
+async def test_the_longest_lock_timeout(anyio_backend_name: str, tmp_path: Path) -> None:
+    """The database has a timeout, where 1e300 used to give none."""
     async with SqliteSaver(tmp_path / "x.db", busy_timeout=1e300) as saver:
         job = Job(lambda db: db.execute("PRAGMA busy_timeout").fetchone()[0], writes=False)
         assert await saver._connection.run(job) == LONGEST_LOCK_WAIT * 1000
@@ -85,7 +86,7 @@ async def test_the_longest_wait_for_a_lock_is_one(anyio_backend_name: str, tmp_p
 
 @pytest.mark.one_loop
 async def test_times_to_live(anyio_backend_name: str) -> None:
-    """Of results in caches (seconds) and items in stores (minutes)."""
+    """Cached results (seconds) and store items (minutes) check their times to live."""
     cache, store = InMemoryCache(), InMemoryStore()
     for wrong in ("1", True, -1, 0, math.nan, math.inf, 10**400):
         with pytest.raises((TypeError, ValueError), match="ttl"):

@@ -1,4 +1,4 @@
-"""Frames: whole, or an error that says what is wrong with them (P11)."""
+"""A frame is complete, or reading it raises an error that says what is wrong (P11)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FRAME = seal(BODY)
 
 
 def sealed(number: int, body: bytes, magic: bytes = b"\xc1F") -> bytes:
-    """A frame of any format, with the right length and checksum."""
+    """A frame of any format number, with the right length and checksum."""
     start = struct.pack(">2sBQ", magic, number, len(body))
     return start + zlib.crc32(start + body).to_bytes(4, "big") + body
 
@@ -43,7 +43,7 @@ def test_a_frame_may_be_any_view_of_bytes() -> None:
 
 
 def test_the_layout_of_each_format_is_forever() -> None:
-    """P11: what any version has stored is read by all that come later."""
+    """P11: every later version reads what any version has stored."""
     golden = {1: bytes.fromhex("c146010000000000000009214002609301a568656c6c6fc0")}
     assert sorted(golden) == list(range(1, FORMAT + 1))
     for number, frame in golden.items():
@@ -72,7 +72,7 @@ def test_bytes_after_the_end_are_found() -> None:
     refused(FRAME + FRAME)
 
 
-def test_what_never_was_a_frame_is_found() -> None:
+def test_bytes_that_never_were_a_frame() -> None:
     before_the_first_release = [sealed(number, BODY, b"\xc1P") for number in range(1, 6)]
     for foreign in (b"", b"\0" * 100, b"SQLite format 3\0" * 4, b'{"v": 1, "id": "x"}', BODY, sealed(1, BODY, b"PK")):
         refused(foreign)
@@ -82,7 +82,7 @@ def test_what_never_was_a_frame_is_found() -> None:
         refused(no_bytes)
 
 
-def test_a_newer_format_is_neither_read_nor_called_damaged() -> None:
+def test_a_newer_format_is_not_read_and_not_reported_as_damage() -> None:
     for number in (FORMAT + 1, 255):
         with pytest.raises(errors.UnsupportedFormatError, match=f"format {number}.*Upgrade") as caught:
             unseal(sealed(number, b"whatever comes then"), "thread 't'")
@@ -95,6 +95,6 @@ def test_a_format_that_never_was_is_damage() -> None:
 
 
 def test_a_damaged_format_number_is_damage() -> None:
-    """It must not look like a frame from the future."""
+    """A flipped bit must not make a frame look like one of a later version."""
     for number in set(range(256)) - {FORMAT}:
         refused(FRAME[:2] + bytes((number,)) + FRAME[3:])

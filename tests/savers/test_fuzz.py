@@ -1,6 +1,6 @@
-"""Damaged frames give the right value or an error of ours: never another exception, an import, or a hang (P11).
+"""Damaged frames give the right value or an error of this package: never another exception, an import, or a hang (P11).
 
-`PREGEL_FUZZ` is the number of cases; each is made of its own number, so that a failing one can be run alone.
+`PREGEL_FUZZ` is the number of cases; each case is made from its own number, so that a failing one can be run alone.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ from checkpoint_savers.records import FORMAT, CheckpointId, CheckpointRow, TaskI
 
 CASES = int(os.environ.get("PREGEL_FUZZ", "20000"))
 BATCHES = 8
-"""Tests that share the cases, so that they run side by side."""
+"""The number of tests that share the cases, so that they can run in parallel."""
 
 SECONDS = 2.0
-"""Processor time that one case may take. Most take 20 microseconds."""
+"""The processor time that one case may take, in seconds. Most take 20 microseconds."""
 
 
 HEADER = 15
-"""Bytes of a frame before its body."""
+"""The number of bytes of a frame before its body."""
 
 
 class Kind(enum.Enum):
@@ -157,7 +157,7 @@ def read_value(frame: bytes) -> object:
 
 
 def read_delta(frame: bytes) -> object:
-    """As a saver reads a checkpoint: state, record for users, and what its tasks left."""
+    """Decode a checkpoint as a saver does: state, header, and the results of its tasks."""
     row = CheckpointRow(ns="", checkpoint_id=ID, parent_id=None, base_id=ID, step=1, metadata={}, frame=frame)
     reader = ChainReader("t", "", [row])
     state = reader.state(ID)
@@ -204,7 +204,7 @@ FRAMES: list[tuple[Reads, bytes]] = [
     *((read_task, frame) for frame in tasks()),
 ]
 EXPECTED = [repr(read(frame)) for read, frame in FRAMES]
-"""Compared as text: some values are equal to nothing. What repr leaves out, test_codec.py compares."""
+"""Values are compared as text, as some are not equal to themselves. test_codec.py compares what repr leaves out."""
 
 LIES = [
     *(
@@ -233,7 +233,7 @@ LIES = [
         b"\x00\x00\x00\x00",
     ),
 ]
-"""Starts of values that are longer than what follows, numbers at their limits, and other bytes that lead astray."""
+"""Headers of values that are longer than the bytes that follow, numbers at their limits, and other misleading bytes."""
 
 
 def mutated(frame: bytes, chance: random.Random) -> bytes:
@@ -273,11 +273,11 @@ EXTENSIONS = [
     for value in (values if isinstance(values, list) else [values])
     if encoded(value)[0] in range(0xC7, 0xCA) or encoded(value)[0] in range(0xD4, 0xD9)
 ]
-"""Each extension that stands by itself in the values."""
+"""Each top-level extension among the values."""
 
 
 def mutated_extension(chance: random.Random) -> bytes:
-    """Damage inside an extension whose length is right: it gets as far as the type's own reader."""
+    """Damage inside an extension whose length is right, so that the type's own reader gets the damaged bytes."""
     whole = chance.choice(EXTENSIONS)
     code = chance.randrange(-128, 128) if chance.random() < 0.1 else whole.code
     return msgspec.msgpack.encode(msgspec.msgpack.Ext(code, mutated(bytes(whole.data), chance)))
@@ -289,7 +289,7 @@ def reseal(number: int, body: bytes) -> bytes:
 
 
 class Imported(BaseException):
-    """Something was imported. No `except Exception` hides it."""
+    """An import happened. A BaseException, so that no `except Exception` hides it."""
 
 
 @contextlib.contextmanager
@@ -303,7 +303,7 @@ def no_imports() -> Iterator[None]:
 
 
 def check(number: int) -> str:
-    """Runs a case, and says what became of it."""
+    """Run a case, and return its outcome."""
     chance = random.Random(number)
     which = chance.randrange(len(FRAMES))
     read, frame = FRAMES[which]
@@ -345,11 +345,11 @@ def check(number: int) -> str:
 
 
 class Wrong(Exception):
-    """Not an assert: pytest imports something to explain one."""
+    """An exception of its own, because pytest imports modules to explain a failed assert."""
 
 
 @pytest.mark.parametrize("batch", range(BATCHES))
-def test_damaged_frames_give_the_right_value_or_an_error_of_ours(batch: int) -> None:
+def test_damaged_frames_give_the_right_value_or_an_error(batch: int) -> None:
     before = peak()
     with no_imports():
         outcomes = Counter(check(number) for number in range(batch, CASES, BATCHES))
@@ -364,7 +364,7 @@ def test_the_cases_reach_every_outcome() -> None:
     assert 1000 < outcomes["corrupt"] < 2900, outcomes
 
 
-def test_an_import_would_be_noticed() -> None:
+def test_an_import_is_detected() -> None:
     def imports(text: object) -> Opaque:
         import wsgiref.simple_server  # noqa: F401  # the import is what has to be noticed
 
@@ -377,7 +377,7 @@ def test_an_import_would_be_noticed() -> None:
 
 
 def peak() -> int:
-    """The most memory that this process ever had, in bytes; 0 where that is not known."""
+    """The peak memory of this process, in bytes; 0 where it is unknown."""
     try:
         import resource
     except ImportError:

@@ -1,8 +1,8 @@
-"""Every column of every table of a saver's file is damaged, and read through savers and graphs: what comes is right, or an
-error of ours (P11).
+"""Every column of every table of a saver's file is damaged, and read through savers and graphs: each read gives the
+right result or an error of this package (P11).
 
-`PREGEL_FUZZ` is the number of cases of test_fuzz.py; here it is a hundredth of that, as each opens a database. Each is made
-of its own number, so that a failing one can be run alone.
+`PREGEL_FUZZ` is the number of cases of test_fuzz.py; here it is a hundredth of that, as each case opens a database.
+Each case is made from its own number, so that a failing one can be run alone.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from tests.savers import sqlite_cells
 
 CASES = max(80, int(os.environ.get("PREGEL_FUZZ", "20000")) // 200)
 BATCHES = 4
-"""Tests that share the cases, so that they run side by side."""
+"""The number of tests that share the cases, so that they can run in parallel."""
 
 SECONDS = 30.0
-"""After which a case hangs."""
+"""The limit for a case: one that takes longer hangs."""
 
 THREADS = ("asks", "ended", "failed")
 
 RECORDS = frozenset(("alist_threads", "events", "dump"))
-"""What gives records of the port."""
+"""The calls that return record types of the port."""
 
 ASK: dict[str, Any] = {"stream_mode": ["updates", "values"], "version": "v2", "keep_events": True}
 
@@ -62,8 +62,8 @@ async def inside(state: State) -> State:
     return {"log": [{"said": "inside"}], "total": state.get("total", 0) + 1}
 
 
-async def beside(state: State) -> State:
-    return {"log": [{"said": "beside"}]}
+async def parallel(state: State) -> State:
+    return {"log": [{"said": "parallel"}]}
 
 
 async def ask(state: State) -> State:
@@ -77,13 +77,14 @@ def graph_of(saver: SqliteSaver) -> Any:
     child = StateGraph(State).add_node("one", inside).add_node("two", inside)
     child.add_edge(START, "one").add_edge("one", "two")
     graph = StateGraph(State).add_node(first).add_node("child", child.compile(checkpointer=True))
-    graph.add_node(beside).add_node(ask).add_edge(START, "first").add_edge("first", "child")
-    graph.add_edge("child", "ask").add_edge("child", "beside")
+    graph.add_node(parallel).add_node(ask).add_edge(START, "first").add_edge("first", "child")
+    graph.add_edge("child", "ask").add_edge("child", "parallel")
     return graph.compile(saver)
 
 
 async def made(path: Path) -> dict[str, Any]:
-    """A file with a thread that asks, one that has ended (and a branch), and one that has failed; what is right of it."""
+    """Create a file with three threads: one with an open question, one that has ended (and has a branch), one that
+    has failed. Return the right results of reading it."""
     async with SqliteSaver(path, synchronous="NORMAL") as saver:
         graph = graph_of(saver)
         parts = [part async for part in graph.astream({"log": []}, "asks", **ASK)]
@@ -95,7 +96,7 @@ async def made(path: Path) -> dict[str, Any]:
                 assert thread == "failed"
         await graph.ainvoke({"log": [{"said": "again"}]}, "ended")
         history = [snapshot async for snapshot in graph.aget_state_history("ended")]
-        await graph.aupdate_state(history[3].config, {"total": 7}, as_node="beside")
+        await graph.aupdate_state(history[3].config, {"total": 7}, as_node="parallel")
         await saver.apin(history[2].config)
         right: dict[str, Any] = {"cursor": parts[1]["cursor"], "states": {}}
         for thread in THREADS:
@@ -108,13 +109,13 @@ async def made(path: Path) -> dict[str, Any]:
 def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     path = tmp_path_factory.mktemp("whole") / "threads.db"
     right = anyio.run(made, path)
-    with sqlite_cells.cells_of(path) as cells:  # the tables take any value from now on
+    with sqlite_cells.cells_of(path) as cells:  # the tables accept any value from now on
         assert len({cell.place for cell in cells()}) > 35
     return path, right
 
 
 def damage(path: Path, chance: random.Random) -> str | None:
-    """Change one value of a file; None when the database does not take it."""
+    """Change one value of a file. Return what changed, or None if the database refuses the value."""
     with sqlite_cells.cells_of(path) as all_of_them:
         places: dict[str, list[Any]] = {}
         for cell in all_of_them():
@@ -130,7 +131,7 @@ def damage(path: Path, chance: random.Random) -> str | None:
 
 
 def reads(saver: SqliteSaver, graph: Any) -> dict[str, Callable[[], Awaitable[object]]]:
-    """What only reads."""
+    """Calls that only read."""
 
     def state(thread: str) -> Callable[[], Awaitable[object]]:
         return lambda: graph.aget_state(thread, subgraphs=True)
@@ -163,8 +164,8 @@ def reads(saver: SqliteSaver, graph: Any) -> dict[str, Callable[[], Awaitable[ob
 
 
 def writes(saver: SqliteSaver, graph: Any, right: dict[str, Any]) -> dict[str, Callable[[], Awaitable[object]]]:
-    """What goes on from what is stored. Errors of all kinds of ours may come of it: the thread may seem to be another's,
-    or its question another one."""
+    """Calls that continue from the stored state. Errors of all kinds of this package may result: damage may make the
+    thread look leased by another run, or its question look like another."""
 
     async def joined() -> object:
         return [part async for part in graph.astream(None, "asks", after=right["cursor"], **ASK)]
@@ -174,7 +175,7 @@ def writes(saver: SqliteSaver, graph: Any, right: dict[str, Any]) -> dict[str, C
         "an answer": lambda: graph.ainvoke(Command(resume="yes"), "asks"),
         "a new input": lambda: graph.ainvoke({"log": [{"said": "more"}]}, "ended"),
         "a retry": lambda: graph.ainvoke(Command(resume="yes"), "failed"),
-        "aupdate_state": lambda: graph.aupdate_state("ended", {"total": 1}, as_node="beside"),
+        "aupdate_state": lambda: graph.aupdate_state("ended", {"total": 1}, as_node="parallel"),
         "acopy_thread": lambda: saver.acopy_thread("ended", "copy"),
         "aprune": lambda: saver.aprune("ended", retention=Retention(keep=2)),
         "adelete_for_runs": lambda: saver.adelete_for_runs(["unknown"]),
@@ -184,7 +185,7 @@ def writes(saver: SqliteSaver, graph: Any, right: dict[str, Any]) -> dict[str, C
 
 
 async def check(path: Path, right: dict[str, Any], case: str) -> Counter[str]:
-    """Do all of it with a damaged file."""
+    """Run all calls on a damaged file."""
     met: Counter[str] = Counter()
     try:
         async with SqliteSaver(path, synchronous="NORMAL") as saver:
@@ -226,8 +227,8 @@ async def outcome(
 
 @pytest.mark.parametrize("batch", range(BATCHES))
 def test_damaged_rows(whole: tuple[Path, dict[str, Any]], batch: int, tmp_path: Path) -> None:
-    """P11: each way to read gives the right state, or says that the database is damaged; each way to go on from there does,
-    or refuses, with an error of ours."""
+    """P11: each way to read gives the right state, or raises an error that says the database is damaged; each way to
+    continue does so, too, or refuses with an error of this package."""
     template, right = whole
     met: Counter[str] = Counter()
     for number in range(batch, CASES, BATCHES):
@@ -241,8 +242,8 @@ def test_damaged_rows(whole: tuple[Path, dict[str, Any]], batch: int, tmp_path: 
     assert met["a value"] > met["CorruptCheckpointError"] > 0, met
 
 
-def test_nothing_is_damaged(whole: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
-    """The same without damage: nothing is refused but what there is a reason for."""
+def test_undamaged_rows(whole: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    """Without damage, the same calls raise only the errors that are expected."""
     template, right = whole
     path = tmp_path / "threads.db"
     shutil.copyfile(template, path)

@@ -1,4 +1,5 @@
-"""One golden file of each number of each stored format, which every later version reads and goes on with (P4, P11, P15).
+"""Each number of each stored format has a golden file, and every later version reads it and continues from it (P4, P11,
+P15).
 
 See "Change a stored format" in CONTRIBUTING.md.
 """
@@ -34,7 +35,7 @@ pytestmark = pytest.mark.anyio
 
 
 def golden_files(kind: str) -> list[Path]:
-    """Those of all numbers of a format."""
+    """The golden files of all numbers of a format."""
     (suffix,) = (made.suffix for made in FORMATS if made.kind == kind)
     return sorted(HERE.glob(f"{kind}-[0-9]*{suffix}"))
 
@@ -43,11 +44,8 @@ def of_each(kind: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("golden", golden_files(kind), ids=lambda path: path.name)
 
 
-# ---- what is written -------------------------------------------------------------------------------------------------
-
-
-def test_golden_files_are_as_they_were_made() -> None:
-    """P11: none has been made again, or lost; and there is one of each number of each format."""
+def test_golden_files_are_unchanged() -> None:
+    """P11: no golden file has been made again or lost, and there is one for each number of each format."""
     lines = (HERE / "SHA256SUMS").read_text().splitlines()
     listed = {name: digest for digest, name in (line.split("  ") for line in lines)}
     found = [path for path in HERE.iterdir() if path.suffix in (".db", ".json", ".sql", ".threads")]
@@ -62,8 +60,8 @@ def test_golden_files_are_as_they_were_made() -> None:
 
 @pytest.mark.one_loop
 @pytest.mark.parametrize("made", FORMATS, ids=lambda made: made.kind)
-async def test_a_layout_is_that_of_its_number(made: Format, tmp_path: Path) -> None:
-    """P11, P15: what is written now is laid out as in the golden file of the same number."""
+async def test_a_layout_belongs_to_its_number(made: Format, tmp_path: Path) -> None:
+    """P11, P15: files written now have the layout of the golden file with the same number."""
     path = tmp_path / made.golden.name
     await made.write(path)
     assert made.layout(path) == made.layout(made.golden), (
@@ -73,8 +71,9 @@ async def test_a_layout_is_that_of_its_number(made: Format, tmp_path: Path) -> N
     )
 
 
-def test_a_digest_is_that_of_its_form() -> None:
-    """P15: an open superstep is resumed by a later version: the digests of its calls are the same, or of another form."""
+def test_a_digest_belongs_to_its_form() -> None:
+    """P15: a later version can resume an open superstep, as the digests of its calls are the same or have another
+    form number."""
     found = Digests(sample.CODEC).of_input(sample.OBJECTS)
     assert {FORM: found} == {b"\x01": bytes.fromhex("01f6984ea1e7bd6c6ba314765c")}, (
         "The digests of calls have changed, and their first byte has not: change FORM in "
@@ -82,12 +81,9 @@ def test_a_digest_is_that_of_its_form() -> None:
     )
 
 
-# ---- frames and exports ----------------------------------------------------------------------------------------------
-
-
 @of_each("frames")
 def test_frames_are_read(golden: Path) -> None:
-    """P11: checkpoints, records, events and values of each type, with all fields and types."""
+    """P11: checkpoints, records, events and values of each type are read with all fields and types."""
     frames = {name: bytes.fromhex(text) for name, text in json.loads(golden.read_text()).items()}
     assert read_delta(frames.pop("a checkpoint that holds everything"), "here") == sample.FULL
     assert read_delta(frames.pop("a checkpoint that changes another"), "here") == sample.GROWN
@@ -103,7 +99,7 @@ def test_frames_are_read(golden: Path) -> None:
 
 @of_each("export")
 async def test_an_export_is_imported(golden: Path) -> None:
-    """P11: byte for byte, from the file's bytes and from its path."""
+    """P11: an export is imported byte for byte, from the file's bytes and from its path."""
     for source in (golden, golden.read_bytes()):
         saver = InMemorySaver(codec=sample.CODEC)
         assert await import_threads(saver, source) == list(sample.THREADS)
@@ -111,11 +107,8 @@ async def test_an_export_is_imported(golden: Path) -> None:
         await saver.release(await take(saver, sample.THREADS[0]))
 
 
-# ---- SQLite ----------------------------------------------------------------------------------------------------------
-
-
 class Threads:
-    """A copy of a golden file of `SqliteSaver`, and what was read of it when it was made."""
+    """A copy of a golden file of `SqliteSaver`, and what was read from it when it was made."""
 
     def __init__(self, golden: Path, folder: Path) -> None:
         self.made = golden
@@ -136,8 +129,8 @@ def threads(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Threads]
 
 
 async def test_threads_are_read(threads: Threads) -> None:
-    """P4: values with their types, what runs next, questions, failures, histories, ids and stream events; the lease that a
-    run had on its thread, too."""
+    """P4: values with their types, what runs next, questions, failures, histories, ids, stream events and the lease
+    of a run are read as they were stored."""
     async with threads.open() as saver:
         assert await threads.is_read(saver)
         await saver.vacuum()
@@ -148,21 +141,21 @@ async def test_threads_are_read(threads: Threads) -> None:
         assert (held.newest, held.head, held.metadata) == (sample.cid(4), sample.cid(2), {"user": "ann"})
 
 
-async def test_threads_are_read_where_nothing_can_be_written(threads: Threads) -> None:
-    """P4: the file is not touched."""
+async def test_threads_are_read_from_a_read_only_file(threads: Threads) -> None:
+    """P4: reading does not change the file."""
     async with threads.open(read_only=True) as saver:
         assert await threads.is_read(saver)
     assert threads.path.read_bytes() == threads.made.read_bytes()
 
 
-async def test_what_is_open_is_finished(threads: Threads) -> None:
-    """P4, P5, P8: questions are answered and failures resumed; what was stored does not run again."""
+async def test_open_threads_are_finished(threads: Threads) -> None:
+    """P4, P5, P8: questions can be answered and failures resumed; recorded work does not run again."""
     async with threads.open() as saver:
         assert await scenarios.finish(saver) == threads.expected["finished"]
 
 
-async def test_threads_are_moved(threads: Threads, tmp_path: Path) -> None:
-    """P4: thread by thread into a new file, byte for byte."""
+async def test_threads_are_exported_to_a_new_file(threads: Threads, tmp_path: Path) -> None:
+    """P4: each thread is copied into a new file, byte for byte."""
     async with threads.open() as old, threads.open(path=tmp_path / "new.db") as new:
         for header in await old.threads(limit=1000):
             dump = await old.dump(header.thread_id)
@@ -178,7 +171,8 @@ async def test_threads_are_moved(threads: Threads, tmp_path: Path) -> None:
 @of_each("items")
 @pytest.mark.parametrize("read_only", [True, False])
 async def test_items_are_read(golden: Path, read_only: bool, tmp_path: Path) -> None:
-    """P11: in value, type, order and time, and what has expired is gone; opened read-only, too."""
+    """P11: items come back equal in value, type, order and time, and expired items are gone, also when the store is
+    opened read-only."""
     path = shutil.copy(golden, tmp_path)
     for when, expected in expected_of(golden).items():
         clock = getattr(memories_items, when)
@@ -188,8 +182,9 @@ async def test_items_are_read(golden: Path, read_only: bool, tmp_path: Path) -> 
 
 
 @of_each("items")
-async def test_a_store_goes_on_with_them(golden: Path, tmp_path: Path) -> None:
-    """P4: what is put beside them and in their place is there with them, and a sweep takes what has expired alone."""
+async def test_a_store_continues_with_the_items(golden: Path, tmp_path: Path) -> None:
+    """P4: new items and replaced items are stored together with the old ones, and a sweep removes the expired items
+    only."""
     path = shutil.copy(golden, tmp_path)
     async with SqliteStore(path, codec=memories_items.codec(), clock=lambda: memories_items.LATE) as store:
         await store.aput(("users", "ann"), "plain", {"put": "once more"})
@@ -205,7 +200,7 @@ async def test_a_store_goes_on_with_them(golden: Path, tmp_path: Path) -> None:
 
 @of_each("cache")
 async def test_cached_values_are_found(golden: Path, tmp_path: Path) -> None:
-    """P11: until they expire."""
+    """P11: cached values are found until they expire."""
     path = shutil.copy(golden, tmp_path)
     for now, left in ((sample.NOW, 3), (sample.NOW + 61, 2)):
         async with SqliteCache(path, clock=lambda at=now: at) as cache:
@@ -213,12 +208,9 @@ async def test_cached_values_are_found(golden: Path, tmp_path: Path) -> None:
             assert found == {key: sample.CACHED[key][0] for key in found} and len(found) == left
 
 
-# ---- PostgreSQL ------------------------------------------------------------------------------------------------------
-
-
 @asynccontextmanager
 async def loaded(golden: Path, maker: Any, **settings: Any) -> AsyncIterator[Any]:
-    """A saver or store on the tables of a golden file, upgraded if they are of an earlier version."""
+    """Open a saver or store on the tables of a golden file, upgraded if they are of an earlier version."""
     with new_schema() as name:
         load_sql(golden, name)
         async with maker(conninfo(), schema=name, setup=True, **settings) as opened:
@@ -227,7 +219,7 @@ async def loaded(golden: Path, maker: Any, **settings: Any) -> AsyncIterator[Any
 
 @of_each("postgres")
 async def test_threads_of_postgresql_are_read(golden: Path) -> None:
-    """P4, P11: byte for byte, and they are gone on with."""
+    """P4, P11: they are read byte for byte, and runs can continue them."""
     async with loaded(golden, PostgresSaver.from_conn_string, codec=sample.CODEC) as saver:
         assert await saver.dump(sample.THREADS[1]) == sample.DUMP
         (held,) = [one for one in await saver.threads() if one.thread_id == sample.THREADS[0]]
@@ -244,7 +236,7 @@ async def test_threads_of_postgresql_are_read(golden: Path) -> None:
 
 @of_each("postgres-store")
 async def test_items_of_postgresql_are_read(golden: Path) -> None:
-    """P11: as those of SQLite."""
+    """P11: items in PostgreSQL are read as those in SQLite."""
     clock = [memories_items.WHOLE]
     async with loaded(golden, PostgresStore, codec=memories_items.codec(), clock=lambda: clock[0]) as store:
         for when, expected in expected_of(golden_files("items")[0]).items():
@@ -252,11 +244,8 @@ async def test_items_of_postgresql_are_read(golden: Path) -> None:
             assert json.loads(json.dumps(await memories_items.read(store))) == expected
 
 
-# ---- the way of an upgrade -------------------------------------------------------------------------------------------
-
-
 async def test_a_file_is_upgraded_in_one_transaction(threads: Threads, monkeypatch: pytest.MonkeyPatch) -> None:
-    """P3, P15: by an upgrade of a later version, and all that is stored stays; one that fails leaves the file as it was."""
+    """P3, P15: a later version's upgrade keeps all that is stored; one that fails leaves the file as it was."""
     before = threads.path.read_bytes()
 
     def upgrade(connection: sqlite3.Connection) -> None:

@@ -1,5 +1,5 @@
-"""Texts that would do something if they ever became part of a query, a pattern or a path: in every place that takes a text, on
-every saver (P11)."""
+"""Texts that would have an effect if they became part of a query, a pattern or a path, passed wherever a text is
+accepted, on every saver (P11)."""
 
 from __future__ import annotations
 
@@ -114,8 +114,8 @@ async def saver(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
             await saver.adelete_thread(header.thread_id)
 
 
-async def grown(saver: BaseCheckpointSaver, thread: str, text: str, first: int = 0) -> None:
-    """A thread whose run, namespaces and metadata have a text as their name."""
+async def stored_under_name(saver: BaseCheckpointSaver, thread: str, text: str, first: int = 0) -> None:
+    """Create a thread whose run, namespaces and metadata have a text as their name."""
     memory = InMemorySaver()
     await RandomThread(memory, "t", 1, first=first).grow(4)
     dump = await memory.dump("t")
@@ -129,8 +129,8 @@ async def grown(saver: BaseCheckpointSaver, thread: str, text: str, first: int =
     await saver.release(lease)
 
 
-async def asked_about(saver: BaseCheckpointSaver, text: str) -> None:
-    """Ask for a text wherever one can be asked for. There is nothing of that name."""
+async def query_every_method(saver: BaseCheckpointSaver, text: str) -> None:
+    """Query every method that takes a text, with a text that names nothing."""
     place: dict[str, Any]
     for place in (
         {"thread_id": text},
@@ -163,13 +163,13 @@ async def asked_about(saver: BaseCheckpointSaver, text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ALL, ids=ascii)
-async def test_a_text_that_is_asked_for(saver: BaseCheckpointSaver, text: str) -> None:
-    """P11: thread, namespace, checkpoint, run, filter: nothing is found that is not there, nothing else happens, and no
-    error comes of it, but for a NUL where the database takes none."""
-    await grown(saver, "innocent", "other")
+async def test_querying_for_a_text(saver: BaseCheckpointSaver, text: str) -> None:
+    """P11: as a thread, namespace, checkpoint, run or filter, the text finds nothing, has no other effect, and
+    causes no error, except for NUL where the database does not accept it."""
+    await stored_under_name(saver, "innocent", "other")
     before = await saver.dump("innocent")
     try:
-        await asked_about(saver, text)
+        await query_every_method(saver, text)
     except (CheckpointError, ValueError):
         assert text in NUL
     assert await saver.dump("innocent") == before
@@ -177,21 +177,21 @@ async def test_a_text_that_is_asked_for(saver: BaseCheckpointSaver, text: str) -
 
 
 @pytest.mark.parametrize("text", ALL, ids=ascii)
-async def test_a_text_that_is_a_name(saver: BaseCheckpointSaver, text: str) -> None:
-    """P11: of a thread, of its namespaces, of the run that made it, and in its metadata: it is found by it, copied, pruned,
-    pinned and deleted under it, and nothing beside it is touched."""
-    await grown(saver, "innocent", "other", first=1000)
+async def test_a_text_as_a_name(saver: BaseCheckpointSaver, text: str) -> None:
+    """P11: as the name of a thread, of its namespaces and its run, and in its metadata: the thread is found, copied,
+    pruned, pinned and deleted under that name, and no other thread is changed."""
+    await stored_under_name(saver, "innocent", "other", first=1000)
     before = await saver.dump("innocent")
     try:
-        await grown(saver, text, text)
+        await stored_under_name(saver, text, text)
     except (CheckpointError, ValueError):
         assert text in NUL or len(text) > 2000
         assert await saver.dump("innocent") == before
         return
     rows = 2 if text else 1
-    mine = [one async for one in saver.alist({"configurable": {"thread_id": text}}, filter={text: text})]
-    assert mine and {one.config["configurable"]["thread_id"] for one in mine} == {text}
-    assert {one.config["configurable"]["checkpoint_ns"] for one in mine} >= ({"", text} if rows == 2 else {""})
+    listed = [one async for one in saver.alist({"configurable": {"thread_id": text}}, filter={text: text})]
+    assert listed and {one.config["configurable"]["thread_id"] for one in listed} == {text}
+    assert {one.config["configurable"]["checkpoint_ns"] for one in listed} >= ({"", text} if rows == 2 else {""})
     await saver.update_thread(text, {text: text, "as value": text})
     assert [one.thread_id async for one in saver.alist_threads(filter={text: text})] == [text]
     assert await saver.acount_threads(filter={"as value": text}) == 1
@@ -199,11 +199,11 @@ async def test_a_text_that_is_a_name(saver: BaseCheckpointSaver, text: str) -> N
     await saver.acopy_thread(text, copy)
     with pytest.raises(ThreadExistsError):
         await saver.acopy_thread(text, copy)
-    await saver.apin(mine[-1].config)
+    await saver.apin(listed[-1].config)
     pinned = [one for one in await saver.scan(text, None, limit=MANY) if one.pinned]
-    assert [one.checkpoint_id for one in pinned] == [mine[-1].checkpoint["id"]]
+    assert [one.checkpoint_id for one in pinned] == [listed[-1].checkpoint["id"]]
     await saver.aprune(text, retention=Retention(keep=1))
-    assert await saver.aget_tuple(mine[-1].config) is not None, "what is pinned stays"
+    assert await saver.aget_tuple(listed[-1].config) is not None, "a pinned checkpoint stays"
     assert await saver.aget_tuple(text) is not None
     await saver.aerase_thread(copy)
     await saver.adelete_for_runs([text])

@@ -1,4 +1,5 @@
-"""Checkpoints that are stored as one: the merged entry is worth all of them, and does not grow with their number."""
+"""Several deltas that are stored as one: the merged delta has the effect of all of them, and its size does not
+depend on their number."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ SPARSE = ENTRIES.map(lambda entry: msgspec.structs.replace(entry, keyframe=False
 
 
 def _as_runs_make_them(entry: Delta) -> Delta:
-    """Only what holds something has a kind and a version."""
+    """Keep kinds and versions only for channels that have a value, as in real runs."""
     return msgspec.structs.replace(
         entry,
         keyframe=False,
@@ -55,21 +56,21 @@ def after(*entries: Delta) -> EncodedState:
 
 
 @given(ENTRIES, ENTRIES, ENTRIES)
-def test_it_does_what_both_do(before: Delta, first: Delta, second: Delta) -> None:
-    """The merged entry leads from any state to where the two lead, one after the other."""
+def test_a_merged_delta_has_the_effect_of_both(before: Delta, first: Delta, second: Delta) -> None:
+    """From any state, the merged delta leads to the same state as both deltas one after the other."""
     assert after(before, merge(first, second)) == after(before, first, second)
 
 
 @given(ENTRIES, ENTRIES, ENTRIES, ENTRIES)
 def test_the_order_of_merging_does_not_matter(before: Delta, one: Delta, two: Delta, three: Delta) -> None:
-    """Three are worth the same whether the first or the last two are merged first."""
+    """Three deltas merge into the same effect whether the first or the last two are merged first."""
     left, right = merge(merge(one, two), three), merge(one, merge(two, three))
     assert after(before, left) == after(before, right) == after(before, one, two, three)
 
 
 @given(SPARSE, ENTRIES)
-def test_results_are_what_they_were(first: Delta, second: Delta) -> None:
-    """History shows the results of the first entry's tasks as it would have without the second."""
+def test_results_survive_merging(first: Delta, second: Delta) -> None:
+    """History shows the results of the first delta's tasks as it would without the second."""
 
     def shown(entry: Delta, values: dict[str, bytes]) -> Any:
         return {
@@ -84,9 +85,9 @@ def test_results_are_what_they_were(first: Delta, second: Delta) -> None:
 
 
 @given(st.lists(MADE, max_size=3), st.lists(MADE, min_size=1, max_size=6))
-def test_what_was_put_off_is_read_back(before: list[Delta], late: list[Delta]) -> None:
-    """A thread whose last checkpoints are stored as one is read back as if each had been stored; so is the one made of
-    those that the root had left behind."""
+def test_deferred_checkpoints_are_read_back(before: list[Delta], late: list[Delta]) -> None:
+    """A thread whose last checkpoints are stored as one is read back as if each had been stored; so is the
+    checkpoint that combines those which the root graph deferred."""
     chain, rows = ChainWriter.start(""), list[CheckpointRow]()
     number = 0
 
@@ -110,7 +111,7 @@ def test_what_was_put_off_is_read_back(before: list[Delta], late: list[Delta]) -
     assert ChainWriter.resume(reader, made[-1].checkpoint_id).tip == chain.tip
 
 
-def test_it_does_not_grow() -> None:
+def test_a_merged_delta_does_not_grow() -> None:
     """A thousand supersteps that change one channel take the bytes of one."""
     chain = ChainWriter.start("")
     sizes: list[int] = []

@@ -1,4 +1,4 @@
-"""P11: a checkpoint whose key is damaged is missing from every query. What reads a whole thread detects that."""
+"""P11: a checkpoint whose key is damaged is missing from every query. Code that reads a whole thread detects that."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Damaged = tuple[BaseCheckpointSaver, Callable[[], Sequence[Cell]], str]
 
 @pytest.fixture(params=["sqlite", "postgres"])
 async def opened(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Damaged]:
-    """A saver, what it stores as cells, and the place of the cells whose damage hides a checkpoint from queries."""
+    """A saver, its stored values as cells, and the column whose damage hides a checkpoint from queries."""
     async with AsyncExitStack() as stack:
         if request.param == "sqlite":
             path = tmp_path / "threads.db"
@@ -40,7 +40,7 @@ async def opened(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
 
 
 def flipped(value: object) -> object:
-    """A key with one bit changed: a newer id for some rows, an older one for others."""
+    """A key with one bit changed: a later id for some rows, an earlier one for others."""
     if isinstance(value, int):
         return value ^ (1 << 40)
     if isinstance(value, str):
@@ -54,8 +54,9 @@ async def listed(saver: BaseCheckpointSaver, **how: Any) -> set[tuple[str, str]]
     return {(place["checkpoint_ns"], place["checkpoint_id"]) for place in found}
 
 
-async def test_a_listing_is_whole_or_an_error(opened: Damaged) -> None:
-    """P11: with one bit of a checkpoint's key changed, a listing that lacks it raises, but for the tip of an old branch."""
+async def test_a_listing_is_complete_or_an_error(opened: Damaged) -> None:
+    """P11: with one bit of a checkpoint's key changed, a listing without that checkpoint raises, except for the tip
+    of an old branch."""
     saver, cells, place = opened
     growing = RandomThread(saver, "t", 5)
     await growing.grow(12)
@@ -95,10 +96,10 @@ async def test_a_listing_is_whole_or_an_error(opened: Damaged) -> None:
     ],
     ids=["copy", "export", "prune"],
 )
-async def test_upkeep_does_not_pass_it_on(
+async def test_upkeep_detects_a_missing_checkpoint(
     opened: Damaged, verb: Callable[[BaseCheckpointSaver], Awaitable[object]]
 ) -> None:
-    """P11: a copy, an export or a pruned thread never hides that a checkpoint was missing."""
+    """P11: copying, exporting and pruning never hide that a checkpoint was missing."""
     saver, cells, place = opened
     await RandomThread(saver, "t", 5).grow(6)
     ids = [cell for cell in cells() if cell.place == place]
@@ -109,7 +110,7 @@ async def test_upkeep_does_not_pass_it_on(
     assert [thread.thread_id for thread in await saver.threads()] == ["t"]
 
 
-async def test_rows_that_are_pruned_meanwhile_are_not_missing(opened: Damaged, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_rows_pruned_meanwhile_are_not_missing(opened: Damaged, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that retention deletes between two pages of a listing are not reported as damage."""
     monkeypatch.setattr("checkpoint_savers.history.PAGE", 4)
     saver, _, _ = opened
@@ -123,7 +124,7 @@ async def test_rows_that_are_pruned_meanwhile_are_not_missing(opened: Damaged, m
 
 
 async def paged(saver: BaseCheckpointSaver, size: int, **config: Any) -> set[tuple[str, str]]:
-    """The same as `listed`, in pages of which each begins after the last row of the one before."""
+    """As `listed`, in pages that each begin after the last row of the one before."""
     found, before = set[tuple[str, str]](), None
     while True:
         where: Any = {"configurable": {"thread_id": "t", **config}}
@@ -136,8 +137,8 @@ async def paged(saver: BaseCheckpointSaver, size: int, **config: Any) -> set[tup
 
 
 @pytest.mark.parametrize("size", [1, 2, 5])
-async def test_pages_are_whole_or_an_error(opened: Damaged, size: int) -> None:
-    """P11: a checkpoint is missed at the end of a page and at the beginning of the next one, too."""
+async def test_pages_are_complete_or_an_error(opened: Damaged, size: int) -> None:
+    """P11: a missing checkpoint is also detected at the end of a page and at the beginning of the next."""
     saver, cells, place = opened
     growing = RandomThread(saver, "t", 5)
     await growing.grow(12)
@@ -164,8 +165,9 @@ async def test_pages_are_whole_or_an_error(opened: Damaged, size: int) -> None:
     assert await paged(saver, size, checkpoint_ns="") == whole
 
 
-async def test_heads_of_graphs_inside_are_not_missed(opened: Damaged) -> None:
-    """P11: the newest row of a namespace is the parent of none: a listing of the thread awaits it by its head."""
+async def test_missing_heads_of_subgraphs(opened: Damaged) -> None:
+    """P11: the newest row of a namespace is the parent of none; a listing of the thread detects by the namespace's
+    head that it is missing."""
     saver, cells, place = opened
     inside = StateGraph(dict[str, Any]).add_node("n", lambda state: state).add_edge(START, "n").compile()
     graph = StateGraph(dict[str, Any]).add_node("sub", inside).add_edge(START, "sub").compile(saver)
@@ -186,8 +188,8 @@ async def test_heads_of_graphs_inside_are_not_missed(opened: Damaged) -> None:
     assert raised == len(whole)
 
 
-async def test_damage_of_the_index_that_listings_follow(tmp_path: Path) -> None:
-    """P11: rows that are whole, and that the index does not lead to any more, are missing from a listing, too."""
+async def test_damage_of_the_index_of_listings(tmp_path: Path) -> None:
+    """P11: intact rows that the index no longer leads to are also missing from a listing."""
     path, copy = tmp_path / "threads.db", tmp_path / "damaged.db"
     async with SqliteSaver(path) as saver:
         inside = StateGraph(dict[str, Any]).add_node("n", lambda state: state).add_edge(START, "n").compile()

@@ -1,4 +1,4 @@
-"""P6: a lease lapses at once when its process is certainly gone, and never by mistake."""
+"""P6: a lease expires at once when its process has certainly ended, and never by mistake."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from checkpoint_savers import owner as module
 from checkpoint_savers.owner import is_gone, is_live, this_process
 from checkpoint_savers.records import Owner
 
-pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="only Linux tells when a process started")
+pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="only Linux shows when a process started")
 
 CODE = (
     "import msgspec, sys; from checkpoint_savers.owner import this_process; "
@@ -39,8 +39,9 @@ def but(owner: Owner, **changes: object) -> Owner:
     return msgspec.structs.replace(owner, **changes)
 
 
-def test_a_living_process_is_not_gone() -> None:
-    """P6: neither this one nor another; every run of a process is told apart by its run id alone."""
+def test_a_running_process_is_not_gone() -> None:
+    """P6: neither this process nor another running one counts as gone; runs of one process differ in their run id
+    only."""
     mine = this_process("a")
     assert mine.pid == os.getpid()
     assert mine == but(this_process("b"), run_id="a")
@@ -52,7 +53,7 @@ def test_a_living_process_is_not_gone() -> None:
 
 
 def test_a_killed_process_is_gone() -> None:
-    """P6: after SIGKILL, as a zombie that nobody has waited for yet, and when it has been waited for."""
+    """P6: after SIGKILL a process is gone, both as a zombie and after its parent has waited for it."""
     with process() as (started, other):
         started.kill()
         os.waitid(os.P_PID, started.pid, os.WEXITED | os.WNOWAIT)
@@ -63,21 +64,22 @@ def test_a_killed_process_is_gone() -> None:
 
 
 def test_a_pid_that_was_used_again() -> None:
-    """P6: a process with the same pid that started at another time is another process."""
+    """P6: a process with the same pid and another start time is another process."""
     mine = this_process("a")
     start, _, namespace = mine.started.partition("@")
     assert is_gone(but(mine, started=f"{int(start) - 1}@{namespace}"))
     assert is_gone(but(mine, started=f"{int(start) - 1}"))
 
 
-def test_an_earlier_boot() -> None:
-    """P6: before this boot, nothing that runs now was running."""
+def test_an_owner_of_an_earlier_boot_is_gone() -> None:
+    """P6: every process of an earlier boot is gone."""
     assert is_gone(but(this_process("a"), boot="00000000-0000-0000-0000-000000000000"))
 
 
-def test_what_cannot_be_known_is_not_gone() -> None:
-    """P6: another host, a container beside this one under the same name, a system that told no boot or start."""
-    dead = but(this_process("a"), pid=2**22 + 1)  # more than Linux gives out
+def test_an_owner_that_cannot_be_checked_is_not_gone() -> None:
+    """P6: owners on another host, in a container with the same host name, or without a boot or start time do not
+    count as gone."""
+    dead = but(this_process("a"), pid=2**22 + 1)  # higher than any pid that Linux assigns
     assert is_gone(dead)
     assert not is_gone(but(dead, host="elsewhere"))
     assert not is_gone(but(dead, host="elsewhere", boot="another"))
@@ -90,7 +92,7 @@ def test_what_cannot_be_known_is_not_gone() -> None:
 
 
 def test_a_command_name_that_looks_like_fields(tmp_path: Path) -> None:
-    """P6: the name of a program stands in the middle of the line that is read; it may be anything."""
+    """P6: the command name, which may be anything, is in the middle of the line that is parsed."""
     strange = tmp_path / "x) Z 1 1 ("
     strange.symlink_to(sys.executable)
     with process(str(strange)) as (started, other):
@@ -102,11 +104,11 @@ def test_a_command_name_that_looks_like_fields(tmp_path: Path) -> None:
 
 
 def test_without_proc(monkeypatch: pytest.MonkeyPatch) -> None:
-    """P6: where there is no /proc, a process that is not there is still known to be gone, and no other."""
+    """P6: without /proc, a process that no longer exists still counts as gone, and no other does."""
     monkeypatch.setattr(module, "_process", lambda pid: None)
     monkeypatch.setattr(module, "_namespace", lambda: "")
     monkeypatch.setattr(module, "_boot", lambda: "")
-    monkeypatch.setattr(module, "_identity", module._identity.__wrapped__)  # it knows already
+    monkeypatch.setattr(module, "_identity", module._identity.__wrapped__)  # this process's identity is cached already
     with process() as (started, other):
         assert this_process("a").started == ""
         assert not is_gone(this_process("a"))
@@ -117,8 +119,8 @@ def test_without_proc(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_after_fork() -> None:
-    """P6: a forked child is a process of its own, and its parent is not gone. It knows nothing of its parent's, not
-    even where it has its parent's number (in a pid namespace of its own)."""
+    """P6: a forked child is a process of its own, its parent is not gone, and the child does not reuse its parent's
+    cached identity, even where both have the same pid (in pid namespaces of their own)."""
     code = """if True:
         import os
         from checkpoint_savers.owner import _identity, is_gone, this_process
@@ -137,8 +139,8 @@ def test_after_fork() -> None:
     )
 
 
-def test_live() -> None:
-    """P6: live until its expiry, not at it; and not when its process is gone."""
+def test_when_a_lease_is_live() -> None:
+    """P6: a lease is live before its expiry, not at it, and not after its process has ended."""
     mine = this_process("a")
     assert is_live(mine, 10.0, now=9.999)
     assert not is_live(mine, 10.0, now=10.0)

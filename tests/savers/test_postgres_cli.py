@@ -16,7 +16,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_threads_of_a_server(tmp_path: Path) -> None:
-    """The same commands as for a file, by the database's URL; what is exported there is imported elsewhere."""
+    """The commands for a file work with the database's URL; a thread that is exported there is imported elsewhere."""
     with made_schema() as schema:
         async with PostgresSaver.from_conn_string(conninfo(), schema=schema) as saver:
             graph = StateGraph(dict).add_node("n", lambda state: {}).add_edge(START, "n").compile(saver)

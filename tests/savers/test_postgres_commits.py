@@ -54,7 +54,7 @@ async def saver(proxy: Proxy, schema: str) -> AsyncIterator[PostgresSaver]:
 
 
 async def leases(saver: PostgresSaver, number: int) -> list[Lease]:
-    """Of threads t0, t1, ..., each with one checkpoint."""
+    """Acquire leases on threads t0, t1, ..., each with one checkpoint."""
     found: list[Lease] = []
 
     async def one(number: int) -> None:
@@ -68,8 +68,8 @@ async def leases(saver: PostgresSaver, number: int) -> list[Lease]:
     return sorted(found, key=lambda lease: int(lease.thread_id[1:]))
 
 
-class Fates:
-    """What became of calls, by name, in the order in which they ended."""
+class Outcomes:
+    """The outcomes of calls by name, in the order in which they ended: None or an exception."""
 
     def __init__(self) -> None:
         self.of: dict[str, BaseException | None] = {}
@@ -84,26 +84,23 @@ class Fates:
 
 
 def batches_of(saver: PostgresSaver) -> list[list[str]]:
-    """The threads in each batch of commits from now on, in the order in which they are stored."""
+    """The thread ids in each batch of commits from now on, in the order in which they are stored."""
     batches: list[list[str]] = []
     assert saver._open is not None
     writes = saver._open._writes
     store = writes._store
 
-    async def told(cursor: Any, writes: Sequence[Any]) -> Sequence[Any]:
+    async def store_and_note(cursor: Any, writes: Sequence[Any]) -> Sequence[Any]:
         batches.append([write.thread_id for write in writes])
         return await store(cursor, writes)
 
-    writes._store = told
+    writes._store = store_and_note
     return batches
 
 
-# ---- alone ----------------------------------------------------------------------------------------------------------
-
-
 async def test_each_verb_is_one_round_trip(saver: PostgresSaver, proxy: Proxy) -> None:
-    """A commit with all that it may have is one question to the server and one answer, and so is every other verb of a
-    run."""
+    """A commit with all its optional parts is one round trip to the server, and so is every other method that a run
+    calls."""
     lease = await take(saver)
 
     async def costs(call: Awaitable[object]) -> int:
@@ -127,7 +124,7 @@ async def test_each_verb_is_one_round_trip(saver: PostgresSaver, proxy: Proxy) -
 
 
 async def test_no_connection_is_held_between_verbs(proxy: Proxy, schema: str) -> None:
-    """While a node runs, its lease holds no connection, no transaction and no lock."""
+    """Between calls, the lease of a running node holds no connection, no transaction and no lock."""
     async with PostgresSaver.from_conn_string(proxy.url, schema=schema, pool_size=1, writers=1) as saver:
         lease = await take(saver)
         await saver.commit(lease, commit(row(1)))
@@ -142,13 +139,10 @@ async def test_no_connection_is_held_between_verbs(proxy: Proxy, schema: str) ->
         assert found == [(0,)]
 
 
-# ---- together -------------------------------------------------------------------------------------------------------
-
-
-async def test_commits_that_wait_share_the_next_transaction(saver: PostgresSaver, proxy: Proxy, schema: str) -> None:
-    """P4: a hundred threads' commits, records, renewals and releases that queue up are one transaction."""
+async def test_waiting_commits_share_the_next_transaction(saver: PostgresSaver, proxy: Proxy, schema: str) -> None:
+    """P4: commits, records, renewals and releases of a hundred threads that wait are stored in one transaction."""
     held = await leases(saver, 100)
-    fates, before = Fates(), proxy.turns
+    fates, before = Outcomes(), proxy.turns
     async with anyio.create_task_group() as group:
         async with stopped(saver):
             for number, lease in enumerate(held):
@@ -166,16 +160,17 @@ async def test_commits_that_wait_share_the_next_transaction(saver: PostgresSaver
     assert proxy.turns == before + 1
     assert set(fates.of.values()) == {None} and len(fates.of) == 100
     rows = execute(f'SELECT count(DISTINCT xmin::text), count(*) FROM "{schema}".pregel_threads')
-    assert rows == [(1, 100)], "written by one transaction"
+    assert rows == [(1, 100)], "stored by one transaction"
     assert await head_of(saver, "t0") == cid(2) and await head_of(saver, "t1") == cid(1)
 
 
-async def test_leases_share_a_transaction_too(saver: PostgresSaver, proxy: Proxy) -> None:
-    """P6: of threads that are new, given up, lapsed, busy; each claimer is told about his own."""
+async def test_acquires_share_a_transaction(saver: PostgresSaver, proxy: Proxy) -> None:
+    """P6: leases on new, released, expired and busy threads are acquired in one transaction; each caller gets its
+    own result."""
     await written(saver, row(1), thread="old")
     await saver.acquire("busy", elsewhere("run-0"), now=NOW, expires_at=LATER)
     await saver.acquire("lapsed", elsewhere("run-0"), now=1.0, expires_at=NOW)
-    fates, before = Fates(), proxy.turns
+    fates, before = Outcomes(), proxy.turns
     async with anyio.create_task_group() as group:
         async with stopped(saver):
             for name in ("old", "busy", "lapsed", *(f"new{n}" for n in range(40))):
@@ -187,9 +182,10 @@ async def test_leases_share_a_transaction_too(saver: PostgresSaver, proxy: Proxy
     assert set(fates.of.values()) == {None} and len(fates.of) == 42
 
 
-async def test_a_failure_hits_its_own_caller_only(saver: PostgresSaver, schema: str) -> None:
-    """P3, P6: of forty commits in a batch, one was taken over, one has the wrong head, one's checkpoint is there, one's
-    events are, one cannot be encoded, one is too long: those fail, each in its own way, and all others are stored."""
+async def test_a_failure_affects_its_own_caller_only(saver: PostgresSaver, schema: str) -> None:
+    """P3, P6: of forty commits in a batch, one has lost its lease, one has the wrong head, one repeats a checkpoint,
+    one repeats events, one cannot be encoded, one is too long: each of these fails with its own error, and all
+    others are stored."""
     held = await leases(saver, 40)
     await saver.commit(held[4], commit(events=[event(1)]))
     await saver.acquire("t1", elsewhere("run-2"), now=LATER, expires_at=LATER + 30)
@@ -201,7 +197,7 @@ async def test_a_failure_hits_its_own_caller_only(saver: PostgresSaver, schema: 
         5: commit(row(2, 1), head=1, records=[record(2, "\ud800")]),
         6: commit(row(2, 1), head=1, records=[record(2, "".join(map(chr, range(300, 3300))))]),
     }
-    fates = Fates()
+    fates = Outcomes()
     async with anyio.create_task_group() as group:
         async with stopped(saver):
             for number, lease in enumerate(held):
@@ -222,11 +218,11 @@ async def test_a_failure_hits_its_own_caller_only(saver: PostgresSaver, schema: 
 
 @pytest.mark.parametrize("writers", [1, 4])
 async def test_writes_of_one_thread_keep_their_order(writers: int, schema: str, proxy: Proxy) -> None:
-    """P5: each in a transaction after the last one's, however many may be under way: of records of one task, the last to
-    come is the one kept."""
+    """P5: the writes of one thread are in separate transactions, in order, however many transactions run at a time;
+    of several records of one task, the last one is kept."""
     async with PostgresSaver.from_conn_string(proxy.url, schema=schema, writers=writers) as saver:
         (lease,) = await leases(saver, 1)
-        fates = Fates()
+        fates = Outcomes()
         async with anyio.create_task_group() as group:
             async with stopped(saver):
                 for number in range(20):
@@ -240,10 +236,10 @@ async def test_writes_of_one_thread_keep_their_order(writers: int, schema: str, 
         assert chain is not None and [one.frame for one in chain.records] == [b"19"]
 
 
-async def test_a_flood_of_one_thread_starves_nobody(saver: PostgresSaver) -> None:
-    """A thread that writes without end takes one place in each batch: another's commit is in the next one."""
+async def test_a_flood_from_one_thread_does_not_starve_others(saver: PostgresSaver) -> None:
+    """A thread that writes continuously takes one place in each batch: another thread's commit is in the next batch."""
     flood, other = await leases(saver, 2)
-    fates, batches = Fates(), batches_of(saver)
+    fates, batches = Outcomes(), batches_of(saver)
     async with anyio.create_task_group() as group:
         async with stopped(saver):
             for number in range(50):
@@ -257,9 +253,9 @@ async def test_a_flood_of_one_thread_starves_nobody(saver: PostgresSaver) -> Non
 
 
 async def test_threads_take_turns(saver: PostgresSaver) -> None:
-    """With more threads than a batch has places, each has its first write stored before any has its third."""
+    """If there are more threads than places in a batch, the first write of each is stored before the third of any."""
     held = await leases(saver, MAX_WRITES + 20)
-    fates, batches = Fates(), batches_of(saver)
+    fates, batches = Outcomes(), batches_of(saver)
     async with anyio.create_task_group() as group:
         async with stopped(saver):
             for lease in held:
@@ -276,11 +272,11 @@ async def test_threads_take_turns(saver: PostgresSaver) -> None:
 
 
 async def test_a_batch_is_bounded(saver: PostgresSaver, proxy: Proxy) -> None:
-    """By a number of commits and by their bytes; one that is larger than that goes alone."""
+    """A batch is bounded in commits and in bytes; a commit that exceeds the byte limit goes alone."""
     held = await leases(saver, MAX_WRITES + 1)
 
     async def transactions(frames: list[bytes], at: int) -> int:
-        fates, before = Fates(), proxy.turns
+        fates, before = Outcomes(), proxy.turns
         async with anyio.create_task_group() as group:
             async with stopped(saver):
                 for lease, frame in zip(held, frames, strict=False):
@@ -295,10 +291,10 @@ async def test_a_batch_is_bounded(saver: PostgresSaver, proxy: Proxy) -> None:
     assert await transactions([b"", bytes(MAX_BATCH_BYTES + 1)], 4) == 2
 
 
-async def test_cancelling_a_caller_does_not_tear_the_batch(saver: PostgresSaver) -> None:
-    """P7: of a batch half of whose callers are cancelled, all is stored, and the cancelled know it when they end."""
+async def test_cancelling_a_caller_does_not_split_the_batch(saver: PostgresSaver) -> None:
+    """P7: if half of a batch's callers are cancelled, all writes are stored, before the cancelled calls end."""
     held = await leases(saver, 20)
-    fates = Fates()
+    fates = Outcomes()
 
     async def run(lease: Lease) -> None:
         await saver.commit(lease, commit(row(2, 1), head=1))
@@ -321,11 +317,11 @@ async def test_cancelling_a_caller_does_not_tear_the_batch(saver: PostgresSaver)
     assert set(fates.of.values()) == {None} and len(fates.of) == 10
 
 
-async def test_closing_finishes_what_was_begun(proxy: Proxy, schema: str) -> None:
-    """P4, P7: commits that wait when the saver is closed are stored, and what comes after is refused."""
+async def test_closing_finishes_waiting_commits(proxy: Proxy, schema: str) -> None:
+    """P4, P7: commits that wait when the saver is closed are stored, and later ones are refused."""
     async with PostgresSaver.from_conn_string(proxy.url, schema=schema, writers=1) as saver:
         held = await leases(saver, 30)
-        fates = Fates()
+        fates = Outcomes()
         async with anyio.create_task_group() as group:
             async with stopped(saver):
                 for lease in held:
@@ -337,17 +333,15 @@ async def test_closing_finishes_what_was_begun(proxy: Proxy, schema: str) -> Non
         assert set(fates.of.values()) == {None} and len(fates.of) == 30
         async with saver:
             assert await head_of(saver, "t29") == cid(2)
-            await take(saver, "t29", "run-2")  # it was given up when the saver was closed
+            await take(saver, "t29", "run-2")  # closing the saver has released it
 
 
-# ---- locks of others ------------------------------------------------------------------------------------------------
-
-
-async def test_a_locked_thread_holds_up_nobody_else(proxy: Proxy, schema: str) -> None:
-    """P6: while another connection has a thread's row locked, its commit waits, all others go on; and then it is stored."""
+async def test_a_locked_thread_does_not_block_others(proxy: Proxy, schema: str) -> None:
+    """P6: while another connection locks a thread's row, that thread's commit waits and all others proceed; then it
+    is stored."""
     async with PostgresSaver.from_conn_string(proxy.url, schema=schema, writers=1, busy_timeout=30) as saver:
         held = await leases(saver, 10)
-        fates = Fates()
+        fates = Outcomes()
         async with anyio.create_task_group() as group:
             with locked(schema, "t0"):
                 async with stopped(saver):
@@ -365,8 +359,8 @@ async def test_a_locked_thread_holds_up_nobody_else(proxy: Proxy, schema: str) -
         assert chain is not None and chain.head == cid(2) and len(chain.records) == 1
 
 
-async def test_a_lock_that_lasts_is_an_error(proxy: Proxy, schema: str) -> None:
-    """P3: after `busy_timeout` seconds commit, claim, rewrite and delete say so, and have changed nothing."""
+async def test_a_lock_that_is_held_too_long_is_an_error(proxy: Proxy, schema: str) -> None:
+    """P3: after `busy_timeout` seconds commit, acquire, rewrite and delete raise, and have changed nothing."""
     async with PostgresSaver.from_conn_string(proxy.url, schema=schema, busy_timeout=0.1) as saver:
         (lease,) = await leases(saver, 1)
         await written(saver, row(1), thread="free")
@@ -384,12 +378,9 @@ async def test_a_lock_that_lasts_is_an_error(proxy: Proxy, schema: str) -> None:
         await take(saver, "free")
 
 
-# ---- many at once ---------------------------------------------------------------------------------------------------
-
-
 async def test_many_writers_of_many_threads(schema: str, proxy: Proxy) -> None:
-    """P6, P13: three savers, each with three transactions at a time, on the same twenty threads: each thread is one
-    chain, with an epoch for every lease."""
+    """P6, P13: three savers, each with three transactions at a time, write the same twenty threads: each thread is
+    one chain, with an epoch for every lease."""
     rounds = 5
 
     async def count(saver: PostgresSaver, thread: str, run: str) -> None:
@@ -422,9 +413,9 @@ async def test_many_writers_of_many_threads(schema: str, proxy: Proxy) -> None:
             assert (await take(saver, f"t{thread}")).epoch == 3 * rounds + 1
 
 
-async def test_one_of_two_leases_wins(schema: str, proxy: Proxy) -> None:
-    """P6: of two savers that lease a thread at the same moment, which is given up, or lapsed, one gets it, even if the other
-    had seen it free before."""
+async def test_one_of_two_acquires_wins(schema: str, proxy: Proxy) -> None:
+    """P6: of two savers that acquire a released or expired lease at the same moment, one gets it, even if the other
+    had seen the thread free before."""
     async with (
         PostgresSaver.from_conn_string(conninfo(), schema=schema) as one,
         PostgresSaver.from_conn_string(conninfo(), schema=schema) as other,
@@ -452,9 +443,9 @@ async def test_one_of_two_leases_wins(schema: str, proxy: Proxy) -> None:
                 await winner.release(lease)
 
 
-async def test_one_of_two_with_the_same_lease_wins(schema: str, proxy: Proxy) -> None:
-    """P3, P6: of two commits that expect the same head, through two savers at the same moment, one is stored, even if the
-    other had looked before; a head never passes over a checkpoint."""
+async def test_one_of_two_commits_on_the_same_head_wins(schema: str, proxy: Proxy) -> None:
+    """P3, P6: of two concurrent commits through two savers that expect the same head, one is stored, even if the
+    other had checked before; a head never skips a checkpoint."""
     async with (
         PostgresSaver.from_conn_string(conninfo(), schema=schema) as one,
         PostgresSaver.from_conn_string(conninfo(), schema=schema) as other,
@@ -480,8 +471,8 @@ async def test_one_of_two_with_the_same_lease_wins(schema: str, proxy: Proxy) ->
             assert await head_of(one) == cid(head)
 
 
-async def test_the_clock_of_a_lease_is_the_ports(saver: PostgresSaver) -> None:
-    """P6: the server's clock is not asked: a lease that expired by it is live by the caller's."""
+async def test_expiry_uses_the_callers_clock(saver: PostgresSaver) -> None:
+    """P6: expiry is compared with the time that the caller passes: the server's clock is not used."""
     await saver.acquire("t", elsewhere("run-1"), now=1.0, expires_at=2.0)
     with pytest.raises(ThreadBusyError):
         await saver.acquire("t", here("run-2"), now=1.5, expires_at=3.0)
@@ -489,8 +480,8 @@ async def test_the_clock_of_a_lease_is_the_ports(saver: PostgresSaver) -> None:
     await saver.acquire("t", here("run-2"), now=2.0, expires_at=3.0)
 
 
-async def test_threads_of_the_process_and_their_loops(saver: PostgresSaver) -> None:
-    """P13: the saver's loop runs in a thread of its own, which ends when it is closed."""
+async def test_the_savers_thread_ends_when_closed(saver: PostgresSaver) -> None:
+    """P13: the saver's loop runs in a thread of its own, which ends when the saver is closed."""
     names = [one.name for one in threading.enumerate() if "PostgresSaver" in one.name]
     assert len(names) == 1
     await saver.__aexit__(None, None, None)

@@ -1,4 +1,4 @@
-"""PostgresSaver when connections break, are missing, or are the user's (P3, P4, P6, P13)."""
+"""PostgresSaver when connections break, are missing, or belong to the user's pool (P3, P4, P6, P13)."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ from checkpoint_savers.conformance.savers.suite import (
 )
 from checkpoint_savers.records import Rewrite
 from tests.helpers.postgres_tools import ENV, Plan, Proxy, conninfo, execute, free_port, made_schema
-from tests.savers.dropping import warned
+from tests.savers.dropped_objects import warned
 
 pytestmark = pytest.mark.anyio
 
 LOST: tuple[Plan, ...] = ("lose the question", "lose the answer")
-"""What may have become of a statement when its connection breaks: it never came, or it was done."""
+"""The ways to lose a statement when its connection breaks: it never arrived, or it was executed and its answer was lost."""
 
 
 @pytest.fixture(scope="module")
@@ -67,20 +67,17 @@ async def saver(proxy: Proxy, schema: str) -> AsyncIterator[PostgresSaver]:
 
 @pytest.fixture
 async def other(schema: str) -> AsyncIterator[PostgresSaver]:
-    """Straight to the server."""
+    """A saver with a direct connection to the server."""
     async with PostgresSaver.from_conn_string(conninfo(), schema=schema) as saver:
         yield saver
-
-
-# ---- broken in the middle -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("plan", LOST)
 async def test_a_write_whose_connection_breaks(
     plan: Plan, saver: PostgresSaver, other: PostgresSaver, proxy: Proxy
 ) -> None:
-    """P3, P4: whether it was stored or never came, each write is stored once when it returns, and returns without an
-    error."""
+    """P3, P4: whether the broken connection's statement was executed or not, each write is stored once when it
+    returns, and it returns without an error."""
     lease = await take(saver)
     writes = [
         commit(row(1), records=[record(1, "a")], events=[event(1)]),
@@ -116,7 +113,7 @@ async def test_a_write_whose_connection_breaks(
 async def test_an_acquire_or_release_whose_connection_breaks(
     plan: Plan, saver: PostgresSaver, other: PostgresSaver, proxy: Proxy
 ) -> None:
-    """P6: a lease is held when it returns; a thread that is given up is free, and leaves no trace when it is bare."""
+    """P6: a lease is held when `acquire` returns; a released thread is free, and leaves no trace if it is empty."""
     proxy.plan(plan, "pregel_threads")
     lease = await take(saver)
     assert proxy.broke.is_set()
@@ -139,7 +136,8 @@ async def test_an_acquire_or_release_whose_connection_breaks(
 async def test_upkeep_whose_connection_breaks(
     at: str, plan: Plan, saver: PostgresSaver, other: PostgresSaver, proxy: Proxy
 ) -> None:
-    """P3: at its first statement or at its COMMIT, done or not: it is done once, and returns without an error."""
+    """P3: if the connection breaks at the first statement or at COMMIT, before or after its execution, the change is
+    made once, and the call returns without an error."""
     await written(other, row(1), row(2, 1, base=1), row(3, 2, base=1))
     dump = await other.dump("t")
     assert dump is not None
@@ -165,7 +163,7 @@ async def test_upkeep_whose_connection_breaks(
 
 
 async def test_readers_whose_connections_break(saver: PostgresSaver, other: PostgresSaver, proxy: Proxy) -> None:
-    """P4: they ask again."""
+    """P4: reads are repeated."""
     await written(other, row(1), row(2, 1, base=1))
     before = await everything(other), await other.dump("t"), await other.threads()
     for plan in LOST:
@@ -175,7 +173,8 @@ async def test_readers_whose_connections_break(saver: PostgresSaver, other: Post
 
 
 async def test_a_batch_whose_connection_breaks(saver: PostgresSaver, other: PostgresSaver, proxy: Proxy) -> None:
-    """P4: all of it was stored, and all its callers are told so; nothing is stored twice."""
+    """P4: if the answer is lost, all callers of the batch learn that their writes are stored, and nothing is stored
+    twice."""
     leases = [await take(saver, f"t{number}") for number in range(30)]
     for step in (1, 2, 3):
         proxy.plan("lose the answer", "pregel_threads")
@@ -189,9 +188,9 @@ async def test_a_batch_whose_connection_breaks(saver: PostgresSaver, other: Post
         assert len(await other.events(lease.thread_id)) == 3
 
 
-async def test_the_first_attempt_comes_late(saver: PostgresSaver, other: PostgresSaver, proxy: Proxy) -> None:
-    """P3, P5: a statement that the server gets to see long after its connection broke, and after others of the same
-    claim, changes nothing any more."""
+async def test_a_delayed_statement_changes_nothing(saver: PostgresSaver, other: PostgresSaver, proxy: Proxy) -> None:
+    """P3, P5: a statement that the server executes long after its connection broke, and after later statements of
+    the same lease, changes nothing."""
     lease = await take(saver)
     await saver.commit(lease, commit(row(1)))
     for late in (
@@ -213,8 +212,8 @@ async def test_the_first_attempt_comes_late(saver: PostgresSaver, other: Postgre
 
 
 async def test_taken_over_while_the_server_was_away(saver: PostgresSaver, other: PostgresSaver, proxy: Proxy) -> None:
-    """P4, P6: who is taken over before he could ask whether his superstep was stored is told that it was; if it was not,
-    that his lease is lost."""
+    """P4, P6: if the lease is taken over before the owner could check whether its superstep was stored, the owner
+    learns that it was; if it was not, that the lease is lost."""
     for plan in LOST:
         lease = await take(saver, plan)
         await saver.commit(lease, commit(row(1)))
@@ -247,8 +246,8 @@ async def test_taken_over_while_the_server_was_away(saver: PostgresSaver, other:
         assert await head_of(other, plan) == cid(7)
 
 
-async def test_connections_that_broke_while_nobody_used_them(saver: PostgresSaver, proxy: Proxy) -> None:
-    """Whatever the pool has kept from before a restart is found to be broken, and replaced."""
+async def test_idle_connections_that_broke(saver: PostgresSaver, proxy: Proxy) -> None:
+    """Pooled connections that broke while they were idle are detected and replaced."""
     lease = await take(saver)
     async with anyio.create_task_group() as group:
         for _ in range(20):
@@ -260,12 +259,9 @@ async def test_connections_that_broke_while_nobody_used_them(saver: PostgresSave
         assert await head_of(saver) == cid(step)
 
 
-# ---- no server ------------------------------------------------------------------------------------------------------
-
-
-async def test_no_server_when_it_is_opened() -> None:
-    """It is said at once, and nothing is left running."""
-    url = f"postgresql://nobody:secret@127.0.0.1:{free_port()}/nowhere"
+async def test_no_server_when_the_saver_is_opened() -> None:
+    """Opening fails at once, and leaves nothing running."""
+    url = f"postgresql://stranger:secret@127.0.0.1:{free_port()}/nowhere"
     with pytest.raises(StorageError, match="no connection") as caught:
         async with PostgresSaver.from_conn_string(url, reconnect_timeout=60):
             pass
@@ -276,9 +272,9 @@ async def test_no_server_when_it_is_opened() -> None:
         await PostgresSaver.from_conn_string(url).setup()
 
 
-async def test_no_server_any_more(proxy: Proxy, schema: str, other: PostgresSaver) -> None:
-    """P4: after `reconnect_timeout` a verb fails, says that the server is away, and, if a transaction was under way, that
-    its fate is not known; when the server is back, the same saver goes on."""
+async def test_the_server_goes_away(proxy: Proxy, schema: str, other: PostgresSaver) -> None:
+    """P4: after `reconnect_timeout` a call raises, says that the server is away and, if a transaction was in
+    progress, that its outcome is unknown; when the server is back, the same saver works."""
     async with PostgresSaver.from_conn_string(proxy.url, schema=schema, pool_size=1, reconnect_timeout=0.3) as saver:
         lease = await take(saver)
         await saver.commit(lease, commit(row(1)))
@@ -301,7 +297,7 @@ async def test_no_server_any_more(proxy: Proxy, schema: str, other: PostgresSave
 
 
 async def test_a_pool_that_is_too_small(schema: str) -> None:
-    """It is said that all connections are in use, and not that the server is away."""
+    """The error says that all connections are in use, and not that the server is away."""
     async with PostgresSaver.from_conn_string(conninfo(), schema=schema, pool_size=1, reconnect_timeout=0.3) as saver:
         assert saver._source.pool is not None and saver._open is not None
         pool, held = saver._source.pool, threading.Event()
@@ -326,7 +322,7 @@ async def test_a_pool_that_is_too_small(schema: str) -> None:
 
 
 async def test_errors_of_the_server(schema: str) -> None:
-    """Each says what is wrong and what to do, and has psycopg's own as its cause."""
+    """Each error says what is wrong and what to do, and has psycopg's error as its cause."""
     readonly = psycopg.conninfo.make_conninfo(conninfo(), options="-c default_transaction_read_only=on")
     async with PostgresSaver.from_conn_string(readonly, schema=schema) as saver:
         with pytest.raises(StorageError, match="read-only") as caught:
@@ -343,8 +339,8 @@ async def test_errors_of_the_server(schema: str) -> None:
             await saver._run(wait)
 
 
-def test_what_is_no_connection() -> None:
-    """What cannot be right is refused when the saver is made."""
+def test_an_invalid_connection_argument() -> None:
+    """An invalid argument is refused when the saver is created."""
     for wrong in (
         {"conn_string": "postgresql://[/x"},
         {"conn_string": "no such=thing"},
@@ -359,9 +355,6 @@ def test_what_is_no_connection() -> None:
             PostgresSaver.from_conn_string(**{"conn_string": conninfo(), **wrong})
 
 
-# ---- a user's pool --------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def asyncio_only(anyio_backend_name: str) -> None:
     if anyio_backend_name != "asyncio":
@@ -370,8 +363,8 @@ def asyncio_only(anyio_backend_name: str) -> None:
 
 @pytest.mark.usefixtures("asyncio_only")
 async def test_a_users_pool(schema: str) -> None:
-    """It serves callers on other loops and threads, asyncio and trio; its connections are given back as they were; and it
-    is the user's to close."""
+    """A user's pool serves callers on other loops and threads, asyncio and trio; its connections are returned
+    unchanged; and the saver does not close the pool."""
     options = {"row_factory": psycopg.rows.dict_row, "prepare_threshold": 0}
     async with psycopg_pool.AsyncConnectionPool(conninfo(), kwargs=options, min_size=2, max_size=4, open=False) as pool:
         async with PostgresSaver(pool, schema=schema) as saver:
@@ -387,7 +380,7 @@ async def test_a_users_pool(schema: str) -> None:
         async with pool.connection() as connection:
             assert not connection.autocommit
             cursor = await connection.execute("SELECT count(*) AS n FROM pg_prepared_statements")
-            assert await cursor.fetchone() == {"n": 1}, "the user's own, and none of the saver's"
+            assert await cursor.fetchone() == {"n": 1}, "the user's own statement, and none of the saver's"
         with pytest.raises(SaverClosedError):
             await saver.read("t")
         async with saver:
@@ -396,7 +389,7 @@ async def test_a_users_pool(schema: str) -> None:
 
 @pytest.mark.usefixtures("asyncio_only")
 async def test_a_users_pool_that_is_not_open(schema: str) -> None:
-    """It says so; also when it is closed under the saver."""
+    """The error says that the pool is not open, also if it is closed while the saver is open."""
     pool = psycopg_pool.AsyncConnectionPool(conninfo(), open=False, min_size=1)
     with pytest.raises(SaverClosedError, match="not open"):
         async with PostgresSaver(pool, schema=schema):
@@ -414,8 +407,8 @@ async def test_a_users_pool_that_is_not_open(schema: str) -> None:
 async def test_another_encoding_of_connections(
     schema: str, encoding: str, monkeypatch: pytest.MonkeyPatch, anyio_backend_name: str
 ) -> None:
-    """P11: ids have any character: the saver's own connections can say them, whatever the environment or the connection
-    string wants; of a user's pool that cannot, it is said when the saver is opened."""
+    """P11: the saver's own connections can transfer ids with any characters, whatever encoding the environment or
+    the connection string sets; a user's pool that cannot is refused when the saver is opened."""
     monkeypatch.setenv("PGCLIENTENCODING", encoding)
     url = f"{conninfo()}{'&' if '?' in conninfo() else '?'}client_encoding={encoding}"
     for own in (conninfo(), url):
@@ -423,7 +416,7 @@ async def test_another_encoding_of_connections(
             await saver.release(await take(saver, "日本"))
             assert await saver.read("日本") is None
     if anyio_backend_name == "trio":
-        return  # a pool is asyncio's
+        return  # psycopg pools need asyncio
     async with psycopg_pool.AsyncConnectionPool(url, open=False, min_size=1) as pool:
         with pytest.raises(StorageError, match="client_encoding=UTF8"):
             async with PostgresSaver(pool, schema=schema):
@@ -431,7 +424,7 @@ async def test_another_encoding_of_connections(
 
 
 async def test_a_users_pool_away_from_its_loop(schema: str, anyio_backend_name: str) -> None:
-    """On trio there is no loop that could be a pool's: opening a saver there is refused, in words."""
+    """On trio a user's pool has no loop: opening a saver is refused with an error that says so."""
     if anyio_backend_name != "trio":
         pytest.skip("on asyncio it may be the pool's loop")
 
@@ -445,11 +438,12 @@ async def test_a_users_pool_away_from_its_loop(schema: str, anyio_backend_name: 
             pass
 
 
-def test_the_loop_of_a_users_pool_comes_to_its_end(schema: str) -> None:
-    """Callers on other loops are told, whatever they were doing, and later ones too; nobody waits for ever."""
+def test_the_loop_of_a_users_pool_ends(schema: str) -> None:
+    """Callers on other loops get an error, whatever they were doing, and so do later callers; no call waits for
+    ever."""
     asked = threading.Event()
     savers: list[PostgresSaver] = []
-    told: list[type[BaseException]] = []
+    errors: list[type[BaseException]] = []
 
     async def sleep(cursor: Any) -> None:
         asked.set()
@@ -460,7 +454,7 @@ def test_the_loop_of_a_users_pool_comes_to_its_end(schema: str) -> None:
             try:
                 await savers[0]._run(sleep)
             except Exception as error:
-                told.append(type(error))
+                errors.append(type(error))
         await savers[0].__aexit__(None, None, None)
 
     async def owner() -> None:
@@ -475,14 +469,11 @@ def test_the_loop_of_a_users_pool_comes_to_its_end(schema: str) -> None:
         asyncio.run(owner())
     thread.join(30)
     assert not thread.is_alive()
-    assert told == [SaverClosedError] * 2
-
-
-# ---- processes ------------------------------------------------------------------------------------------------------
+    assert errors == [SaverClosedError] * 2
 
 
 def test_a_program_that_never_closes_ends(schema: str) -> None:
-    """Its thread does not keep the interpreter, and what was acknowledged is there."""
+    """The saver's thread does not keep the interpreter alive, and acknowledged writes are stored."""
     code = """if True:
         import asyncio, sys
         from checkpoint_savers import PostgresSaver
@@ -505,13 +496,14 @@ def test_a_program_that_never_closes_ends(schema: str) -> None:
 
 
 def test_after_fork(schema: str) -> None:
-    """In a forked child there is no loop to serve it: it is told so, and does not hang; the parent goes on."""
+    """In a forked child no loop serves the saver: a call raises an error instead of waiting, and the parent's saver
+    still works."""
     code = """if True:
         import asyncio, os, sys, warnings
         from checkpoint_savers import SaverClosedError, PostgresSaver
         from checkpoint_savers.conformance.savers.suite import head_of, row, written
 
-        warnings.simplefilter("ignore")  # Python 3.12 on warns of fork() beside threads, which is what this is about
+        warnings.simplefilter("ignore")  # Python 3.12 and later warn of fork() in a process with threads, which this test is about
         saver = PostgresSaver.from_conn_string(sys.argv[1], schema=sys.argv[2])
 
         async def use():
@@ -546,8 +538,8 @@ def test_after_fork(schema: str) -> None:
     subprocess.run([sys.executable, "-c", code, conninfo(), schema], check=True, env=ENV, timeout=60)
 
 
-async def test_a_saver_that_is_forgotten(schema: str) -> None:
-    """It warns, and its thread ends."""
+async def test_a_saver_that_is_never_closed(schema: str) -> None:
+    """The saver warns when it is freed, and its thread ends."""
     saver = await PostgresSaver.from_conn_string(conninfo(), schema=schema).__aenter__()
     await head_of(saver, "nothing")
     (thread,) = [one for one in threading.enumerate() if "PostgresSaver" in one.name]
@@ -559,8 +551,8 @@ async def test_a_saver_that_is_forgotten(schema: str) -> None:
 
 @pytest.mark.parametrize("level", ["repeatable read", "serializable"])
 async def test_another_isolation_level_by_default(level: str, schema: str) -> None:
-    """P3, P6: where a database's default is stricter, the server ends transactions that meet each other: they are tried
-    again, and nobody notices."""
+    """P3, P6: if a database's default isolation level is stricter, the server aborts conflicting transactions: the
+    saver repeats them, without an error."""
     strict = psycopg.conninfo.make_conninfo(
         conninfo(), options=f"-c default_transaction_isolation={level.replace(' ', chr(92) + ' ')}"
     )
@@ -592,7 +584,7 @@ async def test_another_isolation_level_by_default(level: str, schema: str) -> No
 
 
 def test_without_psycopg() -> None:
-    """The extra is named when it is missing, and nothing else needs it."""
+    """The error names the missing extra, and nothing else needs it."""
     code = """if True:
         import sys
         sys.modules["psycopg"] = None

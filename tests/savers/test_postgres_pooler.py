@@ -1,6 +1,7 @@
-"""PostgresSaver behind a pooler in transaction mode, with three connections to the server for all clients.
+"""PostgresSaver behind a pooler in transaction mode, with three server connections for all clients.
 
-There each transaction may be on another session than the one before: nothing of a session may be relied on, nor left.
+There each transaction may run in another session than the one before: the saver can neither rely on a session's state
+nor leave any.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def schema() -> Iterator[str]:
 
 
 class TestBehindAPooler(AtomicCommits, EventLoops, OneWriter, CheckpointReads, Rewriting):
-    """Those parts of the suite that have the most to do with sessions; all of it is run without the pooler."""
+    """The parts of the suite that have the most to do with sessions; all of the suite runs without the pooler."""
 
     @pytest.fixture
     def open_saver(self, behind: Pooler, schema: str) -> OpenSaver:
@@ -48,20 +49,20 @@ class TestBehindAPooler(AtomicCommits, EventLoops, OneWriter, CheckpointReads, R
 
 
 def test_these_are_parts_of_the_suite() -> None:
-    """So nothing is asked here that is not asked without the pooler."""
+    """So each clause that runs here also runs without the pooler."""
     assert set(TestBehindAPooler.__bases__) <= set(SaverConformance.__mro__)
 
 
 pytestmark = pytest.mark.anyio
 
 
-async def test_nothing_is_left_in_a_session(behind: Pooler, schema: str) -> None:
-    """After verbs of every kind, the sessions that the pooler shares have no prepared statement, no setting, no lock and
+async def test_no_state_is_left_in_a_session(behind: Pooler, schema: str) -> None:
+    """After calls of every method, the pooler's sessions have no prepared statement, no changed setting, no lock and
     no listener of the saver's."""
     async with PostgresSaver.from_conn_string(behind.url, schema=schema, listen=conninfo()) as saver:
         for number in range(8):
             lease = await take(saver, f"t{number}")
-            for step in range(1, 8):  # often enough to be worth preparing
+            for step in range(1, 8):  # often enough for psycopg to prepare statements
                 await saver.commit(lease, commit(row(step, step - 1 or None), head=step - 1 or None))
                 await head_of(saver, f"t{number}")
             await saver.dump(f"t{number}")
@@ -81,15 +82,15 @@ async def test_nothing_is_left_in_a_session(behind: Pooler, schema: str) -> None
         assert set(looks) == {(0, 0, 0, *plain)}
 
 
-async def test_waiting_beside_a_pooler(behind: Pooler, schema: str) -> None:
-    """P6: work goes through the pooler, and hearing past it."""
+async def test_waiting_for_a_release_bypasses_the_pooler(behind: Pooler, schema: str) -> None:
+    """P6: statements go through the pooler, and the listening connection bypasses it."""
     async with (
         PostgresSaver.from_conn_string(behind.url, schema=schema, listen=conninfo()) as waiting,
         PostgresSaver.from_conn_string(behind.url, schema=schema) as working,
     ):
         lease = await take(working, "held")
         with anyio.fail_after(30):
-            await waiting.wait_for_release("held")  # it has begun to listen
+            await waiting.wait_for_release("held")  # the saver listens now
             async with anyio.create_task_group() as group:
                 group.start_soon(waiting.wait_for_release, "held")
                 await anyio.lowlevel.checkpoint()
@@ -98,7 +99,8 @@ async def test_waiting_beside_a_pooler(behind: Pooler, schema: str) -> None:
 
 @pytest.mark.slow
 async def test_the_pooler_is_killed(schema: str) -> None:
-    """P4: while many commit; when it is there again all go on, and all that was acknowledged is stored, once."""
+    """P4: if the pooler is killed during many commits, all callers continue when it is back, and each acknowledged
+    write is stored once."""
     with pooler(conninfo()) as mine:
         async with PostgresSaver.from_conn_string(mine.url, schema=schema, reconnect_timeout=60) as saver:
             leases = [await take(saver, f"killed{number}") for number in range(10)]
@@ -127,8 +129,8 @@ async def test_the_pooler_is_killed(schema: str) -> None:
             assert [one.checkpoint_id for one in headers] == [cid(n) for n in range(last, 0, -1)]
 
 
-async def test_setting_up_through_it(behind: Pooler) -> None:
-    """P13: ten savers at once, in threads, through three connections."""
+async def test_setup_through_the_pooler(behind: Pooler) -> None:
+    """P13: ten savers in threads create the tables at once, through three connections."""
     with new_schema() as fresh:
 
         async def work(number: int) -> None:

@@ -1,6 +1,7 @@
 """Real processes on one database, stopped and killed at random (P3, P4, P6).
 
-`PREGEL_POSTGRES_BLOWS` says how many pauses (SIGSTOP) and kills (SIGKILL) there are in each test, `PREGEL_SEED` which.
+`PREGEL_POSTGRES_BLOWS` is the number of pauses (SIGSTOP) and kills (SIGKILL) in each test, `PREGEL_SEED` the seed that
+chooses them.
 """
 
 from __future__ import annotations
@@ -48,15 +49,15 @@ class Child:
         )
 
     def wait_for_commits(self, number: int) -> None:
-        """Return when it has told of so many more."""
+        """Return when the process has reported so many more commits."""
         assert self.process.stdout is not None
         while number > 0:
-            told = os.read(self.process.stdout.fileno(), number)
-            assert told, self.fails()
-            number -= len(told)
+            written = os.read(self.process.stdout.fileno(), number)
+            assert written, self.fails()
+            number -= len(written)
 
     def drain(self) -> None:
-        """Take what it has told, so that it never waits for somebody to read it."""
+        """Read what the process has reported, so that it never blocks on a full pipe."""
         assert self.process.stdout is not None
         while select.select([self.process.stdout], [], [], 0)[0] and os.read(self.process.stdout.fileno(), 65536):
             pass
@@ -72,9 +73,9 @@ class Child:
 @pytest.mark.slow
 @pytest.mark.parametrize("processes", [2, 8])
 def test_stopped_and_killed(processes: int, schema: str, tmp_path: Path) -> None:
-    """P3, P4, P6: of processes that write four threads, one after the other is stopped for longer than its leases last,
-    or killed and replaced. Each thread is one chain of all that is stored, under epochs that never go back; and all that
-    was acknowledged is in it."""
+    """P3, P4, P6: processes write four threads, and one after the other is stopped for longer than its leases last,
+    or killed and replaced. Each thread is one chain of all stored checkpoints, under epochs that never decrease, and
+    contains every acknowledged commit."""
     rng = random.Random(f"{SEED} {processes}")
     log, threads, killed = tmp_path / "log", 4, 0
     children = [Child(schema, f"p{number}", log, threads) for number in range(processes)]
@@ -86,10 +87,10 @@ def test_stopped_and_killed(processes: int, schema: str, tmp_path: Path) -> None
                 child.drain()
             victim = rng.randrange(processes)
             children[victim].wait_for_commits(rng.randint(1, 8))
-            time.sleep(rng.random() ** 3 * 0.01)  # between what is told, too
+            time.sleep(rng.random() ** 3 * 0.01)  # between a process's reports, too
             if rng.random() < 0.6:
                 children[victim].send(signal.SIGSTOP)
-                time.sleep(rng.uniform(0.0, 0.4))  # the others go on meanwhile, and take its threads over
+                time.sleep(rng.uniform(0.0, 0.4))  # the others continue meanwhile, and take its threads over
                 children[victim].send(signal.SIGCONT)
             else:
                 killed += 1
@@ -111,14 +112,14 @@ def test_stopped_and_killed(processes: int, schema: str, tmp_path: Path) -> None
     stored = {(header.thread_id, str(header.checkpoint_id)) for headers in found for header in headers}
     assert {(thread, checkpoint) for thread, checkpoint in acknowledged} <= stored
     assert len({tuple(line) for line in acknowledged}) == len(acknowledged)
-    # What was stored and not told: by each process that was killed, one commit at most for each of its three tasks.
+    # Stored but not reported: at most one commit of each of a process's three tasks, for each process that was killed.
     assert len(stored) <= len(acknowledged) + 3 * killed
     for headers in found:
         check_chain(headers)
 
 
 async def all_headers(schema: str, threads: int) -> list[tuple[Header, ...]]:
-    """Of each thread, newest first; and its head is the newest."""
+    """The checkpoint headers of each thread, newest first; each thread's head is the newest."""
     async with PostgresSaver.from_conn_string(conninfo(), schema=schema) as saver:
         found: list[tuple[Header, ...]] = []
         for number in range(threads):
@@ -131,7 +132,8 @@ async def all_headers(schema: str, threads: int) -> list[tuple[Header, ...]]:
 
 
 def check_chain(headers: tuple[Header, ...]) -> None:
-    """Every checkpoint is the only child of the one before it, one step further, under no smaller epoch."""
+    """Check that every checkpoint is the only child of the one before it, one step later, under an epoch that is not
+    smaller."""
     for newer, older in zip(headers, headers[1:], strict=False):
         assert newer.parent_id == older.checkpoint_id
         assert newer.step == older.step + 1
@@ -170,8 +172,8 @@ KILLED = """if True:
 
 @pytest.mark.anyio
 async def test_killed_before_the_commit(schema: str) -> None:
-    """P3, P4, P6: nothing of that superstep is there, all before it is, and the next run goes on at once, as soon as the
-    server has noticed that the client is gone."""
+    """P3, P4, P6: nothing of the interrupted superstep is stored, everything before it is, and the next run starts
+    as soon as the server has noticed that the client is gone."""
     with subprocess.Popen(
         [sys.executable, "-c", KILLED, conninfo(), schema], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=ENV
     ) as process:

@@ -1,6 +1,6 @@
-"""PostgresSaver while its server is killed and started again: a server of the tests' own (P4, P5, P6).
+"""PostgresSaver while its server, one of the tests' own, is killed and started again (P4, P5, P6).
 
-What a verb has acknowledged is there after the crash, and what was under way is stored once or not at all.
+Every acknowledged write is there after the crash, and a write in progress is stored once or not at all.
 """
 
 from __future__ import annotations
@@ -40,9 +40,6 @@ async def restarted(server: OwnServer) -> None:
     await anyio.to_thread.run_sync(server.restart)
 
 
-# ---- a graph --------------------------------------------------------------------------------------------------------
-
-
 def join(left: list[str], right: list[str]) -> list[str]:
     return left + right
 
@@ -52,7 +49,7 @@ class State(TypedDict, total=False):
 
 
 class Steps:
-    """A graph of three steps, the second of which has three tasks; what is to happen in a task is said by its name."""
+    """A graph of three steps, the second of which has three tasks; the tests set what happens in a task by its name."""
 
     def __init__(self) -> None:
         self.ran: list[str] = []
@@ -83,32 +80,32 @@ class Steps:
 LOG = ["first", "each 0", "each 1", "each 2", "last"]
 
 
-async def is_the_undisturbed_ones(saver: PostgresSaver, thread: str) -> None:
-    """P2: the history has the steps of a run that nothing disturbed."""
+async def check_history_is_undisturbed(saver: PostgresSaver, thread: str) -> None:
+    """P2: the history has the steps of an undisturbed run."""
 
-    async def told(graph: Any, thread: str) -> list[Any]:
+    async def steps_of(graph: Any, thread: str) -> list[Any]:
         return [(one.metadata["step"], one.values, one.next) async for one in graph.aget_state_history(thread)]
 
     undisturbed = Steps().graph(InMemorySaver())
     await undisturbed.ainvoke({"log": []}, thread)
-    assert await told(Steps().graph(saver), thread) == await told(undisturbed, thread)
+    assert await steps_of(Steps().graph(saver), thread) == await steps_of(undisturbed, thread)
 
 
 @pytest.mark.parametrize("name", ["first", "each 1", "last"])
-async def test_a_run_goes_on(name: str, server: OwnServer, schema: str) -> None:
-    """P4, P5: killed and started while a node runs, the run does not notice; each task has run once."""
+async def test_a_run_survives_a_server_restart(name: str, server: OwnServer, schema: str) -> None:
+    """P4, P5: if the server is killed and started while a node runs, the run completes, and each task has run once."""
     steps = Steps()
     steps.happens[name] = lambda: restarted(server)
     async with PostgresSaver.from_conn_string(server.conninfo, schema=schema, reconnect_timeout=60) as saver:
         assert await steps.graph(saver).ainvoke({"log": []}, "t") == {"log": LOG}
         assert sorted(steps.ran) == sorted(LOG)
-        await is_the_undisturbed_ones(saver, "t")
+        await check_history_is_undisturbed(saver, "t")
 
 
 @pytest.mark.parametrize("name", ["first", "each 1", "last"])
-async def test_a_run_that_does_not_wait_ends_and_resumes(name: str, server: OwnServer, schema: str) -> None:
-    """P4, P5: with the server away for longer than `reconnect_timeout`, the run ends with an error that says so; a resume
-    runs what was not recorded, and no more."""
+async def test_a_run_without_a_server_ends_and_resumes(name: str, server: OwnServer, schema: str) -> None:
+    """P4, P5: if the server is away for longer than `reconnect_timeout`, the run ends with an error that says so; a
+    resume runs only what was not recorded."""
 
     async def stop() -> None:
         await anyio.to_thread.run_sync(server.stop)
@@ -129,23 +126,21 @@ async def test_a_run_that_does_not_wait_ends_and_resumes(name: str, server: OwnS
         assert len(values) >= {"first": 0, "each 1": 1, "last": 4}[name]
         assert {*values, *recorded} <= set(ran)
         (header,) = await saver.threads()
-        assert header.owner is not None, "it could not be given up"
+        assert header.owner is not None, "the lease could not be released"
         await saver.release(await saver.acquire("t", header.owner, now=LATER, expires_at=LATER))
         assert await steps.graph(saver).ainvoke(None, "t") == {"log": LOG}
         assert sorted(steps.ran) == sorted(set(LOG) - {*values, *recorded})
-        await is_the_undisturbed_ones(saver, "t")
+        await check_history_is_undisturbed(saver, "t")
 
-
-# ---- many writers ---------------------------------------------------------------------------------------------------
 
 WRITERS = 12
 KILLS = 3
 
 
 @pytest.mark.parametrize("seed", range(2))
-async def test_nothing_acknowledged_is_lost(seed: int, server: OwnServer, schema: str) -> None:
-    """P3, P4, P6: twelve writers commit, record and give up without end while the server is killed three times; all that
-    a verb returned for is there afterwards, once, each thread is one chain, and nobody had an error."""
+async def test_acknowledged_writes_survive(seed: int, server: OwnServer, schema: str) -> None:
+    """P3, P4, P6: twelve writers commit, record and release while the server is killed three times; every
+    acknowledged write is stored once, each thread is one chain, and no writer gets an error."""
     rng = random.Random(seed)
     acknowledged = dict.fromkeys(range(WRITERS), 0)
     done = anyio.Event()
@@ -173,7 +168,7 @@ async def test_nothing_acknowledged_is_lost(seed: int, server: OwnServer, schema
             for number in range(WRITERS):
                 group.start_soon(write, saver, number)
             for _ in range(KILLS):
-                await anyio.sleep(rng.uniform(0.05, 0.3))  # somewhere in their work
+                await anyio.sleep(rng.uniform(0.05, 0.3))  # at some point of their work
                 before = dict(acknowledged)
                 await restarted(server)
                 while any(acknowledged[number] <= before[number] for number in range(WRITERS)):
@@ -189,7 +184,7 @@ async def test_nothing_acknowledged_is_lost(seed: int, server: OwnServer, schema
             assert kept == ["a", "b"]
 
 
-async def test_a_users_pool_lives_through_it(server: OwnServer, schema: str, anyio_backend_name: str) -> None:
+async def test_a_users_pool_survives(server: OwnServer, schema: str, anyio_backend_name: str) -> None:
     """P13: the same with a pool that the user opened."""
     if anyio_backend_name != "asyncio":
         pytest.skip("a pool of psycopg's is opened on asyncio")
@@ -202,8 +197,8 @@ async def test_a_users_pool_lives_through_it(server: OwnServer, schema: str, any
                 assert await head_of(saver) == cid(number)
 
 
-async def test_a_lease_outlives_the_server(server: OwnServer, schema: str) -> None:
-    """P6: it is stored, and so it is there after the crash."""
+async def test_a_lease_survives_the_server(server: OwnServer, schema: str) -> None:
+    """P6: leases are stored, so they hold after the crash."""
     async with PostgresSaver.from_conn_string(server.conninfo, schema=schema, reconnect_timeout=60) as saver:
         lease = await take(saver)
         await restarted(server)

@@ -1,4 +1,4 @@
-"""PostgresSaver's tables: made explicitly, once, and told apart from everything else (P11)."""
+"""PostgresSaver's tables are created explicitly and once, and other programs' tables are refused (P11)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 def schema() -> Iterator[str]:
-    """A name; nothing is there."""
+    """The name of a schema that does not exist."""
     with new_schema() as schema:
         yield schema
 
@@ -47,7 +47,7 @@ def saver_of(schema: str, **options: bool) -> PostgresSaver:
 
 
 def made_of(schema: str) -> list[tuple[object, ...]]:
-    """All that there is in a schema: tables, columns, types, collations, indexes."""
+    """The tables, columns, types, collations and indexes of a schema."""
     columns = execute(
         "SELECT c.relname, a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, l.collname, a.attidentity "
         "FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_attribute a ON a.attrelid = c.oid "
@@ -58,11 +58,8 @@ def made_of(schema: str) -> list[tuple[object, ...]]:
     return columns + [(definition.replace(schema, "S"),) for (definition,) in indexes]
 
 
-# ---- making them ----------------------------------------------------------------------------------------------------
-
-
-async def test_nothing_is_made_by_itself(schema: str) -> None:
-    """Without tables a saver does not open: it says what to do, and has changed nothing."""
+async def test_opening_creates_no_tables(schema: str) -> None:
+    """A saver does not open without its tables: the error says what to do, and nothing was changed."""
     with pytest.raises(StorageError, match="setup_script") as caught:
         async with saver_of(schema):
             pass
@@ -73,13 +70,13 @@ async def test_nothing_is_made_by_itself(schema: str) -> None:
     assert made_of(schema) == []
 
 
-async def test_three_ways_to_make_them(schema: str) -> None:
-    """By the method before the saver is opened, by an argument, and by a script in other hands: it is the same."""
+async def test_three_ways_to_create_the_tables(schema: str) -> None:
+    """The method `setup`, the argument of the constructor, and the printed script create the same tables."""
     await saver_of(schema).setup()
     async with saver_of(schema) as saver:
         await written(saver, row(1))
         await saver.setup()
-        assert await head_of(saver) == cid(1), "it was right already: nothing happens"
+        assert await head_of(saver) == cid(1), "the tables existed, so nothing happens"
     with new_schema() as by_argument:
         async with saver_of(by_argument, setup=True) as saver:
             await written(saver, row(1))
@@ -95,7 +92,7 @@ async def test_three_ways_to_make_them(schema: str) -> None:
 
 
 def test_the_script_needs_no_server() -> None:
-    """It is one transaction, under the lock that `setup` takes, and leaves out what is there already."""
+    """The script is one transaction, takes the lock of `setup`, and skips what exists."""
     script = PostgresSaver.setup_script(schema="app")
     lines = script.splitlines()
     assert lines[0] == "BEGIN;" and "pg_advisory_xact_lock" in lines[1] and lines[-1] == "COMMIT;"
@@ -121,7 +118,8 @@ class LaterSaver(PostgresSaver):
 
 
 async def test_a_later_version_upgrades_the_tables(schema: str) -> None:
-    """P4, P15: by `setup` alone, and all that is stored stays. The version before refuses them from then on."""
+    """P4, P15: only `setup` upgrades them, and all that is stored stays. The earlier version refuses them from then
+    on."""
     await saver_of(schema).setup()
     async with saver_of(schema) as saver:
         await written(saver, row(1), row(2, 1))
@@ -139,10 +137,10 @@ async def test_a_later_version_upgrades_the_tables(schema: str) -> None:
         await saver_of(schema).__aenter__()
 
 
-async def test_half_of_it_is_nothing(schema: str) -> None:
-    """P3: it is one transaction: where something is in the way, nothing was made."""
+async def test_a_failed_setup_creates_nothing(schema: str) -> None:
+    """P3: `setup` is one transaction: if it fails, no table was created."""
     execute(f'CREATE SCHEMA "{schema}"')
-    execute(f'CREATE VIEW "{schema}".pregel_checkpoints_by_base AS SELECT 1')  # the name of an index
+    execute(f'CREATE VIEW "{schema}".pregel_checkpoints_by_base AS SELECT 1')  # conflicts with the name of an index
     before = made_of(schema)
     with pytest.raises(CorruptCheckpointError, match="pregel_checkpoints_by_base"):
         await saver_of(schema).setup()
@@ -151,8 +149,9 @@ async def test_half_of_it_is_nothing(schema: str) -> None:
     await saver_of(schema).setup()
 
 
-async def test_a_role_that_may_not(schema: str) -> None:
-    """A schema that is there is used by whoever may create in it, and one that may not is told to ask."""
+async def test_a_role_without_permission(schema: str) -> None:
+    """A role that may create tables can use an existing schema; for one that may not, the error says what to ask
+    for."""
     role = schema.replace("test", "role")
     execute(f'CREATE ROLE "{role}" LOGIN')
     try:
@@ -191,7 +190,7 @@ MIGRATING = """if True:
 
 @pytest.mark.slow
 def test_ten_workers_start_together(schema: str) -> None:
-    """P13: ten processes make the tables at the same moment: one of them does, and each stores its thread."""
+    """P13: ten processes create the tables at the same moment: one of them does, and each stores its thread."""
     workers = [
         subprocess.Popen(
             [sys.executable, "-W", "error", "-c", MIGRATING, conninfo(), schema, f"t{number}"],
@@ -214,11 +213,8 @@ def test_ten_workers_start_together(schema: str) -> None:
     assert execute(f'SELECT count(*) FROM "{schema}".pregel_threads') == [(10,)]
 
 
-# ---- whose they are -------------------------------------------------------------------------------------------------
-
-
 async def test_tables_of_a_later_version(schema: str) -> None:
-    """P11: they are not touched, neither by opening nor by setting up."""
+    """P11: they are not changed, neither by opening nor by `setup`."""
     await saver_of(schema).setup()
     execute(f'UPDATE "{schema}".pregel_saver_version SET version = {SAVER.version + 1}')
     before = made_of(schema)
@@ -230,9 +226,9 @@ async def test_tables_of_a_later_version(schema: str) -> None:
     assert execute(f'SELECT version FROM "{schema}".pregel_saver_version') == [(SAVER.version + 1,)]
 
 
-async def test_an_upgrade_meanwhile_is_noticed(schema: str) -> None:
-    """P11: by each lease, of new threads and of known ones, alone and in a batch, while the saver is open. Nothing is
-    written. A run that has its thread already finishes: an upgrade waits for locks, and never for runs."""
+async def test_an_upgrade_while_the_saver_is_open(schema: str) -> None:
+    """P11: each acquire detects the upgrade, on new and on known threads, alone and in a batch, and nothing is
+    written. A run that holds its lease finishes: an upgrade waits for locks, not for runs."""
     async with saver_of(schema, setup=True) as saver:
         lease = await take(saver)
         await written(saver, row(1), thread="u")
@@ -254,7 +250,7 @@ async def test_an_upgrade_meanwhile_is_noticed(schema: str) -> None:
             refused
         ) == 9
         for write in (saver.update_thread("u", {"a": 1}), saver.adelete_thread("u")):
-            with pytest.raises(UnsupportedFormatError):  # they need no lease
+            with pytest.raises(UnsupportedFormatError):  # these need no lease
                 await write
         assert execute(f'SELECT * FROM "{schema}".pregel_threads ORDER BY 1') == before
         await saver.commit(lease, commit(row(1)))
@@ -280,7 +276,7 @@ async def test_an_upgrade_meanwhile_is_noticed(schema: str) -> None:
     ],
 )
 async def test_tables_of_another_program(schema: str, theirs: str, reason: str) -> None:
-    """P11: what a saver has not made is neither read nor changed."""
+    """P11: tables that no saver has created are neither read nor changed."""
     execute(f'CREATE SCHEMA "{schema}"')
     execute(theirs.format(s=f'"{schema}"'))
     before = made_of(schema)
@@ -290,8 +286,8 @@ async def test_tables_of_another_program(schema: str, theirs: str, reason: str) 
     assert made_of(schema) == before
 
 
-async def test_what_others_have_beside_them(schema: str) -> None:
-    """Other tables, and columns that were added to ours, are nobody's business."""
+async def test_additional_tables_and_columns(schema: str) -> None:
+    """Other tables, and columns that were added to the saver's, are ignored."""
     execute(f'CREATE SCHEMA "{schema}"')
     execute(f'CREATE TABLE "{schema}".checkpoints (id integer)')
     await saver_of(schema).setup()
@@ -301,8 +297,8 @@ async def test_what_others_have_beside_them(schema: str) -> None:
         assert await head_of(saver) == cid(1)
 
 
-async def test_tables_that_vanish(schema: str) -> None:
-    """P11: a saver that is open says that its tables are not as they were made."""
+async def test_tables_that_are_dropped(schema: str) -> None:
+    """P11: an open saver says that its tables are not as they were created."""
     async with saver_of(schema, setup=True) as saver:
         await written(saver, row(1))
         execute(f'DROP TABLE "{schema}".pregel_heads')
@@ -317,7 +313,7 @@ async def test_tables_that_vanish(schema: str) -> None:
 
 
 async def test_damaged_rows(schema: str) -> None:
-    """P11: what the tables' types let through and no saver has written is an error that names the place."""
+    """P11: rows that no saver has written, where the columns' types allow them, raise an error that names the place."""
     async with saver_of(schema, setup=True) as saver:
         await written(saver, row(1))
         lease = await take(saver)
@@ -352,9 +348,6 @@ async def test_damaged_rows(schema: str) -> None:
                 await call
 
 
-# ---- names ----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "name",
     [
@@ -372,7 +365,7 @@ async def test_damaged_rows(schema: str) -> None:
     ],
 )
 async def test_hostile_schema_names(name: str) -> None:
-    """P11: whatever is in it, it is a name, for every verb and in the script."""
+    """P11: any text works as a schema name, in every method and in the script."""
     name = f"{name}{new_name()}"
     try:
         async with saver_of(name, setup=True) as saver:
@@ -397,8 +390,8 @@ def new_name() -> str:
 
 
 @pytest.mark.parametrize("name", ["", "a\x00b", "x" * 64, "é" * 32, "\ud800", "pg_x", "pg_temp", "pg_catalog"])
-def test_what_is_no_schema_name(name: str) -> None:
-    """PostgreSQL has no such names; it would cut the long ones to others, and reserves those that begin with pg_."""
+def test_invalid_schema_names(name: str) -> None:
+    """PostgreSQL does not allow these names, would truncate them, or reserves them (pg_)."""
     with pytest.raises(ValueError):
         saver_of(name)
     with pytest.raises(ValueError):
@@ -409,15 +402,15 @@ texts = st.text(st.one_of(st.sampled_from("\x00\x01\x02\x03aé"), st.characters(
 
 
 @given(texts, texts)
-def test_texts_are_told_as_they_were_and_sort_as_they_do(one: str, other: str) -> None:
-    """P11: NUL and all; and none that is stored holds NUL."""
+def test_escaped_texts_come_back_and_keep_their_order(one: str, other: str) -> None:
+    """P11: texts with NUL, too; the stored form never holds NUL."""
     assert unescape(escape(one)) == one and "\x00" not in escape(one)
     assert (escape(one) < escape(other)) == (one < other)
 
 
 @contextmanager
 def database(options: str) -> Iterator[str]:
-    """A database that is made and dropped; its connection string."""
+    """Create a database, yield its connection string, and drop it."""
     with new_schema() as name:
         execute(f'CREATE DATABASE "{name}" TEMPLATE template0 {options}')
         try:
@@ -427,8 +420,8 @@ def database(options: str) -> Iterator[str]:
 
 
 @pytest.mark.slow
-def test_ids_sort_on_the_server_as_here() -> None:
-    """P11: by code points, and apart from each other, in a database that sorts otherwise by itself."""
+def test_ids_sort_on_the_server_as_in_python() -> None:
+    """P11: ids sort by code points and stay distinct, in a database with another default collation."""
     if execute("SELECT current_setting('server_version_num')::int >= 150000") == [(False,)]:
         pytest.skip("databases with a collation of their own, on every system, are of PostgreSQL 15 on")
     with database("ENCODING 'UTF8' LOCALE_PROVIDER icu ICU_LOCALE 'en'") as url:
@@ -477,8 +470,8 @@ def checkpoint(id: str, ns: str = "") -> CheckpointRow:
 
 
 @pytest.mark.slow
-def test_another_encoding() -> None:
-    """P11: in a database whose encoding is not UTF8, not every id could be stored: it is said when it is opened."""
+def test_a_database_with_another_encoding() -> None:
+    """P11: a database whose encoding is not UTF8 could not store every id: opening is refused."""
     with database("ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C'") as url:
         with pytest.raises(StorageError, match="UTF8"):
             anyio.run(PostgresSaver.from_conn_string(url).setup)

@@ -1,4 +1,4 @@
-"""SqliteSaver opened, cancelled and closed: nothing is lost, nothing is left (P7, P13)."""
+"""SqliteSaver opened, cancelled and closed: no write is lost, and no thread or lock is left (P7, P13)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from checkpoint_savers.conformance.savers.suite import (
     written,
 )
 from checkpoint_savers.sqlite.worker import Job
-from tests.savers.dropping import warned
+from tests.savers.dropped_objects import warned
 from tests.savers.sqlite_tools import held, saver_threads, turns
 
 pytestmark = pytest.mark.anyio
@@ -50,11 +50,9 @@ async def saver(path: Path) -> AsyncIterator[SqliteSaver]:
         yield saver
 
 
-# ---- cancelling --------------------------------------------------------------------------------------------------
-
-
-async def test_a_commit_that_was_handed_over_is_waited_for(saver: SqliteSaver) -> None:
-    """P7: however its caller is cancelled, the commit ends first; then the caller is told, and it is stored whole."""
+async def test_a_started_commit_is_awaited(saver: SqliteSaver) -> None:
+    """P7: however its caller is cancelled, the commit ends first and is stored completely; then the cancellation is
+    raised."""
     lease = await take(saver)
     async with anyio.create_task_group() as outer:
         async with held(saver) as go:
@@ -79,8 +77,8 @@ async def test_a_commit_that_was_handed_over_is_waited_for(saver: SqliteSaver) -
     assert await head_of(saver) == cid(2)
 
 
-async def test_a_lease_whose_acquire_was_cancelled_is_released(saver: SqliteSaver) -> None:
-    """P7, P6: taken when its caller was gone already, it does not keep the thread until it expires."""
+async def test_a_cancelled_acquire_releases_the_lease(saver: SqliteSaver) -> None:
+    """P7, P6: a lease that was acquired after its caller was cancelled does not lock the thread until it expires."""
     async with anyio.create_task_group() as outer:
 
         async def run_cancelled() -> None:
@@ -92,11 +90,11 @@ async def test_a_lease_whose_acquire_was_cancelled_is_released(saver: SqliteSave
         async with held(saver):
             outer.start_soon(run_cancelled)
             await turns(20)
-    assert (await take(saver, run="run-2")).epoch == 1, "no trace"
+    assert (await take(saver, run="run-2")).epoch == 1, "no trace is left"
 
 
-async def test_a_loop_that_was_closed_harms_nobody(saver: SqliteSaver) -> None:
-    """P13: a loop is closed while one of its tasks waits for a commit: all others are served as ever."""
+async def test_a_closed_loop_does_not_affect_others(saver: SqliteSaver) -> None:
+    """P13: if a loop is closed while one of its tasks waits for a commit, all other callers are served as before."""
     lease = await take(saver)
     loop = asyncio.new_event_loop()
 
@@ -116,20 +114,18 @@ async def test_a_loop_that_was_closed_harms_nobody(saver: SqliteSaver) -> None:
     assert await head_of(saver) == cid(2)
 
 
-# ---- opening and closing -----------------------------------------------------------------------------------------
-
-
-async def test_nothing_is_left_running(path: Path) -> None:
-    """P7: when the saver is closed, its threads and its loop are gone."""
+async def test_no_thread_is_left_running(path: Path) -> None:
+    """P7: after closing, the saver's threads and its loop have ended."""
     async with SqliteSaver.from_conn_string(path) as saver:
         assert len(saver_threads()) == 2
         await written(saver, row(1))
     assert saver_threads() == []
-    assert sorted(file.name for file in path.parent.iterdir()) == [path.name], "the WAL is folded in"
+    assert sorted(file.name for file in path.parent.iterdir()) == [path.name], "the WAL was not checkpointed"
 
 
-async def test_not_open(path: Path) -> None:
-    """Before it is opened and after it is closed: SaverClosedError; it may be opened again, not twice at once."""
+async def test_a_saver_that_is_not_open(path: Path) -> None:
+    """Before it is opened and after it is closed, calls raise SaverClosedError; it may be opened again, but not
+    twice at once."""
     saver = SqliteSaver.from_conn_string(path)
     leases = []
     for _ in range(2):
@@ -157,7 +153,7 @@ async def test_not_open(path: Path) -> None:
 
 @pytest.mark.parametrize("kind", [SqliteSaver, SqliteStore, SqliteCache])
 def test_opened_with_a_plain_with(path: Path, kind: Any) -> None:
-    """It says how it is opened, and makes no file."""
+    """The error says how to open the saver, and no file is created."""
     with pytest.raises(TypeError, match=rf"opened with 'async with', or .*open_sync\({kind.__name__}\(") as caught:
         with kind(path):
             pass
@@ -165,8 +161,8 @@ def test_opened_with_a_plain_with(path: Path, kind: Any) -> None:
     assert not path.exists()
 
 
-async def test_closing_waits_for_what_was_begun(path: Path) -> None:
-    """P7: calls that were handed over are done; those that come later are refused; none is left waiting."""
+async def test_closing_waits_for_started_calls(path: Path) -> None:
+    """P7: started calls complete; later ones are refused; no call is left waiting."""
     async with SqliteSaver.from_conn_string(path) as saver:
         leases = [await take(saver, f"t{number}") for number in range(10)]
         done: list[int] = []
@@ -191,7 +187,7 @@ async def test_closing_waits_for_what_was_begun(path: Path) -> None:
 
 
 async def test_closing_releases_leases(path: Path) -> None:
-    """P6: of a run that still goes on when its saver is closed, every thread is free at once, with what is stored."""
+    """P6: if a saver is closed during a run, the run's threads are free at once, with what is stored."""
     async with SqliteSaver.from_conn_string(path) as saver:
         leases = [await take(saver, thread) for thread in ("t1", "t2", "t3")]
         await saver.commit(leases[0], commit(row(1)))
@@ -204,7 +200,7 @@ async def test_closing_releases_leases(path: Path) -> None:
 
 
 async def test_a_call_that_comes_too_late(path: Path) -> None:
-    """P7: handed over just when the saver closes, or after: refused, and not left waiting."""
+    """P7: a call that arrives just as the saver closes, or later, is refused instead of waiting."""
     async with SqliteSaver.from_conn_string(path) as saver:
         worker = saver._worker
         assert worker is not None
@@ -217,7 +213,7 @@ async def test_a_call_that_comes_too_late(path: Path) -> None:
                 refused.append(error)
 
         async with anyio.create_task_group() as group, held(saver):
-            worker._queue.put(None)  # what `stop` does, in the moment between a caller's question and its handing over
+            worker._queue.put(None)  # as `stop` does, between the caller's check and its enqueuing
             group.start_soon(run)
             await turns()
         assert len(refused) == 1
@@ -226,7 +222,7 @@ async def test_a_call_that_comes_too_late(path: Path) -> None:
 
 
 async def test_many_threads_while_it_closes(path: Path) -> None:
-    """P13: callers of other threads, on both loops, are answered or refused, and none hangs."""
+    """P13: callers in other threads, on both loops, get an answer or are refused, and none hangs."""
     saver = SqliteSaver.from_conn_string(path, synchronous="NORMAL")
     await saver.__aenter__()
     begun = threading.Semaphore(0)
@@ -249,7 +245,7 @@ async def test_many_threads_while_it_closes(path: Path) -> None:
 
 
 async def test_opening_that_is_cancelled(path: Path) -> None:
-    """P7: at any moment; nothing is left running, and the file is good."""
+    """P7: opening may be cancelled at any moment; nothing is left running, and the file is usable."""
     for number in range(6):
         async with anyio.create_task_group() as group:
 
@@ -266,7 +262,7 @@ async def test_opening_that_is_cancelled(path: Path) -> None:
 
 
 async def test_closing_in_a_cancelled_scope(path: Path) -> None:
-    """P7: it is closed all the same."""
+    """P7: the saver is closed in spite of the cancellation."""
     with anyio.CancelScope() as scope:
         async with SqliteSaver.from_conn_string(path) as saver:
             await written(saver, row(1))
@@ -277,7 +273,7 @@ async def test_closing_in_a_cancelled_scope(path: Path) -> None:
 
 
 def test_a_saver_that_was_never_closed(path: Path) -> None:
-    """It warns, and its threads end when Python drops it."""
+    """The saver warns, and its threads end when Python frees it."""
 
     async def forget() -> None:
         saver = await SqliteSaver.from_conn_string(path).__aenter__()
@@ -292,8 +288,8 @@ def test_a_saver_that_was_never_closed(path: Path) -> None:
     assert saver_threads() == []
 
 
-def test_no_warning_without_reason(path: Path) -> None:
-    """A saver that was never opened, and one that was closed, are dropped in silence."""
+def test_no_warning_without_need(path: Path) -> None:
+    """A saver that was never opened, and one that was closed, are freed without a warning."""
 
     async def use() -> None:
         async with SqliteSaver.from_conn_string(path) as saver:

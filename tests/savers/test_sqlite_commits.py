@@ -1,4 +1,4 @@
-"""SqliteSaver at work: one transaction per verb, shared commits, a full disk, a lock (P3, P4)."""
+"""SqliteSaver's commits: one transaction per call, shared transactions, a full disk, a lock (P3, P4)."""
 
 from __future__ import annotations
 
@@ -47,19 +47,16 @@ async def saver(path: Path) -> AsyncIterator[SqliteSaver]:
         yield saver
 
 
-# ---- transactions ------------------------------------------------------------------------------------------------
-
-
 @asynccontextmanager
 async def traced(saver: SqliteSaver) -> AsyncIterator[list[str]]:
-    """The statements of a block, from its first BEGIN to its last COMMIT."""
+    """The SQL statements of a block, from its first BEGIN to its last COMMIT."""
     found: list[str] = []
     await execute(saver, lambda db: db.connection.set_trace_callback(found.append))
     try:
         yield found
     finally:
         await execute(saver, lambda db: db.connection.set_trace_callback(None))
-        del found[0], found[-1]  # the rest of the jobs that have set the callback: COMMIT, and BEGIN
+        del found[0], found[-1]  # left over from the jobs that set the callback: COMMIT, and BEGIN
 
 
 async def test_a_superstep_is_one_transaction(saver: SqliteSaver) -> None:
@@ -83,7 +80,7 @@ async def test_a_superstep_is_one_transaction(saver: SqliteSaver) -> None:
     assert {one.split()[0] for one in statements[1:-1]} <= {"INSERT", "UPDATE", "DELETE", "SELECT"}
 
 
-async def test_the_hot_path_is_short(saver: SqliteSaver) -> None:
+async def test_a_plain_superstep_takes_five_statements(saver: SqliteSaver) -> None:
     """A plain superstep reads two rows (the lease with the head, its metadata) and writes three (the lease and the
     head, the payload, the checkpoint)."""
     lease = await take(saver)
@@ -95,8 +92,8 @@ async def test_the_hot_path_is_short(saver: SqliteSaver) -> None:
 
 
 async def test_listings_use_their_index(saver: SqliteSaver) -> None:
-    """P10: neither a read nor a page of a listing looks at more than it gives, nor sorts a thread; listings touch no
-    payload."""
+    """P10: neither a read nor a page of a listing visits more rows than it returns, or sorts a thread; listings read
+    no payload."""
     from checkpoint_savers.sqlite import reading
 
     async def plan(statement: str) -> str:
@@ -120,14 +117,19 @@ async def test_listings_use_their_index(saver: SqliteSaver) -> None:
         "SEARCH event USING PRIMARY KEY (thread=? AND (checkpoint,epoch,position)>(?,?,?))"
     )
     for statement in (
-        reading._NAMESPACE, reading._BASES, reading._RECORDS, reading._SEGMENT_RECORDS, reading._THREADS, reading._ALL_ROWS,
+        reading._NAMESPACE,
+        reading._BASES,
+        reading._RECORDS,
+        reading._SEGMENT_RECORDS,
+        reading._THREADS,
+        reading._ALL_ROWS,
         reading._ALL_RECORDS,
-    ):  # fmt: skip  # they are names
+    ):  # string names
         assert "SCAN" not in await plan(statement), statement
 
 
-async def test_commits_that_pile_up_share_one(saver: SqliteSaver) -> None:
-    """Commits of many threads that wait for the disk are one transaction, and each is told its own result."""
+async def test_waiting_commits_share_a_transaction(saver: SqliteSaver) -> None:
+    """Commits of many threads that wait for the disk share a transaction, and each caller gets its own result."""
     leases = [await take(saver, f"t{number}") for number in range(20)]
     for number in (3, 7):
         await saver.release(leases[number])
@@ -153,11 +155,9 @@ async def test_commits_that_pile_up_share_one(saver: SqliteSaver) -> None:
     ]
 
 
-# ---- a full disk, a lock -----------------------------------------------------------------------------------------
-
-
 async def test_a_full_database(saver: SqliteSaver) -> None:
-    """P3, P4: what does not fit is refused whole; what fits is stored; with room again all is well."""
+    """P3, P4: a commit that does not fit is refused as a whole; one that fits is stored; with free space again all
+    commits work."""
     lease = await take(saver)
     await saver.commit(lease, commit(row(1), records=[record(1, "a")]))
     before = await everything(saver)
@@ -179,8 +179,8 @@ async def test_a_full_database(saver: SqliteSaver) -> None:
     assert await head_of(saver) == cid(3)
 
 
-async def test_a_full_database_and_commits_of_many(saver: SqliteSaver) -> None:
-    """P3: of commits that share a transaction, the one that does not fit takes none of the others with it."""
+async def test_a_full_database_and_shared_commits(saver: SqliteSaver) -> None:
+    """P3: of commits that share a transaction, one that does not fit does not affect the others."""
     leases = [await take(saver, f"t{number}") for number in range(5)]
     pages = await execute(saver, lambda db: db.execute("PRAGMA page_count").fetchone()[0])
     await execute(saver, lambda db: db.execute(f"PRAGMA max_page_count = {pages + 20}").fetchall())
@@ -201,7 +201,7 @@ async def test_a_full_database_and_commits_of_many(saver: SqliteSaver) -> None:
 
 
 async def test_another_program_holds_the_lock(path: Path) -> None:
-    """P4: after the busy timeout, StorageLockedError, and nothing stored; reading goes on."""
+    """P4: after the busy timeout a write raises StorageLockedError, and nothing is stored; reads work."""
     async with SqliteSaver.from_conn_string(path, busy_timeout=0.05) as saver:
         lease = await take(saver)
         await saver.commit(lease, commit(row(1)))
@@ -235,8 +235,8 @@ async def test_another_program_holds_the_lock(path: Path) -> None:
 
 
 @pytest.mark.parametrize("at_once", [False, True])
-async def test_a_lock_that_is_given_up_in_time(path: Path, at_once: bool) -> None:
-    """P4: within the busy timeout a writer waits, also where SQLite says busy at once and does not wait by itself."""
+async def test_a_lock_that_is_released_in_time(path: Path, at_once: bool) -> None:
+    """P4: within the busy timeout a writer waits, also where SQLite reports busy at once without waiting."""
     async with SqliteSaver.from_conn_string(path, busy_timeout=60) as saver:
         if at_once:
             await execute(saver, lambda db: db.execute("PRAGMA busy_timeout = 0").fetchall())

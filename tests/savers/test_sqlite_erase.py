@@ -1,4 +1,5 @@
-"""SqliteSaver.erase: no byte of a thread is left in the file, its log or its free pages, or it says so (P11)."""
+"""SqliteSaver.erase leaves no byte of a thread in the file, its log or its free pages, or raises an error that says
+so (P11)."""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ async def saver(path: Path) -> AsyncIterator[SqliteSaver]:
 
 @pytest.fixture
 def rewritten(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """One entry for each time that the file is rewritten."""
+    """One element for each time that the file is rewritten."""
     times: list[int] = []
     vacuum = files.vacuum
 
@@ -58,7 +59,7 @@ def rewritten(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 class Secret:
-    """A thread whose every part can be told apart from all other bytes."""
+    """A thread whose every part can be distinguished from all other bytes."""
 
     def __init__(self, number: int, rng: random.Random) -> None:
         self.rng = rng
@@ -71,7 +72,7 @@ class Secret:
         return CheckpointId(str(UUID(int=self.prefix << 80 | 0x7000 << 64 | number)))
 
     def large(self) -> bytes:
-        """Of some size: within a page, in overflow pages."""
+        """Values of several sizes: within a page, and in overflow pages."""
         return (self.mark.encode() * 700)[: self.rng.choice([80, 330, 330, 330, 900, 2500, 6300])]
 
     async def step(self, saver: SqliteSaver) -> None:
@@ -109,20 +110,20 @@ class Secret:
         )
 
     def traces(self, path: Path) -> int:
-        """How often something of it is in the files."""
+        """Count the occurrences of the thread's secret bytes in the files."""
         needles = [self.mark.encode(), *(one.encode() for one in self.ids)]
         needles += [bytes.fromhex(one.replace("-", "")) for one in self.ids]
         return sum(data.count(needle) for data in contents(path) for needle in needles)
 
 
 def contents(path: Path) -> Iterable[bytes]:
-    """The file, its log and its index."""
+    """The contents of the file, its log and its index."""
     files = [path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")]
     return [file.read_bytes() for file in files if file.exists()]
 
 
 async def secrets(saver: SqliteSaver, seed: int, *, threads: int = 12, steps: int = 25) -> list[Secret]:
-    """Threads that took turns, so that SQLite has moved their rows from page to page."""
+    """Threads written in turns, so that SQLite has moved their rows between pages."""
     rng = random.Random(seed)
     made = [Secret(number, rng) for number in range(threads)]
     for _ in range(steps):
@@ -133,7 +134,7 @@ async def secrets(saver: SqliteSaver, seed: int, *, threads: int = 12, steps: in
 
 @contextmanager
 def reading(path: Path) -> Iterator[sqlite3.Connection]:
-    """Another program reads, and keeps to the state that it has begun with."""
+    """Read in another connection that keeps its snapshot."""
     with closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as connection:
         connection.execute("BEGIN")
         connection.execute("SELECT count(*) FROM frame").fetchone()
@@ -142,24 +143,24 @@ def reading(path: Path) -> Iterator[sqlite3.Connection]:
 
 @pytest.mark.parametrize("seed", range(3))
 async def test_no_byte_is_left(saver: SqliteSaver, path: Path, seed: int) -> None:
-    """P11: of ids, metadata, payloads, records, events and owners, whichever rows have been moved or replaced since;
-    the others' threads are as they were."""
+    """P11: no byte of ids, metadata, payloads, records, events and owners is left, whichever rows have been moved or
+    replaced; other threads are unchanged."""
     made = await secrets(saver, seed)
     for number, one in enumerate(made[:6]):
         if number % 2:
-            await saver.adelete_thread("nobody")
+            await saver.adelete_thread("missing")
             await made[-1].step(saver)
-        assert one.lease is not None and one.traces(path) > 100, "it has not been where we look"
+        assert one.lease is not None and one.traces(path) > 100, "the secret is not where the test looks"
         others = [await saver.dump(f"thread{other.mark}") for other in made[number + 1 :]]
         await saver.erase(one.lease)
         assert one.traces(path) == 0
         assert [await saver.dump(f"thread{other.mark}") for other in made[number + 1 :]] == others
         assert (await saver.size()).free == (await saver.size()).log == 0
-    assert all(one.traces(path) == 0 for one in made[:6]), "nor has it come back"
+    assert all(one.traces(path) == 0 for one in made[:6]), "the secret has come back"
 
 
-async def test_of_what_was_deleted_before(saver: SqliteSaver, path: Path) -> None:
-    """P11: pages that were free before, and what a plain deletion has left, are rewritten too."""
+async def test_no_byte_of_earlier_deletions_is_left(saver: SqliteSaver, path: Path) -> None:
+    """P11: pages that were free before, and the leftovers of a plain deletion, are rewritten, too."""
     made = await secrets(saver, 7, threads=4)
     for one in made[:3]:
         assert one.lease is not None
@@ -170,11 +171,9 @@ async def test_of_what_was_deleted_before(saver: SqliteSaver, path: Path) -> Non
     assert [one.traces(path) for one in made] == [0] * 4
 
 
-# ---- while others read and write ---------------------------------------------------------------------------------
-
-
 async def test_it_waits_for_readers(path: Path) -> None:
-    """P11: of an earlier state of the file, in which the thread was; they read on undisturbed, and others commit."""
+    """P11: erasing waits for readers of an earlier snapshot that has the thread; they read on undisturbed, and
+    others commit."""
     async with SqliteSaver.from_conn_string(path, busy_timeout=60) as saver:
         made = await secrets(saver, 1, threads=3)
         done: list[int] = []
@@ -198,8 +197,9 @@ async def test_it_waits_for_readers(path: Path) -> None:
         assert done == [0]
 
 
-async def test_readers_who_stay(path: Path) -> None:
-    """P11: after the busy timeout it says what is not done, and the thread is deleted; to erase it again does it."""
+async def test_readers_that_stay(path: Path) -> None:
+    """P11: after the busy timeout the error says what is not done, and the thread is deleted; erasing again
+    completes it."""
     async with SqliteSaver.from_conn_string(path, busy_timeout=0.1) as saver:
         made = await secrets(saver, 2, threads=3)
         with reading(path):
@@ -214,8 +214,8 @@ async def test_readers_who_stay(path: Path) -> None:
         assert made[0].traces(path) == 0
 
 
-async def test_readers_who_come_and_go(path: Path) -> None:
-    """P11: many of them, one after the other, do not keep it from ending."""
+async def test_readers_that_come_and_go(path: Path) -> None:
+    """P11: a sequence of many readers does not keep erasing from completing."""
     async with SqliteSaver.from_conn_string(path, busy_timeout=60) as saver:
         made = await secrets(saver, 3, threads=3)
         stop = threading.Event()
@@ -240,7 +240,8 @@ async def test_readers_who_come_and_go(path: Path) -> None:
 
 
 async def test_another_program_writes(path: Path) -> None:
-    """P11: and takes the lock after the thread is deleted, for longer than the busy timeout: it is said."""
+    """P11: if another program takes the lock after the thread is deleted, for longer than the busy timeout, an error
+    says so."""
     async with SqliteSaver.from_conn_string(path, busy_timeout=0.05) as saver:
         made = await secrets(saver, 4, threads=2)
         lease = made[0].lease
@@ -259,7 +260,7 @@ async def test_another_program_writes(path: Path) -> None:
             async with anyio.create_task_group() as group, held(saver):
                 group.start_soon(erase)
                 await turns()
-                group.start_soon(lock)  # its turn is after the thread is deleted, and before the file is rewritten
+                group.start_soon(lock)  # it gets the lock after the thread is deleted, and before the file is rewritten
                 await turns()
             assert await saver.dump(f"thread{made[0].mark}") is None
             other.execute("ROLLBACK")
@@ -268,7 +269,7 @@ async def test_another_program_writes(path: Path) -> None:
 
 
 async def test_a_cancelled_caller(saver: SqliteSaver, path: Path) -> None:
-    """P7, P11: who is cancelled when the thread is deleted already is told when its bytes are gone."""
+    """P7, P11: a caller that is cancelled after the thread is deleted gets its cancellation when the bytes are gone."""
     made = await secrets(saver, 5, threads=2)
     left: list[int] = []
 
@@ -289,8 +290,8 @@ async def test_a_cancelled_caller(saver: SqliteSaver, path: Path) -> None:
     assert left == [0]
 
 
-async def test_a_caller_who_was_cancelled_before(saver: SqliteSaver) -> None:
-    """P7: nothing is deleted."""
+async def test_a_caller_that_was_cancelled_before(saver: SqliteSaver) -> None:
+    """P7: if the caller is cancelled before, no thread is deleted."""
     lease = await take(saver)
     await saver.commit(lease, commit(row(1), events=[event(1)]))
     before = await everything(saver)
@@ -301,8 +302,8 @@ async def test_a_caller_who_was_cancelled_before(saver: SqliteSaver) -> None:
     assert await everything(saver) == before
 
 
-async def test_erasures_share_the_rewriting(saver: SqliteSaver, path: Path) -> None:
-    """Ten threads that are erased at once: the file is not rewritten ten times."""
+async def test_concurrent_erasures_share_a_rewrite(saver: SqliteSaver, path: Path) -> None:
+    """Ten threads that are erased at once do not cause ten rewrites of the file."""
     made = await secrets(saver, 6, threads=12, steps=6)
     await written(saver, row(1), thread="other")
     statements: list[str] = []
@@ -318,7 +319,7 @@ async def test_erasures_share_the_rewriting(saver: SqliteSaver, path: Path) -> N
 
 
 async def several(saver: SqliteSaver, count: int) -> list[str]:
-    """Threads, each of a run of its own."""
+    """Several threads, each of a run of its own."""
     names = [f"t{number}" for number in range(count)]
     for name in names:
         lease = await take(saver, name)
@@ -326,9 +327,9 @@ async def several(saver: SqliteSaver, count: int) -> list[str]:
     return names
 
 
-async def test_deleting_rewrites_no_file(saver: SqliteSaver, rewritten: list[int]) -> None:
-    """Threads that are deleted, by name or with their runs, cost what their rows do: only erasing rewrites the file,
-    while nobody else can write to it."""
+async def test_deleting_does_not_rewrite_the_file(saver: SqliteSaver, rewritten: list[int]) -> None:
+    """Deleting threads, by name or with their runs, costs as much as their rows: only erasing rewrites the file, and
+    blocks other writers meanwhile."""
     names = await several(saver, 6)
     done = await saver.aprune(names[:2], strategy="delete")
     await saver.adelete_for_runs([f"run of {name}" for name in names[2:4]])
@@ -340,7 +341,8 @@ async def test_deleting_rewrites_no_file(saver: SqliteSaver, rewritten: list[int
 
 
 async def test_many_are_erased_together(saver: SqliteSaver, rewritten: list[int]) -> None:
-    """Their erasures wait at the same time, and share the rewriting; a thread that a run owns is not in their way."""
+    """Erasures of many threads wait at the same time and share the rewrite; a thread that a run owns does not block
+    them."""
     names = await several(saver, 20)
     lease = await take(saver, names[0], run="another")
     with pytest.raises(ThreadBusyError) as caught:

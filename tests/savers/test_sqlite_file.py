@@ -1,4 +1,4 @@
-"""SqliteSaver and its file: whose it is, whether it may be written, whether it is whole (P4, P11)."""
+"""SqliteSaver and its file: whether it belongs to a saver, is writable and is intact (P4, P11)."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ async def make(path: Path, *, records: bool = False) -> None:
 
 
 @pytest.mark.parametrize(("synchronous", "level"), [("FULL", 2), ("NORMAL", 1)])
-async def test_the_settings_that_durability_rests_on(path: Path, synchronous: Any, level: int) -> None:
-    """P4: what `synchronous` asks for is what SQLite does; FULL is the default."""
+async def test_the_settings_that_durability_depends_on(path: Path, synchronous: Any, level: int) -> None:
+    """P4: SQLite uses the `synchronous` setting that was requested; FULL is the default."""
     async with SqliteSaver.from_conn_string(path, synchronous=synchronous) as saver:
         assert await pragma(saver, "synchronous") == level
         assert await pragma(saver, "journal_mode") == "wal"
@@ -73,8 +73,8 @@ async def test_the_settings_that_durability_rests_on(path: Path, synchronous: An
             assert await pragma(saver, "synchronous") == 2
 
 
-async def test_what_is_asked_for_wrongly(path: Path) -> None:
-    """Before any file is touched."""
+async def test_invalid_arguments(path: Path) -> None:
+    """They are refused before any file is touched."""
     with pytest.raises(ValueError, match="synchronous"):
         SqliteSaver.from_conn_string(path, synchronous="OFF")
     with pytest.raises(ValueError, match="busy_timeout"):
@@ -85,7 +85,7 @@ async def test_what_is_asked_for_wrongly(path: Path) -> None:
 
 
 async def test_ways_to_name_a_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A path, a text, a URI; `:memory:`; an odd name."""
+    """A path, a text, a URI, `:memory:`, and an unusual name all work."""
     await make(path)
     for name in (path, str(path), f"file:{path}", f"file:{path}?mode=rw"):
         async with SqliteSaver.from_conn_string(name) as saver:
@@ -101,8 +101,8 @@ async def test_ways_to_name_a_file(path: Path, monkeypatch: pytest.MonkeyPatch) 
         assert await head_of(saver) == cid(2)
 
 
-async def test_the_header_says_whose_file_it_is(path: Path) -> None:
-    """P11: application_id and user_version, where `file` and others look."""
+async def test_the_header_identifies_the_file(path: Path) -> None:
+    """P11: application_id and user_version are set, where programs such as `file` look."""
     await make(path)
     header = path.read_bytes()[:100]
     assert header[68:72] == APPLICATION_ID.to_bytes(4, "big") == b"PRGS"
@@ -110,7 +110,7 @@ async def test_the_header_says_whose_file_it_is(path: Path) -> None:
 
 
 async def test_an_empty_file(path: Path) -> None:
-    """A file of no bytes is a new one."""
+    """An empty file is set up like a new one."""
     path.touch()
     await make(path)
     async with SqliteSaver.from_conn_string(path) as saver:
@@ -131,7 +131,7 @@ async def test_an_empty_file(path: Path) -> None:
     ids=" ".join,
 )
 async def test_a_foreign_database(path: Path, statements: list[str]) -> None:
-    """P11: another program's file is refused and left as it is, not even switched to WAL."""
+    """P11: another program's file is refused and left unchanged; it is not even switched to WAL."""
     with sqlite3.connect(path) as connection:
         for statement in statements:
             connection.execute(statement)
@@ -161,8 +161,8 @@ async def test_a_newer_version(path: Path) -> None:
     assert not saver_threads()
 
 
-async def test_parts_are_missing(path: Path) -> None:
-    """P11: a file of ours without one of its parts is damaged, and nothing is made up for it."""
+async def test_a_file_with_missing_parts(path: Path) -> None:
+    """P11: a saver's file that lacks one of its parts is damaged, and the part is not created anew."""
     await make(path)
     for statement in (
         "DROP TABLE event",
@@ -182,8 +182,8 @@ async def test_parts_are_missing(path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"no database\n" * 100, b"\x00" * 4096, b"SQLite format 3\x00", os.urandom(5000)])
-async def test_no_database_at_all(path: Path, content: bytes) -> None:
-    """P11: with SQLite's own error as the cause."""
+async def test_a_file_that_is_not_a_database(path: Path, content: bytes) -> None:
+    """P11: the error has SQLite's own error as its cause."""
     path.write_bytes(content)
     with pytest.raises(CorruptCheckpointError) as caught:
         async with SqliteSaver.from_conn_string(path):
@@ -193,8 +193,9 @@ async def test_no_database_at_all(path: Path, content: bytes) -> None:
     assert not saver_threads()
 
 
-async def test_no_way_to_open(tmp_path: Path) -> None:
-    """A folder that is not there, a folder in a file's place: StorageError with its cause, and nothing left running."""
+async def test_a_path_that_cannot_be_opened(tmp_path: Path) -> None:
+    """A missing folder, and a folder in place of the file, raise StorageError with its cause, and nothing is left
+    running."""
     for name in (tmp_path / "nowhere" / "x.db", tmp_path, f"file:{tmp_path}/missing.db?mode=ro"):
         with pytest.raises(StorageError) as caught:
             async with SqliteSaver.from_conn_string(name):
@@ -209,7 +210,7 @@ async def test_no_way_to_open(tmp_path: Path) -> None:
 
 
 async def test_read_only(path: Path) -> None:
-    """Opened with mode=ro, a good file is read, and every writing verb raises StorageReadOnlyError."""
+    """Opened with mode=ro, an intact file is read, and every writing method raises StorageReadOnlyError."""
     async with SqliteSaver.from_conn_string(path) as saver:
         lease = await take(saver)
         await saver.commit(lease, commit(row(1), records=[record(1, "a")], events=[event(1)]))
@@ -235,7 +236,7 @@ async def test_read_only(path: Path) -> None:
 
 
 async def test_read_only_and_empty(path: Path) -> None:
-    """There is nothing to read, and nothing can be set up."""
+    """Opening an empty file read-only fails: there is nothing to read, and nothing can be set up."""
     path.touch()
     with pytest.raises(StorageReadOnlyError) as caught:
         async with SqliteSaver.from_conn_string(f"file:{path}?mode=ro"):
@@ -266,7 +267,7 @@ DAMAGE = {
 
 @pytest.mark.parametrize("name", DAMAGE)
 async def test_damaged_rows(path: Path, name: str) -> None:
-    """P11: rows that no saver has written give CorruptCheckpointError when they are read, and no other error."""
+    """P11: reading rows that no saver has written raises CorruptCheckpointError, and no other error."""
     await make(path, records=True)
     with sqlite3.connect(path) as connection:
         connection.execute(DAMAGE[name])
@@ -286,8 +287,8 @@ async def test_damaged_rows(path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("column", ["frame.data", "record.frame", "event.frame"])
-async def test_a_frame_that_is_a_text(path: Path, column: str) -> None:
-    """P11: it is damaged, and is not made into bytes in whatever way. (A strict table takes no text there.)"""
+async def test_a_frame_that_is_text(path: Path, column: str) -> None:
+    """P11: it is damaged, and is not converted to bytes. (A strict table does not store text there.)"""
     await make(path, records=True)
     table, name = column.split(".")
     connection = sqlite3.connect(path)
@@ -304,7 +305,7 @@ async def test_a_frame_that_is_a_text(path: Path, column: str) -> None:
 
 
 LAX = "DROP TABLE event; CREATE TABLE event (thread, checkpoint, epoch, position, kind, frame); "
-"""A table that takes what the real one refuses, as damage below SQL can put it there."""
+"""A table that accepts values which the real one refuses, as damage of the file's bytes could put them there."""
 
 EVENT_DAMAGE = {
     "a kind that is none": "UPDATE event SET kind = 'other' WHERE position = 3",
@@ -324,7 +325,7 @@ EVENT_DAMAGE = {
 
 @pytest.mark.parametrize("name", EVENT_DAMAGE)
 async def test_damaged_events(path: Path, name: str) -> None:
-    """P11: the same of events; and what is stored beside them reads as it was."""
+    """P11: damaged events are reported, too; what is stored next to them is read as it was."""
     await make(path, records=True)
     async with SqliteSaver.from_conn_string(path) as saver:
         chain = await saver.read("t")
@@ -341,7 +342,7 @@ async def test_damaged_events(path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("value", ["'{'", "'{}'", "'[]'", "CAST(x'ff' AS TEXT)", "'{\"host\": 1}'"])
 async def test_a_damaged_owner(path: Path, value: str) -> None:
-    """P11, P6: a lease whose owner cannot be read is not taken for given up."""
+    """P11, P6: a lease whose owner cannot be read does not count as released."""
     await make(path, records=True)
     with sqlite3.connect(path) as connection:
         connection.execute(f"UPDATE thread SET owner = {value}")
@@ -354,9 +355,10 @@ async def test_a_damaged_owner(path: Path, value: str) -> None:
 
 
 async def test_a_damaged_file(path: Path) -> None:
-    """P11: whatever bytes of the file are hit, it reads as it was, or it is corrupt: never another error.
+    """P11: whichever bytes of the file are damaged, a read returns what was stored or reports damage: never another
+    error.
 
-    The saver does not see a frame's own bytes: those the codec checks.
+    The saver does not check the bytes inside a frame: the codec does.
     """
     await make(path, records=True)
     whole = path.read_bytes()
@@ -385,8 +387,11 @@ async def test_a_damaged_file(path: Path) -> None:
 
 
 @pytest.mark.parametrize("theirs", [False, True])
-async def test_set_up_by_another_meanwhile(path: Path, theirs: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """P13: found empty, and under the lock no longer: what the other process made is kept, and looked at again."""
+async def test_a_file_that_another_process_sets_up_meanwhile(
+    path: Path, theirs: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P13: if the file is empty at first, and under the lock no longer, the saver uses what the other process
+    created, and checks it again."""
     other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     other.execute("BEGIN IMMEDIATE")
     bring_up = schema._upgrade
@@ -409,7 +414,8 @@ async def test_set_up_by_another_meanwhile(path: Path, theirs: bool, monkeypatch
 
 
 def test_busy_while_opening(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """P13: where SQLite says busy without waiting, as it may while the file is switched to WAL, it is tried again."""
+    """P13: where SQLite reports busy without waiting, as it may while the file is switched to WAL, opening is tried
+    again."""
     anyio.run(make, path)
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("PRAGMA journal_mode = DELETE")

@@ -1,4 +1,4 @@
-"""Checkpoint ids as SqliteSaver stores them: they come back, and in the order of their spellings (P11)."""
+"""Checkpoint ids as SqliteSaver stores them: they come back unchanged, and the stored form keeps their order (P11)."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ uuids = st.one_of(
 
 
 @given(uuids)
-def test_ids_come_back(text: str) -> None:
-    """P10, P11: each as it was, of 16 bytes in place of 36."""
+def test_ids_come_back_unchanged(text: str) -> None:
+    """P10, P11: each id comes back unchanged, from 16 bytes instead of 36."""
     stored = write_id(text)
     assert stored == UUID(text).bytes and read_id(stored) == text
 
 
 @given(st.sets(uuids, max_size=30))
-def test_sqlite_orders_them_so(texts: set[str]) -> None:
-    """P11: in a table as the saver's, behind the empty text, which only events have."""
+def test_sqlite_keeps_their_order(texts: set[str]) -> None:
+    """P11: in a table like the saver's, ids sort as their texts, after the empty text that only events have."""
     with sqlite3.connect(":memory:") as connection:
         connection.execute("CREATE TABLE t (id ANY NOT NULL PRIMARY KEY) STRICT, WITHOUT ROWID")
         connection.executemany("INSERT INTO t VALUES (?)", [(write_id(text),) for text in texts | {""}])
@@ -53,16 +53,17 @@ def test_sqlite_orders_them_so(texts: set[str]) -> None:
 
 
 @pytest.mark.parametrize("stored", [None, 5, 1.5, b"", b"x" * 15, b"x" * 17, bytes(17), "g", ONE, AFTER_ALL], ids=repr)
-def test_what_is_no_stored_id(stored: object) -> None:
-    """P11: a ValueError, and never some id."""
+def test_bytes_that_are_no_stored_id(stored: object) -> None:
+    """P11: decoding such bytes raises ValueError, and never returns some id."""
     with pytest.raises(ValueError):
         read_id(stored)
 
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("text", NONE)
-async def test_what_is_no_id(text: str) -> None:
-    """P11: a row of that id would not be read in its order: it is refused, and who asks for it finds nothing."""
+async def test_texts_that_are_no_id(text: str) -> None:
+    """P11: a row with such an id would sort in the wrong place: writing it is refused, and a query for it finds
+    nothing."""
     async with SqliteSaver(":memory:") as saver:
         lease = await take(saver)
         await saver.commit(lease, commit(row(1)))

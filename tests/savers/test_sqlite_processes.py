@@ -1,4 +1,4 @@
-"""SqliteSaver and other processes: killed ones, forked ones, ones that count on the same thread (P3, P4, P6)."""
+"""SqliteSaver and other processes: killed ones, forked ones, and processes that write the same thread (P3, P4, P6)."""
 
 from __future__ import annotations
 
@@ -77,7 +77,8 @@ KILLED = """if True:
 
 
 async def test_killed_between_begin_and_commit(path: Path) -> None:
-    """P3, P4, P6: nothing of that superstep is there, all before it is, and the next run goes on at once."""
+    """P3, P4, P6: nothing of the interrupted superstep is stored, everything before it is, and the next run starts
+    at once."""
     with subprocess.Popen(
         [sys.executable, "-c", KILLED, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=ENV
     ) as process:
@@ -123,7 +124,7 @@ COUNTING = """if True:
 
 
 def test_two_processes_count_on_one_thread(path: Path) -> None:
-    """P6: every increment counts or is refused."""
+    """P6: every increment is either counted or refused."""
     processes = [
         subprocess.Popen(
             [sys.executable, "-c", COUNTING, str(path), str(number)],
@@ -149,7 +150,7 @@ def test_two_processes_count_on_one_thread(path: Path) -> None:
 
 
 def test_a_program_that_never_closes_ends(path: Path) -> None:
-    """Its threads do not keep the interpreter, and what was acknowledged is there."""
+    """The saver's threads do not keep the interpreter alive, and acknowledged writes are stored."""
     code = """if True:
         import asyncio, sys
         from checkpoint_savers import SqliteSaver
@@ -172,13 +173,14 @@ def test_a_program_that_never_closes_ends(path: Path) -> None:
 
 
 def test_after_fork(path: Path) -> None:
-    """In a forked child there are no threads to serve it: it is told so, and does not hang; the parent goes on."""
+    """In a forked child no thread serves the saver: a call raises an error instead of waiting, and the parent's
+    saver still works."""
     code = """if True:
         import asyncio, os, sys, warnings
         from checkpoint_savers import SaverClosedError, SqliteSaver
         from checkpoint_savers.conformance.savers.suite import head_of, row, written
 
-        warnings.simplefilter("ignore")  # Python 3.12 on warns of fork() beside threads, which is what this is about
+        warnings.simplefilter("ignore")  # Python 3.12 and later warn of fork() in a process with threads, which this test is about
         saver = SqliteSaver.from_conn_string(sys.argv[1])
 
         async def use():
@@ -213,8 +215,8 @@ def test_after_fork(path: Path) -> None:
     subprocess.run([sys.executable, "-c", code, str(path)], check=True, env=ENV, timeout=60)
 
 
-def test_what_importing_loads() -> None:
-    """A program that keeps its threads elsewhere never loads SQLite."""
+def test_importing_the_savers_does_not_load_sqlite() -> None:
+    """A program that uses another saver never imports SQLite."""
     code = """if True:
         import sys
         import checkpoint_savers
@@ -248,7 +250,7 @@ RACE = """if True:
 
 
 def test_eight_processes_open_one_new_file(path: Path) -> None:
-    """P13: at the same moment; one of them sets it up, and each stores its thread."""
+    """P13: eight processes open a new file at the same moment; one of them sets it up, and each stores its thread."""
     processes = [
         subprocess.Popen(
             [sys.executable, "-W", "error", "-c", RACE, str(path), f"t{number}"],

@@ -1,4 +1,5 @@
-"""Files under open savers, stores and caches: removed, replaced, or upgraded by a later version (P4, P11)."""
+"""Files that are removed, replaced, or upgraded by a later version while a saver, store or cache has them open (P4,
+P11)."""
 
 from __future__ import annotations
 
@@ -82,7 +83,7 @@ WAYS: dict[str, Callable[[Path], object]] = {
 
 
 def verbs(saver: SqliteSaver, lease: Lease) -> list[Callable[[], Awaitable[object]]]:
-    """Every verb that writes."""
+    """Every method that writes."""
     return [
         lambda: saver.acquire("new", here("run-2"), now=0.0, expires_at=LATER),
         lambda: saver.renew(lease, expires_at=LATER),
@@ -97,8 +98,9 @@ def verbs(saver: SqliteSaver, lease: Lease) -> list[Callable[[], Awaitable[objec
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_a_file_that_is_gone_is_not_written(saver: SqliteSaver, path: Path, way: str, tmp_path: Path) -> None:
-    """P4: what would be stored in the open file would be lost with it. What is stored there can be read and exported."""
+async def test_a_removed_file_is_not_written(saver: SqliteSaver, path: Path, way: str, tmp_path: Path) -> None:
+    """P4: writes to a removed file would be lost with it, so they are refused. What is stored in the open file can
+    be read and exported."""
     lease = await take(saver)
     await saver.commit(lease, commit(row(1, frame=seal(b"whole"))))
     before = await everything(saver)
@@ -119,7 +121,7 @@ async def test_a_file_that_is_gone_is_not_written(saver: SqliteSaver, path: Path
 
 
 async def test_jobs_that_share_a_transaction_are_all_refused(saver: SqliteSaver, path: Path) -> None:
-    """P4: each learns it, and is not tried by itself."""
+    """P4: each job is refused, without being tried in a transaction of its own."""
     leases = [await take(saver, f"t{number}") for number in range(20)]
     path.unlink()
     refused: list[StorageReplacedError] = []
@@ -136,8 +138,8 @@ async def test_jobs_that_share_a_transaction_are_all_refused(saver: SqliteSaver,
     assert len(refused) == len(leases)
 
 
-async def test_a_file_that_comes_back_is_written_again(saver: SqliteSaver, path: Path) -> None:
-    """It is the very file that is open: nothing was lost."""
+async def test_a_file_that_is_moved_back_is_written_again(saver: SqliteSaver, path: Path) -> None:
+    """The same file is at its path again, so nothing was lost."""
     lease = await take(saver)
     path.rename(path.with_name("aside"))
     with pytest.raises(StorageReplacedError):
@@ -148,7 +150,7 @@ async def test_a_file_that_comes_back_is_written_again(saver: SqliteSaver, path:
 
 
 async def test_other_ways_to_name_the_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A relative path stays what it was when the process changes its folder; a symbolic link counts as the file."""
+    """A relative path keeps its meaning when the process changes its directory; a symbolic link counts as the file."""
     monkeypatch.chdir(path.parent)
     link = path.with_name("link.db")
     async with SqliteSaver.from_conn_string(path.name) as saver:
@@ -164,8 +166,8 @@ async def test_other_ways_to_name_the_file(path: Path, monkeypatch: pytest.Monke
             await take(saver, "v")
 
 
-async def test_what_has_no_path_of_its_own(path: Path) -> None:
-    """In memory there is no file, and a URI may name what no path does: these are not looked at."""
+async def test_files_without_a_path_are_not_checked(path: Path) -> None:
+    """A database in memory has no file, and a URI may name what a path cannot: these are not checked."""
     async with SqliteSaver.from_conn_string(":memory:") as saver:
         await written(saver, row(1))
     async with SqliteSaver.from_conn_string(f"file:{path}") as saver:
@@ -176,7 +178,7 @@ async def test_what_has_no_path_of_its_own(path: Path) -> None:
 
 
 async def test_a_file_system_without_inodes(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """There a file that is missing is noticed, and one that was replaced is not."""
+    """There a missing file is noticed, and a replaced one is not."""
     identity = open_file._identity
 
     def without_inode(path: str) -> Any:
@@ -192,8 +194,8 @@ async def test_a_file_system_without_inodes(path: Path, monkeypatch: pytest.Monk
             await take(saver, "u")
 
 
-async def test_stores_and_caches_notice_it_too(tmp_path: Path) -> None:
-    """P4: what they hold would be lost as well."""
+async def test_stores_and_caches_notice_a_removed_file(tmp_path: Path) -> None:
+    """P4: what they write would be lost as well."""
     async with SqliteStore.from_conn_string(tmp_path / "store.db") as store:
         await store.aput(("a",), "k", {"x": 1})
         (tmp_path / "store.db").unlink()
@@ -207,16 +209,13 @@ async def test_stores_and_caches_notice_it_too(tmp_path: Path) -> None:
             await cache.aset({(("a",), "k"): (b"2", None)})
 
 
-# ---- runs ------------------------------------------------------------------------------------------------------------
-
-
 class State(TypedDict, total=False):
     ran: str
 
 
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
-async def test_a_run_ends_where_its_file_is_gone(saver: SqliteSaver, path: Path, durability: Any) -> None:
-    """P4: the run stops with that error at its next commit, and says so."""
+async def test_a_run_stops_when_its_file_is_removed(saver: SqliteSaver, path: Path, durability: Any) -> None:
+    """P4: the run stops with that error at its next commit."""
     ran: list[str] = []
 
     async def first(state: State) -> State:
@@ -235,8 +234,8 @@ async def test_a_run_ends_where_its_file_is_gone(saver: SqliteSaver, path: Path,
     assert not path.exists()
 
 
-async def test_a_heartbeat_that_finds_it_ends_the_runs_writing(virtual_clock: VirtualClock) -> None:
-    """P4: nothing is committed after it, even if the file is there again by then."""
+async def test_a_heartbeat_that_notices_stops_the_runs_commits(virtual_clock: VirtualClock) -> None:
+    """P4: nothing is committed afterwards, even if the file is back by then."""
 
     class Gone(InMemorySaver):
         async def renew(self, lease: Lease, *, expires_at: float) -> None:
@@ -253,11 +252,8 @@ async def test_a_heartbeat_that_finds_it_ends_the_runs_writing(virtual_clock: Vi
     assert (await graph.aget_state("t")).values == {}
 
 
-# ---- upgraded --------------------------------------------------------------------------------------------------------
-
-
 def upgrade(path: Path, statement: str) -> list[Any]:
-    """As a later version does, while others have the file open. Returns the rows of threads."""
+    """Upgrade the file as a later version would while others have it open. Return the number of rows of threads."""
     with closing(sqlite3.connect(path, isolation_level=None)) as later:
         later.execute(statement)
     return threads_of(path)
@@ -274,9 +270,9 @@ def version_of(path: Path) -> int:
         return found
 
 
-async def test_an_upgrade_meanwhile_is_noticed(saver: SqliteSaver, path: Path) -> None:
-    """P11: by each lease, of new threads and of known ones, although the tables still look the same. Nothing is written.
-    A run that has its thread already finishes."""
+async def test_an_upgrade_while_the_saver_is_open(saver: SqliteSaver, path: Path) -> None:
+    """P11: each acquire detects the upgrade, on new and on known threads, although the tables still look the same,
+    and nothing is written. A run that holds its lease finishes."""
     lease = await take(saver)
     await written(saver, row(1), thread="u")
     now = version_of(path)
@@ -286,7 +282,7 @@ async def test_an_upgrade_meanwhile_is_noticed(saver: SqliteSaver, path: Path) -
             await take(saver, thread)
         assert (caught.value.found, caught.value.supported) == (now + 1, now)
     for write in (saver.update_thread("u", {"a": 1}), saver.adelete_thread("u")):
-        with pytest.raises(UnsupportedFormatError):  # they need no lease
+        with pytest.raises(UnsupportedFormatError):  # these need no lease
             await write
     assert threads_of(path) == before
     await saver.commit(lease, commit(row(1)))
@@ -294,8 +290,8 @@ async def test_an_upgrade_meanwhile_is_noticed(saver: SqliteSaver, path: Path) -
     await take(saver, "u")
 
 
-async def test_a_run_does_not_begin_on_an_upgraded_file(saver: SqliteSaver, path: Path) -> None:
-    """P11: its first node does not run."""
+async def test_a_run_does_not_start_on_an_upgraded_file(saver: SqliteSaver, path: Path) -> None:
+    """P11: the run's first node does not run."""
     ran: list[str] = []
 
     async def node(state: State) -> State:

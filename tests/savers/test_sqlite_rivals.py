@@ -1,6 +1,7 @@
 """Several processes that write one file, stopped and killed at random moments (P3, P4, P6).
 
-`PREGEL_KILLS` says how often (20 by default, as in tests/durability/test_kills.py), `PREGEL_SEED` when.
+`PREGEL_KILLS` is the number of disturbances (20 by default, as in tests/durability/test_kills.py), `PREGEL_SEED` the
+seed of the moments.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ SEED = os.environ.get("PREGEL_SEED", "0")
 RIVAL = Path(__file__).with_name("sqlite_rival.py")
 
 PATIENCE = 0.3
-"""Seconds without a superstep, after which a process that is stopped goes on: it may hold the lock."""
+"""Seconds without a superstep after which a stopped process continues, as it may hold the lock."""
 
 
 class StoredWrite(NamedTuple):
-    """A superstep that a process was told is stored."""
+    """A superstep that was acknowledged to a process."""
 
     thread: str
     number: int
@@ -45,7 +46,7 @@ class StoredWrite(NamedTuple):
 
 
 class Rival:
-    """A process, and what it has said."""
+    """A process, and what it has printed."""
 
     def __init__(self, path: Path, name: str, seed: str) -> None:
         self.name = name
@@ -55,19 +56,19 @@ class Rival:
         assert self.process.stdout is not None
         self.output = self.process.stdout
         os.set_blocking(self.output.fileno(), False)
-        self.said = b""
+        self.output_bytes = b""
         self.ended = False
 
     def read(self) -> None:
-        """What is there; all of the rest, once it is killed."""
+        """Read the available output; all of the rest after a kill."""
         found = self.output.read()
         self.ended = found == b""
-        self.said += found or b""
+        self.output_bytes += found or b""
 
     @property
-    def told(self) -> list[StoredWrite]:
-        """Lines that are whole: half of one was being written when it was killed."""
-        lines = self.said.decode().split("\n")[:-1]
+    def acknowledged(self) -> list[StoredWrite]:
+        """The complete lines of output: a kill may have cut the last one."""
+        lines = self.output_bytes.decode().split("\n")[:-1]
         fields = [line.split("\t") for line in lines if line != "ready"]
         return [StoredWrite(thread, int(number), int(epoch), mark) for thread, number, epoch, mark in fields]
 
@@ -87,23 +88,24 @@ class Rival:
 
 
 def disturb(path: Path, count: int, disturbances: int) -> list[StoredWrite]:
-    """Let processes write, and stop and kill them; gives all that any of them was told.
+    """Let processes write, stop and kill them; return all that was acknowledged to any of them.
 
-    Who is stopped goes on after a while in which, as a rule, its lease lapses and another takes its thread.
+    A stopped process continues after a while. By then its lease has usually expired, and another process has taken its
+    thread.
     """
     rng = random.Random(f"{SEED} {count}")
     rivals = [Rival(path, f"{number}", f"{SEED} {number}") for number in range(count)]
     gone: list[Rival] = []
-    stopped: dict[Rival, float] = {}  # until when
+    stopped: dict[Rival, float] = {}  # the time at which each one continues
     try:
         while disturbances or len(_all([*gone, *rivals])) < 50:
-            heard = all([_hear(rivals, PATIENCE) for _ in range(rng.randrange(1, 8))])
+            progressed = all([_wait_for_output(rivals, PATIENCE) for _ in range(rng.randrange(1, 8))])
             now = time.monotonic()
             for one, until in [*stopped.items()]:
-                if now >= until or not heard:
+                if now >= until or not progressed:
                     one.send(signal.SIGCONT)
                     del stopped[one]
-            if disturbances and heard and len(stopped) < count - 1:
+            if disturbances and progressed and len(stopped) < count - 1:
                 disturbances -= 1
                 victim = rng.choice(rivals)
                 if rng.random() < 0.6:
@@ -123,11 +125,11 @@ def disturb(path: Path, count: int, disturbances: int) -> list[StoredWrite]:
 
 
 def _all(rivals: list[Rival]) -> list[StoredWrite]:
-    return [told for one in rivals for told in one.told]
+    return [acknowledged for one in rivals for acknowledged in one.acknowledged]
 
 
-def _hear(rivals: list[Rival], patience: float) -> bool:
-    """Wait until one of them has said something. False: none has, for so many seconds."""
+def _wait_for_output(rivals: list[Rival], patience: float) -> bool:
+    """Wait until a process prints something. Return False if none does within so many seconds."""
     with selectors.DefaultSelector() as selector:
         for one in rivals:
             if not one.ended:
@@ -141,26 +143,26 @@ def _hear(rivals: list[Rival], patience: float) -> bool:
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [2, 8])
 def test_rivals(count: int, tmp_path: Path) -> None:
-    """P3, P4, P6: every thread is one chain, on which epochs never fall; each superstep is there whole or not at all;
-    and nothing is lost that somebody was told is stored."""
+    """P3, P4, P6: every thread is one chain on which epochs never decrease; each superstep is stored completely or
+    not at all; and every acknowledged one is stored."""
     path = tmp_path / "threads.db"
-    told = disturb(path, count, KILLS)
+    acknowledged = disturb(path, count, KILLS)
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-    anyio.run(_check, path, told)
-    assert len({one.thread for one in told}) >= 3
-    assert {one.thread for one in told} >= set(SHARED)
+    anyio.run(_check, path, acknowledged)
+    assert len({one.thread for one in acknowledged}) >= 3
+    assert {one.thread for one in acknowledged} >= set(SHARED)
 
 
-async def _check(path: Path, told: list[StoredWrite]) -> None:
+async def _check(path: Path, acknowledged: list[StoredWrite]) -> None:
     async with SqliteSaver.from_conn_string(path) as saver:
         headers = await saver.threads()
         dumps = {one.thread_id: await saver.dump(one.thread_id) for one in headers}
-        assert {one.thread for one in told} <= dumps.keys()
+        assert {one.thread for one in acknowledged} <= dumps.keys()
         found: set[StoredWrite] = set()
         for thread, dump in dumps.items():
             if dump is None:
-                continue  # claimed by one who was killed before its first superstep
+                continue  # leased by a process that was killed before its first superstep
             last = len(dump.rows)
             marks = [one.frame.decode().split(" ")[0] for one in dump.rows]
             assert dump.rows == tuple(numbered(number, mark) for number, mark in enumerate(marks, 1))
@@ -173,7 +175,7 @@ async def _check(path: Path, told: list[StoredWrite]) -> None:
             assert epochs == sorted(epochs)
             assert len({(epoch, mark.split(".")[0]) for epoch, mark in zip(epochs, marks, strict=True)}) == len(
                 set(epochs)
-            ), "an epoch is one run's"
+            ), "one epoch has several runs"
             found |= {
                 StoredWrite(thread, n, epoch, mark)
                 for n, (epoch, mark) in enumerate(zip(epochs, marks, strict=True), 1)
@@ -181,12 +183,12 @@ async def _check(path: Path, told: list[StoredWrite]) -> None:
             chain = await saver.read(thread)
             assert chain is not None and chain.head == cid(last)
             assert chain.rows[0] == dump.rows[(last - 1) // 20 * 20]
-        assert set(told) <= found, "lost, although it was told to be stored"
-        assert len(told) == len(set(told))
+        assert set(acknowledged) <= found, "lost, although it was acknowledged"
+        assert len(acknowledged) == len(set(acknowledged))
 
 
-def test_waiting_for_a_lock_is_not_in_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """P6: processes that were told busy at once wait for times that differ, within twenty milliseconds."""
+def test_waits_for_a_lock_are_not_in_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """P6: processes that find the file busy wait for different times, up to twenty milliseconds."""
     path = tmp_path / "threads.db"
     waited: list[float] = []
 

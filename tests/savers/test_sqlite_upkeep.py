@@ -1,4 +1,4 @@
-"""SqliteSaver's file, for operators: copied while runs go on, rewritten, measured; and what is said when it cannot be
+"""Maintenance of SqliteSaver's file: copying during runs, vacuuming, measuring, and the errors if it cannot be
 opened, read or written (P3, P4, P11)."""
 
 from __future__ import annotations
@@ -64,12 +64,9 @@ async def read(path: Path) -> Any:
         return await everything(saver)
 
 
-# ---- copied ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("memory", [False, True])
 async def test_a_backup_is_a_database(tmp_path: Path, memory: bool) -> None:
-    """P4: of its own, in one file, with all that is stored; claims too."""
+    """P4: a backup is a database of its own, in one file, with all that is stored; leases, too."""
     target = tmp_path / "backup.db"
     async with SqliteSaver.from_conn_string(":memory:" if memory else tmp_path / "threads.db") as saver:
         await written(saver, row(1), row(2, 1, base=1), row(3, ns="child"), thread="u")
@@ -87,8 +84,8 @@ async def test_a_backup_is_a_database(tmp_path: Path, memory: bool) -> None:
     assert {file.name for file in tmp_path.iterdir()} - {"threads.db"} == {"backup.db"}
 
 
-async def test_a_backup_of_what_cannot_be_written(path: Path, tmp_path: Path) -> None:
-    """P4: reading is enough."""
+async def test_a_backup_of_a_read_only_file(path: Path, tmp_path: Path) -> None:
+    """P4: read permission is enough."""
     async with SqliteSaver.from_conn_string(path) as saver:
         await written(saver, row(1))
     before = path.read_bytes()
@@ -100,7 +97,7 @@ async def test_a_backup_of_what_cannot_be_written(path: Path, tmp_path: Path) ->
 
 
 class Gate:
-    """Stops a copy when it has its moment, and has not begun to write."""
+    """Pauses a backup after its snapshot is taken, and before it writes."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.reached, self.go = threading.Event(), threading.Event()
@@ -120,9 +117,9 @@ class Gate:
             await anyio.lowlevel.checkpoint()
 
 
-async def test_nobody_is_held_up(saver: SqliteSaver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """P3, P4: while it is copied, threads are written, read, deleted and erased no later than ever; the copy is of the
-    moment at which it began."""
+async def test_a_backup_blocks_no_calls(saver: SqliteSaver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """P3, P4: during a backup, threads are written, read, deleted and erased without waiting; the backup has the
+    state at its start."""
     monkeypatch.setattr(files, "PAGES", 1)
     await written(saver, *(row(n, n - 1 or None, base=1, frame=bytes(3000)) for n in range(1, 50)), thread="u")
     lease = await take(saver)
@@ -144,7 +141,7 @@ async def test_nobody_is_held_up(saver: SqliteSaver, tmp_path: Path, monkeypatch
 
 
 async def test_a_backup_never_tears(saver: SqliteSaver, path: Path, tmp_path: Path) -> None:
-    """P3: in the midst of commits of this process and of another, each copy has every superstep whole or not at all,
+    """P3: during commits of this process and of another, each backup has every superstep completely or not at all,
     and all that was acknowledged before it began."""
     lease = await take(saver)
     await saver.commit(lease, commit(row(1), records=[record(1, "r")], events=[event(1)]))
@@ -157,7 +154,7 @@ async def test_a_backup_never_tears(saver: SqliteSaver, path: Path, tmp_path: Pa
 
         async def write() -> None:
             while True:
-                await anyio.lowlevel.checkpoint()  # a commit is none
+                await anyio.lowlevel.checkpoint()  # commit has no checkpoint of its own
                 last = stored[0]
                 await saver.commit(
                     lease,
@@ -212,10 +209,10 @@ WRITER = """if True:
 """
 
 
-async def test_who_is_cancelled_leaves_no_copy(
+async def test_a_cancelled_copy_leaves_no_file(
     saver: SqliteSaver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """P7: the copying has ended when control returns, and nothing is left of it."""
+    """P7: copying has ended when control returns, and no file is left."""
     monkeypatch.setattr(files, "PAGES", 1)
     await written(saver, row(1, frame=bytes(1_000_000)))
     gate = Gate(monkeypatch)
@@ -251,8 +248,8 @@ KILLED = """if True:
 """
 
 
-async def test_killed_while_it_copies(path: Path, tmp_path: Path) -> None:
-    """P3: no file has the backup's name, and the next one is not disturbed by what is left, which is one file."""
+async def test_killed_during_a_backup(path: Path, tmp_path: Path) -> None:
+    """P3: no file has the backup's name, and the next backup is not affected by the one file that is left."""
     target = tmp_path / "backup.db"
     with subprocess.Popen(
         [sys.executable, "-c", KILLED, str(path), str(target)],
@@ -272,7 +269,7 @@ async def test_killed_while_it_copies(path: Path, tmp_path: Path) -> None:
 
 
 async def test_a_backup_that_fails_leaves_nothing(tmp_path: Path) -> None:
-    """P4: no journal of SQLite's either, which it leaves behind when the disk fails. What can be made then is made."""
+    """P4: not even SQLite's journal, which SQLite leaves behind when the disk fails. Later backups work."""
     resource = pytest.importorskip("resource", reason="this system limits no files")
     async with SqliteSaver.from_conn_string(tmp_path / "threads.db") as saver:
         await written(saver, row(1, frame=os.urandom(3_000_000)))
@@ -289,7 +286,7 @@ async def test_a_backup_that_fails_leaves_nothing(tmp_path: Path) -> None:
 
 
 async def test_two_backups_to_one_path(saver: SqliteSaver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """P3: one is made, whole. The other is refused, as nothing is overwritten."""
+    """P3: one backup is complete. The other is refused, as no file is overwritten."""
     await written(saver, row(1))
     gate = Gate(monkeypatch)
     refused: list[str] = []
@@ -311,8 +308,8 @@ async def test_two_backups_to_one_path(saver: SqliteSaver, tmp_path: Path, monke
     assert await read(tmp_path / "backup.db") == await everything(saver)
 
 
-async def test_where_a_backup_cannot_go(saver: SqliteSaver, path: Path, tmp_path: Path) -> None:
-    """P4: nothing is overwritten, whatever it is; and errors name the file that they are about."""
+async def test_paths_where_a_backup_cannot_be_written(saver: SqliteSaver, path: Path, tmp_path: Path) -> None:
+    """P4: nothing is overwritten, and each error names its file."""
     await written(saver, row(1))
     there = tmp_path / "there"
     there.write_text("mine")
@@ -327,11 +324,8 @@ async def test_where_a_backup_cannot_go(saver: SqliteSaver, path: Path, tmp_path
     assert await head_of(saver) == cid(1)
 
 
-# ---- rewritten and measured --------------------------------------------------------------------------------------
-
-
-async def test_vacuum_gives_room_back(saver: SqliteSaver, path: Path) -> None:
-    """P10: on request; what is stored stays."""
+async def test_vacuum_frees_space(saver: SqliteSaver, path: Path) -> None:
+    """P10: only on request; what is stored stays."""
     await written(saver, *(row(n, n - 1 or None, base=1, frame=bytes(20_000)) for n in range(1, 60)), thread="u")
     await written(saver, row(1), row(2, 1, base=1))
     assert (await saver.size()).log > 0
@@ -349,7 +343,7 @@ async def test_vacuum_gives_room_back(saver: SqliteSaver, path: Path) -> None:
     assert await everything(saver) == stored
 
 
-async def test_the_size_of_what_is_in_memory() -> None:
+async def test_the_size_of_a_database_in_memory() -> None:
     """It has no log."""
     async with SqliteSaver.from_conn_string(":memory:") as saver:
         await written(saver, row(1, frame=bytes(100_000)))
@@ -360,8 +354,8 @@ async def test_the_size_of_what_is_in_memory() -> None:
         assert (await saver.size()).database < size.database
 
 
-async def test_vacuum_beside_readers_and_writers(saver: SqliteSaver, path: Path) -> None:
-    """P4: a reader holds it up no more than it holds up the reader; a writer does, until the busy timeout."""
+async def test_vacuum_with_readers_and_writers(saver: SqliteSaver, path: Path) -> None:
+    """P4: a reader and a vacuum do not block each other; a writer blocks a vacuum, until the busy timeout."""
     await written(saver, row(1, frame=bytes(100_000)))
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN")
@@ -376,11 +370,8 @@ async def test_vacuum_beside_readers_and_writers(saver: SqliteSaver, path: Path)
         await short.vacuum()
 
 
-# ---- what cannot be done -----------------------------------------------------------------------------------------
-
-
-async def test_a_later_version_has_upgraded_it_meanwhile(path: Path) -> None:
-    """P11: a saver that has the file open says so, whatever it is asked, and changes nothing."""
+async def test_an_upgrade_by_a_later_version_meanwhile(path: Path) -> None:
+    """P11: a saver that has the file open raises UnsupportedFormatError from every method, and changes nothing."""
     async with SqliteSaver.from_conn_string(path) as saver:
         lease = await take(saver)
         await saver.commit(lease, commit(row(1)))
@@ -410,7 +401,7 @@ async def test_a_later_version_has_upgraded_it_meanwhile(path: Path) -> None:
                     await attempt
                 assert (caught.value.found, caught.value.supported) == (VERSION + 1, VERSION)
                 assert isinstance(caught.value.__cause__, sqlite3.OperationalError)
-            with pytest.raises(UnsupportedFormatError):  # it asks for the format first
+            with pytest.raises(UnsupportedFormatError):  # the format is checked first
                 await saver.adelete_thread("t")
             assert later.execute("SELECT * FROM thread_4").fetchall() == before
 
@@ -454,8 +445,9 @@ PRIVILEGES = """if True:
         (0o000, 0o644, "", ["StorageError", "may it be read"]),
     ],
 )
-def test_what_may_not_be_written_or_read(folder_mode: int, file_mode: int, options: str, said: list[str]) -> None:
-    """P4: a file or folder without the permission: what can be read is read, and the rest says why."""
+def test_without_permission(folder_mode: int, file_mode: int, options: str, said: list[str]) -> None:
+    """P4: with a file or folder that lacks a permission, what can be read is read, and other calls say why they
+    fail."""
     with _folder() as folder:
         path = folder / "threads.db"
 
@@ -473,14 +465,14 @@ def test_what_may_not_be_written_or_read(folder_mode: int, file_mode: int, optio
             [sys.executable, "-c", PRIVILEGES, f"file:{path}{options}"], env=ENV, capture_output=True, check=True
         )
         folder.chmod(0o755)
-        told = found.stdout.decode()
-        assert [one in told for one in said] == [True] * len(said), told + found.stderr.decode()
-        assert ("read\n" in told) == ("read" in said)
+        output = found.stdout.decode()
+        assert [one in output for one in said] == [True] * len(said), output + found.stderr.decode()
+        assert ("read\n" in output) == ("read" in said)
 
 
 @contextlib.contextmanager
 def _folder() -> Iterator[Path]:
-    """One that others may enter, unlike pytest's."""
+    """A directory that other users may enter, unlike pytest's."""
     import tempfile
 
     with tempfile.TemporaryDirectory() as name:
@@ -501,8 +493,8 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 async def test_the_disk_is_full(small_disk: Path, tmp_path: Path) -> None:
-    """P3, P4: what does not fit is refused whole, with that error, by every verb; what fits is stored; with room again
-    all is well."""
+    """P3, P4: every method refuses what does not fit as a whole, with that error; what fits is stored; with free
+    space again all calls work."""
     path = small_disk / "threads.db"
     async with SqliteSaver.from_conn_string(path) as saver:
         lease = await take(saver)
@@ -538,8 +530,8 @@ async def test_the_disk_is_full(small_disk: Path, tmp_path: Path) -> None:
     assert saver_threads() == []
 
 
-async def test_the_disk_is_full_before_it_begins(small_disk: Path) -> None:
-    """P4: no file can be set up; nothing is left running."""
+async def test_the_disk_is_full_at_the_start(small_disk: Path) -> None:
+    """P4: no file can be set up, and nothing is left running."""
     (small_disk / "filler").write_bytes(bytes(1_000_000))
     with pytest.raises(StorageFullError):
         async with SqliteSaver.from_conn_string(small_disk / "threads.db"):
@@ -549,7 +541,8 @@ async def test_the_disk_is_full_before_it_begins(small_disk: Path) -> None:
 
 @pytest.mark.parametrize("pages", [1, 3, 10])
 async def test_a_truncated_file(path: Path, pages: int) -> None:
-    """P11: as an interrupted copy leaves it: corrupt, when it is opened or when what is missing is read."""
+    """P11: a file that an interrupted copy has truncated is reported as damaged, when it is opened or when the
+    missing part is read."""
     async with SqliteSaver.from_conn_string(path) as saver:
         await written(saver, *(row(n, n - 1 or None, base=1, frame=bytes(3000)) for n in range(1, 30)))
     path.write_bytes(path.read_bytes()[: pages * 4096])
@@ -560,8 +553,8 @@ async def test_a_truncated_file(path: Path, pages: int) -> None:
     assert saver_threads() == []
 
 
-async def test_the_verbs_of_operators_after_closing(saver: SqliteSaver, tmp_path: Path) -> None:
-    """P7: those that were handed over are done, as others are, and the rest refused."""
+async def test_maintenance_calls_after_closing(saver: SqliteSaver, tmp_path: Path) -> None:
+    """P7: calls that were submitted before are completed, as others are, and later ones are refused."""
     await written(saver, row(1))
     found: list[DatabaseSize] = []
 

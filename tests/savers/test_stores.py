@@ -1,4 +1,4 @@
-"""What all stores have in common beside the conformance suite: damage, sweeping by themselves, backends of one's own."""
+"""Rules for all stores that the conformance suite does not cover: damage, automatic sweeps, and backends of users."""
 
 from __future__ import annotations
 
@@ -60,15 +60,13 @@ def change(store: InMemoryStore, key: str, **changed: Any) -> None:
     rows[key.encode()] = _StoredRow(kept.row._replace(**changed), kept.expires_at)
 
 
-# ---- damage ----------------------------------------------------------------------------------------------------------
-
-
 def frame(store: InMemoryStore, key: str, space: tuple[str, ...] = SPACE) -> bytes:
     return store._spaces[pack(space)][key.encode()].row.frame
 
 
 async def test_a_damaged_item_is_never_a_value(store: InMemoryStore) -> None:
-    """P11: whichever byte of its frame is wrong or missing, reading it says so, and where; its neighbours are read."""
+    """P11: whichever byte of an item's frame is wrong or missing, reading it raises an error that names the item;
+    other items can be read."""
     await put(store, "a", "b")
     whole = frame(store, "a")
     damaged = [whole[:at] + bytes((whole[at] ^ 1 << at % 8,)) + whole[at + 1 :] for at in range(len(whole))]
@@ -83,8 +81,8 @@ async def test_a_damaged_item_is_never_a_value(store: InMemoryStore) -> None:
     assert await there(store, "a", "b") == ["a", "b"]
 
 
-async def test_a_damaged_item_fails_who_reads_it_only(store: InMemoryStore) -> None:
-    """P9: others who have asked in the same turn get what they asked for, and a delete removes it."""
+async def test_a_damaged_item_fails_its_own_reader_only(store: InMemoryStore) -> None:
+    """P9: other calls in the same batch get their results, and the item can be deleted."""
     await put(store, "a", "b")
     change(store, "a", frame=b"")
     got: list[Any] = []
@@ -99,7 +97,7 @@ async def test_a_damaged_item_fails_who_reads_it_only(store: InMemoryStore) -> N
         for key in "abab":
             group.start_soon(ask, key)
     assert sorted(map(str, got)) == ["<class 'checkpoint_savers.errors.CorruptCheckpointError'>"] * 2 + ["True"] * 2
-    with pytest.raises(CorruptCheckpointError):  # nobody can say that it does not match
+    with pytest.raises(CorruptCheckpointError):  # it is unknown whether the item matches
         await store.asearch(SPACE, filter={"key": "b"})
     await store.adelete(SPACE, "a")
     assert await keys(store, filter={"key": "b"}) == ["b"]
@@ -127,7 +125,7 @@ async def test_a_damaged_item_fails_who_reads_it_only(store: InMemoryStore) -> N
     ids=repr,
 )
 async def test_damaged_columns(store: InMemoryStore, changed: dict[str, Any]) -> None:
-    """P11: what stands beside the frame is looked at too; a row under another name is nobody's."""
+    """P11: the columns next to the frame are checked, too; a row under another key is not returned."""
     await put(store, "a")
     row = store._spaces[pack(SPACE)][b"a"].row
     assert item_of(row, store.codec, Item).value == {"key": "a"}
@@ -136,7 +134,7 @@ async def test_damaged_columns(store: InMemoryStore, changed: dict[str, Any]) ->
 
 
 async def test_a_damaged_namespace_is_not_listed(store: InMemoryStore) -> None:
-    """P11: a listing that comes across it says so."""
+    """P11: a listing that reads it raises an error."""
     await put(store, "a")
     store._spaces[b"\xf0a\x00"] = store._spaces.pop(pack(SPACE))
     store._order = [b"\xf0a\x00"]
@@ -145,7 +143,7 @@ async def test_a_damaged_namespace_is_not_listed(store: InMemoryStore) -> None:
 
 
 async def test_an_item_of_a_later_version(store: InMemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """P11: it is not read, and not taken for damaged."""
+    """P11: such an item is not read, and not reported as damage."""
     with monkeypatch.context() as later:
         later.setattr(frames, "FORMAT", frames.FORMAT + 1)
         await put(store, "a")
@@ -153,20 +151,17 @@ async def test_an_item_of_a_later_version(store: InMemoryStore, monkeypatch: pyt
         await store.aget(SPACE, "a")
 
 
-async def test_a_value_that_is_no_dict(store: InMemoryStore) -> None:
-    """P11: a whole frame with something else in it was never written by a store."""
+async def test_a_value_that_is_not_a_dict(store: InMemoryStore) -> None:
+    """P11: an intact frame with another type of value was never written by a store."""
     await put(store, "a")
     change(store, "a", frame=seal(b"".join((pack(SPACE), b"a\0", store.codec.encode([1], channel="x")))))
     with pytest.raises(CorruptCheckpointError, match="no dict but list"):
         await store.aget(SPACE, "a")
 
 
-# ---- what is put and found -------------------------------------------------------------------------------------------
-
-
-async def test_what_a_node_holds_can_be_put(store: InMemoryStore) -> None:
-    """P1: a node's state is made of objects in the place of plain containers; they are kept as those, at any depth, and
-    filters may be made of them."""
+async def test_a_nodes_isolated_values_can_be_put(store: InMemoryStore) -> None:
+    """P1: the copies of containers in a node's state are stored as plain containers, at any depth, and can be used
+    in filters."""
     state = isolate({"profile": {"tags": ["a", {"b": [1]}]}, "tags": ["a"], "kinds": {1}})
     state["profile"]["tags"].append(2)
     await store.aput(SPACE, "all", state)
@@ -181,7 +176,7 @@ async def test_what_a_node_holds_can_be_put(store: InMemoryStore) -> None:
 
 
 def test_items() -> None:
-    """They are equal by all that they have, can stand in sets, and have a form for JSON."""
+    """Items are equal if all their fields are, can be elements of sets, and have a JSON form."""
     moment = datetime(2024, 1, 1, 12, tzinfo=UTC)
     facts: dict[str, Any] = {"key": "k", "namespace": ("a", "b"), "created_at": moment, "updated_at": moment}
     item, found = Item(value={"x": [1]}, **facts), SearchItem(value={"x": [1]}, **facts)
@@ -198,8 +193,8 @@ def test_items() -> None:
     assert json.loads(json.dumps(found.dict())) == found.dict()
 
 
-def test_operations_are_built_as_elsewhere() -> None:
-    """By position or by name; what is not given is what the verbs have."""
+def test_operations_are_constructed_as_in_langgraph() -> None:
+    """Arguments are positional or named, and omitted ones have the methods' defaults."""
     assert GetOp(("a",), "k") == GetOp(namespace=("a",), key="k", refresh_ttl=None)
     assert PutOp(("a",), "k", {}) == PutOp(namespace=("a",), key="k", value={}, index=None, ttl=stores.NOT_PROVIDED)
     assert SearchOp(("a",), {"x": 1}, 5) == SearchOp(namespace_prefix=("a",), filter={"x": 1}, limit=5, offset=0)
@@ -207,11 +202,8 @@ def test_operations_are_built_as_elsewhere() -> None:
 
 
 def test_a_store_is_true(store: InMemoryStore) -> None:
-    """`if store:` asks whether there is one, however little is in it."""
+    """`if store:` checks for None, so an empty store is true."""
     assert store
-
-
-# ---- settings --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -225,14 +217,14 @@ def test_a_store_is_true(store: InMemoryStore) -> None:
         (5, TypeError, "is a dict"),
     ],
 )
-def test_what_is_no_ttl_configuration(ttl: Any, error: type[Exception], match: str) -> None:
-    """It is refused when the store is made."""
+def test_an_invalid_ttl_configuration(ttl: Any, error: type[Exception], match: str) -> None:
+    """It is refused when the store is created."""
     with pytest.raises(error, match=match):
         InMemoryStore(ttl=ttl)
 
 
 def test_ttl_configurations() -> None:
-    """Those of LangGraph's that can be kept are taken as they are."""
+    """LangGraph's configurations are accepted if this package can keep them."""
     given: stores.TTLConfig = {"default_ttl": None, "refresh_on_read": False, "omit_expired": True}
     assert InMemoryStore(ttl=given).ttl_config == given
     assert InMemoryStore(ttl={}).ttl_config == {}
@@ -242,11 +234,8 @@ def test_ttl_configurations() -> None:
         InMemoryStore(index=wrong)
 
 
-# ---- sweeping --------------------------------------------------------------------------------------------------------
-
-
 class Ticking(Clock):
-    """A clock that tells when it is asked by a sweeper's thread."""
+    """A clock that counts the calls of a sweeper's thread."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -258,7 +247,7 @@ class Ticking(Clock):
         return self.now
 
     async def sweeps(self, number: int = 1) -> None:
-        """Wait until a sweep has begun so many times."""
+        """Wait until so many sweeps have begun."""
         for _ in range(number):
             assert await anyio.to_thread.run_sync(self.asked.acquire, True, 30)
 
@@ -268,17 +257,18 @@ def sweepers() -> list[str]:
 
 
 FAST = 0.0001
-"""Minutes."""
+"""An interval between sweeps, in minutes."""
 
 
 async def test_an_open_store_sweeps_by_itself() -> None:
-    """What has expired goes without anybody's doing, while the store is open; its thread ends with it."""
+    """While a store is open, expired items are removed automatically; the sweeper's thread ends when the store is
+    closed."""
     clock = Ticking()
     async with InMemoryStore(clock=clock, ttl={"default_ttl": 1, "sweep_interval_minutes": FAST}) as store:
         await store.aput(SPACE, "a", {})
         clock.now += 60
         await clock.sweeps(2)
-        await clock.sweeps(2)  # the one before the last has ended
+        await clock.sweeps(2)  # the sweep before the last has ended
         assert not store._spaces
         assert len(sweepers()) == 1
         with pytest.raises(SaverClosedError, match="open already"):
@@ -290,7 +280,7 @@ async def test_an_open_store_sweeps_by_itself() -> None:
 
 
 async def test_a_sweep_that_fails_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Storage may be out of reach for a while: nobody is told, and it goes on afterwards."""
+    """If storage is unreachable for a while, no error is raised, and sweeping continues afterwards."""
     clock = Ticking()
     async with InMemoryStore(clock=clock, ttl={"default_ttl": 1, "sweep_interval_minutes": FAST}) as store:
         await store.aput(SPACE, "a", {})
@@ -307,8 +297,8 @@ async def test_a_sweep_that_fails_is_tried_again(monkeypatch: pytest.MonkeyPatch
         assert not store._spaces
 
 
-async def test_a_store_that_nobody_closes_is_swept_no_longer() -> None:
-    """The sweeper does not keep it alive."""
+async def test_a_store_that_is_never_closed_is_freed() -> None:
+    """The sweeper's thread does not keep the store alive."""
     clock = Ticking()
     store = InMemoryStore(clock=clock, ttl={"sweep_interval_minutes": FAST})
     await store.__aenter__()
@@ -320,8 +310,8 @@ async def test_a_store_that_nobody_closes_is_swept_no_longer() -> None:
     assert not sweepers()
 
 
-async def test_puts_sweep_now_and_then(store: InMemoryStore, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One put in a minute removes what has expired too; a clock that is set back does not end that."""
+async def test_puts_sweep_once_a_minute(store: InMemoryStore, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One put per minute also removes expired items; setting the clock back does not stop that."""
     watched = BatchRecorder(store, monkeypatch)
     for now in (0.0, 1.0, SWEEP_SPACING - 1, SWEEP_SPACING, SWEEP_SPACING + 1, -1000.0, -999.0):
         clock.now = NOW + now
@@ -332,8 +322,8 @@ async def test_puts_sweep_now_and_then(store: InMemoryStore, clock: Clock, monke
     ]
 
 
-async def test_a_store_does_not_grow_by_being_used(store: InMemoryStore, clock: Clock) -> None:
-    """Items that are put and read again and again, and those that were deleted, leave nothing behind."""
+async def test_a_store_does_not_leak_memory(store: InMemoryStore, clock: Clock) -> None:
+    """Items that are put and read again and again, and deleted items, leave nothing behind."""
     for number in range(1000):
         await store.aput(SPACE, "k", {}, ttl=1000 + number)
         await store.aget(SPACE, "k")
@@ -349,7 +339,7 @@ async def test_a_store_does_not_grow_by_being_used(store: InMemoryStore, clock: 
 
 
 class Yielding(dict[Any, Any]):
-    """A dict that lets other threads run before it changes."""
+    """A dict that lets other threads run before each change."""
 
     def __setitem__(self, key: Any, value: Any) -> None:
         time.sleep(0)
@@ -361,7 +351,7 @@ class Yielding(dict[Any, Any]):
 
 
 def test_threads_that_share_namespaces(store: InMemoryStore) -> None:
-    """P13: threads whose items come and go in the same few namespaces lose none."""
+    """P13: threads that put and delete items in the same few namespaces lose none."""
     lost: list[object] = []
     store._spaces = Yielding()
 
@@ -390,8 +380,8 @@ def test_threads_that_share_namespaces(store: InMemoryStore) -> None:
     assert not lost and not store._spaces
 
 
-def test_listing_skips_what_is_inside() -> None:
-    """A listing cut to a depth asks once for each namespace that it shows, however many are inside."""
+def test_listing_skips_deeper_namespaces() -> None:
+    """A listing cut to a depth makes one query for each namespace that it returns, however many are below it."""
     spaces = sorted(pack((first, str(number))) for first in "abc" for number in range(500))
     asked: list[bytes] = []
 
@@ -403,9 +393,6 @@ def test_listing_skips_what_is_inside() -> None:
     listed = page_of_spaces(after, Spaces(start=start, end=end, shown=shown, offset=0, limit=100))
     assert listed == [b"a\0", b"b\0", b"c\0"]
     assert len(asked) == 4
-
-
-# ---- a backend of one's own ------------------------------------------------------------------------------------------
 
 
 class Threaded(BaseStore):
@@ -420,7 +407,8 @@ class Threaded(BaseStore):
 
 
 async def test_answers_from_another_thread() -> None:
-    """P13: a backend answers from where it likes; a plain function waits for it, and an event loop is not blocked."""
+    """P13: a backend may answer from any thread; a sync call waits for it, and an async call does not block its
+    event loop."""
     store = Threaded()
     await put(store, "a", "b")
     assert sorted(await keys(store)) == ["a", "b"]
@@ -428,8 +416,8 @@ async def test_answers_from_another_thread() -> None:
     assert item is not None and item.value == {"key": "a"}
 
 
-async def test_a_backend_that_tells_twice() -> None:
-    """The first word counts: nobody is woken again, and what comes later is not believed."""
+async def test_a_backend_that_answers_twice() -> None:
+    """The first answer counts; a second one wakes no caller and is ignored."""
 
     class Twice(InMemoryStore):
         def transact(self, batch: Batch, done: Done) -> None:
@@ -450,8 +438,8 @@ def failing(error: BaseException) -> Callable[[], float]:
     return clock
 
 
-async def test_whatever_goes_wrong_is_told() -> None:
-    """Nobody waits for ever: what a clock or a backend raises goes to those who have asked."""
+async def test_every_error_reaches_the_callers() -> None:
+    """An exception of a clock or a backend is raised for all callers of the batch; none waits for ever."""
     store = InMemoryStore(clock=failing(LookupError("no time")))
     with pytest.raises(LookupError, match="no time"):
         await put(store, "a")
@@ -459,8 +447,8 @@ async def test_whatever_goes_wrong_is_told() -> None:
         await anyio.to_thread.run_sync(store.get, SPACE, "a")
 
 
-async def test_the_answer_of_a_batch_is_as_long_as_its_reads(store: InMemoryStore) -> None:
-    """A backend's mistake shows at once."""
+async def test_a_batch_needs_one_answer_for_each_read(store: InMemoryStore) -> None:
+    """A backend with too few answers causes an error at once."""
 
     class Short(BaseStore):
         def transact(self, batch: Batch, done: Done) -> None:
@@ -470,11 +458,8 @@ async def test_the_answer_of_a_batch_is_as_long_as_its_reads(store: InMemoryStor
         await Short().aget(SPACE, "a")
 
 
-# ---- the packages ----------------------------------------------------------------------------------------------------
-
-
 def test_importing_the_stores_loads_no_driver() -> None:
-    """SQLite is loaded by who asks for SqliteStore, and the names of the package are real and sorted."""
+    """SQLite is imported only when SqliteStore is used, and the public names of the package exist and are sorted."""
     code = "import sys, json, checkpoint_savers.stores; print(json.dumps(sorted(sys.modules)))"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=ENV)
     loaded = json.loads(ran.stdout)

@@ -1,4 +1,4 @@
-"""All stores keep every promise of the port, on every event loop."""
+"""All stores pass the conformance suite, on every event loop."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class TestInMemoryStore(StoreConformance):
 class TestSqliteStore(StoreConformance):
     @pytest.fixture
     def open_store(self, tmp_path: Path) -> OpenStore:
-        # No test of these loses power: without an fsync per commit they take a third of the time.
+        # These tests lose no power, and without an fsync per commit they take a third of the time.
         make, number = partial(SqliteStore, synchronous="NORMAL", busy_timeout=60), count()
 
         def open_store(**settings: Any) -> SqliteStore:

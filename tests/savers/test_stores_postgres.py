@@ -1,4 +1,4 @@
-"""PostgresStore: its table, which may stand beside a saver's, other writers, broken connections, and how it is closed."""
+"""PostgresStore: its table, which may share a schema with a saver's, other writers, broken connections, and closing."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ from checkpoint_savers.conformance.stores.suite import SPACE, OpenStore, facts, 
 from checkpoint_savers.stores import GetOp, PutOp, SearchOp, postgres_rows
 from pregel_async._api.sync_verbs import open_sync
 from tests.helpers.postgres_tools import Pooler, Proxy, conninfo, execute, new_schema, pooler
-from tests.savers.dropping import warned
+from tests.savers.dropped_objects import warned
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
 def schema() -> Iterator[str]:
-    """A name; nothing is there."""
+    """The name of a schema that does not exist."""
     with new_schema() as schema:
         yield schema
 
@@ -71,17 +71,14 @@ def threads() -> list[str]:
 
 @asynccontextmanager
 async def row_locked(schema: str, key: str) -> AsyncIterator[psycopg.Connection[Any]]:
-    """Another program holds the lock on an item's row."""
+    """Lock an item's row from another connection."""
     with psycopg.connect(conninfo()) as connection:
         connection.execute(f'SELECT 1 FROM "{schema}".pregel_items WHERE key = %s FOR UPDATE', (key.encode(),))
         yield connection
 
 
-# ---- the table -------------------------------------------------------------------------------------------------------
-
-
-async def test_nothing_is_made_by_itself(schema: str) -> None:
-    """Without its table a store does not open, and says what to do in a store's words."""
+async def test_opening_creates_no_table(schema: str) -> None:
+    """A store does not open without its table, and the error speaks of a store."""
     with pytest.raises(StorageError, match=r"there are no tables.*PostgresStore.setup_script"):
         await PostgresStore(conninfo(), schema=schema).__aenter__()
     plain: Any = PostgresStore(conninfo(), schema=schema)
@@ -91,8 +88,8 @@ async def test_nothing_is_made_by_itself(schema: str) -> None:
     assert not threads()
 
 
-async def test_three_ways_to_make_it(schema: str) -> None:
-    """By the method, by an argument, and by a script in other hands; what is right already stays."""
+async def test_three_ways_to_create_the_table(schema: str) -> None:
+    """The method, the argument, and the script work; a table that exists stays."""
     store = PostgresStore.from_conn_string(conninfo(), schema=schema)
     await store.setup()
     async with store:
@@ -108,8 +105,8 @@ async def test_three_ways_to_make_it(schema: str) -> None:
 
 
 @pytest.mark.parametrize("store_first", [True, False])
-async def test_beside_a_saver(schema: str, store_first: bool) -> None:
-    """Both may be in one schema, made in either order; each keeps its own."""
+async def test_a_store_and_a_saver_share_a_schema(schema: str, store_first: bool) -> None:
+    """Both may be in one schema, created in either order, and each uses its own tables."""
     makers: list[Any] = [PostgresStore, PostgresSaver]
     for maker in makers if store_first else makers[::-1]:
         await maker(conninfo(), schema=schema).setup()
@@ -120,8 +117,8 @@ async def test_beside_a_saver(schema: str, store_first: bool) -> None:
         assert await keys(store) == ["a"]
 
 
-async def test_both_are_made_at_the_same_moment(schema: str) -> None:
-    """P13: stores and savers that set up a new schema together do not get in one another's way."""
+async def test_both_are_created_at_the_same_moment(schema: str) -> None:
+    """P13: stores and savers that set up a new schema at once cause each other no errors."""
     async with anyio.create_task_group() as group:
         for maker in (PostgresStore, PostgresSaver) * 4:
             group.start_soon(maker(conninfo(), schema=schema).setup)
@@ -130,8 +127,8 @@ async def test_both_are_made_at_the_same_moment(schema: str) -> None:
         assert await head_of(saver) is None
 
 
-async def test_tables_that_are_not_for_us(made: str) -> None:
-    """P11: what another program has made, or a later version, is refused, and not touched."""
+async def test_foreign_tables(made: str) -> None:
+    """P11: tables of another program or of a later version are refused and not changed."""
     execute(f'UPDATE "{made}".pregel_store_version SET version = 2')
     with pytest.raises(UnsupportedFormatError):
         await PostgresStore(conninfo(), schema=made, setup=True).__aenter__()
@@ -148,16 +145,17 @@ async def test_tables_that_are_not_for_us(made: str) -> None:
 @pytest.mark.parametrize(
     "wrong", [{"busy_timeout": -1}, {"reconnect_timeout": float("nan")}, {"pool_size": 0}, {"schema": ""}]
 )
-def test_what_is_no_setting(wrong: dict[str, Any]) -> None:
-    """It is refused when the store is made."""
+def test_an_invalid_setting(wrong: dict[str, Any]) -> None:
+    """It is refused when the store is created."""
     with pytest.raises(ValueError):
         PostgresStore("postgresql://localhost/app", **wrong)
     with pytest.raises(ValueError, match="not a connection string"):
         PostgresStore("postgresql://[")
 
 
-async def test_a_search_goes_through_an_index(store: PostgresStore, made: str) -> None:
-    """A page of one namespace is read in order, and a search of a prefix reads its range; nothing scans the table."""
+async def test_a_search_uses_an_index(store: PostgresStore, made: str) -> None:
+    """A page of one namespace is read in index order, and a search of a prefix reads its range; nothing scans the
+    table."""
     await store.abatch([PutOp((f"{number % 50}",), str(number), {}) for number in range(5000)])
     execute(f'ANALYZE "{made}".pregel_items')
     rows = store._rows
@@ -180,7 +178,7 @@ async def test_a_search_goes_through_an_index(store: PostgresStore, made: str) -
 
 
 async def test_order_is_by_code_points(store: PostgresStore) -> None:
-    """Whatever the database's collation is, namespaces and keys sort as in Python."""
+    """Whatever the database's collation, namespaces and keys sort as in Python."""
     names = ["a", "B", "b", "Z", "\x01", "\x7f", "é", "ß", "\uffff", "\U0001f600", "aa", "a b"]
     await store.abatch([PutOp((name,), "k", {}) for name in names] + [PutOp(("k",), name, {}) for name in names])
     assert await store.alist_namespaces() == sorted((name,) for name in [*names, "k"])
@@ -188,7 +186,7 @@ async def test_order_is_by_code_points(store: PostgresStore) -> None:
 
 
 async def test_many_namespaces(store: PostgresStore) -> None:
-    """More than are read in one go: each is listed once, in order, by pages and by depth."""
+    """If there are more namespaces than one query reads, each is listed once, in order, by pages and by depth."""
     number = 2 * postgres_rows.SPACES + 5
     names = sorted((f"{n // 100}", f"{n:04}") for n in range(number))
     await store.abatch([PutOp(name, "k", {}) for name in names])
@@ -198,8 +196,8 @@ async def test_many_namespaces(store: PostgresStore) -> None:
     assert await store.alist_namespaces(suffix=(f"{number - 1:04}",)) == [names[-1]]
 
 
-async def test_a_filter_reads_on(store: PostgresStore) -> None:
-    """Matches that lie behind more rows than are read in one go are found, two searches of one batch each its own."""
+async def test_a_filter_reads_further_rows(store: PostgresStore) -> None:
+    """Matches beyond the rows of one query are found, for each of two searches in one batch."""
     number = 3 * postgres_rows.SLICE
     await store.abatch([PutOp(SPACE, f"{n:04}", {"n": n, "odd": n % 2}) for n in range(number)])
     first, second, got = await store.abatch(
@@ -211,11 +209,8 @@ async def test_a_filter_reads_on(store: PostgresStore) -> None:
     assert await keys(store, offset=number - 2) == [f"{number - 2:04}", f"{number - 1:04}"]
 
 
-# ---- other writers ---------------------------------------------------------------------------------------------------
-
-
 async def test_created_at_under_concurrent_writers(store: PostgresStore, made: str, clock: Clock) -> None:
-    """An item that several stores put at the same time is made once, and keeps the time of that."""
+    """If several stores put an item at the same time, it is created once, and keeps that creation time."""
     await put(store, "a")
     clock.now += 60
     async with PostgresStore(conninfo(), schema=made, clock=clock) as other:
@@ -226,10 +221,8 @@ async def test_created_at_under_concurrent_writers(store: PostgresStore, made: s
         assert facts(await other.aget(SPACE, "new"))[2:] == (NOW + 60, NOW + 60)
 
 
-async def test_batches_do_not_wait_in_a_circle(
-    store: PostgresStore, made: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Batches of the same items lock them in the order of their keys, in whatever order they were asked for."""
+async def test_batches_do_not_deadlock(store: PostgresStore, made: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches of the same items lock them in the order of their keys, whatever the order of the operations."""
     await put(store, "0", "5", "9")
     write, begun = postgres_rows.StoreStatements.write, list[int]()
 
@@ -247,11 +240,11 @@ async def test_batches_do_not_wait_in_a_circle(
             while len(execute(waiting, f"%{made}%")) < 2:
                 await anyio.lowlevel.checkpoint()
     assert sorted(await keys(store)) == ["0", "9"]
-    assert len(begun) == 2, "the server ended neither for a deadlock"
+    assert len(begun) == 2, "the server reported a deadlock"
 
 
 async def test_another_connection_holds_a_lock(made: str, clock: Clock) -> None:
-    """Readers do not mind; a writer is told after the busy timeout, nothing of its batch was done, and it may try again."""
+    """Reads work; a write raises after the busy timeout, nothing of its batch was done, and it can be repeated."""
     async with PostgresStore(conninfo(), schema=made, busy_timeout=0.05, clock=clock) as store:
         await put(store, "a", ttl=1)
         async with row_locked(made, "a"):
@@ -263,13 +256,13 @@ async def test_another_connection_holds_a_lock(made: str, clock: Clock) -> None:
             with pytest.raises(StorageLockedError):
                 await store.abatch([PutOp(SPACE, "0", {}), PutOp(SPACE, "a", {})])
             clock.now += 120
-            assert await store.asweep_ttl() == 0, "it is passed over"
+            assert await store.asweep_ttl() == 0, "the locked item is skipped"
         assert await keys(store) == []
         assert await store.asweep_ttl() == 1
 
 
 async def test_read_only(made: str, clock: Clock) -> None:
-    """Items are read, also such as would live longer by it; puts are refused."""
+    """Items are read, even if a read should extend their lifetime; puts are refused."""
     async with PostgresStore(conninfo(), schema=made, clock=clock) as store:
         await put(store, "a", ttl=10)
     url = psycopg.conninfo.make_conninfo(conninfo(), options="-c default_transaction_read_only=on")
@@ -283,13 +276,11 @@ async def test_read_only(made: str, clock: Clock) -> None:
             await store.abatch([GetOp(SPACE, "a"), PutOp(SPACE, "a", None)])
 
 
-# ---- connections -----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("plan", ["lose the question", "lose the answer"])
 @pytest.mark.parametrize("marker", ["INSERT INTO", "COMMIT"])
 async def test_a_connection_breaks_while_it_writes(made: str, plan: Any, marker: str, clock: Clock) -> None:
-    """P3, P4: whatever is lost, the put is done when it returns, and its answers are right."""
+    """P3, P4: whether the statement or the answer is lost, the put is done when it returns, and its results are
+    right."""
     with Proxy(conninfo()) as proxy:
         async with PostgresStore(proxy.url, schema=made, clock=clock) as store:
             await put(store, "a")
@@ -302,8 +293,8 @@ async def test_a_connection_breaks_while_it_writes(made: str, plan: Any, marker:
             assert facts(await store.aget(SPACE, "a"))[2:] == (NOW, NOW + 60)
 
 
-async def test_what_was_committed_is_not_done_again(made: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A put whose answer was lost does not write over what another has put since."""
+async def test_a_committed_put_is_not_repeated(made: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A put whose answer was lost does not overwrite what another writer has put since."""
     was_stored = postgres_rows.StoreStatements._was_stored
 
     async with PostgresStore(conninfo(), schema=made) as other:
@@ -320,8 +311,8 @@ async def test_what_was_committed_is_not_done_again(made: str, monkeypatch: pyte
                 assert await value(store, "a") == {"by": "other"}
 
 
-async def test_a_server_that_is_gone(made: str) -> None:
-    """A store whose server cannot be reached says so; it says, too, where it cannot know what was stored."""
+async def test_an_unreachable_server(made: str) -> None:
+    """A store whose server cannot be reached says so; it also says where the outcome of a write is unknown."""
     with Proxy(conninfo()) as proxy:
         async with PostgresStore(proxy.url, schema=made, reconnect_timeout=0.3) as store:
             await put(store, "a")
@@ -337,7 +328,7 @@ async def test_a_server_that_is_gone(made: str) -> None:
 
 
 async def test_no_connection_is_held_between_batches(made: str) -> None:
-    """A pool of one connection serves a search that is followed by puts of many tasks."""
+    """A pool with one connection serves a search that is followed by puts of many tasks."""
     async with PostgresStore(conninfo(), schema=made, pool_size=1) as store:
         async with anyio.create_task_group() as group:
             for number in range(10):
@@ -363,7 +354,7 @@ def pooled_schema() -> Iterator[str]:
 
 
 class TestBehindAPooler(StoreConformance):
-    """In transaction mode nothing of a session is relied on, nor left."""
+    """In transaction mode the store neither relies on a session's state nor leaves any."""
 
     @pytest.fixture
     def open_store(self, behind: Pooler, pooled_schema: str) -> OpenStore:
@@ -371,12 +362,9 @@ class TestBehindAPooler(StoreConformance):
         return partial(PostgresStore, behind.url, schema=pooled_schema, busy_timeout=60)
 
 
-# ---- opening and closing ---------------------------------------------------------------------------------------------
-
-
-async def test_not_open(made: str) -> None:
-    """Before it is opened and after it is closed: SaverClosedError, in a store's words; it may be opened again, not
-    twice at once."""
+async def test_a_store_that_is_not_open(made: str) -> None:
+    """Before it is opened and after it is closed, calls raise SaverClosedError with a store's message; it may be
+    opened again, but not twice at once."""
     store = PostgresStore(conninfo(), schema=made)
     for _ in range(2):
         verbs: list[Callable[[], Any]] = [
@@ -395,8 +383,8 @@ async def test_not_open(made: str) -> None:
     assert not threads()
 
 
-async def test_what_was_begun_is_finished(made: str) -> None:
-    """P7: a store that is closed while it works first does what it was given."""
+async def test_closing_finishes_started_calls(made: str) -> None:
+    """P7: a store that is closed during a call first completes the call."""
     store = PostgresStore(conninfo(), schema=made, busy_timeout=30)
     await store.__aenter__()
     await put(store, "a")
@@ -413,7 +401,7 @@ async def test_what_was_begun_is_finished(made: str) -> None:
 
 
 async def test_never_closed(made: str) -> None:
-    """A store that is dropped warns, and its thread, which has its name, ends."""
+    """A store that is freed without closing warns, and its thread, which bears its name, ends."""
     store = PostgresStore(conninfo(), schema=made)
     await store.__aenter__()
     assert [name.partition(" ")[0] for name in threads()] == ["PostgresStore"]
@@ -429,8 +417,8 @@ async def test_never_closed(made: str) -> None:
     assert not threads()
 
 
-async def test_a_pool_of_the_users(made: str, anyio_backend_name: str) -> None:
-    """It is used where it is, and stays open; the verbs without the `a` work from threads."""
+async def test_a_users_pool(made: str, anyio_backend_name: str) -> None:
+    """The store uses the pool on its loop and leaves it open; the sync methods work from threads."""
     if anyio_backend_name == "trio":
         pytest.skip("such a pool is asyncio's")
     async with psycopg_pool.AsyncConnectionPool(conninfo(), min_size=1, max_size=2, open=False) as pool:
@@ -444,7 +432,7 @@ async def test_a_pool_of_the_users(made: str, anyio_backend_name: str) -> None:
 
 
 def test_without_an_event_loop(made: str) -> None:
-    """A program without async opens it with open_sync, and uses the verbs without the `a`, from any thread."""
+    """A sync program opens it with open_sync, and uses the sync methods from any thread."""
     with open_sync(PostgresStore(conninfo(), schema=made)) as store:
         workers = [threading.Thread(target=store.put, args=(SPACE, str(number), {})) for number in range(5)]
         for worker in workers:
@@ -454,7 +442,7 @@ def test_without_an_event_loop(made: str) -> None:
         assert len(store.search(SPACE)) == 5
 
 
-def test_the_module_is_loaded_when_it_is_asked_for() -> None:
-    """By either package, it is the same class; a program without the driver does not meet it."""
+def test_the_module_is_imported_on_demand() -> None:
+    """Both packages export the same class; a program without the driver does not import it."""
     assert stores.PostgresStore is checkpoint_savers.PostgresStore is PostgresStore
     assert "PostgresStore" not in checkpoint_savers.__all__ + stores.__all__

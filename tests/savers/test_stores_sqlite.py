@@ -1,4 +1,4 @@
-"""SqliteStore: its file, which may be a saver's, other processes, damage, locks, and how it is closed."""
+"""SqliteStore: its file, which may also be a saver's, other processes, damage, locks, and closing."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from checkpoint_savers.sqlite.worker import Job
 from checkpoint_savers.stores import GetOp, PutOp, SearchOp, sqlite_rows
 from checkpoint_savers.stores import sqlite as module
 from pregel_async._api.sync_verbs import open_sync
-from tests.savers.dropping import warned
+from tests.savers.dropped_objects import warned
 from tests.savers.sqlite_tools import ENV, held, locked, saver_threads, turns
 
 pytestmark = pytest.mark.anyio
@@ -62,7 +62,7 @@ async def store(path: Path, clock: Clock) -> AsyncIterator[SqliteStore]:
 
 
 def sql(path: Path, statement: str, *values: object) -> list[Any]:
-    """What another program does with the file."""
+    """Run a statement on the file as another program would."""
     connection = sqlite3.connect(path, isolation_level=None)
     try:
         return connection.execute(statement, values).fetchall()
@@ -76,23 +76,20 @@ def count(path: Path) -> int:
 
 
 async def asked(store: SqliteStore, *names: str) -> list[Any]:
-    """What the store's connection says of its settings."""
+    """Read the settings of the store's connection."""
     assert store._worker is not None
     return await store._worker.run(
         Job(lambda db: [db.execute(f"PRAGMA {name}").fetchone()[0] for name in names], writes=False)
     )
 
 
-# ---- the file --------------------------------------------------------------------------------------------------------
-
-
 async def test_items_outlive_the_store(path: Path, clock: Clock) -> None:
-    """What was put is there when the file is opened again, with its times, and expires when it was to."""
+    """Items are there when the file is opened again, with their times, and expire when they should."""
     async with SqliteStore(path, clock=clock) as store:
         await put(store, "a", ttl=10)
         await put(store, "b")
     assert saver_threads() == []
-    assert [file.name for file in path.parent.iterdir()] == [path.name], "the log is folded in"
+    assert [file.name for file in path.parent.iterdir()] == [path.name], "the WAL was not checkpointed"
     clock.now += 60
     async with SqliteStore(str(path), clock=clock) as store:
         (found, other) = await store.asearch(SPACE, refresh_ttl=False)
@@ -108,8 +105,8 @@ async def test_items_outlive_the_store(path: Path, clock: Clock) -> None:
 
 
 @pytest.mark.parametrize(("synchronous", "number"), [("FULL", 2), ("NORMAL", 1)])
-async def test_what_a_put_survives(path: Path, synchronous: Any, number: int) -> None:
-    """P4: FULL by default; the log makes it cheap, and readers do not wait for writers."""
+async def test_the_durability_of_a_put(path: Path, synchronous: Any, number: int) -> None:
+    """P4: `synchronous` is FULL by default; with the WAL that is cheap, and readers do not wait for writers."""
     async with SqliteStore(path, synchronous=synchronous) as store:
         assert await asked(store, "journal_mode", "synchronous") == ["wal", number]
     async with SqliteStore(path) as store:
@@ -117,8 +114,8 @@ async def test_what_a_put_survives(path: Path, synchronous: Any, number: int) ->
 
 
 @pytest.mark.parametrize("wrong", [{"synchronous": "OFF"}, {"busy_timeout": -1}, {"busy_timeout": float("nan")}])
-def test_what_is_no_setting(path: Path, wrong: dict[str, Any]) -> None:
-    """It is refused when the store is made."""
+def test_an_invalid_setting(path: Path, wrong: dict[str, Any]) -> None:
+    """It is refused when the store is created."""
     with pytest.raises(ValueError):
         SqliteStore(path, **wrong)
 
@@ -134,7 +131,7 @@ async def test_in_memory() -> None:
 
 @pytest.mark.parametrize("store_first", [True, False])
 async def test_a_store_and_a_saver_share_a_file(path: Path, store_first: bool) -> None:
-    """Either may come first; both are open at once, and neither disturbs what is the other's."""
+    """Either may come first; both can be open at once, and neither affects the other's data."""
     first, second = (SqliteStore(path), SqliteSaver(path))[:: 1 if store_first else -1]
     async with first as one, second as other:
         saver, store = (other, one) if store_first else (one, other)
@@ -160,7 +157,7 @@ async def test_a_store_and_a_saver_share_a_file(path: Path, store_first: bool) -
 
 
 async def test_a_savers_file_gets_a_store(path: Path) -> None:
-    """A file that only a saver has opened gets the tables of a store beside its own."""
+    """A file that only a saver has opened gets a store's tables in addition to its own."""
     async with SqliteSaver(path) as saver:
         await written(saver, row(1))
     before = sql(path, "SELECT name FROM sqlite_schema")
@@ -171,8 +168,8 @@ async def test_a_savers_file_gets_a_store(path: Path) -> None:
         assert await head_of(saver) == cid(1)
 
 
-async def test_a_search_goes_through_an_index(store: SqliteStore) -> None:
-    """A page of one namespace is read in order, and no other row is touched; none of the statements scans a table."""
+async def test_a_search_uses_an_index(store: SqliteStore) -> None:
+    """A page of one namespace is read in order without visiting other rows; no statement scans a table."""
     await store.abatch([PutOp((f"{number % 7}",), str(number), {}) for number in range(200)])
     assert store._worker is not None
 
@@ -192,8 +189,6 @@ async def test_a_search_goes_through_an_index(store: SqliteStore) -> None:
     assert "TEMP B-TREE" not in said["_SPACE"] and "COVERING INDEX" in said["_SPACE"]
     assert "store_item_by_expiry (expires_at<?)" in said["_SWEEP"]
 
-
-# ---- other processes -------------------------------------------------------------------------------------------------
 
 WRITES = """if True:
     import anyio, sys
@@ -218,8 +213,8 @@ WRITES = """if True:
 
 
 async def test_processes_share_a_file(path: Path) -> None:
-    """P13: processes that make the file, and use stores and savers in it at the same time, do not get in one another's
-    way."""
+    """P13: processes that create the file, and use stores and savers in it at the same time, cause each other no
+    errors."""
     ran = [
         subprocess.Popen(
             [sys.executable, "-c", WRITES, str(path), str(number), ("asyncio", "trio")[number % 2]],
@@ -260,24 +255,24 @@ ACKNOWLEDGES = """if True:
 """
 
 
-async def test_a_killed_process_loses_nothing_that_it_was_told(path: Path) -> None:
-    """P4, P3: what a put has returned for is there after SIGKILL, and a batch is there whole or not at all."""
+async def test_a_killed_process_loses_no_acknowledged_put(path: Path) -> None:
+    """P4, P3: what a put has returned for is there after SIGKILL, and a batch is there completely or not at all."""
     for _ in range(3):
         with subprocess.Popen(
             [sys.executable, "-c", ACKNOWLEDGES, str(path)], env=ENV, stdout=subprocess.PIPE
         ) as process:
             assert process.stdout is not None
-            told = [int(process.stdout.readline()) for _ in range(random.randint(1, 40))]
+            acknowledged = [int(process.stdout.readline()) for _ in range(random.randint(1, 40))]
             process.send_signal(signal.SIGKILL)
-            told += [int(line) for line in process.stdout.read().splitlines()]
+            acknowledged += [int(line) for line in process.stdout.read().splitlines()]
         async with SqliteStore(path) as store:
             stored = [sorted(map(int, await keys(store, (name,)))) for name in "ab"]
-            assert stored[0] == stored[1] and len(stored[0]) in (len(told), len(told) + 1)
+            assert stored[0] == stored[1] and len(stored[0]) in (len(acknowledged), len(acknowledged) + 1)
             await store.abatch([PutOp((name,), str(number), None) for name in "ab" for number in stored[0]])
 
 
 async def test_another_process_holds_the_lock(path: Path) -> None:
-    """Readers do not mind; a writer is told after the busy timeout, and may try again."""
+    """Reads work; a write raises after the busy timeout, and can be repeated."""
     async with SqliteStore(path, busy_timeout=0.05) as store:
         await put(store, "a")
         with locked(path):
@@ -290,7 +285,7 @@ async def test_another_process_holds_the_lock(path: Path) -> None:
 
 
 async def test_a_read_that_refreshes_needs_the_lock(path: Path, clock: Clock) -> None:
-    """A read that cannot do what it is to do says so; one that is not to refresh reads."""
+    """A read that should extend a lifetime and cannot raises an error; one with `refresh_ttl=False` works."""
     async with SqliteStore(path, busy_timeout=0.05, clock=clock) as store:
         await put(store, "a", ttl=1)
         with locked(path):
@@ -299,8 +294,8 @@ async def test_a_read_that_refreshes_needs_the_lock(path: Path, clock: Clock) ->
             assert await there(store, "a") == ["a"]
 
 
-async def test_a_long_search_holds_up_no_writer(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A search in a batch with puts takes place before the lock is taken: others write to the file meanwhile."""
+async def test_a_long_search_blocks_no_writer(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search in a batch with puts runs before the lock is acquired: others write to the file meanwhile."""
     searching, go = threading.Event(), threading.Event()
 
     def slow(found: Any, wanted: Any) -> bool:
@@ -321,7 +316,7 @@ async def test_a_long_search_holds_up_no_writer(path: Path, monkeypatch: pytest.
 
 
 async def test_one_batch_is_one_job(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is asked in one turn goes to the database's thread in one hop, and is committed once."""
+    """The operations of one iteration of the loop go to the database's thread as one job, and are committed once."""
     assert store._worker is not None
     submit, jobs = store._worker.submit, list[bool]()
 
@@ -338,17 +333,14 @@ async def test_one_batch_is_one_job(store: SqliteStore, monkeypatch: pytest.Monk
     assert jobs == [True, False]
 
 
-# ---- what has expired ------------------------------------------------------------------------------------------------
-
-
 async def test_expired_rows_leave_the_file(path: Path, store: SqliteStore, clock: Clock) -> None:
-    """A file does not grow by what nobody can read any more."""
+    """Expired items do not accumulate in the file."""
     await put(store, "a", "b", ttl=1)
     await put(store, "c")
     clock.now += 60
     assert count(path) == 3
     assert await keys(store) == ["c"]
-    await put(store, "d")  # within a minute of the last sweep by a put, which had nothing to do
+    await put(store, "d")  # within a minute of the last sweep by a put, which found nothing expired
     clock.now += 60
     await put(store, "e")
     assert count(path) == 3
@@ -359,7 +351,7 @@ async def test_expired_rows_leave_the_file(path: Path, store: SqliteStore, clock
 
 
 async def test_an_open_store_sweeps_its_file(path: Path) -> None:
-    """It does so beside other processes, and its thread ends with it."""
+    """It does so together with other processes, and its thread ends with it."""
     async with SqliteStore(path) as other:
         await put(other, "a", ttl=0.0001)
     swept = threading.Semaphore(0)
@@ -376,11 +368,8 @@ async def test_an_open_store_sweeps_its_file(path: Path) -> None:
     assert not [one for one in threading.enumerate() if "sweeper" in one.name]
 
 
-# ---- damage, and files that are none of ours ---------------------------------------------------------------------------
-
-
 async def test_damage(path: Path, store: SqliteStore) -> None:
-    """P11: whatever another program does to a row, its item is whole, not there, or a CorruptCheckpointError."""
+    """P11: whatever another program does to a row, its item is intact, missing, or raises CorruptCheckpointError."""
     await put(store, "a", "b")
     whole = {"key": "a"}
     (frame,) = sql(path, "SELECT frame FROM store_item WHERE key = ?", b"a")[0]
@@ -397,7 +386,7 @@ async def test_damage(path: Path, store: SqliteStore) -> None:
             pass
         try:
             assert await keys(store) == ["b"]
-            assert given == b"\xff\0"  # which is no namespace's
+            assert given == b"\xff\0"  # these bytes are no namespace
         except CorruptCheckpointError:
             pass
         assert await value(store, "b") == {"key": "b"}
@@ -409,7 +398,7 @@ def no_database(path: Path) -> None:
     path.write_bytes(b"this is no database, but a text of some length" * 100)
 
 
-def somebody_elses(path: Path) -> None:
+def another_programs(path: Path) -> None:
     sql(path, "CREATE TABLE store_item (namespace, key)")
 
 
@@ -447,15 +436,15 @@ def without_a_version(path: Path) -> None:
     ("make", "match"),
     [
         (no_database, "no SQLite database"),
-        (somebody_elses, "of another program.*Choose another file"),
+        (another_programs, "of another program.*Choose another file"),
         (a_cache, "of another program.*Choose another file"),
         (with_a_table_of_that_name, "has .'Store_Item'. already, which no store has made"),
         (incomplete, "these parts are missing: .'store_item_by_expiry'"),
         (without_a_version, "version is None"),
     ],
 )
-async def test_a_file_that_is_not_for_us(path: Path, make: Callable[[Path], None], match: str) -> None:
-    """P11: it is refused when it is opened, with what to do; it is not changed, and no thread is left."""
+async def test_a_foreign_file(path: Path, make: Callable[[Path], None], match: str) -> None:
+    """P11: it is refused when it is opened, with advice; it is not changed, and no thread is left."""
     await anyio.to_thread.run_sync(make, path)
     before = path.read_bytes()
     with pytest.raises(CorruptCheckpointError, match=match):
@@ -466,7 +455,7 @@ async def test_a_file_that_is_not_for_us(path: Path, make: Callable[[Path], None
 
 
 async def test_a_file_of_a_later_version(path: Path) -> None:
-    """P11: whether the saver's part is later or the store's, it is refused and not touched."""
+    """P11: whether the saver's part or the store's is of a later version, the file is refused and not changed."""
     await anyio.to_thread.run_sync(ours, path)
     sql(path, "UPDATE store_version SET version = 2")
     with pytest.raises(UnsupportedFormatError, match="its store: stored in format 2"):
@@ -482,8 +471,9 @@ async def test_a_file_of_a_later_version(path: Path) -> None:
         assert await keys(store) == []
 
 
-async def test_a_store_that_is_upgraded_while_it_is_open(path: Path, store: SqliteStore) -> None:
-    """A program of this version that has it open is told what has happened; other damage is damage."""
+async def test_a_store_that_is_upgraded_while_open(path: Path, store: SqliteStore) -> None:
+    """A program of this version that has the store open gets an error that names the upgrade; other damage is
+    reported as damage."""
     await put(store, "a")
     sql(path, "ALTER TABLE store_item RENAME TO elsewhere")
     with pytest.raises(CorruptCheckpointError):
@@ -496,7 +486,8 @@ async def test_a_store_that_is_upgraded_while_it_is_open(path: Path, store: Sqli
 
 
 async def test_read_only(path: Path, clock: Clock) -> None:
-    """Items are read, also such as would live longer by it; puts are refused; a file without a store is, too."""
+    """Items are read, even if a read should extend their lifetime; puts are refused, and so is a file without a
+    store."""
     uri = f"file:{path}?mode=ro"
     await anyio.to_thread.run_sync(a_savers, path)
     with pytest.raises(StorageReadOnlyError, match="no store in it"):
@@ -518,14 +509,14 @@ async def test_read_only(path: Path, clock: Clock) -> None:
             await store.asweep_ttl()
 
 
-async def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
-    """It is an error of storage, with what to look at."""
+async def test_a_missing_folder(tmp_path: Path) -> None:
+    """It raises a StorageError that says what to check."""
     with pytest.raises(StorageError, match="cannot be opened"):
         await SqliteStore(tmp_path / "no" / "items.db").__aenter__()
 
 
 async def test_a_full_disk(store: SqliteStore) -> None:
-    """A put that finds no room says so and changes nothing; reads go on, and puts when there is room again."""
+    """A put without space raises and changes nothing; reads work, and so do puts when there is space again."""
     await put(store, "a")
     (pages,) = await asked(store, "page_count")
     await asked(store, f"max_page_count = {pages + 10}")
@@ -537,12 +528,9 @@ async def test_a_full_disk(store: SqliteStore) -> None:
     assert sorted(await keys(store)) == ["a", "b", "big"]
 
 
-# ---- opening and closing -----------------------------------------------------------------------------------------------
-
-
-async def test_not_open(path: Path) -> None:
-    """Before it is opened and after it is closed: SaverClosedError, in a store's words; it may be opened again, not
-    twice at once."""
+async def test_a_store_that_is_not_open(path: Path) -> None:
+    """Before it is opened and after it is closed, calls raise SaverClosedError with a store's message; it may be
+    opened again, but not twice at once."""
     store = SqliteStore(path)
     for _ in range(2):
         for verb in (
@@ -562,8 +550,8 @@ async def test_not_open(path: Path) -> None:
     assert not saver_threads()
 
 
-async def test_what_was_begun_is_finished(path: Path) -> None:
-    """P7: a store that is closed while it works first does what it was given, in the order of its coming."""
+async def test_closing_finishes_started_calls(path: Path) -> None:
+    """P7: a store that is closed during calls first completes them, in order."""
     store = SqliteStore(path)
     await store.__aenter__()
     await put(store, "a", ttl=10)
@@ -587,15 +575,15 @@ async def test_what_was_begun_is_finished(path: Path) -> None:
         assert sorted(await keys(store)) == ["a", "b"]
 
 
-async def test_what_comes_too_late_is_refused(store: SqliteStore) -> None:
-    """What was asked while the store was being closed is told so, in a store's words."""
-    told: list[str] = []
+async def test_late_calls_are_refused(store: SqliteStore) -> None:
+    """Calls during closing raise an error with a store's message."""
+    refusals: list[str] = []
 
     async def ask() -> None:
         try:
             await put(store, "a")
         except SaverClosedError as error:
-            told.append(str(error))
+            refusals.append(str(error))
 
     worker = store._worker
     assert worker is not None
@@ -604,11 +592,11 @@ async def test_what_comes_too_late_is_refused(store: SqliteStore) -> None:
             worker._queue.put(None)
             group.start_soon(ask)
             await turns()
-    assert len(told) == 1 and told[0].startswith("the store of ")
+    assert len(refusals) == 1 and refusals[0].startswith("the store of ")
 
 
-async def test_a_loop_that_was_closed_harms_nobody(store: SqliteStore) -> None:
-    """P13: a loop is closed while one of its tasks waits for a put: all others are served as ever."""
+async def test_a_closed_loop_does_not_affect_others(store: SqliteStore) -> None:
+    """P13: if a loop is closed while one of its tasks waits for a put, all other callers are served as before."""
     for rounds in (1, 5):
         loop = asyncio.new_event_loop()
 
@@ -629,7 +617,7 @@ async def test_a_loop_that_was_closed_harms_nobody(store: SqliteStore) -> None:
 
 
 async def test_never_closed(path: Path) -> None:
-    """A store that is dropped warns, and its thread ends."""
+    """A store that is freed without closing warns, and its thread ends."""
     store = SqliteStore(path)
     await store.__aenter__()
     await put(store, "a")
@@ -645,7 +633,7 @@ async def test_never_closed(path: Path) -> None:
 
 
 async def test_cancelled_while_it_opens_or_closes(path: Path) -> None:
-    """P7: whenever that is, no thread is left, and the store can be opened again."""
+    """P7: at whatever moment it is cancelled, no thread is left, and the store can be opened again."""
     for rounds in range(8):
         async with anyio.create_task_group() as group:
 
@@ -662,7 +650,7 @@ async def test_cancelled_while_it_opens_or_closes(path: Path) -> None:
 
 
 def test_without_an_event_loop(path: Path) -> None:
-    """A program without async opens it with open_sync, and uses the verbs without the `a`, from any thread."""
+    """A sync program opens it with open_sync, and uses the sync methods from any thread."""
     with open_sync(SqliteStore(path)) as store:
         store.put(SPACE, "a", {"n": 1})
         threads = [threading.Thread(target=store.put, args=(SPACE, str(number), {})) for number in range(5)]
@@ -677,7 +665,8 @@ def test_without_an_event_loop(path: Path) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork() here")
 def test_in_a_forked_child(path: Path) -> None:
-    """A child of a process that has a store open is told to open its own; the parent's goes on."""
+    """A child of a process with an open store gets an error that says to open its own; the parent's store still
+    works."""
     code = f"""if True:
         import os, warnings
         from checkpoint_savers import SaverClosedError, SqliteStore
@@ -699,6 +688,6 @@ def test_in_a_forked_child(path: Path) -> None:
     assert (ran.stdout, ran.stderr) == ("7 k\n", "")
 
 
-def test_the_module_is_loaded_when_it_is_asked_for() -> None:
-    """By either package, it is the same class."""
+def test_the_module_is_imported_on_demand() -> None:
+    """Both packages export the same class."""
     assert module.SqliteStore is SqliteStore

@@ -1,4 +1,4 @@
-"""With `durability="exit"`, what streams show of checkpoints is what history says of them."""
+"""With `durability="exit"`, the checkpoints in streams agree with the thread's history."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class State(TypedDict, total=False):
 
 
 def chain(*names: str, asks: bool = False) -> StateGraph[State]:
-    """Nodes one after the other, each of which logs its name; the last one asks for it."""
+    """Nodes one after the other, each of which logs its name; the last one asks a question."""
 
     def node(name: str) -> Any:
         async def call(state: State) -> State:
@@ -42,7 +42,7 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
         yield opens
 
 
-class Shown:
+class ShownCheckpoints:
     """The checkpoints that the streams of some runs have shown."""
 
     def __init__(self, graph: Any, durability: Durability = "exit") -> None:
@@ -62,7 +62,7 @@ class Shown:
                 assert chunk["payload"]["parent_config"] == self.seen[-1][1]["parent_config"]
 
     async def check(self, saver: Any) -> int:
-        """Compare them with history. Returns how many of them are stored."""
+        """Compare them with history. Return how many of them are stored."""
         stored = {each.config["configurable"]["checkpoint_id"] async for each in saver.alist("t")}
         compared = 0
         for _, chunk in self.seen:
@@ -80,11 +80,11 @@ class Shown:
 
 
 async def test_parents_exist(opened: Open) -> None:
-    """P4: of fresh and later runs, of questions and answers, and of forks: each part's parent is a checkpoint that
-    exists, and a part whose checkpoint is stored is equal to its snapshot."""
+    """P4: in new and later runs, with questions, answers and forks, each part's parent is a checkpoint that exists,
+    and a part whose checkpoint is stored equals its snapshot."""
     async with opened() as saver:
         graph = chain("a", "b", "c", asks=True).compile(saver)
-        shown = Shown(graph)
+        shown = ShownCheckpoints(graph)
         await shown.run({"log": ["1"]})
         assert await shown.check(saver) == 1
         await shown.run(Command(resume="c"))
@@ -98,23 +98,23 @@ async def test_parents_exist(opened: Open) -> None:
 
 
 @pytest.mark.parametrize("keeps", [None, True])
-async def test_parents_exist_inside(keeps: bool | None) -> None:
-    """P4: of graphs inside, whose checkpoints are stored if they stop, or if they keep their state."""
+async def test_parents_exist_in_subgraphs(keeps: bool | None) -> None:
+    """P4: the same holds for subgraphs, whose checkpoints are stored if they stop, or if they keep their state."""
     saver = InMemorySaver()
     inside = chain("a", "b", "c", asks=True).compile(keeps)
     builder = StateGraph(State).add_node("inside", inside).add_node("again", lambda state: {"log": ["again"]})
     graph = builder.add_edge(START, "inside").add_edge("inside", "again").compile(saver)
-    shown = Shown(graph)
+    shown = ShownCheckpoints(graph)
     for _ in range(2):
         await shown.run({"log": []})
         await shown.run(Command(resume="c"))
     assert await shown.check(saver) >= 4
 
 
-async def test_the_other_modes_name_each_superstep() -> None:
-    """With "sync" each checkpoint is stored, and the parent of the next."""
+async def test_other_durabilities_store_each_superstep() -> None:
+    """With "sync" each checkpoint is stored, and is the parent of the next."""
     saver = InMemorySaver()
-    shown = Shown(chain("a", "b").compile(saver), "sync")
+    shown = ShownCheckpoints(chain("a", "b").compile(saver), "sync")
     await shown.run({"log": []})
     assert await shown.check(saver) == len(shown.seen)
     ids = [chunk["config"]["configurable"]["checkpoint_id"] for _, chunk in shown.seen]

@@ -1,4 +1,4 @@
-"""Metadata of threads, as calls give them and users list by them: on each saver (P3, P6, P11)."""
+"""Metadata of threads, as calls set them and as users list threads by them, on each saver (P3, P6, P11)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def asking(saver: BaseCheckpointSaver) -> Any:
     return made.add_edge(START, "first").add_edge("first", "ask").compile(saver)
 
 
-def of(thread: str = "t", **metadata: Any) -> Any:
+def config_of(thread: str = "t", **metadata: Any) -> Any:
     return {"configurable": {"thread_id": thread}, "metadata": metadata}
 
 
@@ -54,18 +54,19 @@ async def metadata_of(saver: BaseCheckpointSaver, thread: str = "t") -> dict[str
 
 
 async def test_a_thread_stays_in_its_owners_list(saver: BaseCheckpointSaver) -> None:
-    """P3: a call sets the keys that the thread lacks, and changes none: neither a resume nor an edit without metadata takes
-    a thread from a list, nor does one with other metadata give it to somebody else. Checkpoints have those of their call."""
+    """P3: a call sets the keys that the thread lacks, and changes none: a resume or an edit without metadata keeps
+    the thread in its list, and one with other metadata does not give it to another owner. Checkpoints have the
+    metadata of their own call."""
     graph = asking(saver)
-    await graph.ainvoke({}, of(user="ann", n=1))
+    await graph.ainvoke({}, config_of(user="ann", n=1))
     assert await listed(saver, user="ann") == ["t"]
     await graph.ainvoke(Command(resume="a"), "t")
     await graph.aupdate_state("t", {"log": ["edited"]}, as_node="first")
     assert await metadata_of(saver) == {"user": "ann", "n": 1}
-    await graph.ainvoke(None, of(user="eve", n=None, plan="free", many=[1], nan="x"))
+    await graph.ainvoke(None, config_of(user="eve", n=None, plan="free", many=[1], nan="x"))
     assert await metadata_of(saver) == {"user": "ann", "n": 1, "plan": "free", "nan": "x"}
     assert (await listed(saver, user="ann"), await listed(saver, user="eve")) == (["t"], [])
-    await graph.aupdate_state(of(edited=True), {"log": ["edited"]}, as_node="first")
+    await graph.aupdate_state(config_of(edited=True), {"log": ["edited"]}, as_node="first")
     assert (await metadata_of(saver))["edited"] is True
     users = [one.metadata.get("user") async for one in graph.aget_state_history("t")]
     assert {"ann", None} == set(users)
@@ -80,17 +81,17 @@ class Level(IntEnum):
 
 
 class Safe(str):
-    """As the texts of template engines are."""
+    """A str subclass, as the texts of template engines are."""
 
     def __str__(self) -> str:
         return "<escaped>"
 
 
 async def test_constants_and_subclasses_are_stored_as_plain_values(saver: BaseCheckpointSaver) -> None:
-    """P3, P11: metadata of a call that are left out would keep the thread out of its owner's list, without an error."""
+    """P3, P11: dropping such metadata would keep the thread out of its owner's list without an error."""
     graph = asking(saver)
     given = {"user": Safe("ann"), "plan": Plan.FREE, "level": Level.LOW, Safe("key"): 1}
-    await graph.ainvoke({}, of(**given))
+    await graph.ainvoke({}, config_of(**given))
     plain = {"user": "ann", "plan": "free", "level": 1, "key": 1}
     assert await metadata_of(saver) == plain
     assert {*map(type, (await metadata_of(saver)).values())} == {str, int}
@@ -103,55 +104,57 @@ async def test_constants_and_subclasses_are_stored_as_plain_values(saver: BaseCh
 
 
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
-async def test_a_call_that_only_records_sets_them(saver: BaseCheckpointSaver, durability: Any) -> None:
-    """P3: an answer after which the node asks again makes no checkpoint. What the call gave is stored all the same."""
+async def test_a_call_that_stores_only_records_sets_them(saver: BaseCheckpointSaver, durability: Any) -> None:
+    """P3: an answer after which the node asks again creates no checkpoint. The call's metadata are stored all the
+    same."""
     graph = asking(saver)
     await graph.ainvoke({}, "t", durability=durability)
-    asked: Any = await graph.ainvoke(Command(resume="a"), of(user="ann"), durability=durability)
+    asked: Any = await graph.ainvoke(Command(resume="a"), config_of(user="ann"), durability=durability)
     assert asked["__interrupt__"]
     assert await metadata_of(saver) == {"user": "ann"}
     (thread,) = [one async for one in saver.alist_threads()]
-    assert thread.owner is None, "and the lease is released"
+    assert thread.owner is None, "the lease was not released"
 
 
-async def test_a_call_that_stores_nothing_makes_no_thread(saver: BaseCheckpointSaver) -> None:
-    """P6: metadata alone make no thread, of a call that fails before its first checkpoint."""
+async def test_a_call_that_stores_nothing_creates_no_thread(saver: BaseCheckpointSaver) -> None:
+    """P6: metadata alone create no thread if a call fails before its first checkpoint."""
 
     def fails(state: State) -> None:
         raise ValueError("no")
 
     graph = StateGraph(State).add_node("a", fails).add_edge(START, "a").compile(saver)
     with pytest.raises(EmptyInputError):
-        await graph.ainvoke(None, of("empty", user="ann"))
+        await graph.ainvoke(None, config_of("empty", user="ann"))
     with pytest.raises(ValueError, match="no"):
-        await graph.ainvoke({}, of("failed", user="ann"))
-    assert await listed(saver, user="ann") == ["failed"], "whose input is stored"
+        await graph.ainvoke({}, config_of("failed", user="ann"))
+    assert await listed(saver, user="ann") == ["failed"], "its input was not stored"
 
 
-async def test_the_runtimes_keys_are_apart(saver: BaseCheckpointSaver) -> None:
-    """P11: keys that the runtime has too are the user's own in a thread's metadata, and take nothing from the runtime."""
+async def test_the_runtimes_keys_are_separate(saver: BaseCheckpointSaver) -> None:
+    """P11: keys with the runtime's names are the user's own in a thread's metadata, and do not affect the runtime."""
     own = {"parents": "smith", "step": "review", "source": "web", "run_id": "x", "attempt": "b", "stream_mode": "c"}
     graph = asking(saver)
-    await graph.ainvoke({}, of(**own, graph="g"))
+    await graph.ainvoke({}, config_of(**own, graph="g"))
     assert await metadata_of(saver) == {**own, "graph": "g"}
     assert await listed(saver, **own) == ["t"]
     metadata = (await graph.aget_state("t")).metadata
     assert (metadata["source"], metadata["step"], metadata["parents"]) == ("loop", 1, {})
     assert (metadata["attempt"], metadata["graph"]) == ("b", "g")
-    await graph.ainvoke(Command(resume="a"), of("t", **{RUN: {"attempt": 3}}))
+    await graph.ainvoke(Command(resume="a"), config_of("t", **{RUN: {"attempt": 3}}))
     assert RUN not in await metadata_of(saver)
 
 
 async def test_aupdate_thread(saver: BaseCheckpointSaver) -> None:
-    """P6: it sets and deletes, by a config or an id, with a run under way too; checkpoints stay as they are."""
+    """P6: `aupdate_thread` sets and deletes keys, by a config or an id, also during a run; checkpoints are
+    unchanged."""
     graph = asking(saver)
-    await graph.ainvoke({}, of(user="ann", n=1))
+    await graph.ainvoke({}, config_of(user="ann", n=1))
     before = [one async for one in graph.aget_state_history("t")]
     owner = (await saver.dump("t"), await saver.read("t"))
     await saver.aupdate_thread("t", metadata={"user": "eve", "n": None, "title": "日本"})
     await saver.aupdate_thread({"configurable": {"thread_id": "t"}}, {"done": False})
     assert await metadata_of(saver) == {"user": "eve", "title": "日本", "done": False}
-    assert await listed(saver, done=0) == [], "a bool is no number"
+    assert await listed(saver, done=0) == [], "a bool equals a number"
     assert [one.metadata for one in before] == [one.metadata async for one in graph.aget_state_history("t")]
     assert await saver.read("t") == owner[1]
     with pytest.raises(ThreadNotFoundError):
@@ -166,21 +169,22 @@ async def test_aupdate_thread(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_a_node_may_change_them_in_its_run(saver: BaseCheckpointSaver) -> None:
-    """P6: no lease is in the way, and what the node sets stays when the run commits."""
+    """P6: no lease is needed, and what the node sets stays when the run commits."""
 
     async def node(state: State) -> State:
         await saver.aupdate_thread("t", {"title": "from the node", "user": None})
         return {"log": ["a"]}
 
     graph = StateGraph(State).add_node("a", node).add_edge(START, "a").add_node("b", lambda state: {"log": ["b"]})
-    await graph.add_edge("a", "b").compile(saver).ainvoke({}, of(user="ann", title="given"))
+    await graph.add_edge("a", "b").compile(saver).ainvoke({}, config_of(user="ann", title="given"))
     assert await metadata_of(saver) == {"title": "from the node"}
 
 
-async def test_copies_exports_and_forks_carry_them(saver: BaseCheckpointSaver) -> None:
-    """P11: a copy and an import have the thread's metadata, a fork leaves them; what is erased has none."""
+async def test_copies_and_imports_have_them_and_forks_keep_them(saver: BaseCheckpointSaver) -> None:
+    """P11: a copy and an import have the thread's metadata, a fork does not change them, and an erased thread has
+    none."""
     graph = asking(saver)
-    await graph.ainvoke({}, of(user="ann", f=1.0))
+    await graph.ainvoke({}, config_of(user="ann", f=1.0))
     await saver.aupdate_thread("t", {"title": "x"})
     expected = {"user": "ann", "f": 1.0, "title": "x"}
     await saver.acopy_thread("t", "copy")
@@ -198,8 +202,8 @@ async def test_copies_exports_and_forks_carry_them(saver: BaseCheckpointSaver) -
     assert await metadata_of(saver) == {}
 
 
-class WithoutTheVerb(InMemorySaver):
-    """A saver of somebody else's that stores no metadata of threads."""
+class WithoutUpdateThread(InMemorySaver):
+    """A user's saver that stores no metadata of threads."""
 
     update_thread = BaseCheckpointSaver.update_thread
 
@@ -208,16 +212,16 @@ class WithoutTheVerb(InMemorySaver):
 
 
 @pytest.mark.one_loop
-async def test_a_saver_without_the_verb_says_so() -> None:
-    """Runs work, and a change of metadata says which method is missing."""
-    saver = WithoutTheVerb()
-    await asking(saver).ainvoke({}, of(user="ann"))
-    with pytest.raises(NotImplementedError, match=r"WithoutTheVerb does not offer update_thread\(\).*metadata"):
+async def test_a_saver_without_update_thread() -> None:
+    """Runs work, and a change of metadata raises an error that names the missing method."""
+    saver = WithoutUpdateThread()
+    await asking(saver).ainvoke({}, config_of(user="ann"))
+    with pytest.raises(NotImplementedError, match=r"WithoutUpdateThread does not offer update_thread\(\).*metadata"):
         await saver.aupdate_thread("t", {"a": 1})
 
 
-async def test_a_thread_that_is_busy_is_no_hindrance(saver: BaseCheckpointSaver) -> None:
-    """P6: another run's lease keeps a call off, and no change of metadata."""
+async def test_a_busy_thread_can_be_updated(saver: BaseCheckpointSaver) -> None:
+    """P6: another run's lease refuses a call, but not a change of metadata."""
     graph = asking(saver)
     await graph.ainvoke({}, "t")
     from checkpoint_savers.conformance.savers.suite import elsewhere
@@ -225,7 +229,7 @@ async def test_a_thread_that_is_busy_is_no_hindrance(saver: BaseCheckpointSaver)
     now = saver.clock()
     await saver.acquire("t", elsewhere("other"), now=now, expires_at=now + 1e6)
     with pytest.raises(ThreadBusyError):
-        await graph.ainvoke(None, of(user="ann"))
+        await graph.ainvoke(None, config_of(user="ann"))
     await saver.aupdate_thread("t", {"user": "eve"})
     assert await metadata_of(saver) == {"user": "eve"}
 

@@ -1,4 +1,4 @@
-"""P15: stored keys that the graph does not have stay stored, are shown apart, and are warned of once."""
+"""P15: stored keys that the graph does not have stay stored, are shown separately, and cause one warning each."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def saver(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 
 def graph(schema: Any, saver: Any, first: Any = None, name: str = "orders") -> Any:
-    """`first` and `second` in one superstep; `second` asks."""
+    """`first` and `second` run in one superstep; `second` asks a question."""
 
     def second(state: Any) -> Any:
         return {"log": [interrupt("?")]}
@@ -72,7 +72,8 @@ def unknown_keys(caught: list[warnings.WarningMessage]) -> list[str]:
 
 
 async def test_unknown_keys_stay_and_are_shown(saver: BaseCheckpointSaver) -> None:
-    """P15: through resumes, new inputs, edits, forks, copies and many supersteps; with one warning for each key."""
+    """P15: they stay through resumes, new inputs, edits, forks, copies and many supersteps, with one warning for
+    each key."""
     await graph(Old, saver).ainvoke(GIVEN, "t")
     new = graph(New, saver)
     with warnings.catch_warnings(record=True) as caught:
@@ -85,7 +86,7 @@ async def test_unknown_keys_stay_and_are_shown(saver: BaseCheckpointSaver) -> No
         await new.aupdate_state(state.config, {"log": ["forked"]}, "first")
         assert (await new.aget_state("t")).unknown == UNKNOWN
         await copy_thread(saver, "t", "copy")
-        for turn in range(33):  # past the rows that hold everything
+        for turn in range(33):  # more supersteps than between two keyframes
             await new.ainvoke({"log": [str(turn)]}, "copy", interrupt_before=["first"])
         assert (await new.aget_state("copy")).unknown == UNKNOWN
         assert (await new.aget_state(edited)).unknown == UNKNOWN
@@ -97,8 +98,8 @@ async def test_unknown_keys_stay_and_are_shown(saver: BaseCheckpointSaver) -> No
 
 
 async def test_recorded_writes_to_unknown_keys_are_kept(saver: BaseCheckpointSaver) -> None:
-    """P15: what a finished task has recorded for a key that is gone takes the stored value's place; of a key that had a
-    reducer, whose fold is not known, the stored value stays."""
+    """P15: a finished task's recorded write to a missing key replaces the stored value; if the key had a reducer,
+    which is unknown now, the stored value stays."""
 
     def first(state: Old) -> Old:
         return {"name": "bob", "text": "y" * 1000, "notes": ["b"], "log": ["first"]}
@@ -112,8 +113,8 @@ async def test_recorded_writes_to_unknown_keys_are_kept(saver: BaseCheckpointSav
     assert (await old.aget_state("t")).values["name"] == "bob"
 
 
-async def test_a_failed_router_keeps_them_too(saver: BaseCheckpointSaver) -> None:
-    """P15, P3: a task whose router is to run again keeps what it has recorded for a key that is gone."""
+async def test_a_failed_router_keeps_unknown_keys(saver: BaseCheckpointSaver) -> None:
+    """P15, P3: a task whose router has to run again keeps its recorded writes to a missing key."""
 
     def built(schema: Any, route: Any, writes: Any) -> Any:
         made: Any = StateGraph(schema).add_node("n", lambda state: writes).add_edge(START, "n")
@@ -133,7 +134,7 @@ async def test_a_failed_router_keeps_them_too(saver: BaseCheckpointSaver) -> Non
 
 
 async def test_an_update_of_an_open_superstep(saver: BaseCheckpointSaver) -> None:
-    """P15: so is the update that a call made to a key that is gone, while the superstep was open."""
+    """P15: so does an update that a call made to a missing key while the superstep was open."""
     old = graph(Old, saver)
     await old.ainvoke({"log": []}, "t")
     await old.ainvoke(Command(update={"name": "ann"}), "t")
@@ -145,8 +146,8 @@ async def test_an_update_of_an_open_superstep(saver: BaseCheckpointSaver) -> Non
 
 
 @pytest.mark.one_loop
-async def test_the_state_inside_and_the_warning_as_an_error(saver: BaseCheckpointSaver) -> None:
-    """P15: the same inside of a graph; where the warning is an error, nothing has run."""
+async def test_unknown_keys_in_subgraphs_and_warnings_as_errors(saver: BaseCheckpointSaver) -> None:
+    """P15: the same holds in subgraphs; where the warning is an error, no node runs."""
 
     def around(inner: Any) -> Any:
         made: Any = StateGraph(New).add_node("inner", inner).add_edge(START, "inner")
@@ -163,7 +164,7 @@ async def test_the_state_inside_and_the_warning_as_an_error(saver: BaseCheckpoin
 
 
 def test_objects_without_their_classes_are_data() -> None:
-    """A codec reads objects whose classes it does not have as data where it is asked for what is stored."""
+    """If asked for stored data, a codec reads objects without their classes as data."""
     shelf: Any = sys.modules[__name__]
     written = Codec().with_types(shelf.Cart)
     data = written.encode([Cart([Item("pen")]), {1}], channel="k")

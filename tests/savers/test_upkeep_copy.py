@@ -1,4 +1,4 @@
-"""Listing, counting, copying and erasing threads (P2, P5, P6, P8): a copy is gone on with as the thread that it was made of."""
+"""Listing, counting, copying and erasing threads (P2, P5, P6, P8): a copy continues as its original would."""
 
 from __future__ import annotations
 
@@ -28,11 +28,8 @@ def without(ids: Any) -> Any:
     return None if ids is None else {key: value for key, value in ids.items() if key != MADE_IN}
 
 
-# ---- listing ---------------------------------------------------------------------------------------------------------
-
-
 async def test_threads_are_listed(saver: BaseCheckpointSaver) -> None:
-    """P11: in the order of their ids, by their metadata, page by page, and counted."""
+    """P11: threads are listed in the order of their ids, filtered by their metadata, page by page, and counted."""
     graph = steps(saver)
     for number in range(5):
         config = {"configurable": {"thread_id": f"t{number}"}, "metadata": {"user": "eve" if number % 2 else "bob"}}
@@ -60,7 +57,7 @@ async def test_threads_are_listed(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_many_threads(saver: BaseCheckpointSaver) -> None:
-    """P10: as many as there are, each once, in pages; also when they are copies, with the same checkpoint ids."""
+    """P10: many threads are listed once each, in pages; also if they are copies, with the same checkpoint ids."""
     await steps(saver).ainvoke({"log": ["in"]}, "a")
     names = [f"b{number:03}" for number in range(300 if isinstance(saver, InMemorySaver) else 70)]
     for name in names:
@@ -75,11 +72,9 @@ async def test_many_threads(saver: BaseCheckpointSaver) -> None:
     assert [key for _, key in checkpoints] == sorted([key for _, key in checkpoints], reverse=True)
 
 
-# ---- copying ---------------------------------------------------------------------------------------------------------
-
-
 async def test_everything_is_copied(saver: BaseCheckpointSaver) -> None:
-    """P11: frames byte for byte, the same checkpoint ids, records, heads and pins, of all namespaces."""
+    """P11: frames are copied byte for byte, with the same checkpoint ids, records, heads and pins, of all
+    namespaces."""
     graph = nested(saver, Ran(), keeps=True)
     await graph.ainvoke({"log": ["in"]}, "t")
     await graph.ainvoke(Command(resume="yes"), "t")
@@ -105,7 +100,8 @@ async def test_everything_is_copied(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_a_question_is_answered_in_the_copy(saver: BaseCheckpointSaver) -> None:
-    """P8, P5: as in the other, which is as it was; what has a result runs in neither."""
+    """P8, P5: a question is answered in the copy as in the original, which is unchanged; recorded work runs in
+    neither."""
     ran = Ran()
     graph = asking(saver, ran)
     await graph.ainvoke({"log": ["in"]}, "t")
@@ -131,8 +127,8 @@ async def test_a_question_is_answered_in_the_copy(saver: BaseCheckpointSaver) ->
 
 
 @pytest.mark.parametrize("keeps", [None, True])
-async def test_a_graph_inside_has_asked(saver: BaseCheckpointSaver, keeps: bool | None) -> None:
-    """P8: it goes on in the copy where it stood, in a copy of the copy too."""
+async def test_a_question_of_a_subgraph(saver: BaseCheckpointSaver, keeps: bool | None) -> None:
+    """P8: a subgraph continues in the copy from its open question, and in a copy of the copy, too."""
     ran = Ran()
     graph = nested(saver, ran, keeps=keeps)
     await graph.ainvoke({"log": ["in"]}, "t")
@@ -148,7 +144,7 @@ async def test_a_graph_inside_has_asked(saver: BaseCheckpointSaver, keeps: bool 
 
 
 async def test_a_failure_in_the_copy(saver: BaseCheckpointSaver) -> None:
-    """P5: what finished beside a failure does not run again there; history shows what it showed."""
+    """P5: recorded work next to a failure does not run again in the copy; history shows the same as the original's."""
     ran, works = Ran(), [False]
 
     def work(state: Any) -> Any:
@@ -180,8 +176,8 @@ async def test_a_failure_in_the_copy(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_ids_of_tasks(saver: BaseCheckpointSaver) -> None:
-    """P2: what had begun keeps its ids, in forks of it too; what is planned in the copy has ids of its own, so that services
-    which take them as keys do not take the work of two threads for the same."""
+    """P2: tasks that had begun keep their ids, in forks of the copy, too; tasks planned in the copy have ids of
+    their own, so that services which use them as keys do not mix up the work of two threads."""
     ids: list[str] = []
 
     def note(state: Any) -> Any:
@@ -209,7 +205,7 @@ async def test_ids_of_tasks(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_ids_of_tasks_that_have_not_begun(saver: BaseCheckpointSaver) -> None:
-    """P2: where a thread stands before a node, each copy's own task is run."""
+    """P2: if a thread is before a node, each copy runs a task of its own."""
     ids: list[str] = []
 
     def note(state: Any) -> Any:
@@ -226,8 +222,8 @@ async def test_ids_of_tasks_that_have_not_begun(saver: BaseCheckpointSaver) -> N
     assert len(set(ids)) == 3
 
 
-async def test_cut_off_in_a_graph_inside(saver: BaseCheckpointSaver) -> None:
-    """P5: what it has stored is found in the copy, though nothing is recorded of the task that runs it."""
+async def test_cut_off_in_a_subgraph(saver: BaseCheckpointSaver) -> None:
+    """P5: what a subgraph has stored is found in the copy, although the task that runs it has no record."""
     ran, cuts = Ran(), [True]
 
     def work(state: Any) -> Any:
@@ -252,7 +248,7 @@ async def test_cut_off_in_a_graph_inside(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_an_edit_in_the_copy(saver: BaseCheckpointSaver) -> None:
-    """P5: as a pending node, it is the result of that task, whose id is the one that it was planned with."""
+    """P5: an edit as a pending node is the result of that task, whose id is the planned one."""
     ran = Ran()
     graph = asking(saver, ran)
     await graph.ainvoke({"log": ["in"]}, "t")
@@ -265,7 +261,8 @@ async def test_an_edit_in_the_copy(saver: BaseCheckpointSaver) -> None:
 
 @pytest.mark.parametrize("runs", [1, 6])
 async def test_events_in_the_copy(saver: BaseCheckpointSaver, runs: int) -> None:
-    """P4: events are copied, and those of the copy's own runs come after them, however many claims the other has had."""
+    """P4: events are copied, and those of the copy's own runs come after them, however many leases the original has
+    had."""
     graph = asking(saver, Ran())
     for _ in range(runs):
         await graph.ainvoke({"log": ["in"]}, "t")
@@ -290,8 +287,8 @@ async def _asked(graph: Any, name: str) -> Any:
     return (await graph.aget_state(name)).interrupts
 
 
-async def test_what_cannot_be_copied(saver: BaseCheckpointSaver) -> None:
-    """P3: nothing of nothing, and not over what is there; nothing is changed."""
+async def test_copies_that_are_refused(saver: BaseCheckpointSaver) -> None:
+    """P3: an empty thread cannot be copied, and an existing one is not overwritten; nothing is changed."""
     graph = steps(saver)
     await graph.ainvoke({"log": ["in"]}, "t")
     await graph.ainvoke({"log": ["in"]}, "u")
@@ -306,11 +303,8 @@ async def test_what_cannot_be_copied(saver: BaseCheckpointSaver) -> None:
     assert all([one.owner is None async for one in saver.alist_threads()])
 
 
-# ---- erasing ---------------------------------------------------------------------------------------------------------
-
-
-async def test_erased(saver: BaseCheckpointSaver) -> None:
-    """Nothing is left of it, in no namespace; the others are as they were, and it may begin anew."""
+async def test_an_erased_thread(saver: BaseCheckpointSaver) -> None:
+    """Nothing of it is left in any namespace; other threads are unchanged, and it can start anew."""
     graph = nested(saver, Ran())
     for name in ("t", "u"):
         async for _ in graph.astream({"log": ["in"]}, name, keep_events=True, version="v2"):

@@ -1,5 +1,5 @@
-"""Threads in files (P11): byte for byte from saver to saver; what is damaged, truncated or newer is refused, and nothing of
-it is stored."""
+"""Exporting and importing threads (P11): they move between savers byte for byte; a file that is damaged, truncated
+or newer is refused, and nothing of it is stored."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def saver(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 
 async def filled(saver: BaseCheckpointSaver, name: str = "t") -> Any:
-    """A thread with a question inside, records, events and a pin."""
+    """A thread with a question in a subgraph, records, events and a pin."""
     graph = nested(saver, Ran(), keeps=True)
     async for _ in graph.astream({"log": ["in"]}, name, keep_events=True, version="v2"):
         pass
@@ -64,7 +64,8 @@ async def bytes_of(saver: BaseCheckpointSaver, *names: str) -> bytes:
 
 @pytest.mark.parametrize("target", KINDS)
 async def test_from_one_saver_to_another(saver: BaseCheckpointSaver, target: str, tmp_path: Path) -> None:
-    """P11: a thread is what it was, byte for byte; its readers' places count there, and it is gone on with."""
+    """P11: an imported thread equals the exported one byte for byte; readers' cursors are valid, and runs can
+    continue it."""
     await filled(saver)
     dump = await saver.dump("t")
     path = tmp_path / "t.thread"
@@ -83,8 +84,8 @@ async def test_from_one_saver_to_another(saver: BaseCheckpointSaver, target: str
             assert ran.names == ["inner ask", "after"]
 
 
-async def test_places_of_readers_count_where_a_thread_was_imported(saver: BaseCheckpointSaver) -> None:
-    """P4: a reader comes back there with the cursor that it got here; what the thread's next run shows comes after."""
+async def test_cursors_are_valid_in_an_imported_thread(saver: BaseCheckpointSaver) -> None:
+    """P4: a reader reconnects there with a cursor from here; the events of the thread's next run come after."""
     graph = nested(saver, Ran())
     for _ in range(3):
         await graph.ainvoke({"log": ["in"]}, "t")
@@ -104,7 +105,7 @@ async def test_places_of_readers_count_where_a_thread_was_imported(saver: BaseCh
 
 
 async def test_many_threads_in_one_file(saver: BaseCheckpointSaver, tmp_path: Path) -> None:
-    """One after the other, each as it is; one of several cannot be named anew."""
+    """Several threads are written one after the other, unchanged; importing several under one new name is refused."""
     for name in ("a", "b", "ü"):
         await filled(saver, name)
     path = str(tmp_path / "all")
@@ -121,8 +122,8 @@ async def test_many_threads_in_one_file(saver: BaseCheckpointSaver, tmp_path: Pa
 
 
 async def test_each_thread_once(saver: BaseCheckpointSaver) -> None:
-    """P3: a thread that is asked for twice is written once; a file that has one twice is refused before anything of it
-    is stored."""
+    """P3: a thread that is requested twice is exported once; a file that has one twice is refused before anything is
+    stored."""
     for name in ("a", "b"):
         await filled(saver, name)
     data = BytesIO()
@@ -141,8 +142,8 @@ async def test_each_thread_once(saver: BaseCheckpointSaver) -> None:
     assert await other.threads() == ()
 
 
-async def test_over_what_is_there(saver: BaseCheckpointSaver, tmp_path: Path) -> None:
-    """P3: nothing of a file is stored when a thread of one of its names holds something; an owned one is busy."""
+async def test_importing_over_existing_threads(saver: BaseCheckpointSaver, tmp_path: Path) -> None:
+    """P3: nothing of a file is stored if one of its thread names exists; a leased thread is busy."""
     for name in ("a", "b"):
         await filled(saver, name)
     data = await bytes_of(saver, "a", "b")
@@ -162,8 +163,8 @@ async def test_over_what_is_there(saver: BaseCheckpointSaver, tmp_path: Path) ->
     assert list(tmp_path.glob("never*")) == []
 
 
-async def test_a_file_appears_when_it_is_complete(saver: BaseCheckpointSaver, tmp_path: Path) -> None:
-    """P4: what was there before stays until then, and nothing half is left."""
+async def test_a_file_appears_when_complete(saver: BaseCheckpointSaver, tmp_path: Path) -> None:
+    """P4: the existing file stays until then, and no partial file is left."""
     await filled(saver)
     path = tmp_path / "t.thread"
     path.write_bytes(b"the one before")
@@ -180,7 +181,7 @@ async def test_a_file_appears_when_it_is_complete(saver: BaseCheckpointSaver, tm
 
 @contextlib.contextmanager
 def files_of_at_most(size: int) -> Iterator[None]:
-    """Writing more to a file is an error here, as on a full disk."""
+    """Limit the size of files, so that writing more is an error, as on a full disk."""
     resource = pytest.importorskip("resource", reason="this system limits no files")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
@@ -190,8 +191,8 @@ def files_of_at_most(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-async def test_no_room_for_a_file(saver: BaseCheckpointSaver, tmp_path: Path) -> None:
-    """P4: the error is the disk's, and nothing half is left, neither under the file's name nor under another."""
+async def test_no_space_for_a_file(saver: BaseCheckpointSaver, tmp_path: Path) -> None:
+    """P4: the error is the disk's, and no partial file is left, neither under the file's name nor under another."""
     await filled(saver)
     folder = tmp_path / "exports"
     folder.mkdir()
@@ -201,8 +202,9 @@ async def test_no_room_for_a_file(saver: BaseCheckpointSaver, tmp_path: Path) ->
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="pipes of POSIX have names")
-async def test_what_is_no_regular_file_is_written_and_not_replaced(saver: BaseCheckpointSaver, tmp_path: Path) -> None:
-    """P4: else the superuser would have a file where /dev/stdout was. (Tried on a pipe, which costs less if it fails.)"""
+async def test_a_special_file_is_written_and_not_replaced(saver: BaseCheckpointSaver, tmp_path: Path) -> None:
+    """P4: otherwise the superuser would have a file in place of /dev/stdout. (Tested with a pipe, which costs less
+    if it fails.)"""
     await filled(saver)
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
@@ -215,8 +217,8 @@ async def test_what_is_no_regular_file_is_written_and_not_replaced(saver: BaseCh
     assert read == [await bytes_of(saver, "t")]
 
 
-class Paused(InMemorySaver):
-    """One that does not say what a thread holds before it may."""
+class PausedSaver(InMemorySaver):
+    """A saver whose `dump` waits for the test's permission."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -229,9 +231,9 @@ class Paused(InMemorySaver):
 
 
 async def test_two_exports_to_one_path(tmp_path: Path) -> None:
-    """P4: each writes a file of its own, and the last to finish stays, whole."""
+    """P4: each export writes a file of its own, and the last to finish replaces the other's, complete."""
     path = tmp_path / "t.thread"
-    slow, fast = Paused(), InMemorySaver()
+    slow, fast = PausedSaver(), InMemorySaver()
     await steps(slow).ainvoke({"log": ["slow"]}, "slow")
     await steps(fast).ainvoke({"log": ["fast"]}, "fast")
     async with anyio.create_task_group() as group:
@@ -246,7 +248,7 @@ async def test_two_exports_to_one_path(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="permissions of POSIX")
 async def test_a_file_that_is_replaced_keeps_its_permissions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A private file stays private, while it is written too; a link leads where it did."""
+    """A private file stays private, also while it is written; a link still leads to its target."""
     saver = InMemorySaver()
     await steps(saver).ainvoke({"log": ["in"]}, "t")
     private, link, new = tmp_path / "private", tmp_path / "link", tmp_path / "new"
@@ -275,7 +277,7 @@ async def test_a_file_that_is_replaced_keeps_its_permissions(tmp_path: Path, mon
 
 @pytest.mark.parametrize("verb", ["create", "finish"])
 def test_an_export_that_is_cancelled_natively(verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """P7: what its worker thread is at has ended when it returns. The file is there whole, or nothing is."""
+    """P7: when it returns, its worker thread has finished its step. The file is complete, or there is none."""
     path = tmp_path / "t"
     reached, go_on = threading.Event(), threading.Event()
     method = getattr(AtomicFile, verb)
@@ -305,9 +307,6 @@ def test_an_export_that_is_cancelled_natively(verb: str, tmp_path: Path, monkeyp
     assert list(tmp_path.iterdir()) == ([path] if verb == "finish" else [])
 
 
-# ---- damage ----------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def small() -> bytes:
     """A file of two small threads."""
@@ -332,7 +331,7 @@ async def refused(data: bytes, error: type[PregelError] = CorruptCheckpointError
 
 
 def test_truncated_anywhere(small: bytes) -> None:
-    """P11: at every byte."""
+    """P11: a file that is truncated at any byte is refused."""
     for length in range(len(small)):
         with pytest.raises(CorruptCheckpointError):
             list(read_file(BytesIO(small[:length]), "here"))
@@ -340,7 +339,7 @@ def test_truncated_anywhere(small: bytes) -> None:
 
 
 def test_damaged_anywhere(small: bytes) -> None:
-    """P11: each byte changed in one of several ways; no other exception, and no value."""
+    """P11: each byte is changed in one of several ways; no other exception is raised, and no thread is stored."""
     luck = random.Random(0)
     for place in range(len(small)):
         changed = bytearray(small)
@@ -349,8 +348,8 @@ def test_damaged_anywhere(small: bytes) -> None:
             list(read_file(BytesIO(bytes(changed)), "here"))
 
 
-def test_pieces_out_of_place(small: bytes) -> None:
-    """P11: pieces that are missing, doubled or moved."""
+def test_misplaced_pieces(small: bytes) -> None:
+    """P11: files with missing, repeated or moved pieces are refused."""
     luck = random.Random(1)
     for _ in range(400):
         first, second, third = sorted(luck.sample(range(len(small)), 3))
@@ -361,8 +360,8 @@ def test_pieces_out_of_place(small: bytes) -> None:
                     list(read_file(BytesIO(other), "here"))
 
 
-async def test_what_is_no_file_of_ours(small: bytes) -> None:
-    """P11: said so, and nothing is stored."""
+async def test_a_file_that_is_no_export(small: bytes) -> None:
+    """P11: the error says so, and nothing is stored."""
     for data in (b"", b"{}", MAGIC[:-1], b"\x89PREGEL\n" + small[8:], b"SQLite format 3\0" * 9, small[8:]):
         assert "does not begin like an export" in str(await refused(data))
     assert "truncated" in str(await refused(small[:-1]))
@@ -370,15 +369,15 @@ async def test_what_is_no_file_of_ours(small: bytes) -> None:
     assert "Export the thread again" in str(await refused(small[:50] + b"\0\0" + small[52:]))
 
 
-async def test_a_newer_file() -> None:
-    """P11: of a later version of this package: upgrade it."""
+async def test_an_export_of_a_later_version() -> None:
+    """P11: the error says to upgrade."""
     start = _BEGIN.pack(MAGIC, 2)
     error = await refused(start + _SUM.pack(crc32(start)) + b"whatever", UnsupportedFormatError)
     assert "Upgrade" in str(error)
 
 
-class Rewriter(ExportWriter):
-    """Writes what `ExportWriter` would refuse to."""
+class PermissiveWriter(ExportWriter):
+    """Writes what `ExportWriter` would refuse."""
 
     def add(self, thread_id: str, dump: Any) -> None:
         check, module.check_frames = module.check_frames, lambda *_: None
@@ -388,8 +387,8 @@ class Rewriter(ExportWriter):
             module.check_frames = check
 
 
-async def test_frames_inside() -> None:
-    """P11: a frame that is damaged is refused on its way out and on its way in; a newer one on its way in."""
+async def test_damaged_frames_in_exports() -> None:
+    """P11: a damaged frame is refused by exports and by imports; a newer one by imports."""
     saver = InMemorySaver()
     await filled(saver)
     dump = await saver.dump("t")
@@ -402,7 +401,7 @@ async def test_frames_inside() -> None:
         for frame, error in ((b"no frame", CorruptCheckpointError), (bytes(newer), UnsupportedFormatError)):
             wrong = replace(dump, **{name: (*each[:-1], replace(each[-1], frame=frame))})
             file = BytesIO()
-            writer = Rewriter(file)
+            writer = PermissiveWriter(file)
             writer.add("t", wrong)
             writer.end()
             await refused(file.getvalue(), error)
@@ -413,7 +412,7 @@ async def test_frames_inside() -> None:
 
 
 async def test_a_file_that_changes(small: bytes) -> None:
-    """P11: between the two looks at it."""
+    """P11: a file that changes between the check and the import is refused."""
 
     class Changing(BytesIO):
         def seek(self, offset: int, whence: int = 0) -> int:

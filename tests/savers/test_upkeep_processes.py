@@ -1,4 +1,5 @@
-"""Upkeep beside other processes on one file (P3, P6): a run that goes on elsewhere, and processes that are killed in it."""
+"""Upkeep with other processes on one file (P3, P6): a run in another process, and processes that are killed during
+upkeep."""
 
 from __future__ import annotations
 
@@ -70,7 +71,8 @@ def child(code: str, path: Path) -> subprocess.Popen[str]:
 
 
 async def test_a_run_of_another_process(tmp_path: Path) -> None:
-    """P6: what it owns is left alone, and nothing of it changed; when it is killed, it is pruned at once."""
+    """P6: a thread that another process owns is left alone and unchanged; when the process is killed, it is pruned
+    at once."""
     path = tmp_path / "threads.db"
     async with SqliteSaver(path) as saver:
         await steps(saver).ainvoke({"log": ["in"]}, "t")
@@ -94,8 +96,8 @@ async def test_a_run_of_another_process(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-async def test_killed_while_it_looks_after_threads(tmp_path: Path) -> None:
-    """P3: whenever it is killed, what is there can be read and gone on with."""
+async def test_killed_during_upkeep(tmp_path: Path) -> None:
+    """P3: whenever the process is killed, the stored thread can be read and continued."""
     path = tmp_path / "threads.db"
     luck = random.Random(0)
     for turn in range(5):
@@ -104,13 +106,14 @@ async def test_killed_while_it_looks_after_threads(tmp_path: Path) -> None:
             for _ in range(luck.randint(1, 3)):
                 assert process.stdout.readline() == "turn\n"
             for _ in range(luck.randint(0, 40_000)):
-                pass  # anywhere
+                pass  # at any point
             process.kill()
         async with SqliteSaver(path, synchronous="NORMAL") as saver:
             graph = steps(saver)
             for name in ("t", "copy"):
                 states = [each.values async for each in graph.aget_state_history(name)]
-                # Deleting the run's checkpoints may have left the thread empty: then a state of before the input is there.
+                # Deleting the run's checkpoints may have left the thread empty: then the state is that before the
+                # input.
                 assert all(state.get("log", [])[:1] in ([], ["in"]) for state in states)
             log = (await graph.ainvoke(None if (await graph.aget_state("t")).next else {"log": ["in"]}, "t"))["log"]
             assert log == ["in", "one", "two"] * (len(log) // 3), turn

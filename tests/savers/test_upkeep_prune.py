@@ -1,4 +1,4 @@
-"""Pruning, pins and deleting by run (P3, P6, P8, P10): what goes, what stays, and that what stays is as it was."""
+"""Pruning, pins and deletion by run (P3, P6, P8, P10): what is removed, what stays, and that it stays unchanged."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def why(pruned: Pruned) -> dict[str, str]:
     return {one.checkpoint_id: one.why for thread in pruned.threads for one in thread.stayed}
 
 
-class Between(FaultySaver):
-    """Does something once, beside a reading verb of its caller's: before it, or when it has read."""
+class During(FaultySaver):
+    """Does something once during a reading call of another: before it reads, or after."""
 
     def __init__(
         self, saver: BaseCheckpointSaver, verb: SaverVerb, when: str, do: Callable[[], Awaitable[object]]
@@ -57,11 +57,8 @@ class Between(FaultySaver):
         return found
 
 
-# ---- the limits ------------------------------------------------------------------------------------------------------
-
-
-async def test_the_newest_stay(saver: BaseCheckpointSaver) -> None:
-    """P10: by number; a dry run tells the same and changes nothing."""
+async def test_the_newest_checkpoints_stay(saver: BaseCheckpointSaver) -> None:
+    """P10: so many newest checkpoints stay; a dry run reports the same and changes nothing."""
     graph = steps(saver)
     for _ in range(3):
         await graph.ainvoke({"log": ["in"]}, "t")
@@ -83,7 +80,7 @@ async def test_the_newest_stay(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_by_age_and_size(saver: BaseCheckpointSaver) -> None:
-    """P10: a checkpoint stays when all limits let it; the head stays whatever they say."""
+    """P10: a checkpoint stays if it is within all limits; the head always stays."""
     graph = steps(saver)
     await graph.ainvoke({"log": ["in"]}, "t")
     ids = await ids_of(saver, "t")
@@ -114,8 +111,8 @@ async def test_by_age_and_size(saver: BaseCheckpointSaver) -> None:
         ({"max_age": timedelta(seconds=-1)}, ValueError),
     ],
 )
-async def test_limits_that_cannot_be(limits: dict[str, Any], error: type[Exception]) -> None:
-    """P10: an invalid retention cannot be built, or a call without one made."""
+async def test_an_invalid_retention(limits: dict[str, Any], error: type[Exception]) -> None:
+    """P10: an invalid retention raises when created, and so does a call without one."""
     with pytest.raises(error):
         Retention(**limits)
     for wrong in ({}, {"retention": Retention(keep=1), "strategy": "delete"}, {"strategy": "keep"}):
@@ -124,7 +121,7 @@ async def test_limits_that_cannot_be(limits: dict[str, Any], error: type[Excepti
 
 
 async def test_strategies(saver: BaseCheckpointSaver) -> None:
-    """P10: "keep_latest" leaves the head, "delete" nothing; threads that are not there are nothing to prune."""
+    """P10: "keep_latest" keeps the head, "delete" nothing; threads that do not exist are ignored."""
     graph = steps(saver)
     for name in ("a", "b", "c"):
         await graph.ainvoke({"log": [name]}, name)
@@ -139,12 +136,9 @@ async def test_strategies(saver: BaseCheckpointSaver) -> None:
     assert [(thread.thread_id, len(thread.gone)) for thread in done.threads] == [("c", 3)]
 
 
-# ---- what stays all the same -----------------------------------------------------------------------------------------
-
-
 async def test_an_open_question(saver: BaseCheckpointSaver) -> None:
-    """P8, P5: it stays with all that is recorded beside it, also of a branch that nobody stands on: it can be answered,
-    and nothing that has a result runs again."""
+    """P8, P5: an open question stays with the records of its superstep, also on a branch without the head: it can be
+    answered, and recorded work does not run again."""
     ran = Ran()
     graph = asking(saver, ran)
     await graph.ainvoke({"log": ["in"]}, "t")
@@ -164,8 +158,8 @@ async def test_an_open_question(saver: BaseCheckpointSaver) -> None:
 
 
 @pytest.mark.parametrize("keeps", [None, True])
-async def test_a_question_inside(saver: BaseCheckpointSaver, keeps: bool | None) -> None:
-    """P8: the state of a graph inside stays that has asked: it goes on from there."""
+async def test_a_question_in_a_subgraph(saver: BaseCheckpointSaver, keeps: bool | None) -> None:
+    """P8: the state of a subgraph with an open question stays, so that it continues from there."""
     ran = Ran()
     graph = nested(saver, ran, keeps=keeps)
     await graph.ainvoke({"log": ["in"]}, "t")
@@ -188,8 +182,9 @@ def _without_parents(snapshot: Any) -> Any:
     return snapshot.__replace__(parent_config=None, tasks=tuple(tasks))
 
 
-async def test_a_state_that_is_kept_from_call_to_call(saver: BaseCheckpointSaver) -> None:
-    """P10: the root's state says where it stands; it stays though all else of that call goes, for each branch its own."""
+async def test_a_persistent_subgraph_state(saver: BaseCheckpointSaver) -> None:
+    """P10: the root's state refers to the state that a subgraph keeps between calls; that state stays although the
+    rest of its call is removed, one for each branch."""
     ran = Ran()
     graph = nested(saver, ran, keeps=True, asks=False)
     await graph.ainvoke({"log": ["in"]}, "t")
@@ -214,8 +209,8 @@ async def _moved_to(other: BaseCheckpointSaver, saver: BaseCheckpointSaver) -> N
     await load_thread(other, "t", dump)
 
 
-async def test_where_a_graph_inside_stood(saver: BaseCheckpointSaver) -> None:
-    """P10: each checkpoint that stays still shows the state of the graph that its task has run."""
+async def test_history_shows_subgraph_states(saver: BaseCheckpointSaver) -> None:
+    """P10: each checkpoint that stays still shows the state of the subgraph that its task has run."""
     graph = nested(saver, Ran(), keeps=True, asks=False)
     for _ in range(4):
         await graph.ainvoke({"log": ["in"]}, "t")
@@ -235,8 +230,8 @@ async def test_where_a_graph_inside_stood(saver: BaseCheckpointSaver) -> None:
     assert len(after) == 2
 
 
-async def test_a_branch_of_a_graph_inside(saver: BaseCheckpointSaver) -> None:
-    """P10: a branch that an edit of its state has left stays too."""
+async def test_a_branch_of_a_subgraph(saver: BaseCheckpointSaver) -> None:
+    """P10: the branch of a subgraph that an edit has left stays, too."""
     graph = nested(saver, Ran())
     await graph.ainvoke({"log": ["in"]}, "t")
     (task,) = (await graph.aget_state("t", subgraphs=True)).tasks
@@ -247,11 +242,9 @@ async def test_a_branch_of_a_graph_inside(saver: BaseCheckpointSaver) -> None:
     assert (await graph.aget_state(left)).values == before
 
 
-# ---- pins ------------------------------------------------------------------------------------------------------------
-
-
 async def test_a_pin(saver: BaseCheckpointSaver) -> None:
-    """P10: it stays as it was, with what its tasks gave, until the pin is taken off; then it goes, as it is no branch."""
+    """P10: a pinned checkpoint stays unchanged, with its tasks' results, until it is unpinned; then it is removed,
+    as it is no branch."""
     ran = Ran()
     graph = steps(saver, ran)
     await graph.ainvoke({"log": ["in"]}, "t")
@@ -282,8 +275,8 @@ async def test_a_pin(saver: BaseCheckpointSaver) -> None:
     assert {checkpoint_id for _, checkpoint_id in done.threads[0].gone} >= {ids[2], ids[3]}
 
 
-async def test_a_pin_inside(saver: BaseCheckpointSaver) -> None:
-    """P10: with a pinned checkpoint of a graph inside stays what it was made on: one can go on from it."""
+async def test_a_pin_in_a_subgraph(saver: BaseCheckpointSaver) -> None:
+    """P10: a pinned checkpoint of a subgraph keeps the checkpoints that it was made on: a run can continue from it."""
     ran = Ran()
     graph = nested(saver, ran)
     await graph.ainvoke({"log": ["in"]}, "t")
@@ -300,7 +293,7 @@ async def test_a_pin_inside(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_nothing_to_pin(saver: BaseCheckpointSaver) -> None:
-    """P10: a checkpoint or thread that is not there is an error, and leaves no trace."""
+    """P10: pinning a checkpoint or thread that does not exist raises, and leaves no trace."""
     await steps(saver).ainvoke({"log": ["in"]}, "t")
     with pytest.raises(CheckpointNotFoundError):
         await saver.apin(at("t", "never"))
@@ -311,12 +304,10 @@ async def test_nothing_to_pin(saver: BaseCheckpointSaver) -> None:
     assert await saver.acount_threads() == 1
 
 
-# ---- long threads ----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("keep", [1, 7, 40, 75])
-async def test_a_long_thread_is_not_larger_for_it(saver: BaseCheckpointSaver, keep: int) -> None:
-    """P10: what stays is read as before, wherever its chain is cut, and takes what it holds once, not each by itself."""
+async def test_pruning_does_not_enlarge_a_long_thread(saver: BaseCheckpointSaver, keep: int) -> None:
+    """P10: what stays is read as before, wherever its chain is cut, and its values are stored once, not once for
+    each checkpoint."""
     graph = steps(saver)
     await graph.ainvoke({"large": "large" * 2000}, "t")
     for turn in range(40):
@@ -339,14 +330,11 @@ async def test_a_long_thread_is_not_larger_for_it(saver: BaseCheckpointSaver, ke
     assert len((await graph.aget_state("t")).values["log"]) == 242
 
 
-# ---- deleting by run -------------------------------------------------------------------------------------------------
-
-
 async def test_deleting_a_run(saver: BaseCheckpointSaver) -> None:
-    """P10: its checkpoints go from all threads and namespaces, and the rest reads as before; a thread stands where it did
-    before the run."""
+    """P10: the run's checkpoints are removed from all threads and namespaces, and the rest reads as before; the head
+    is the one before the run."""
 
-    def told(snapshot: Any) -> Any:
+    def facts(snapshot: Any) -> Any:
         tasks = [(task.id, task.result) for task in snapshot.tasks]
         return snapshot.values, snapshot.config, snapshot.metadata, snapshot.parent_config, snapshot.next, tasks
 
@@ -356,27 +344,24 @@ async def test_deleting_a_run(saver: BaseCheckpointSaver) -> None:
     await graph.ainvoke({"log": ["in"]}, {"configurable": {"thread_id": "u"}, "run_id": "run-2"})
     await graph.ainvoke({"log": ["in"]}, {"configurable": {"thread_id": "v"}, "run_id": "run-9"})
     before = {one.checkpoint_id: one for one in await saver.scan("t", None)}
-    values = [told(each) async for each in graph.aget_state_history("t")]
+    values = [facts(each) async for each in graph.aget_state_history("t")]
     await saver.adelete_for_runs(["run-2", "unknown"])
     after = {one.checkpoint_id: one for one in await saver.scan("t", None)}
     assert after.keys() == {key for key, one in before.items() if one.metadata["run_id"] != "run-2"}
-    assert [told(each) async for each in graph.aget_state_history("t")] == [
+    assert [facts(each) async for each in graph.aget_state_history("t")] == [
         each for each in values if each[2]["run_id"] != "run-2"
     ]
     assert [one.thread_id async for one in saver.alist_threads()] == ["t", "v"]
     await saver.adelete_for_runs({"run-0"})
     assert {one.metadata["run_id"] for one in await saver.scan("t", None)} == {"run-1"}
     head = await graph.aget_state("t")
-    assert told(head)[:3] == next(each for each in values if each[2]["run_id"] == "run-1")[:3]
+    assert facts(head)[:3] == next(each for each in values if each[2]["run_id"] == "run-1")[:3]
     with pytest.raises(TypeError):
         await saver.adelete_for_runs("run-1")
 
 
-# ---- owners, cancellation and crashes --------------------------------------------------------------------------------
-
-
-async def test_a_run_owns_the_thread(saver: BaseCheckpointSaver) -> None:
-    """P6: nothing that writes does anything; of all threads, that one is passed over."""
+async def test_pruning_a_leased_thread(saver: BaseCheckpointSaver) -> None:
+    """P6: no call that writes changes the thread; calls for all threads skip it."""
     graph = steps(saver)
     await graph.ainvoke({"log": ["in"]}, "s")
     await graph.ainvoke({"log": ["in"]}, "t")
@@ -414,11 +399,11 @@ async def test_a_run_owns_the_thread(saver: BaseCheckpointSaver) -> None:
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-async def test_a_listing_while_it_is_pruned(saver: BaseCheckpointSaver, when: str) -> None:
-    """P3, P10: a listing has all that was there before and is there afterwards, however it is read by then."""
+async def test_a_listing_during_a_prune(saver: BaseCheckpointSaver, when: str) -> None:
+    """P3, P10: a listing has all checkpoints that exist before and after the prune, whatever it has read by then."""
     growing = RandomThread(saver, "t", 1)
     await growing.grow(70)
-    listed = Between(saver, "segment", when, lambda: saver.aprune("t", retention=Retention(keep=20)))
+    listed = During(saver, "segment", when, lambda: saver.aprune("t", retention=Retention(keep=20)))
     found = await checkpoint_tuples(listed)
     left = await checkpoint_tuples(saver)
     assert 0 < len(left) < len(growing.states)
@@ -429,46 +414,47 @@ async def test_a_listing_while_it_is_pruned(saver: BaseCheckpointSaver, when: st
         assert (found[key].checkpoint, found[key].pending_writes) == (one.checkpoint, one.pending_writes)
 
 
-async def test_a_page_while_it_is_pruned(saver: BaseCheckpointSaver) -> None:
-    """P3: `limit` counts what is given, and not what has gone since it was looked for."""
+async def test_a_page_during_a_prune(saver: BaseCheckpointSaver) -> None:
+    """P3: `limit` counts the checkpoints that are returned, not those that were removed after the query."""
     graph = steps(saver)
     for _ in range(5):
         await graph.ainvoke({"log": ["in"]}, "t")
     pins = (await ids_of(saver, "t"))[:4]
     for each in pins:
         await saver.apin(at("t", each))
-    listed = Between(saver, "segment", "before", lambda: saver.aprune("t", retention=Retention(keep=2)))
+    listed = During(saver, "segment", "before", lambda: saver.aprune("t", retention=Retention(keep=2)))
     found = [one.config["configurable"]["checkpoint_id"] async for one in listed.alist("t", limit=4)]
     assert found == list(reversed(await ids_of(saver, "t")))[:4]
 
 
 @pytest.mark.parametrize("goes", ["all of it", "what is not needed"])
-async def test_a_dry_run_while_something_goes(saver: BaseCheckpointSaver, goes: str) -> None:
-    """P6: it asks for no lease, so that nobody's keeps it from telling what would go by now."""
+async def test_a_dry_run_during_a_deletion(saver: BaseCheckpointSaver, goes: str) -> None:
+    """P6: a dry run acquires no lease, so that another's lease does not prevent it, and reports what a prune would
+    remove now."""
     graph = nested(saver, Ran(), keeps=True, asks=False)
     for _ in range(3):
         await graph.ainvoke({"log": ["in"]}, "t")
     strategy: Any = "delete" if goes == "all of it" else "keep_latest"
-    looking = Between(saver, "scan", "after", lambda: saver.aprune("t", strategy=strategy))
-    told = await looking.aprune("t", retention=Retention(keep=2), dry_run=True)
-    assert told == await saver.aprune("t", retention=Retention(keep=2), dry_run=True)
-    assert not told.checkpoints
+    looking = During(saver, "scan", "after", lambda: saver.aprune("t", strategy=strategy))
+    facts = await looking.aprune("t", retention=Retention(keep=2), dry_run=True)
+    assert facts == await saver.aprune("t", retention=Retention(keep=2), dry_run=True)
+    assert not facts.checkpoints
 
 
-async def test_all_threads_while_one_is_deleted(saver: BaseCheckpointSaver) -> None:
-    """P6, P10: a thread that goes while all are looked at keeps nobody from pruning the others."""
+async def test_pruning_all_threads_during_a_deletion(saver: BaseCheckpointSaver) -> None:
+    """P6, P10: a thread that is deleted meanwhile does not prevent the others from being pruned."""
     graph = nested(saver, Ran(), keeps=True, asks=False)
     for name in ("a", "b"):
         for _ in range(3):
             await graph.ainvoke({"log": ["in"]}, name)
-    pruning = Between(saver, "scan", "after", lambda: saver.adelete_thread("a"))
+    pruning = During(saver, "scan", "after", lambda: saver.adelete_thread("a"))
     done = await pruning.aprune(retention=Retention(keep=1))
     assert [thread.thread_id for thread in done.threads] == ["b"]
     assert len(await ids_of(saver, "b")) == 1
 
 
 async def test_the_lease_is_released(saver: BaseCheckpointSaver) -> None:
-    """P6: whatever comes of it."""
+    """P6: the lease is released in every outcome."""
     graph = steps(saver)
     await graph.ainvoke({"log": ["in"]}, "t")
     for turn in range(2):
@@ -481,7 +467,7 @@ async def test_the_lease_is_released(saver: BaseCheckpointSaver) -> None:
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("what", ["prune", "delete runs", "copy", "pin", "erase"])
 async def test_a_crash_anywhere(what: str, when: Any) -> None:
-    """P3: all of it is stored or nothing, wherever the process dies; the next one does the rest."""
+    """P3: all changes are stored or none, wherever the process dies; the next prune does the rest."""
     for number in range(1, 40):
         saver = FaultySaver(InMemorySaver())
         graph = nested(saver, Ran(), keeps=True, asks=False)
@@ -522,9 +508,9 @@ async def test_a_crash_anywhere(what: str, when: Any) -> None:
 
 
 async def test_cancelled_anywhere() -> None:
-    """P7: a cancelled verb has done all of it or nothing, and nobody holds the thread."""
+    """P7: a cancelled call has made all changes or none, and the thread is not leased."""
     for number in range(60):
-        saver = _Turning(InMemorySaver())
+        saver = _CancelsLater(InMemorySaver())
         await steps(saver).ainvoke({"log": ["in"]}, "t")
         before = await saver.dump("t")
         twin = InMemorySaver()
@@ -545,8 +531,8 @@ async def test_cancelled_anywhere() -> None:
     raise AssertionError("it does not end")
 
 
-class _Turning(FaultySaver):
-    """Cancels a scope after so many turns of the event loop in its verbs."""
+class _CancelsLater(FaultySaver):
+    """Cancels a scope after so many iterations of the event loop in its methods."""
 
     left = -1
     scope: anyio.CancelScope | None = None
@@ -563,7 +549,7 @@ class _Turning(FaultySaver):
 
 
 async def test_storage_fails(saver: BaseCheckpointSaver) -> None:
-    """P3: an error of storage is told, and nothing was changed."""
+    """P3: an error of storage is raised, and nothing was changed."""
     faulty = FaultySaver(saver)
     await steps(faulty).ainvoke({"log": ["in"]}, "t")
     before = await saver.dump("t")
@@ -574,7 +560,7 @@ async def test_storage_fails(saver: BaseCheckpointSaver) -> None:
     assert (await saver.threads())[0].owner is None
 
 
-def test_what_is_told_is_a_record() -> None:
-    """P10: what a call has done is told by records that compare."""
+def test_results_are_comparable_records() -> None:
+    """P10: each call returns a record of what it has done, and records can be compared."""
     assert Stayed("", "x", "tip") == Stayed("", "x", "tip")
     assert (Pruned().checkpoints, Pruned().freed) == (0, 0)

@@ -1,4 +1,4 @@
-"""What may go of a thread, decided without one (P10): by the headers of its checkpoints alone."""
+"""The retention decision without a thread (P10): it needs only the headers of checkpoints."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from checkpoint_savers.upkeep.retention import (
     RetentionPlan,
     changes,
     created,
-    moved_heads,
-    rewrite_size,
     within_limits,
 )
 
@@ -32,7 +30,7 @@ def row(
     size: int = 10,
     **metadata: Any,
 ) -> Header:
-    """A checkpoint; full without `base`, and made `on` those of the graphs around."""
+    """A checkpoint's header: a keyframe without `base`, and made `on` those checkpoints of its outer graphs."""
     return Header(
         thread_id="t",
         ns=ns,
@@ -56,8 +54,9 @@ def retained(
     return {int(checkpoint_id): why for (_, checkpoint_id), why in plan.retained.items()}
 
 
-def test_the_limits_are_counted_by_namespace_and_bytes_by_thread() -> None:
-    """P10: the newest so many of each namespace; and bytes of all, the newest first."""
+def test_limits_count_by_namespace_and_bytes_by_thread() -> None:
+    """P10: `keep` counts the newest checkpoints of each namespace; `max_bytes` counts those of all namespaces,
+    newest first."""
     headers = [row(4), row(3, ns="n", size=5), row(2), row(1, ns="n")]
     assert within_limits(Retention(keep=1), headers, 0) == {("", cid(4)), ("n", cid(3))}
     assert within_limits(Retention(max_bytes=15), headers, 0) == {("", cid(4)), ("n", cid(3))}
@@ -67,22 +66,22 @@ def test_the_limits_are_counted_by_namespace_and_bytes_by_thread() -> None:
     }
 
 
-def test_ids_say_when() -> None:
-    """P10: the runtime's do; of any others nobody knows the age, and they are not too old."""
+def test_ids_contain_times() -> None:
+    """P10: the runtime's ids contain their time; checkpoints with other ids have no known age and do not expire."""
     assert created("01a1fa8c-2d2e-704c-9bce-219a5a4cba50") == 0x01A1FA8C2D2E / 1000
     for other in ("000001", "", "01a1fa8c-2d2e-404c-9bce-219a5a4cba50", "zza1fa8c-2d2e-704c-9bce-219a5a4cba50"):
         assert created(other) is None
 
 
 def test_tips_and_the_head() -> None:
-    """P10: whatever nobody has closed stays, and where the thread stands."""
+    """P10: the tips of open branches stay, and so does the head."""
     headers = [row(1), row(2, 1), row(3, 1), row(4, 2, source="fork"), row(5, 4)]
     assert retained(headers, set(), 3) == {2: "tip", 3: "head", 5: "tip"}
     assert retained(headers, {5}, 1) == {1: "head", 2: "tip", 3: "tip", 5: None}
 
 
-def test_what_was_followed_is_no_tip() -> None:
-    """P10: nor when all that followed is gone."""
+def test_a_checkpoint_with_children_is_no_tip() -> None:
+    """P10: not even if all its children have been removed."""
     assert retained([row(1, **{FOLLOWED: CLOSED}), row(2, **{FOLLOWED: BRANCHED}), row(3)], set(), 3) == {
         2: "tip",
         3: "head",
@@ -90,7 +89,7 @@ def test_what_was_followed_is_no_tip() -> None:
 
 
 def test_pins() -> None:
-    """P10: with what their tasks gave, and those around."""
+    """P10: a pinned checkpoint stays with its tasks' results and the checkpoints of its outer graphs."""
     headers = [
         row(1),
         row(2, 1),
@@ -104,8 +103,9 @@ def test_pins() -> None:
     assert retained(headers, set(), 8) == {2: "around", 4: "pinned", 5: "follows", 6: "inside", 7: "follows", 8: "head"}
 
 
-def test_graphs_inside() -> None:
-    """P10: for what stays of the graph around, where each call has got to; what was made on what goes goes too."""
+def test_checkpoints_of_subgraphs() -> None:
+    """P10: for each checkpoint of the outer graph that stays, the last one of each call stays; those made on removed
+    ones are removed, too."""
     headers = [
         row(1),
         row(2, ns="n", on={"": 1}, **{CALLER: "a"}),
@@ -121,9 +121,9 @@ def test_graphs_inside() -> None:
     assert retained(headers, {6}, 6, (("n", 2),)) == {2: "inside", 6: None, 7: "inside"}
 
 
-def test_what_open_tasks_have_left() -> None:
-    """P10: of states that are kept from call to call, the newest that was made on an open checkpoint stays, also where
-    the graph around it went on."""
+def test_checkpoints_of_open_tasks() -> None:
+    """P10: of states that are kept between calls, the newest one made on an open checkpoint stays, also if its outer
+    graph has continued."""
     headers = [
         row(1),
         row(2, ns="n", on={"": 1}),
@@ -133,26 +133,27 @@ def test_what_open_tasks_have_left() -> None:
     assert retained(headers, set(), 1) == {1: "head", 3: "inside", 4: "inside"}
 
 
-def test_what_has_to_be_done_to_rows() -> None:
-    """P10: links to what goes are cut; a row is loose when one goes that it may be read with; what was followed says so."""
+def test_changes_to_rows() -> None:
+    """P10: links to removed rows are cut; a row is rebased if a row that it is read with is removed; a parent is
+    marked as having had children."""
     tree = CheckpointTree(
         [row(1), row(2, 1, base=1), row(3, 2, base=1), row(4, 3), row(5, 4, base=4), row(6, 5, source="fork", base=4)]
     )
 
-    def due(*left: int, forgotten: bool = False) -> dict[int, tuple[Any, ...]]:
+    def changed_rows(*left: int, forgotten: bool = False) -> dict[int, tuple[Any, ...]]:
         found = changes(tree, {("", cid(number)) for number in left}, forgotten=forgotten)
         return {int(one.key[1]): (one.orphaned, one.parent_id, one.followed) for one in found}
 
-    assert due(1, 2, 3, 4, 5, 6) == {}
-    assert due(2, 3, 4, 5, 6) == {2: (True, None, None), 3: (True, cid(2), None)}
-    assert due(1, 3, 4, 5, 6) == {1: (False, None, CLOSED), 3: (True, None, None)}
-    assert due(4, 5) == {4: (False, None, None), 5: (False, cid(4), BRANCHED)}
-    assert due(1, 6, forgotten=True) == {6: (True, None, None)}
+    assert changed_rows(1, 2, 3, 4, 5, 6) == {}
+    assert changed_rows(2, 3, 4, 5, 6) == {2: (True, None, None), 3: (True, cid(2), None)}
+    assert changed_rows(1, 3, 4, 5, 6) == {1: (False, None, CLOSED), 3: (True, None, None)}
+    assert changed_rows(4, 5) == {4: (False, None, None), 5: (False, cid(4), BRANCHED)}
+    assert changed_rows(1, 6, forgotten=True) == {6: (True, None, None)}
     assert rewrite_size(tree, changes(tree, {("", cid(6))})) == 30
 
 
-def test_heads_go_back() -> None:
-    """P10: to the nearest that stays of those that they came from; else to the newest."""
+def test_heads_move_back() -> None:
+    """P10: a removed head moves to its nearest ancestor that stays, or else to the newest checkpoint."""
     tree = CheckpointTree([row(1), row(2, 1), row(3, 2), row(4, 1), row(5, ns="n")])
 
     def heads(*left: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Threads to look after, of real graphs, and the savers that they are kept in."""
+"""Graphs that create threads for the tests of upkeep, and the savers that store them."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def steps(saver: BaseCheckpointSaver | None, ran: Ran | None = None, **settings:
 
 
 def asking(saver: BaseCheckpointSaver | None, ran: Ran, **settings: Any) -> Any:
-    """`ask` asks twice beside `work`, which finishes, and `fail`, which fails as long as it is told to; then `end`."""
+    """`ask` asks two questions in one superstep with `work`, which finishes; `end` follows."""
 
     @task
     async def look(what: str) -> str:
@@ -91,7 +91,7 @@ def asking(saver: BaseCheckpointSaver | None, ran: Ran, **settings: Any) -> Any:
 
 
 def nested(saver: BaseCheckpointSaver | None, ran: Ran, *, keeps: bool | None = None, asks: bool = True) -> Any:
-    """A graph inside, which works, asks and ends; `keeps` its state from call to call."""
+    """A subgraph that works, asks and ends; with `keeps` it keeps its state between calls."""
 
     def work(state: State) -> State:
         ran.names.append("inner work")
@@ -119,5 +119,5 @@ def at(thread_id: str, checkpoint_id: str | None, ns: str = "") -> dict[str, Any
 
 
 async def ids_of(saver: BaseCheckpointSaver, thread_id: str, ns: str | None = "") -> list[str]:
-    """Of a thread's checkpoints, oldest first."""
+    """The ids of a thread's checkpoints, oldest first."""
     return [header.checkpoint_id for header in reversed(await saver.scan(thread_id, ns, limit=10_000))]

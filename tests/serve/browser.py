@@ -1,4 +1,5 @@
-"""A client of an ASGI application, in its event loop: one that leaves when it likes, and reads as slowly as it likes."""
+"""A client of an ASGI application on the same event loop: it can disconnect at any time, and read as slowly as the
+test needs."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ class Event:
 
 
 def parsed(text: str) -> list[Event]:
-    """The events of a body, comments among them as events of the name ":"."""
+    """The events of a body; comments are events with the name ":"."""
     events = []
     for block in text.split("\n\n"):
         fields: dict[str, Any] = {}
@@ -45,15 +46,18 @@ class Exchange:
     """One request and its response.
 
     Attributes:
-        reads: cleared, nothing more is taken from the service.
+        status: the response's status; 0 before it arrives.
+        headers: the response's headers.
+        content: the bytes of the body so far.
+        error: the exception that the application raised, if any.
     """
 
     def __init__(self, body: bytes) -> None:
         self.status = 0
         self.headers: dict[str, str] = {}
         self.content = b""
-        self.whole = anyio.Event()  # the response has its end
-        self.over = anyio.Event()  # the service has no more to do with it
+        self.whole = anyio.Event()  # the response is complete
+        self.over = anyio.Event()  # the service has finished with the request
         self.error: BaseException | None = None
         self._body = [body[at : at + 65536] for at in range(0, len(body), 65536)] or [b""]
         self._scope = anyio.CancelScope()
@@ -61,8 +65,6 @@ class Exchange:
         self._news = anyio.Event()
         self._read = 0
         self._stuck: anyio.Event | None = None
-
-    # ---- the application's side ----
 
     async def receive(self) -> dict[str, Any]:
         if self._body:
@@ -82,34 +84,32 @@ class Exchange:
             self.content += message.get("body", b"")
             if not message.get("more_body"):
                 self.whole.set()
-        self._tell()
+        self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         self._news.set()
         self._news = anyio.Event()
-
-    # ---- the client's side ----
 
     def leave(self) -> None:
         """Close the connection."""
         self._gone.set()
 
     def cut(self) -> None:
-        """Cut the service's own work off, as a server does that is made to end."""
+        """Cancel the service's handling of the request, as a server does that has to end."""
         self._scope.cancel()
 
     def stall(self) -> None:
-        """Take nothing more, without leaving."""
+        """Stop reading, without disconnecting."""
         self._stuck = anyio.Event()
 
     def resume(self) -> None:
-        """Take again."""
+        """Continue reading."""
         assert self._stuck is not None
         self._stuck.set()
         self._stuck = None
 
     async def news(self) -> None:
-        """Wait until something comes."""
+        """Wait until more of the response arrives."""
         await self._news.wait()
 
     @property
@@ -118,7 +118,7 @@ class Exchange:
         return parsed(whole.decode())
 
     async def next(self, name: str | None = None) -> Event:
-        """The next event (of a name); comments are passed over."""
+        """Return the next event (of a name), skipping comments."""
         while True:
             events = [event for event in self.events if event.name != ":"]
             while self._read < len(events):
@@ -130,7 +130,7 @@ class Exchange:
             await self._news.wait()
 
     async def all(self) -> list[Event]:
-        """All events, when the response has its end."""
+        """Return all events when the response is complete."""
         while not (self.whole.is_set() or self.over.is_set()):
             await self._news.wait()
         return [event for event in self.events if event.name != ":"]
@@ -159,7 +159,7 @@ class Browser:
         headers: dict[str, str] | None = None,
         last: str | None = None,
     ) -> Exchange:
-        """Send a request: POST with a document, GET without one."""
+        """Send a request: POST if there is a body, else GET."""
         import msgspec
 
         path, _, query = path.partition("?")
@@ -196,13 +196,13 @@ class Browser:
                 exchange.error = error
             finally:
                 exchange.over.set()
-                exchange._tell()
+                exchange._notify()
 
         self._group.start_soon(serve)
         return exchange
 
     async def ask(self, *args: Any, **kwargs: Any) -> Exchange:
-        """Send a request, and wait until the service has no more to do with it."""
+        """Send a request, and wait until the service has finished with it."""
         exchange = self.open(*args, **kwargs)
         await exchange.over.wait()
         if exchange.error is not None:
@@ -212,7 +212,7 @@ class Browser:
 
 @asynccontextmanager
 async def browsing(app: Any, lifespan: Callable[[Any], Any] | None = None) -> AsyncGenerator[Browser, None]:
-    """A browser of a running application; when it is closed, all its connections are."""
+    """Run an application, and yield a browser of it; at the end all its connections are closed."""
     if lifespan is None and hasattr(app, "router"):
         lifespan = app.router.lifespan_context
     with anyio.fail_after(30):

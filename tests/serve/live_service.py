@@ -1,6 +1,6 @@
 """A service in a process of its own: `python live_service.py DIRECTORY`. It prints its port.
 
-A node that is held reads from the pipe `gate` in its directory, and each node that runs says so in the file `ran`.
+The node `held` reads from the pipe `gate` in the directory, and each node appends its name to the file `ran`.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def last(state: State) -> dict[str, Any]:
 
 
 async def flood(state: State, writer: StreamWriter) -> dict[str, Any]:
-    """Writes so many megabytes."""
+    """Write so many megabytes to the stream."""
     try:
         for number in range(state.get("size", 0) * 16):
             await writer({"number": number, "text": "x" * 65536})
@@ -68,8 +68,8 @@ async def flood(state: State, writer: StreamWriter) -> dict[str, Any]:
 
 
 def eight() -> Any:
-    """A graph of eight supersteps, each of which streams two words. The sixth waits after its first word when it runs for
-    the first time for its user, if its input says so."""
+    """A graph of eight supersteps, each of which streams two words. If its input says so, the sixth waits after its
+    first word, the first time it runs for its user."""
 
     async def step(state: State, writer: StreamWriter) -> dict[str, Any]:
         at, name = len(state["log"]), f"waits {state['size']}"
@@ -141,7 +141,7 @@ def main() -> None:
     listener.bind(("127.0.0.1", 0))
     listener.listen(4096)
     print(listener.getsockname()[1], flush=True)
-    # By name, as the command does: it is imported when uvicorn already listens to signals.
+    # uvicorn gets a name, as from its command line: it imports the module when it already listens to signals.
     config = uvicorn.Config("live_service:app", log_level="error", lifespan="on", backlog=4096)
     uvicorn.Server(config).run(sockets=[listener])
 

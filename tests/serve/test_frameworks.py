@@ -1,4 +1,4 @@
-"""The ten lines, in each framework; and what is said where the extra is missing."""
+"""The ten-line example in each framework; and the error if the extra is missing."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from starlette.testclient import TestClient
 
 from checkpoint_savers import InMemorySaver
 from pregel_async.serve import graph_endpoint, graph_lifespan
-from tests.serve.served import asking
+from tests.serve.graphs import asking
 
 
-def whose(request: Request) -> str | None:
+def user_of(request: Request) -> str | None:
     return request.headers.get("user")
 
 
 @pytest.mark.parametrize("framework", [Starlette, FastAPI])
 @pytest.mark.parametrize("how", ["route", "mount"])
 def test_ten_lines(framework: Any, how: str) -> None:
-    """A question and its answer, by HTTP."""
+    """A question and its answer over HTTP."""
     graph = asking().compile(name="ask")
-    endpoint = graph_endpoint(graph, thread=whose)
+    endpoint = graph_endpoint(graph, thread=user_of)
     routes = [Route("/ask/", endpoint)] if how == "route" else []
     app = framework(routes=routes, lifespan=graph_lifespan(graph, saver=InMemorySaver))
     if how == "mount":
         app.mount("/ask", endpoint)
     with TestClient(app, headers={"user": "ada"}) as client:
-        told = client.post("/ask/", json={"input": {"log": []}}).text
-        assert told.startswith("id: ")
-        assert '"status":"interrupted"' in told
+        answer = client.post("/ask/", json={"input": {"log": []}}).text
+        assert answer.startswith("id: ")
+        assert '"status":"interrupted"' in answer
         answered = client.post("/ask/", json={"command": {"resume": "yes"}}, headers={"accept": "application/json"})
         assert answered.json()["output"] == {"log": ["first", "yes"]}
         assert client.put("/ask/").status_code == 405

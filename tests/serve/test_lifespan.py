@@ -1,4 +1,4 @@
-"""The lifespan: the saver is opened and closed, runs are drained, and what was cut off is picked up."""
+"""The lifespan opens and closes the saver, drains runs, and resumes interrupted ones."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from pregel_async.serve.run_metadata import RunMetadata
 from pregel_async.serve.service import Service
 from pregel_async.testing import VirtualClock
 from tests.serve.browser import browsing
-from tests.serve.served import Gate, asking, chain, gated, logs
+from tests.serve.graphs import Gate, asking, chain, gated, logs
 
 pytestmark = pytest.mark.anyio
 
@@ -49,7 +49,7 @@ def service(app: Any) -> Service:
 
 @pytest.mark.parametrize("kind", [Starlette, FastAPI])
 async def test_the_saver_is_open_while_the_application_runs(kind: Any, tmp_path: Any) -> None:
-    """Opened once, and closed at the end; given as what makes it, the application can be started again."""
+    """It is opened once, and closed at the end; if a factory creates it, the application can be started again."""
     path = str(tmp_path / "threads.db")
     graph = asking().compile(name="ask")
     savers: list[Any] = []
@@ -70,8 +70,9 @@ async def test_the_saver_is_open_while_the_application_runs(kind: Any, tmp_path:
     assert len(savers) == 2
 
 
-async def test_inside_a_lifespan_of_ones_own() -> None:
-    """It is an async context manager; without its state in the lifespan's, it is found at the application."""
+async def test_inside_a_users_own_lifespan() -> None:
+    """It is an async context manager; if the user's lifespan does not yield its state, it is found at the
+    application."""
     graph = asking().compile(name="ask")
     seen: list[str] = []
 
@@ -91,8 +92,8 @@ async def test_inside_a_lifespan_of_ones_own() -> None:
     assert seen == ["open", "closed"]
 
 
-async def test_routes_of_ones_own() -> None:
-    """`service_of` has the graph with its saver and the control that drains; `sse_response` tells the stream."""
+async def test_a_users_own_routes() -> None:
+    """`service_of` has the graph with its saver and the drain control; `sse_response` sends the stream."""
     graph = gated(gate := Gate()).compile(name="gated")
 
     async def route(request: Request) -> Response:
@@ -130,8 +131,9 @@ async def test_routes_of_ones_own() -> None:
 
 
 @pytest.mark.parametrize("accept", ["text/event-stream", "application/json"])
-async def test_a_drain_stops_runs_where_they_can_be_gone_on_with(accept: str) -> None:
-    """The superstep is finished and stored, the client is told, new requests are refused; nothing runs twice."""
+async def test_a_drain_stops_runs_at_a_barrier(accept: str) -> None:
+    """The superstep is completed and stored, the client gets the status, new requests are refused; no node runs
+    twice."""
     gate, ran = Gate(), []
     saver = InMemorySaver()
     graph = gated(gate, ran).compile(name="gated")
@@ -156,28 +158,25 @@ async def test_a_drain_stops_runs_where_they_can_be_gone_on_with(accept: str) ->
         assert ran == ["first", "held"]
 
 
-async def test_a_drain_waits_for_so_long() -> None:
-    """Runs that do not get to a barrier in `grace` seconds are cancelled, those without a reader too."""
+async def test_a_drain_waits_for_the_grace_period() -> None:
+    """Runs that do not reach a barrier in `grace` seconds are cancelled, those without a reader, too."""
     gate = Gate()
     app = application(Starlette, gated(gate).compile(name="gated"), saver=InMemorySaver(), grace=0.05)
     async with browsing(app) as browser:
-        told = browser.open("/gated", json=BODY, headers={"user": "ada"})
+        exchange = browser.open("/gated", json=BODY, headers={"user": "ada"})
         alone = browser.open("/gated", json={**BODY, "on_disconnect": "continue"}, headers={"user": "bob"})
         await gate.reached.wait()
         await alone.next("updates")
         alone.leave()
-        await told.next("updates")
+        await exchange.next("updates")
         service(app).drain()
-        await told.over.wait()
+        await exchange.over.wait()
         await alone.over.wait()
-        assert (told.events[-1].data["status"], told.error, alone.error) == ("cancelled", None, None)
+        assert (exchange.events[-1].data["status"], exchange.error, alone.error) == ("cancelled", None, None)
 
 
-# ---- picking up ------------------------------------------------------------------------------------------------------
-
-
-async def test_what_had_a_context_is_not_picked_up_without_it(caplog: pytest.LogCaptureFixture) -> None:
-    """Its nodes would find None, and fail for a reason that is none; whoever comes back brings it again."""
+async def test_a_run_with_a_context_is_not_resumed_without_it(caplog: pytest.LogCaptureFixture) -> None:
+    """Its nodes would get None and fail for no good reason; a client that reconnects passes the context again."""
     gate, contexts = Gate(), []
     saver = InMemorySaver()
 
@@ -202,9 +201,9 @@ async def test_what_had_a_context_is_not_picked_up_without_it(caplog: pytest.Log
     assert contexts == [{"user": "ada"}]
 
 
-async def test_what_was_cut_off_is_picked_up() -> None:
-    """And nothing else: not what asks, has failed, has stopped or is done, nor what was cancelled because its readers had left,
-    nor what no endpoint has started."""
+async def test_interrupted_runs_are_resumed() -> None:
+    """No other threads are: none with an open question, failed, stopped or done, none that was cancelled as its
+    readers had left, and none that no endpoint has started."""
     gate, ran = Gate(), []
     saver = InMemorySaver()
     held = gated(gate, ran).compile(name="gated")
@@ -246,7 +245,7 @@ async def test_what_was_cut_off_is_picked_up() -> None:
     assert ran == ["held"]
     assert (await own.aget_state("cut")).values == {"log": ["first", "held", "last"]}
     assert (await own.aget_state("own")).next == ("held",)
-    assert (await own.aget_state("left")).next  # nobody wanted it any more
+    assert (await own.aget_state("left")).next  # its readers had left
     assert (await ask.with_checkpointer(saver).aget_state("ask")).interrupts
 
 
@@ -254,10 +253,9 @@ async def test_what_was_cut_off_is_picked_up() -> None:
 @pytest.mark.parametrize(
     "stop", [{"interrupt_before": ["last"]}, {"interrupt_after": ["held"]}], ids=["before", "after"]
 )
-async def test_a_run_that_goes_on_stops_where_its_client_wanted_it_to(how: str, stop: Any) -> None:
-    """docs/serving.md: `interrupt_before`, `interrupt_after`: "nodes to stop at". A run that had been cut off, and was gone
-    on with when its client came back, or when the service was started again, went past them.
-    """
+async def test_a_resumed_run_stops_at_its_breakpoints(how: str, stop: Any) -> None:
+    """docs/serving.md: `interrupt_before`, `interrupt_after`: "nodes to stop at". An interrupted run that was
+    resumed by its client's reconnecting, or by the restarted service, passed them."""
     gate = Gate()
     saver = InMemorySaver()
     graph = gated(gate).compile(name="gated")
@@ -279,8 +277,8 @@ async def test_a_run_that_goes_on_stops_where_its_client_wanted_it_to(how: str, 
     assert (await own.aget_state("cut")).next == ("last",)
 
 
-async def test_a_reader_joins_what_is_picked_up() -> None:
-    """The run is the same for all: who comes back while it goes on joins it."""
+async def test_a_reader_joins_a_resumed_run() -> None:
+    """A client that reconnects while the resumed run is in progress joins it."""
     gate = Gate()
     saver = InMemorySaver()
     graph = gated(gate).compile(name="gated")
@@ -303,8 +301,9 @@ async def test_a_reader_joins_what_is_picked_up() -> None:
         assert gate.passed == ["held"]
 
 
-async def test_what_a_run_needs_again() -> None:
-    """A context is not stored: a function gives it again, or leaves the thread alone. What is picked up is drained too."""
+async def test_a_resumed_run_gets_its_context_from_a_function() -> None:
+    """A context is not stored: the function passes it again, or None to leave the thread alone. Resumed runs are
+    drained, too."""
     gate, contexts = Gate(), []
     saver = InMemorySaver()
 
@@ -337,7 +336,7 @@ async def test_what_a_run_needs_again() -> None:
 
 
 async def cut_off(browser: Any, gate: Gate, user: str, path: str = "/gated") -> None:
-    """Start a run, and end its request without a word, as a process that is killed does."""
+    """Start a run, and cut its request off, as a process does that is killed."""
     gate.reached = anyio.Event()
     exchange = browser.open(path, json=BODY, headers={"user": user})
     await gate.reached.wait()
@@ -350,8 +349,8 @@ async def turns(count: int = 200) -> None:
         await anyio.lowlevel.checkpoint()
 
 
-class Looked(InMemorySaver):
-    """Counts what a look reads, and fails when it is asked to."""
+class CountingSaver(InMemorySaver):
+    """Counts the headers that a scan for interrupted runs reads, and fails on request."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -370,8 +369,8 @@ class Looked(InMemorySaver):
         return await super().scan(thread_id, ns, **options)
 
 
-async def another_look(saver: Looked, clock: VirtualClock) -> None:
-    """Return when the next look has ended, and what it has resumed."""
+async def next_scan(saver: CountingSaver, clock: VirtualClock) -> None:
+    """Wait for the end of the next scan; return the threads that it has resumed."""
     looks = saver.looks
     while saver.looks == looks:
         clock.advance(LEASE_SECONDS / 3 if clock.sleepers else 0)
@@ -379,11 +378,11 @@ async def another_look(saver: Looked, clock: VirtualClock) -> None:
     await turns()
 
 
-async def test_what_another_process_leaves_is_picked_up_later(caplog: pytest.LogCaptureFixture) -> None:
-    """P6: a process that serves the same threads looks every third of a lease for what others have left: a run that was cut
-    off when its lease was released or has lapsed, and not while it runs there. A look that fails is followed by another,
-    and one reads what has changed only."""
-    clock, saver, gate = VirtualClock(autojump=None), Looked(), Gate()
+async def test_runs_of_another_process_are_resumed_later(caplog: pytest.LogCaptureFixture) -> None:
+    """P6: a process that serves the same threads scans every third of a lease's duration for runs of other processes
+    that were interrupted: after their lease was released or has expired, and not while they run there. After a
+    failed scan there is another one, and a scan reads only what has changed."""
+    clock, saver, gate = VirtualClock(autojump=None), CountingSaver(), Gate()
     graph = gated(gate).compile(name="gated", environment=clock)
     own = graph.with_checkpointer(saver)
 
@@ -395,24 +394,24 @@ async def test_what_another_process_leaves_is_picked_up_later(caplog: pytest.Log
         await saver.acquire("bob", elsewhere, now=clock.now(), expires_at=clock.now() + LEASE_SECONDS - 1)
         gate.opened.set()
         saver.fails = True
-        await another_look(saver, clock)
+        await next_scan(saver, clock)
         assert (await own.aget_state("ada")).next == ("held",)
         assert "cannot be listed" in caplog.text
         saver.fails = False
-        await another_look(saver, clock)
+        await next_scan(saver, clock)
         assert (await own.aget_state("ada")).next == ()
-        assert (await own.aget_state("bob")).next == ("held",), "it has a live lease"
-        await another_look(saver, clock)
+        assert (await own.aget_state("bob")).next == ("held",), "the thread has a live lease"
+        await next_scan(saver, clock)
         assert (await own.aget_state("bob")).next == ()
-        await another_look(saver, clock)
+        await next_scan(saver, clock)
         saver.scanned.clear()
-        await another_look(saver, clock)
+        await next_scan(saver, clock)
         assert "ada" not in saver.scanned and "bob" not in saver.scanned
     assert gate.passed == ["held", "held"]
 
 
-class Away(Looked):
-    """Fails so many claims."""
+class FailingAcquires(CountingSaver):
+    """Fails so many calls of `acquire`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -425,11 +424,11 @@ class Away(Looked):
         return await super().acquire(thread_id, owner, now=now, expires_at=expires_at)
 
 
-async def test_a_run_that_storage_kept_from_being_picked_up_is_picked_up_later(
+async def test_a_run_that_storage_prevented_from_resuming_is_resumed_later(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """P6: a thread that was found, and could not be resumed as storage failed, is found by the next look again."""
-    clock, saver, gate = VirtualClock(autojump=None), Away(), Gate()
+    """P6: if storage fails when an interrupted thread is resumed, the next scan finds the thread again."""
+    clock, saver, gate = VirtualClock(autojump=None), FailingAcquires(), Gate()
     graph = gated(gate).compile(name="gated", environment=clock)
     own = graph.with_checkpointer(saver)
     async with browsing(application(Starlette, graph, saver=saver)) as other:
@@ -441,12 +440,13 @@ async def test_a_run_that_storage_kept_from_being_picked_up_is_picked_up_later(
             await anyio.lowlevel.checkpoint()
         await turns()
         assert (await own.aget_state("ada")).next == ("held",)
-        await another_look(saver, clock)
+        await next_scan(saver, clock)
         assert (await own.aget_state("ada")).next == ()
 
 
-async def test_what_a_service_knows_of_a_run_is_apart_from_its_threads_metadata() -> None:
-    """P11: a thread has what its client gave, keys that a service has too among them, and nothing else."""
+async def test_a_services_data_on_a_run_are_not_thread_metadata() -> None:
+    """P11: a thread has the metadata that its client passed, also under keys that the service uses, and nothing
+    else."""
     saver, graph = InMemorySaver(), asking().compile(name="ask")
     given = {"user": "ada", "attempt": "x", "graph": "y", "has_context": 1, "__run__": "z"}
     async with browsing(application(Starlette, graph, saver=saver)) as browser:
@@ -457,8 +457,8 @@ async def test_what_a_service_knows_of_a_run_is_apart_from_its_threads_metadata(
     assert (newest.metadata["attempt"], newest.metadata["__run__"]["attempt"]) == ("x", 1)
 
 
-def test_what_is_known_of_a_run() -> None:
-    """P4: what an endpoint has stored, and nothing of the user's own keys of the same names."""
+def test_a_services_data_on_a_run() -> None:
+    """P4: they are what an endpoint has stored, and nothing of the user's own keys of the same names."""
     own = RunMetadata(attempt=2, modes=["updates"]).to_metadata("chat")
     known = RunMetadata.from_metadata({"run_id": "r", "user": "ada", **own})
     assert (known.run_id, known.graph, known.attempt, known.modes) == ("r", "chat", 2, ["updates"])
@@ -466,19 +466,19 @@ def test_what_is_known_of_a_run() -> None:
     assert (known.run_id, known.graph, known.attempt, known.modes) == ("r", "", 1, [])
 
 
-async def test_the_looks_end_with_the_application() -> None:
-    """A drain ends them at once: the application does not wait for the next."""
+async def test_scans_end_with_the_application() -> None:
+    """A drain ends them at once: the application does not wait for the next one."""
     clock = VirtualClock(autojump=None)
     graph = gated(Gate()).compile(name="gated", environment=clock)
-    with anyio.fail_after(5):  # of 30 seconds' grace
+    with anyio.fail_after(5):  # the grace period is 30 seconds
         async with browsing(application(Starlette, graph, saver=InMemorySaver(), pick_up=True)):
             while not clock.sleepers:
                 await anyio.lowlevel.checkpoint()
     assert not clock.sleepers
 
 
-async def test_a_saver_that_is_none() -> None:
-    """Refused when the application starts."""
+async def test_an_invalid_saver() -> None:
+    """It is refused when the application starts."""
     with pytest.raises(ConfigError, match="saver="):
         async with graph_lifespan(saver=lambda: 3)(None):
             pass

@@ -1,4 +1,4 @@
-"""What a request says is taken for what it is, or refused: no value becomes another one on its way in."""
+"""Values in a request are used as they are, or refused: none is converted to another value."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pregel_async.errors import ConfigError
 from pregel_async.serve import Limits, graph_endpoint, graph_lifespan, last_event_id, sse_response
 from pregel_async.serve.service import Service
 from tests.serve.browser import Browser, browsing
-from tests.serve.served import asking, chain, logs
+from tests.serve.graphs import asking, chain, logs
 
 pytestmark = [pytest.mark.anyio, pytest.mark.one_loop]
 
@@ -31,7 +31,7 @@ def steps() -> StateGraph[Any, Any, Any]:
     return chain(("a", logs("a")), ("b", logs("b")))
 
 
-def whose(request: Request) -> str | None:
+def user_of(request: Request) -> str | None:
     return request.headers.get("user")
 
 
@@ -40,11 +40,8 @@ async def refused(browser: Browser, status: int, says: str, **asked: Any) -> Non
     assert (done.status, says in done.json["message"]) == (status, True), done.content
 
 
-# ---- stream modes of an endpoint -------------------------------------------------------------------------------------
-
-
 async def test_an_endpoint_with_several_stream_modes() -> None:
-    """`graph_endpoint(stream_mode=[...])`: a list, as `astream` takes it, for requests that name none."""
+    """`graph_endpoint(stream_mode=[...])` takes a list, as `astream` does, for requests without stream modes."""
 
     async def node(state: Any, writer: StreamWriter) -> dict[str, list[str]]:
         await writer("half")
@@ -52,7 +49,7 @@ async def test_an_endpoint_with_several_stream_modes() -> None:
 
     for modes in (["updates", "custom"], ("updates", "custom")):
         graph = chain(("node", node)).compile(InMemorySaver())
-        async with browsing(graph_endpoint(graph, thread=whose, stream_mode=modes)) as browser:
+        async with browsing(graph_endpoint(graph, thread=user_of, stream_mode=modes)) as browser:
             done = await browser.ask(json=INPUT, headers={"user": "ada"})
             assert [event.name for event in done.events] == ["metadata", "custom", "updates", "end"]
             back = await browser.ask(headers={"user": "ada"})
@@ -61,7 +58,7 @@ async def test_an_endpoint_with_several_stream_modes() -> None:
             assert {event.name for event in named.events} == {"metadata", "values", "end"}
 
 
-async def test_an_endpoint_that_shows_messages_as_pairs() -> None:
+async def test_an_endpoint_with_messages_as_pairs() -> None:
     """`stream_mode="messages-tuple"` is one of an endpoint's modes, alone and in a list."""
 
     async def node(state: Any, writer: StreamWriter) -> None:
@@ -77,16 +74,13 @@ async def test_an_endpoint_that_shows_messages_as_pairs() -> None:
     "modes",
     ["tokens", ["updates", "tokens"], [], ["values", "values"], ["messages", "messages-tuple"], [["values"]], None, 5],
 )
-async def test_stream_modes_that_an_endpoint_does_not_have(modes: Any) -> None:
-    """They are refused when the endpoint is made, by the one error that says what is known."""
+async def test_unknown_stream_modes_of_an_endpoint(modes: Any) -> None:
+    """They are refused when the endpoint is created, with an error that lists the known ones."""
     with pytest.raises(ConfigError, match="stream_mode"):
         graph_endpoint(steps().compile(), stream_mode=modes)
     if modes != ["messages", "messages-tuple"] and modes is not None:
         with pytest.raises(ConfigError, match="stream_mode"):
             steps().compile().astream({"log": []}, stream_mode=modes)
-
-
-# ---- nesting ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("stored", [True, False])
@@ -104,20 +98,20 @@ async def test_stream_modes_that_an_endpoint_does_not_have(modes: Any) -> None:
     ],
 )
 async def test_a_body_that_is_nested_too_deeply(body: str, levels: int, stored: bool) -> None:
-    """A body of more than 200 levels is refused by that name, whatever is nested in it, and however deep the service's
-    own stack is: JSON of 1000 levels is JSON, and nothing in it contains itself."""
+    """A body of more than 200 levels is refused for its nesting, whatever is nested, and however deep the service's
+    own stack is; the error does not say that the value contains itself."""
     around = body.partition("%s")[0]
     more = levels - sum(around.count(each) for each in "{[") + sum(around.count(each) for each in "}]")
     saver = InMemorySaver()
     graph = asking().compile(saver if stored else None)
-    async with browsing(graph_endpoint(graph, thread=whose if stored else None)) as browser:
+    async with browsing(graph_endpoint(graph, thread=user_of if stored else None)) as browser:
         asks = {"body": (body % ("[" * more + "]" * more)).encode(), "headers": {**JSON, "user": "ada"}}
         await refused(browser, 422, "nested more than 200 levels deep", **asks)
     assert await saver.scan(None, None) == ()
 
 
-async def test_brackets_in_texts_are_no_nesting() -> None:
-    """A message may quote code, with escapes and quotation marks; and 200 levels are served where nothing stores them."""
+async def test_brackets_in_texts_do_not_count_as_nesting() -> None:
+    """A message may quote code, with escapes and quotation marks; and 200 levels are served if they are not stored."""
     deep: Any = []
     for _ in range(196):
         deep = [deep]
@@ -134,15 +128,12 @@ async def test_brackets_in_texts_are_no_nesting() -> None:
         await refused(browser, 422, "200 levels", json={"input": {"log": [[deep]]}})
 
 
-# ---- threads ---------------------------------------------------------------------------------------------------------
-
-
 class Order(BaseModel):
     amount: int
 
 
 async def test_an_input_that_a_model_refuses() -> None:
-    """An input that the graph's pydantic state refuses is a 422 that names the path, and no run that fails."""
+    """An input that the graph's pydantic state refuses is a 422 that names the path, and not a failed run."""
     saver = InMemorySaver()
     made: Any = StateGraph(Order).add_node("n", lambda state: None).add_edge("__start__", "n")
     async with browsing(graph_endpoint(made.compile(saver), allow_any_thread=True)) as browser:
@@ -153,8 +144,9 @@ async def test_an_input_that_a_model_refuses() -> None:
 
 
 @pytest.mark.parametrize("named", [{"a": 1}, ["a"], [], {}, True, False, 1.5, 0.0, ""])
-async def test_what_is_no_thread_id(named: Any) -> None:
-    """A client's thread id is text, or a whole number: anything else is a 422, and makes no thread of its looks."""
+async def test_invalid_thread_ids(named: Any) -> None:
+    """A client's thread id is text or a whole number: any other value is a 422, and its text form is not used as an
+    id."""
     saver = InMemorySaver()
     async with browsing(graph_endpoint(steps().compile(saver), allow_any_thread=True)) as browser:
         asks = {**INPUT, "config": {"configurable": {"thread_id": named}}}
@@ -165,8 +157,8 @@ async def test_what_is_no_thread_id(named: Any) -> None:
         await refused(browser, 422, "thread_id", json=asks)
 
 
-async def test_what_is_a_thread_id() -> None:
-    """Text of any kind, and a number, which is the same thread as its digits; null names none."""
+async def test_valid_thread_ids() -> None:
+    """Text of any kind, and a number, which is the same thread as its digits; null is no id."""
     graph = steps().compile(InMemorySaver())
     async with browsing(graph_endpoint(graph, allow_any_thread=True)) as browser:
         for named in ("ada", "True", "a b/ü", 5, "5", 0):
@@ -178,7 +170,7 @@ async def test_what_is_a_thread_id() -> None:
 
 
 async def test_threads_named_twice() -> None:
-    """A query that names two threads is refused, in whatever order; a proxy may have looked at the other one."""
+    """A query with two thread ids is refused, in whatever order, as a proxy may have checked the other one."""
     async with browsing(graph_endpoint(steps().compile(InMemorySaver()), allow_any_thread=True)) as browser:
         for query in ("thread_id=a&thread_id=b", "thread_id=b&thread_id=a", "thread_id=&thread_id=a"):
             done = await browser.ask(json=INPUT, path=f"/?{query}")
@@ -187,8 +179,9 @@ async def test_threads_named_twice() -> None:
 
 
 @pytest.mark.parametrize("thread_id", [True, False, 1.5, b"t", {"a": 1}, ["t"], ("t",), {"t"}, object()])
-async def test_what_is_no_thread_id_of_a_call(thread_id: Any) -> None:
-    """And so for a call in Python: a thread's id is text, a whole number or a UUID, and `str()` of all else is none."""
+async def test_invalid_thread_ids_in_python(thread_id: Any) -> None:
+    """In a Python call, too, a thread's id is text, a whole number or a UUID, and `str()` of any other value is not
+    used."""
     saver = InMemorySaver()
     graph = steps().compile(saver)
     config = {"configurable": {"thread_id": thread_id}}
@@ -204,25 +197,22 @@ async def test_what_is_no_thread_id_of_a_call(thread_id: Any) -> None:
 @pytest.mark.parametrize(
     "place", [{"checkpoint_id": 5}, {"checkpoint_id": True}, {"checkpoint_ns": {}}, {"checkpoint_ns": 0}]
 )
-async def test_what_is_no_checkpoint(place: dict[str, Any]) -> None:
-    """With `allow_checkpoints`, what is no text names no checkpoint."""
-    endpoint = graph_endpoint(steps().compile(InMemorySaver()), thread=whose, allow_checkpoints=True)
+async def test_invalid_checkpoint_ids(place: dict[str, Any]) -> None:
+    """With `allow_checkpoints`, a checkpoint id that is not text is refused."""
+    endpoint = graph_endpoint(steps().compile(InMemorySaver()), thread=user_of, allow_checkpoints=True)
     async with browsing(endpoint) as browser:
         asks = {"input": None, "config": {"configurable": place}}
         await refused(browser, 422, "strings", json=asks, headers={"user": "ada"})
 
 
 @pytest.mark.parametrize("map", [{"": 5}, {"": {"a": 1}}, {"": "x", "n:1": True}, [["", "x"]], "x", {}])
-async def test_what_is_no_map_of_checkpoints(map: Any) -> None:
-    """Nor does a map in which something else than text stands."""
-    endpoint = graph_endpoint(steps().compile(InMemorySaver()), thread=whose, allow_checkpoints=True)
+async def test_invalid_checkpoint_maps(map: Any) -> None:
+    """A map of checkpoints with a value that is not text is refused, too."""
+    endpoint = graph_endpoint(steps().compile(InMemorySaver()), thread=user_of, allow_checkpoints=True)
     async with browsing(endpoint) as browser:
         place = {"checkpoint_id": "x", "checkpoint_ns": "n:1", "checkpoint_map": map}
         asks = {"input": None, "config": {"configurable": place}}
         await refused(browser, 422, "checkpoint_", json=asks, headers={"user": "ada"})
-
-
-# ---- numbers and flags of a body -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -245,30 +235,27 @@ async def test_what_is_no_map_of_checkpoints(map: Any) -> None:
         ({"config": []}, "config"),
     ],
 )
-async def test_settings_of_another_type(more: dict[str, Any], says: str) -> None:
-    """A setting of another type than its own is refused, and not converted."""
-    async with browsing(graph_endpoint(steps().compile(InMemorySaver()), thread=whose)) as browser:
+async def test_settings_of_the_wrong_type(more: dict[str, Any], says: str) -> None:
+    """A setting of the wrong type is refused, and not converted."""
+    async with browsing(graph_endpoint(steps().compile(InMemorySaver()), thread=user_of)) as browser:
         await refused(browser, 422, says, json={**INPUT, **more}, headers={"user": "ada"})
 
 
-# ---- query parameters and headers ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("flag", ["yes", "on", "", "banana", "2", "true&stream_subgraphs=false", "tru\u0065 "])
-async def test_a_flag_that_is_none(flag: str) -> None:
-    """`?stream_subgraphs=` is true or false, 1 or 0, once: what is neither is not false."""
-    async with browsing(graph_endpoint(steps().compile(InMemorySaver()), thread=whose)) as browser:
+async def test_an_invalid_flag(flag: str) -> None:
+    """`?stream_subgraphs=` is true or false, 1 or 0, once: any other value is refused, and not taken as false."""
+    async with browsing(graph_endpoint(steps().compile(InMemorySaver()), thread=user_of)) as browser:
         await browser.ask(json=INPUT, headers={"user": "ada"})
         await refused(browser, 422, "stream_subgraphs", path=f"/?stream_subgraphs={flag}", headers={"user": "ada"})
         for good in ("true", "True", "1", "false", "FALSE", "0"):
             assert (await browser.ask(path=f"/?stream_subgraphs={good}", headers={"user": "ada"})).status == 200
 
 
-async def test_the_place_in_the_query_of_a_post() -> None:
-    """A client that cannot send the header and posts again with `?last_event_id=` comes back: the input is not taken
-    for a new one, and nothing runs a second time."""
+async def test_last_event_id_in_the_query_of_a_post() -> None:
+    """A client that cannot send the header and repeats its POST with `?last_event_id=` reconnects: its input is not
+    a new one, and no node runs a second time."""
     graph = steps().compile(InMemorySaver())
-    async with browsing(graph_endpoint(graph, thread=whose, stream_mode="updates")) as browser:
+    async with browsing(graph_endpoint(graph, thread=user_of, stream_mode="updates")) as browser:
         ada = {"user": "ada"}
         first = await browser.ask(json=INPUT, headers=ada)
         back = await browser.ask(json=INPUT, headers=ada, path=f"/?last_event_id={first.events[0].id}")
@@ -289,8 +276,8 @@ async def test_the_place_in_the_query_of_a_post() -> None:
         {"path": "/?last_event_id=a.1.1.1&last_event_id=a.1.1.2"},
     ],
 )
-async def test_a_place_that_is_none_in_a_route_of_ones_own(asked: dict[str, Any]) -> None:
-    """`sse_response` answers it as `last_event_id` does, with 400; it is no failure of the service."""
+async def test_an_invalid_event_id_in_a_users_own_route(asked: dict[str, Any]) -> None:
+    """`sse_response` answers it with 400, as for `last_event_id`, and not as a failure of the service."""
 
     async def route(request: Request) -> Response:
         with pytest.raises(HTTPException):
@@ -321,16 +308,16 @@ async def test_a_place_that_is_none_in_a_route_of_ones_own(asked: dict[str, Any]
         ("", False),
     ],
 )
-async def test_what_a_client_accepts(accept: str, document: bool) -> None:
-    """One document is for clients that accept `application/json` and no `text/event-stream`: by whole media types, in
-    either case of letters, and not where the client says that it wants none (`q=0`)."""
+async def test_the_accept_header(accept: str, document: bool) -> None:
+    """A client gets one document if it accepts `application/json` and not `text/event-stream`: by whole media types,
+    in either case of letters, and not if it excludes the type (`q=0`)."""
     async with browsing(graph_endpoint(steps().compile())) as browser:
         done = await browser.ask(json=INPUT, headers={"accept": accept})
         kind = "application/json" if document else "text/event-stream"
         assert (done.status, done.headers["content-type"].partition(";")[0]) == (200, kind)
 
 
-async def test_encodings_that_change_nothing() -> None:
+async def test_the_content_encoding() -> None:
     """`Content-Encoding: Identity`, in either case of letters, is plain JSON; other encodings are a 415."""
     async with browsing(graph_endpoint(steps().compile())) as browser:
         body = b'{"input": {"log": []}}'
@@ -345,9 +332,6 @@ async def test_encodings_that_change_nothing() -> None:
             {"content-type": "application/jsonl"},
         ):
             assert (await browser.ask(body=body, headers=more)).status == 415, more
-
-
-# ---- settings of an endpoint -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -373,15 +357,15 @@ async def test_encodings_that_change_nothing() -> None:
         {"heartbeat": float("nan")},
     ],
 )
-async def test_limits_that_are_none(limits: dict[str, Any]) -> None:
-    """A limit that no request could keep to, or that is no number, is refused when it is made."""
+async def test_invalid_limits(limits: dict[str, Any]) -> None:
+    """A limit that no request could meet, or that is not a number, is refused when it is created."""
     with pytest.raises(ConfigError, match=f"Limits\\({next(iter(limits))}="):
         Limits(**limits)
 
 
 @pytest.mark.parametrize("grace", [-1, math.nan, 10**400, True, "30", None], ids=lambda grace: repr(grace)[:9])
-def test_a_grace_that_is_none(grace: Any) -> None:
-    """Refused where the lifespan is made, and not by the shutdown that needs it."""
+def test_an_invalid_grace_period(grace: Any) -> None:
+    """It is refused when the lifespan is created, and not by the shutdown that needs it."""
     with pytest.raises(ConfigError, match=r"^grace is "):
         graph_lifespan(grace=grace)
     with pytest.raises(ConfigError, match=r"^grace is "):
@@ -389,7 +373,7 @@ def test_a_grace_that_is_none(grace: Any) -> None:
 
 
 async def test_limits() -> None:
-    """None lifts a limit, and seconds may be whole."""
+    """None removes a limit, and seconds may be whole numbers."""
     assert Limits(body=None, concurrency=None, read=None, run=None, write=None, heartbeat=0).run is None
     assert Limits(body=1, concurrency=1, read=1, run=0.5, write=float("inf"), heartbeat=2.5).read == 1
 
@@ -397,17 +381,15 @@ async def test_limits() -> None:
 @pytest.mark.parametrize(
     "more", [{"thread": "ada"}, {"thread": {"thread_id": "t"}}, {"context": {"user": 1}}, {"encode": "json"}]
 )
-async def test_functions_that_are_none(more: dict[str, Any]) -> None:
-    """What is asked for each request is a function: another thing is refused when the endpoint is made."""
+async def test_arguments_that_are_not_functions(more: dict[str, Any]) -> None:
+    """The arguments that are called for each request are functions: another value is refused when the endpoint is
+    created."""
     with pytest.raises(ConfigError, match=f"{next(iter(more))}= must be a function"):
         graph_endpoint(steps().compile(InMemorySaver()), **more)
 
 
-# ---- on the way out --------------------------------------------------------------------------------------------------
-
-
-async def test_numbers_that_json_does_not_have() -> None:
-    """NaN and the infinities go out as null, as in JavaScript; whole numbers of any size as they are."""
+async def test_numbers_without_a_json_form() -> None:
+    """NaN and the infinities are sent as null, as in JavaScript; whole numbers of any size as they are."""
 
     async def node(state: Any) -> dict[str, Any]:
         return {"log": [float("nan"), float("inf"), 2**80, 0.1]}

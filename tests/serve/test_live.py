@@ -1,4 +1,4 @@
-"""A real service: uvicorn in a process of its own, sockets, signals. Nothing that was recorded runs again."""
+"""A real service: uvicorn in a process of its own, sockets, signals. Recorded work does not run again."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ ROOT = HERE.parents[1]
 BODY = {"input": {"log": []}, "stream_mode": ["updates", "custom"]}
 
 
-class Live:
-    """A service that runs."""
+class LiveService:
+    """A running service."""
 
     def __init__(self, folder: Path, **env: str) -> None:
         self.folder = folder
@@ -46,10 +46,10 @@ class Live:
         self.output = self.process.stdout
         self.port = int(self.output.readline())
         self.client = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=20)
-        assert self.accepts(), (folder / "stderr").read_text()  # it listens since before it said where
+        assert self.accepts(), (folder / "stderr").read_text()  # it has been listening since before it printed its port
 
     def accepts(self) -> bool:
-        """Whether it serves requests."""
+        """Return True if it serves requests."""
         try:
             with httpx.Client(base_url=self.client.base_url, timeout=20) as client:
                 return client.put("/quick").status_code == 405
@@ -57,7 +57,7 @@ class Live:
             return False
 
     def open_gate(self) -> None:
-        """Let the node go on that is held. Returns when it has read that."""
+        """Let the held node continue. Returns when the node has read that."""
         (self.folder / "gate").write_text("go on")
 
     @property
@@ -71,8 +71,8 @@ class Live:
 
 
 @contextmanager
-def living(folder: Path, **env: str) -> Iterator[Live]:
-    live = Live(folder, **env)
+def running_service(folder: Path, **env: str) -> Iterator[LiveService]:
+    live = LiveService(folder, **env)
     try:
         yield live
     finally:
@@ -84,7 +84,7 @@ def living(folder: Path, **env: str) -> Iterator[Live]:
 
 
 @contextmanager
-def events(live: Live, path: str, *, user: str, last: str | None = None, **more: Any) -> Iterator[Any]:
+def events(live: LiveService, path: str, *, user: str, last: str | None = None, **more: Any) -> Iterator[Any]:
     headers = {"user": user, **({} if last is None else {"last-event-id": last})}
     method = "GET" if "json" not in more else "POST"
     with live.client.stream(method, path, headers=headers, **more) as response:
@@ -92,15 +92,15 @@ def events(live: Live, path: str, *, user: str, last: str | None = None, **more:
         yield EventSource(response).iter_sse()
 
 
-def names(told: list[ServerSentEvent]) -> list[str]:
-    return [event.event for event in told]
+def names(received: list[ServerSentEvent]) -> list[str]:
+    return [event.event for event in received]
 
 
 @pytest.mark.parametrize("middleware", ["", "yes"], ids=["bare", "middleware"])
-def test_sigterm_in_mid_run(tmp_path: Path, middleware: str) -> None:
-    """The superstep that is under way is finished and stored, the client is told, the process ends; after the restart
-    the client comes back to the rest, and no node runs twice."""
-    with living(tmp_path, LIVE_MIDDLEWARE=middleware) as live:
+def test_sigterm_during_a_run(tmp_path: Path, middleware: str) -> None:
+    """The superstep in progress is completed and stored, the client gets the status, the process ends; after the
+    restart the client reconnects to the rest, and no node runs twice."""
+    with running_service(tmp_path, LIVE_MIDDLEWARE=middleware) as live:
         with events(live, "/holding", user="ada", json=BODY) as stream:
             seen = [next(stream) for _ in range(3)]
             assert names(seen) == ["metadata", "updates", "custom"]
@@ -114,7 +114,7 @@ def test_sigterm_in_mid_run(tmp_path: Path, middleware: str) -> None:
         assert live.process.wait(20) == -signal.SIGTERM
         assert live.ran == ["first", "held"]
         assert live.errors == ""
-    with living(tmp_path, LIVE_MIDDLEWARE=middleware) as live:
+    with running_service(tmp_path, LIVE_MIDDLEWARE=middleware) as live:
         with events(live, "/holding", user="ada", last=seen[-1].id) as stream:
             rest = list(stream)
         assert names(rest) == ["metadata", "updates", "end"]
@@ -124,8 +124,8 @@ def test_sigterm_in_mid_run(tmp_path: Path, middleware: str) -> None:
 
 
 def test_sigterm_and_a_run_that_does_not_stop(tmp_path: Path) -> None:
-    """After `grace` it is cancelled, also where nobody reads it; the process ends, and the thread can be gone on with."""
-    with living(tmp_path, LIVE_GRACE="0.2") as live:
+    """After `grace` the run is cancelled, also without a reader; the process ends, and the thread can be continued."""
+    with running_service(tmp_path, LIVE_GRACE="0.2") as live:
         with events(live, "/flood", user="ada", json={"input": {"log": [], "size": 500}}) as stream:
             assert names([next(stream) for _ in range(2)]) == ["metadata", "custom"]
             live.process.send_signal(signal.SIGTERM)
@@ -137,13 +137,14 @@ def test_sigterm_and_a_run_that_does_not_stop(tmp_path: Path) -> None:
         assert live.ran == ["flood cancelled"]
 
 
-def test_sigkill_in_mid_run(tmp_path: Path) -> None:
-    """After the restart: what was committed is not told again, `superstep_restarted` says what is void, the rest comes."""
-    with living(tmp_path) as live:
+def test_sigkill_during_a_run(tmp_path: Path) -> None:
+    """After the restart, committed events are not sent again, `superstep_restarted` names the void ones, and the
+    rest follows."""
+    with running_service(tmp_path) as live:
         with events(live, "/holding", user="ada", json=BODY) as stream:
             seen = [next(stream) for _ in range(3)]
             live.process.kill()
-    with living(tmp_path) as live:
+    with running_service(tmp_path) as live:
         with events(live, "/holding", user="ada", last=seen[-1].id) as stream:
             rest = [next(stream) for _ in range(3)]
             assert names(rest) == ["metadata", "superstep_restarted", "custom"]
@@ -155,13 +156,13 @@ def test_sigkill_in_mid_run(tmp_path: Path) -> None:
         assert live.ran == ["first", "held", "held", "last"]
 
 
-def test_what_was_killed_is_picked_up(tmp_path: Path) -> None:
-    """Without anybody asking for it."""
-    with living(tmp_path) as live:
+def test_a_killed_run_is_resumed(tmp_path: Path) -> None:
+    """It is resumed without any request."""
+    with running_service(tmp_path) as live:
         with events(live, "/holding", user="ada", json=BODY) as stream:
             seen = [next(stream) for _ in range(3)]
             live.process.kill()
-    with living(tmp_path, LIVE_PICK_UP="yes") as live:
+    with running_service(tmp_path, LIVE_PICK_UP="yes") as live:
         live.open_gate()
         with events(live, "/holding", user="ada", last=seen[-1].id) as stream:
             rest = list(stream)
@@ -170,8 +171,9 @@ def test_what_was_killed_is_picked_up(tmp_path: Path) -> None:
 
 
 def test_two_processes_on_one_database(tmp_path: Path) -> None:
-    """A reader comes back to another process than the one that runs: it follows what that one stores, to the end."""
-    with living(tmp_path) as runs, living(tmp_path) as follows:
+    """A reader that reconnects to another process than the one that runs gets the events that the running process
+    stores, to the end."""
+    with running_service(tmp_path) as runs, running_service(tmp_path) as follows:
         with events(runs, "/holding", user="ada", json={**BODY, "on_disconnect": "continue"}) as stream:
             seen = [next(stream) for _ in range(3)]
         busy = follows.client.post("/holding", json=BODY, headers={"user": "ada"})
@@ -188,17 +190,14 @@ def test_two_processes_on_one_database(tmp_path: Path) -> None:
         assert runs.ran == ["first", "held", "last"]
 
 
-# ---- one service for the others --------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
-def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
-    with living(tmp_path_factory.mktemp("live"), LIVE_MIDDLEWARE="yes") as live:
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveService]:
+    with running_service(tmp_path_factory.mktemp("live"), LIVE_MIDDLEWARE="yes") as live:
         yield live
 
 
-def test_a_closed_connection_cancels_the_run(live: Live) -> None:
-    """Through middleware too; and the thread is free for who comes back."""
+def test_a_closed_connection_cancels_the_run(live: LiveService) -> None:
+    """The run is cancelled through middleware, too; and the thread is free for a client that reconnects."""
     before = len(live.ran)
     with events(live, "/flood", user="gone", json={"input": {"log": [], "size": 100}}) as stream:
         seen = [next(stream) for _ in range(4)]
@@ -209,8 +208,8 @@ def test_a_closed_connection_cancels_the_run(live: Live) -> None:
 
 
 @pytest.mark.parametrize("policy", ["cancel", "continue"])
-def test_a_reader_that_stops_reading(live: Live, policy: str) -> None:
-    """Its connection stays open and takes nothing: after `Limits.write` it counts as gone."""
+def test_a_reader_that_stops_reading(live: LiveService, policy: str) -> None:
+    """Its connection stays open and accepts no data: after `Limits.write` the reader counts as gone."""
     before = len(live.ran)
     body = json.dumps({"input": {"log": [], "size": 20}, "on_disconnect": policy}).encode()
     with socket.create_connection(("127.0.0.1", live.port), timeout=20) as stuck:
@@ -219,14 +218,14 @@ def test_a_reader_that_stops_reading(live: Live, policy: str) -> None:
         stuck.sendall(head.encode() + body)
         assert stuck.recv(12) == b"HTTP/1.1 200"
         expected = "flood cancelled" if policy == "cancel" else "flood done"
-        with live.client.stream("GET", "/flood", headers={"user": "nobody"}) as response:
+        with live.client.stream("GET", "/flood", headers={"user": "slow"}) as response:
             assert response.status_code == 404
         while expected not in live.ran[before:]:
             assert live.process.poll() is None
 
 
-def test_bodies_in_chunks(live: Live) -> None:
-    """Without a length: counted as they come."""
+def test_bodies_in_chunks(live: LiveService) -> None:
+    """Bodies without a length are counted as they arrive."""
     small = (part for part in (b'{"input": {"lo', b'g": []}}'))
     done = live.client.post("/quick", content=small, headers={"user": "s", "content-type": "application/json"})
     assert (done.status_code, done.headers["x-passed"]) == (200, "yes")
@@ -245,8 +244,8 @@ def test_bodies_in_chunks(live: Live) -> None:
     assert done.status_code == 400
 
 
-def test_browsers_elsewhere(live: Live) -> None:
-    """CORS is a middleware's affair, and works: the preflight does not reach the endpoint."""
+def test_cors(live: LiveService) -> None:
+    """CORS works through a middleware: the preflight request does not reach the endpoint."""
     asks = {
         "origin": "https://there",
         "access-control-request-method": "POST",
@@ -258,22 +257,22 @@ def test_browsers_elsewhere(live: Live) -> None:
 
 
 @pytest.mark.parametrize("clients", [100])
-def test_many_clients_at_once(live: Live, clients: int) -> None:
-    """All finish, and each gets its own run whole, in order."""
+def test_many_clients_at_once(live: LiveService, clients: int) -> None:
+    """All clients finish, and each gets its own run completely, in order."""
 
     async def one(client: httpx.AsyncClient, number: int) -> list[str]:
         body = {"input": {"log": [str(number)]}, "stream_mode": ["updates", "values"]}
         async with client.stream("POST", "/quick", json=body, headers={"user": f"many-{number}"}) as response:
-            told = [event async for event in EventSource(response).aiter_sse()]
-        ids = [event.id for event in told]
+            received = [event async for event in EventSource(response).aiter_sse()]
+        ids = [event.id for event in received]
         assert ids == sorted(set(ids))
-        assert json.loads(told[-2].data) == {"log": [str(number), "first", "last"]}
-        return names(told)
+        assert json.loads(received[-2].data) == {"log": [str(number), "first", "last"]}
+        return names(received)
 
     async def all_of_them() -> list[list[str]]:
         limits = httpx.Limits(max_connections=None)
         async with httpx.AsyncClient(base_url=live.client.base_url, limits=limits, timeout=60) as client:
             return await asyncio.gather(*(one(client, number) for number in range(clients)))
 
-    told = asyncio.run(all_of_them())
-    assert told == [["metadata", "values", "updates", "values", "updates", "values", "end"]] * clients
+    received = asyncio.run(all_of_them())
+    assert received == [["metadata", "values", "updates", "values", "updates", "values", "end"]] * clients

@@ -1,4 +1,4 @@
-"""Readers that are slow, that stop reading, and that leave; and what becomes of the run."""
+"""Readers that are slow, that stop reading, and that leave; and the effect on the run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pregel_async import StreamWriter
 from pregel_async.serve import Limits, graph_endpoint
 from pregel_async.serve.readers import ReaderRegistry
 from tests.serve.browser import browsing
-from tests.serve.served import Gate, Log, chain, gated, logs
+from tests.serve.graphs import Gate, Log, chain, gated, logs
 
 pytestmark = pytest.mark.anyio
 
@@ -25,7 +25,7 @@ def serve(graph: Any, **more: Any) -> Any:
 
 
 def chatty(count: int, gate: Gate | None = None, wrote: list[int] | None = None) -> Any:
-    """A node that writes so many chunks, each of a kilobyte; then waits at the gate."""
+    """A node that writes so many chunks of a kilobyte each, and then waits at the gate."""
 
     async def write(state: Log, writer: StreamWriter) -> dict[str, list[str]]:
         for number in range(count):
@@ -41,7 +41,8 @@ def chatty(count: int, gate: Gate | None = None, wrote: list[int] | None = None)
 
 @pytest.mark.parametrize("accept", ["text/event-stream", "application/json"])
 async def test_a_reader_that_leaves_cancels_the_run(accept: str) -> None:
-    """By default: when the request is over, every task of the run has cleaned up, and what is stored can be gone on with."""
+    """This is the default: when the request is over, every task of the run has cleaned up, and the thread can be
+    continued."""
     gate = Gate()
     graph = gated(gate).compile(InMemorySaver())
     async with browsing(serve(graph)) as browser:
@@ -58,8 +59,8 @@ async def test_a_reader_that_leaves_cancels_the_run(accept: str) -> None:
 
 @pytest.mark.parametrize("accept", ["text/event-stream", "application/json"])
 @pytest.mark.parametrize("said_by", ["service", "request"])
-async def test_a_run_that_goes_on_without_its_reader(accept: str, said_by: str) -> None:
-    """`on_disconnect="continue"`: the request is over when the run is."""
+async def test_a_run_that_continues_without_its_reader(accept: str, said_by: str) -> None:
+    """With `on_disconnect="continue"` the request is over when the run is."""
     gate = Gate()
     graph = gated(gate).compile(InMemorySaver())
     body = BODY if said_by == "service" else {**BODY, "on_disconnect": "continue"}
@@ -75,8 +76,8 @@ async def test_a_run_that_goes_on_without_its_reader(accept: str, said_by: str) 
         assert (await graph.aget_state("t")).values == {"log": ["first", "held", "last"]}
 
 
-async def test_nobody_waits_for_a_reader_that_has_left() -> None:
-    """However much the run shows after that; and who comes back has all of it."""
+async def test_the_run_does_not_wait_for_a_reader_that_has_left() -> None:
+    """However many chunks the run writes after that; and a reader that reconnects gets all of them."""
     async with browsing(serve(chatty(2000).compile(InMemorySaver()), on_disconnect="continue")) as browser:
         exchange = browser.open(json=BODY)
         seen = [await exchange.next() for _ in range(5)]
@@ -88,7 +89,7 @@ async def test_nobody_waits_for_a_reader_that_has_left() -> None:
 
 
 async def test_a_slow_reader_slows_the_run() -> None:
-    """What waits for it is bounded, however long it takes; then it has everything."""
+    """The number of waiting chunks is bounded, however long the reader takes; then it has all of them."""
     wrote: list[int] = []
     async with browsing(
         serve(chatty(1000, wrote=wrote).compile(InMemorySaver()), limits=Limits(write=None))
@@ -108,8 +109,9 @@ async def test_a_slow_reader_slows_the_run() -> None:
 
 
 @pytest.mark.parametrize("policy", ["cancel", "continue"])
-async def test_a_reader_that_takes_nothing_counts_as_gone(policy: Any) -> None:
-    """After `Limits.write`, though its connection is open: the run is cancelled, or nobody waits for it any more."""
+async def test_a_reader_that_accepts_no_data_counts_as_gone(policy: Any) -> None:
+    """After `Limits.write`, although its connection is open, the run is cancelled, or no longer waits for the
+    reader."""
     graph = chatty(1000).compile(InMemorySaver())
     async with browsing(serve(graph, limits=Limits(write=0.05), on_disconnect=policy)) as browser:
         exchange = browser.open(json=BODY)
@@ -123,8 +125,8 @@ async def test_a_reader_that_takes_nothing_counts_as_gone(policy: Any) -> None:
         assert numbers == list(range(1000)) if policy == "cancel" else [*range(numbers[0], 1000)]
 
 
-async def test_a_reader_that_stops_at_the_very_end() -> None:
-    """The last message, which says that there is no more, is not waited for either; nor is a heartbeat."""
+async def test_a_reader_that_stops_at_the_end() -> None:
+    """Sending the last message, which ends the response, and sending a heartbeat have the same limit."""
     for heartbeat in (0.0, 0.01):
         gate = Gate()
         limits = Limits(write=0.05, heartbeat=heartbeat)
@@ -140,7 +142,7 @@ async def test_a_reader_that_stops_at_the_very_end() -> None:
 
 
 async def test_heartbeats() -> None:
-    """A comment every so often keeps the connection open while the run is silent; it is no event."""
+    """Comments at regular intervals keep the connection open while the run is silent; a comment is no event."""
     gate = Gate()
     async with browsing(serve(gated(gate).compile(InMemorySaver()), limits=Limits(heartbeat=0.01))) as browser:
         exchange = browser.open(json=BODY)
@@ -154,8 +156,8 @@ async def test_heartbeats() -> None:
         ]
 
 
-async def test_a_status_is_sent_before_a_proxy_gives_up() -> None:
-    """A run that waits for its thread for long is told of with 200, and what refuses it then is an event."""
+async def test_a_status_is_sent_before_a_proxy_times_out() -> None:
+    """A run that waits long for its thread has sent status 200, and if it is refused then, that is an event."""
     gate = Gate()
     async with browsing(serve(gated(gate).compile(InMemorySaver()), limits=Limits(heartbeat=0.02))) as browser:
         first = browser.open(json=BODY)
@@ -166,13 +168,13 @@ async def test_a_status_is_sent_before_a_proxy_gives_up() -> None:
         assert queued.status == 200
         gate.opened.set()
         await first.over.wait()
-        told = [event for event in await queued.all()]
-        assert [event.name for event in told] == ["metadata", "error", "end"]
-        assert told[1].data["error"] == "InvalidResumeError"
+        received = [event for event in await queued.all()]
+        assert [event.name for event in received] == ["metadata", "error", "end"]
+        assert received[1].data["error"] == "InvalidResumeError"
 
 
 async def test_headers() -> None:
-    """Of a stream: nobody keeps it, and no proxy gathers it up."""
+    """The headers of a stream prevent caching, and buffering by proxies."""
     async with browsing(serve(gated(Gate()).compile(InMemorySaver()))) as browser:
         exchange = browser.open(json=BODY)
         await exchange.next()
@@ -180,11 +182,10 @@ async def test_headers() -> None:
         assert (exchange.headers["cache-control"], exchange.headers["x-accel-buffering"]) == ("no-store", "no")
 
 
-async def test_who_left_before_the_run_began_takes_no_seat() -> None:
-    """docs/serving.md: "cancels the run when its reader has closed the connection". A request that waited for its thread
-    (`enqueue`), and whose client had left, took a seat when its run began: when the reader before it was gone, its run
-    went on for nobody.
-    """
+async def test_a_client_that_left_before_the_run_began_is_not_counted() -> None:
+    """docs/serving.md: "cancels the run when its reader has closed the connection". A request that waited for its
+    thread (`enqueue`), and whose client had left, was counted as a reader when its run began: when the reader before
+    it was gone, its run continued without any reader."""
     readers = ReaderRegistry()
     reader, gone = readers.new_registration("t"), readers.new_registration("t")
     reader.register()

@@ -1,4 +1,4 @@
-"""What requests are served, and what is said to the others."""
+"""The requests that are served, and the answers to all others."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pregel_async import START, MessagesState, Runtime, StateGraph, entrypoint, 
 from pregel_async.errors import ConfigError, StorageError
 from pregel_async.serve import Limits, graph_endpoint
 from tests.serve.browser import Browser, browsing
-from tests.serve.served import Gate, asking, chain, gated, logs
+from tests.serve.graphs import Gate, asking, chain, gated, logs
 
 pytestmark = pytest.mark.anyio
 
@@ -22,19 +22,16 @@ JSON = {"content-type": "application/json"}
 DOCUMENT = {"accept": "application/json"}
 
 
-def whose(request: Request) -> str | None:
+def user_of(request: Request) -> str | None:
     return request.headers.get("user")
 
 
-def mine(graph: Any, **more: Any) -> Any:
-    return graph_endpoint(graph, thread=whose, **more)
+def user_endpoint(graph: Any, **more: Any) -> Any:
+    return graph_endpoint(graph, thread=user_of, **more)
 
 
 async def statuses(browser: Browser, *asked: dict[str, Any]) -> list[int]:
     return [(await browser.ask(**each)).status for each in asked]
-
-
-# ---- bodies ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -63,7 +60,7 @@ async def statuses(browser: Browser, *asked: dict[str, Any]) -> list[int]:
         (b'{"input": {"log": []}, "stream_mode": ["values", "values"]}', 422, "once"),
         (b'{"input": {"log": []}, "stream_mode": ["messages", "messages-tuple"]}', 422, "messages"),
         (b'{"input": {"log": []}, "config": {"recursion_limit": 0}}', 422, "recursion_limit"),
-        (b'{"input": {"log": []}, "interrupt_before": ["nobody"]}', 422, "nobody"),
+        (b'{"input": {"log": []}, "interrupt_before": ["missing"]}', 422, "missing"),
         (b'{"input": {"log": []}, "multitask_strategy": "rollback"}', 422, "rollback"),
         (b'{"input": {"log": []}, "config": {"configurable": {"thread_id": "other"}}}', 403, "thread"),
         (b'{"input": {"log": []}, "config": {"configurable": {"checkpoint_id": "x"}}}', 403, "checkpoint_id"),
@@ -72,10 +69,11 @@ async def statuses(browser: Browser, *asked: dict[str, Any]) -> list[int]:
     ],
 )
 @pytest.mark.parametrize("accept", ["text/event-stream", "application/json"])
-async def test_a_body_that_is_not_served(body: bytes, status: int, says: str, accept: str) -> None:
-    """A status, and a document that says what is wrong, of nothing but what the client sent. Nothing has run."""
+async def test_bodies_that_are_refused(body: bytes, status: int, says: str, accept: str) -> None:
+    """The answer is a status and a document that says what is wrong, with nothing but what the client sent. No node
+    has run."""
     saver = InMemorySaver()
-    async with browsing(mine(asking().compile(saver))) as browser:
+    async with browsing(user_endpoint(asking().compile(saver))) as browser:
         done = await browser.ask(body=body, headers={**JSON, "user": "ada", "accept": accept})
         assert (done.status, done.headers["content-type"]) == (status, "application/json")
         assert set(done.json) >= {"error", "message"}
@@ -85,8 +83,8 @@ async def test_a_body_that_is_not_served(body: bytes, status: int, says: str, ac
 
 
 async def test_methods_and_types() -> None:
-    """405 says which are allowed; 415 what a body is to be."""
-    async with browsing(mine(asking().compile(InMemorySaver()))) as browser:
+    """405 lists the allowed methods; 415 the content type that is expected."""
+    async with browsing(user_endpoint(asking().compile(InMemorySaver()))) as browser:
         for method in ("PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"):
             done = await browser.ask(method=method)
             assert (done.status, done.headers["allow"]) == (405, "GET, POST")
@@ -98,10 +96,9 @@ async def test_methods_and_types() -> None:
 
 
 @pytest.mark.parametrize("key", ["input", "update", "resume"])
-async def test_what_cannot_be_stored_is_the_client_s_affair(key: str) -> None:
-    """docs/serving.md: 422 is "an input, config, context or command that does not fit". JSON that is nested deeper than
-    what can be stored was answered with 500, and a traceback for each in the log.
-    """
+async def test_an_unstorable_input_is_a_client_error(key: str) -> None:
+    """docs/serving.md: 422 is "an input, config, context or command that does not fit". JSON that is nested deeper
+    than what can be stored was answered with 500, and a traceback for each in the log."""
     deep: Any = []
     for _ in range(150):
         deep = [deep]
@@ -115,8 +112,8 @@ async def test_what_cannot_be_stored_is_the_client_s_affair(key: str) -> None:
 
 
 async def test_oversized_bodies() -> None:
-    """413, whether the body says how long it is, lies, or does not; it is not read to its end."""
-    async with browsing(mine(asking().compile(InMemorySaver()), limits=Limits(body=100_000))) as browser:
+    """413, whether the body's declared length is right, wrong, or missing; the body is not read to its end."""
+    async with browsing(user_endpoint(asking().compile(InMemorySaver()), limits=Limits(body=100_000))) as browser:
         big = b'{"input": {"log": ["' + b"x" * 10_000_000 + b'"]}}'
         for length in (None, str(len(big)), "10", "9" * 5000, "nonsense"):
             headers = {**JSON, "user": "ada"} if length is None else {**JSON, "user": "ada", "content-length": length}
@@ -125,9 +122,9 @@ async def test_oversized_bodies() -> None:
             assert len(exchange._body) > 100
 
 
-async def test_a_body_that_does_not_come() -> None:
-    """408 after `Limits.read`; what is not whole when its client leaves runs nothing."""
-    async with browsing(mine(asking().compile(InMemorySaver()), limits=Limits(read=0.01))) as browser:
+async def test_a_body_that_does_not_arrive() -> None:
+    """408 after `Limits.read`; a body that is incomplete when its client leaves runs no node."""
+    async with browsing(user_endpoint(asking().compile(InMemorySaver()), limits=Limits(read=0.01))) as browser:
         exchange = browser.open(body=b"x", headers={**JSON, "user": "ada"})
         exchange._body = []
         await exchange.over.wait()
@@ -135,21 +132,18 @@ async def test_a_body_that_does_not_come() -> None:
 
 
 async def test_other_protocols() -> None:
-    """A WebSocket is closed, and told why."""
+    """A WebSocket is closed, with the reason."""
     sent: list[Any] = []
 
     async def send(message: Any) -> None:
         sent.append(message)
 
-    await mine(asking().compile())({"type": "websocket", "headers": []}, None, send)
+    await user_endpoint(asking().compile())({"type": "websocket", "headers": []}, None, send)
     assert sent[0]["type"] == "websocket.close"
 
 
-# ---- threads ---------------------------------------------------------------------------------------------------------
-
-
-async def test_a_thread_is_asked_for_every_request() -> None:
-    """Input, resume, update and coming back: each is refused alike, before the body is read."""
+async def test_each_request_asks_for_its_thread() -> None:
+    """Input, resume, update and reconnecting are all refused alike, before the body is read."""
     asked: list[str] = []
 
     async def thread(request: Request) -> str | None:
@@ -185,10 +179,9 @@ async def test_a_thread_is_asked_for_every_request() -> None:
     [(False, 403), (True, 500), (object(), 500), ([], 500), (b"t", 500), (0, 200), (UUID(int=1), 200)],
     ids=["false", "true", "object", "list", "bytes", "int", "uuid"],
 )
-async def test_a_dependency_that_gives_no_id(answer: Any, status: int) -> None:
-    """docs/serving.md: `thread=` "returns the thread's id", or refuses. One that answered False gave everybody one thread,
-    named "False"; so did one that said who somebody is with True, or with an object.
-    """
+async def test_a_dependency_that_returns_no_id(answer: Any, status: int) -> None:
+    """docs/serving.md: `thread=` "returns the thread's id", or refuses. One that returned False gave all users one
+    thread, named "False"; so did one that identified users by True, or by an object."""
     graph = chain(("a", logs("a"))).compile(InMemorySaver())
     async with browsing(graph_endpoint(graph, thread=lambda request: answer)) as browser:
         exchange = await browser.ask(json={"input": {"log": []}})
@@ -199,8 +192,8 @@ async def test_a_dependency_that_gives_no_id(answer: Any, status: int) -> None:
 
 
 async def test_foreign_threads() -> None:
-    """A client that names another thread than its own is refused, wherever it names it; its own it may name."""
-    async with browsing(mine(asking().compile(InMemorySaver()))) as browser:
+    """A client that names another user's thread is refused, wherever it names it; it may name its own."""
+    async with browsing(user_endpoint(asking().compile(InMemorySaver()))) as browser:
         ada, eve = {"user": "ada"}, {"user": "eve"}
         assert (await browser.ask(json={"input": {"log": ["secret"]}}, headers=ada)).status == 200
         named = {"configurable": {"thread_id": "ada"}}
@@ -216,8 +209,8 @@ async def test_foreign_threads() -> None:
         assert (await browser.ask(json={"command": {"resume": "yes"}, "config": named}, headers=ada)).status == 200
 
 
-async def test_without_a_dependency() -> None:
-    """Each request has a thread of its own, and ids from clients are refused, in whatever they come."""
+async def test_without_a_thread_dependency() -> None:
+    """Each request has a thread of its own, and ids from clients are refused wherever they are."""
     async with browsing(graph_endpoint(asking().compile(InMemorySaver()))) as browser:
         once, twice = [await browser.ask(json={"input": {"log": []}}) for _ in range(2)]
         assert [each.events[-2].data["log"] for each in (once, twice)] == [["first"], ["first"]]
@@ -237,7 +230,7 @@ async def test_without_a_dependency() -> None:
 
 
 async def test_any_thread() -> None:
-    """`allow_any_thread=True` lets clients name theirs, and tells them the name of one that they did not."""
+    """With `allow_any_thread=True` clients choose their thread, and otherwise get the name of a new one."""
     async with browsing(graph_endpoint(asking().compile(InMemorySaver()), allow_any_thread=True)) as browser:
         started = await browser.ask(json={"input": {"log": []}})
         thread = started.events[0].data["thread_id"]
@@ -246,13 +239,14 @@ async def test_any_thread() -> None:
         assert done.json["output"] == {"log": ["first", "yes"]}
         assert (done.json["status"], done.json["thread_id"]) == ("success", thread)
     with pytest.raises(ConfigError, match="give one of them"):
-        graph_endpoint(asking().compile(), thread=whose, allow_any_thread=True)
+        graph_endpoint(asking().compile(), thread=user_of, allow_any_thread=True)
     with pytest.raises(ConfigError, match="compile"):
         graph_endpoint(asking())  # a builder
 
 
-async def test_a_dependency_has_the_last_word_on_settings() -> None:
-    """It may give a config, which counts more than the client's; and `context=` takes the context out of its hands."""
+async def test_a_dependency_overrides_the_clients_settings() -> None:
+    """It may return a config, which takes precedence over the client's; and `context=` replaces the client's
+    context."""
     seen: list[Any] = []
 
     class Context:
@@ -278,9 +272,9 @@ async def test_a_dependency_has_the_last_word_on_settings() -> None:
     assert seen == [("guest", "dark", "ada"), ("guest", "dark", {"user": "eve"})]
 
 
-async def test_what_clients_may_bring() -> None:
-    """`accept=` leaves out what could jump over an approval."""
-    async with browsing(mine(asking().compile(InMemorySaver()), accept=("input", "resume"))) as browser:
+async def test_what_clients_may_send() -> None:
+    """`accept=` excludes the commands that could bypass an approval."""
+    async with browsing(user_endpoint(asking().compile(InMemorySaver()), accept=("input", "resume"))) as browser:
         ada = {"user": "ada"}
         assert await statuses(
             browser,
@@ -293,9 +287,9 @@ async def test_what_clients_may_bring() -> None:
 
 
 async def test_older_checkpoints() -> None:
-    """`allow_checkpoints=True`: clients go on from where their own thread stood before."""
+    """With `allow_checkpoints=True` clients continue from an earlier checkpoint of their own thread."""
     graph = chain(("a", logs("a")), ("b", logs("b"))).compile(InMemorySaver())
-    async with browsing(mine(graph, allow_checkpoints=True)) as browser:
+    async with browsing(user_endpoint(graph, allow_checkpoints=True)) as browser:
         await browser.ask(json={"input": {"log": []}}, headers={"user": "ada"})
         states = [state async for state in graph.aget_state_history("ada")]
         before_b = next(state for state in states if state.next == ("b",)).config
@@ -307,12 +301,9 @@ async def test_older_checkpoints() -> None:
         assert (await browser.ask(json=asks, headers={"user": "ada"})).status == 404
 
 
-# ---- answers ---------------------------------------------------------------------------------------------------------
-
-
 async def test_one_document() -> None:
     """For clients that accept only JSON: the output when the run has ended, or its questions; a failure as a status."""
-    async with browsing(mine(asking().compile(InMemorySaver()))) as browser:
+    async with browsing(user_endpoint(asking().compile(InMemorySaver()))) as browser:
         ada = {**DOCUMENT, "user": "ada"}
         asked = (await browser.ask(json={"input": {"log": []}}, headers=ada)).json
         assert (asked["status"], asked["output"]) == ("interrupted", {"log": ["first"]})
@@ -326,8 +317,8 @@ async def test_one_document() -> None:
 
 
 async def test_commands() -> None:
-    """update and goto, with a Send's input."""
-    async with browsing(mine(chain(("a", logs("a")), ("b", logs("b"))).compile(InMemorySaver()))) as browser:
+    """Clients may send update and goto, with a Send's input."""
+    async with browsing(user_endpoint(chain(("a", logs("a")), ("b", logs("b"))).compile(InMemorySaver()))) as browser:
         ada = {**DOCUMENT, "user": "ada"}
         await browser.ask(json={"input": {"log": []}}, headers=ada)
         for command, log in (
@@ -342,7 +333,7 @@ async def test_commands() -> None:
 
 
 async def test_a_graph_without_a_saver() -> None:
-    """It runs; there are no ids, and nothing to come back to."""
+    """It runs; there are no event ids, and no reconnecting."""
     async with browsing(graph_endpoint(chain(("a", logs("a"))).compile())) as browser:
         done = await browser.ask(json={"input": {"log": []}, "stream_mode": "updates"})
         assert [event.name for event in done.events] == ["metadata", "updates", "end"]
@@ -352,30 +343,28 @@ async def test_a_graph_without_a_saver() -> None:
 
 
 async def test_breakpoints_and_failures_of_a_document() -> None:
-    """A run that stops at a breakpoint is interrupted, and is gone on with; one that fails is a 500 without its words."""
+    """A run that stops at a breakpoint is interrupted, and can be continued; one that fails is a 500 without its
+    message."""
 
     async def fails(state: Any) -> None:
         raise ValueError("the password is swordfish")
 
-    async with browsing(mine(chain(("a", logs("a")), ("fails", fails)).compile(InMemorySaver()))) as browser:
+    async with browsing(user_endpoint(chain(("a", logs("a")), ("fails", fails)).compile(InMemorySaver()))) as browser:
         ada = {**DOCUMENT, "user": "ada"}
         stopped = await browser.ask(json={"input": {"log": []}, "interrupt_before": ["fails"]}, headers=ada)
         assert (stopped.json["status"], stopped.json["output"]) == ("interrupted", {"log": ["a"]})
         failed = await browser.ask(json={"input": None}, headers=ada)
         assert (failed.status, failed.json["error"], failed.json["status"]) == (500, "ValueError", "error")
         assert b"swordfish" not in failed.content
-    async with browsing(mine(chain(("fails", fails)).compile(InMemorySaver()), expose_errors=True)) as browser:
+    async with browsing(user_endpoint(chain(("fails", fails)).compile(InMemorySaver()), expose_errors=True)) as browser:
         failed = await browser.ask(json={"input": {"log": []}}, headers={"user": "ada"})
         assert failed.events[-2].data == {"error": "ValueError", "message": "the password is swordfish"}
 
 
-# ---- load ------------------------------------------------------------------------------------------------------------
-
-
 async def test_a_busy_thread() -> None:
-    """409 at once, without a word about who has it; "enqueue" waits for it."""
+    """409 at once, without the owner's name; with "enqueue" the request waits for the thread."""
     gate = Gate()
-    async with browsing(mine(gated(gate).compile(InMemorySaver()))) as browser:
+    async with browsing(user_endpoint(gated(gate).compile(InMemorySaver()))) as browser:
         ada = {"user": "ada"}
         first = browser.open(json={"input": {"log": []}}, headers=ada)
         await gate.reached.wait()
@@ -391,9 +380,9 @@ async def test_a_busy_thread() -> None:
 
 
 async def test_concurrency() -> None:
-    """One request more than `Limits.concurrency` is answered with 503 and when to try again; the others go on."""
+    """One request more than `Limits.concurrency` is answered with 503 and when to try again; the others continue."""
     gate = Gate()
-    async with browsing(mine(gated(gate).compile(InMemorySaver()), limits=Limits(concurrency=2))) as browser:
+    async with browsing(user_endpoint(gated(gate).compile(InMemorySaver()), limits=Limits(concurrency=2))) as browser:
         asks = {"input": {"log": []}}
         inside = [browser.open(json=asks, headers={"user": str(n)}) for n in range(2)]
         for each in inside:
@@ -406,10 +395,10 @@ async def test_concurrency() -> None:
         assert (await browser.ask(json=asks, headers={"user": "3"})).status == 200
 
 
-async def test_time() -> None:
-    """A run that takes longer than `Limits.run` is cancelled, and says so; its thread can be gone on with."""
+async def test_the_time_limit_of_a_run() -> None:
+    """A run that takes longer than `Limits.run` is cancelled, and says so; its thread can be continued."""
     gate = Gate()
-    async with browsing(mine(gated(gate).compile(InMemorySaver()), limits=Limits(run=0.2))) as browser:
+    async with browsing(user_endpoint(gated(gate).compile(InMemorySaver()), limits=Limits(run=0.2))) as browser:
         ada = {"user": "ada"}
         done = await browser.ask(json={"input": {"log": []}, "stream_mode": "updates"}, headers=ada)
         assert [event.name for event in done.events] == ["metadata", "updates", "end"]
@@ -422,11 +411,8 @@ async def test_time() -> None:
         assert [event.data for event in done.events[1:-1]] == [{"held": {"log": ["held"]}}, {"last": {"log": ["last"]}}]
 
 
-# ---- storage ---------------------------------------------------------------------------------------------------------
-
-
 class Failing(InMemorySaver):
-    """Stores so many commits, and then no more."""
+    """Stores so many commits, and then fails."""
 
     left = 1
 
@@ -438,7 +424,7 @@ class Failing(InMemorySaver):
 
 
 async def test_storage_fails_before_the_run(caplog: Any) -> None:
-    """503, and the details in the log only."""
+    """503, with the details in the log only."""
 
     class Down(InMemorySaver):
         async def read(self, *args: Any, **kwargs: Any) -> Any:
@@ -446,7 +432,7 @@ async def test_storage_fails_before_the_run(caplog: Any) -> None:
 
         acquire = read
 
-    async with browsing(mine(asking().compile(Down()))) as browser:
+    async with browsing(user_endpoint(asking().compile(Down()))) as browser:
         for asks in ({"json": {"input": {"log": []}}}, {"json": {"command": {"resume": 1}}}, {"method": "GET"}):
             done = await browser.ask(**asks, headers={"user": "ada"})
             assert (done.status, done.headers["retry-after"]) == (503, "1")
@@ -455,36 +441,37 @@ async def test_storage_fails_before_the_run(caplog: Any) -> None:
 
 
 @pytest.mark.parametrize("commits", [0, 1, 2, 3])
-async def test_storage_fails_in_mid_stream(commits: int, caplog: Any) -> None:
-    """What was told is followed by `error` and `end`; what was told as committed is; and the thread goes on from there."""
+async def test_storage_fails_during_a_stream(commits: int, caplog: Any) -> None:
+    """The events that were sent are followed by `error` and `end`; what was sent as committed is stored; and the
+    thread continues from there."""
     saver = Failing()
     saver.left = commits
     ran: list[str] = []
     gate = Gate()
     gate.opened.set()
-    async with browsing(mine(gated(gate, ran).compile(saver))) as browser:
+    async with browsing(user_endpoint(gated(gate, ran).compile(saver))) as browser:
         ada = {"user": "ada"}
         done = await browser.ask(json={"input": {"log": []}, "stream_mode": ["values", "updates"]}, headers=ada)
         if not commits:  # not even the input could be stored
             assert (done.status, done.json["error"], b"sda1" in done.content) == (503, "StorageError", False)
             return
-        told = [event.data for event in done.events if event.name == "updates"]
+        received = [event.data for event in done.events if event.name == "updates"]
         assert [event.name for event in done.events[-2:]] == ["error", "end"]
         assert done.events[-2].data["error"] == "StorageError"
         assert done.events[-1].data["status"] == "error"
         assert b"sda1" not in done.content
         saver.left = 100
         await browser.ask(json={"input": None, "stream_mode": ["updates"]}, headers=ada)
-        assert [ran.count(list(update)[0]) for update in told if list(update)[0] in ("first", "held")] == [1] * len(
-            [update for update in told if list(update)[0] in ("first", "held")]
+        assert [ran.count(list(update)[0]) for update in received if list(update)[0] in ("first", "held")] == [1] * len(
+            [update for update in received if list(update)[0] in ("first", "held")]
         )
 
 
-async def test_messages_that_are_none() -> None:
-    """422: an input that the state's reducer refuses is refused before anything runs, and nothing of it is stored."""
+async def test_messages_that_a_reducer_refuses() -> None:
+    """422: an input that the state's reducer refuses is refused before any node runs, and nothing of it is stored."""
     builder = StateGraph(MessagesState).add_node("a", lambda state: None).add_edge(START, "a")
     graph = builder.compile(InMemorySaver())
-    async with browsing(mine(graph)) as browser:
+    async with browsing(user_endpoint(graph)) as browser:
         for bad in (5, [{"text": "x"}]):
             done = await browser.ask(json={"input": {"messages": bad}}, headers={"user": "ada"})
             assert (done.status, done.json["error"]) == (422, "InvalidMessageError")
@@ -505,9 +492,9 @@ class Joined(TypedDict):
 
 @pytest.mark.parametrize("brings", ["input", "update"])
 @pytest.mark.parametrize("accept", ["text/event-stream", "application/json"])
-async def test_what_a_reducer_refuses(brings: str, accept: str, caplog: Any) -> None:
-    """422, for plain exceptions of a reducer too: nothing has run, and nothing of it is stored. What the reducer says is
-    the service's own, and not told."""
+async def test_inputs_that_a_users_reducer_refuses(brings: str, accept: str, caplog: Any) -> None:
+    """422, for plain exceptions of a reducer, too: no node has run, and nothing is stored. The reducer's message
+    belongs to the service, and is not sent."""
     ran: list[str] = []
 
     def node(state: Joined) -> None:
@@ -516,7 +503,7 @@ async def test_what_a_reducer_refuses(brings: str, accept: str, caplog: Any) -> 
     saver = InMemorySaver()
     builder = StateGraph(Joined).add_node(node).add_edge(START, "node")
     bad = {"input": {"log": 5}} if brings == "input" else {"command": {"update": {"log": 5}, "goto": "node"}}
-    async with browsing(mine(builder.compile(saver))) as browser:
+    async with browsing(user_endpoint(builder.compile(saver))) as browser:
         done = await browser.ask(json=bad, headers={"user": "ada", "accept": accept})
         assert (done.status, done.json["error"]) == (422, "TypeError")
         assert "does not fit" in done.json["message"]
@@ -528,8 +515,8 @@ async def test_what_a_reducer_refuses(brings: str, accept: str, caplog: Any) -> 
         assert done.events[-1].data["status"] == "success"
 
 
-async def test_what_a_node_s_reducer_refuses_is_the_service_s_affair(caplog: Any) -> None:
-    """The same exception, on what a node has written, is a run that has failed."""
+async def test_node_writes_that_a_reducer_refuses(caplog: Any) -> None:
+    """The same exception, on a node's write, is a failed run."""
 
     graph = StateGraph(Joined).add_node("node", lambda state: {"log": 5}).add_edge(START, "node").compile()
     async with browsing(graph_endpoint(graph)) as browser:
@@ -538,16 +525,16 @@ async def test_what_a_node_s_reducer_refuses_is_the_service_s_affair(caplog: Any
     assert [record.message for record in caplog.records] == [f"run {done.json['run_id']} has failed"]
 
 
-async def test_threads_and_nowhere_to_keep_them(caplog: Any) -> None:
-    """500, and the log says what is missing: a service that has threads does not run without a saver unseen."""
-    async with browsing(mine(asking().compile())) as browser:
+async def test_threads_without_a_saver(caplog: Any) -> None:
+    """500, and the log says what is missing: a service with threads does not run without a saver unnoticed."""
+    async with browsing(user_endpoint(asking().compile())) as browser:
         done = await browser.ask(json={"input": {"log": []}}, headers={"user": "ada"})
         assert (done.status, done.json["error"]) == (500, "NotStored")
     assert "graph_lifespan(graph, saver=...)" in caplog.text
 
 
-def test_endpoints_that_are_not_set_up() -> None:
-    """What is wrong with an endpoint is said when it is made, and not to its clients."""
+def test_invalid_endpoints() -> None:
+    """An error of an endpoint is raised when it is created, and not sent to its clients."""
     graph = asking().compile(InMemorySaver())
     for wrong in ({"on_disconnect": "keep"}, {"stream_mode": "tokens"}, {"accept": ("inputs",)}):
         with pytest.raises(ConfigError):
@@ -555,7 +542,7 @@ def test_endpoints_that_are_not_set_up() -> None:
 
 
 async def test_errors_of_dependencies(caplog: Any) -> None:
-    """500, and the words stay in the log; so do those of a context's."""
+    """500, and the message stays in the log; the same holds for a context's dependency."""
 
     def broken(request: Request) -> str:
         raise RuntimeError("postgres://user:swordfish@db")
@@ -571,7 +558,7 @@ async def test_errors_of_dependencies(caplog: Any) -> None:
 
 
 async def test_a_workflow() -> None:
-    """An entrypoint is served like any graph: its input and its output are what its function takes and returns."""
+    """An entrypoint is served like any graph: its input and its output are its function's argument and result."""
 
     @task
     async def double(number: int) -> int:
@@ -581,11 +568,11 @@ async def test_a_workflow() -> None:
     async def work(numbers: list[int]) -> dict[str, Any]:
         return {"doubled": [await double(number) for number in numbers], "asked": interrupt("sure?")}
 
-    async with browsing(mine(work.with_checkpointer(InMemorySaver()))) as browser:
+    async with browsing(user_endpoint(work.with_checkpointer(InMemorySaver()))) as browser:
         ada = {**DOCUMENT, "user": "ada"}
         asked = await browser.ask(json={"input": [1, 2]}, headers=ada)
         assert (asked.json["status"], asked.json["interrupts"][0]["value"]) == ("interrupted", "sure?")
         done = await browser.ask(json={"command": {"resume": "yes"}}, headers=ada)
         assert done.json["output"] == {"doubled": [2, 4], "asked": "yes"}
-        told = await browser.ask(json={"input": [3], "stream_mode": "updates"}, headers={"user": "eve"})
-        assert [event.name for event in told.events] == ["metadata", "updates", "updates", "end"]
+        received = await browser.ask(json={"input": [3], "stream_mode": "updates"}, headers={"user": "eve"})
+        assert [event.name for event in received.events] == ["metadata", "updates", "updates", "end"]

@@ -27,10 +27,9 @@ def server() -> Generator[None]:
 @pytest.mark.usefixtures("server")
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_a_signal_after_the_first_application_has_ended(backend: str) -> None:
-    """docs/serving.md: "The signal is heard beside servers that handle it". Where the application that had started first
-    ended first, its listener stayed behind, and a later signal raised in it, on a loop that was closed: the server's
-    own handler was not called any more.
-    """
+    """docs/serving.md: "The drain starts with the signal in servers that handle signals in this process". If the
+    application that had started first ended first, its listener stayed installed, and a later signal raised in it, on
+    a loop that was closed: the server's own handler was no longer called."""
 
     async def serve(ends: anyio.Event, *, task_status: Any) -> None:
         async with graph_lifespan()(Starlette()):

@@ -18,7 +18,7 @@ from pregel_async import END, START, Send, StateGraph
 from pregel_async.channels import Topic
 
 later = False
-"""Whether the threads are being finished: what has failed goes well then, and what runs then says so."""
+"""Set while the threads are being finished: failing nodes succeed then, and results are marked as later."""
 
 
 class Color(Enum):
@@ -43,11 +43,9 @@ def codec() -> Codec:
 
 
 def token(name: str) -> str:
-    """What a node returns: another text each time that it runs. So a result that was stored is known again."""
+    """A result that differs each time a node runs, so that a stored result can be recognised."""
     return f"{name} later" if later else f"{name} {uuid.uuid4().hex[:8]}"
 
-
-# ---- values ------------------------------------------------------------------------------------------------------
 
 VALUES: list[Any] = [
     None,
@@ -111,9 +109,6 @@ def values(saver: Any, count: int) -> Any:
     return graph.add_conditional_edges("work", more, ["work", "end"]).compile(saver)
 
 
-# ---- fan-out, failures, routers, joins -----------------------------------------------------------------------------
-
-
 class Fan(TypedDict, total=False):
     log: Annotated[list[str], operator.add]
     items: Annotated[list[Any], operator.add]
@@ -144,7 +139,7 @@ def fan(saver: Any) -> Any:
 
 
 def routed(saver: Any) -> Any:
-    """A router that fails: its node's result is recorded."""
+    """A router that fails after its node's result was recorded."""
 
     async def first(state: Fan) -> dict[str, Any]:
         return {"log": [token("first")]}
@@ -162,7 +157,7 @@ def routed(saver: Any) -> Any:
 
 
 def joined(saver: Any) -> Any:
-    """A join of two: one has arrived when the other fails. A node that waits for the end of all."""
+    """A join of two nodes, one of which has finished when the other fails; and a deferred node."""
 
     async def node(name: str) -> dict[str, Any]:
         return {"log": [token(name)]}
@@ -189,11 +184,8 @@ def _named(node: Any, name: str) -> Any:
     return run
 
 
-# ---- threads -------------------------------------------------------------------------------------------------------
-
-
 def graphs(saver: Any) -> dict[str, Any]:
-    """By thread."""
+    """Return the graph of each thread."""
     return {
         "values": values(saver, 8),
         "values twice": values(saver, 3),
@@ -219,7 +211,7 @@ async def fill(saver: Any) -> None:
 
 
 async def finish(saver: Any) -> dict[str, Any]:
-    """Resume what is open."""
+    """Resume the open threads."""
     global later
     later = True
     return {thread: await graph.ainvoke(None, thread) for thread, graph in graphs(saver).items() if thread in OPEN}

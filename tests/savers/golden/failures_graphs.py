@@ -1,4 +1,4 @@
-"""Threads of runs in which things failed: handled, collected, recorded, spent; stored in each durability mode."""
+"""Threads of runs with failures (handled, collected, recorded) and exhausted budgets, stored with each durability."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from pregel_async import (
 from pregel_async.errors import BudgetExceededError
 
 later = False
-"""Whether the threads are being finished: what has failed goes well then, and what runs then says so."""
+"""Set while the threads are being finished: failing nodes succeed then, and results are marked as later."""
 
 
 def codec() -> Codec:
@@ -34,7 +34,7 @@ def codec() -> Codec:
 
 
 def token(name: str) -> str:
-    """What a node returns: another text each time that it runs. So a result that was stored is known again."""
+    """A result that differs each time a node runs, so that a stored result can be recognised."""
     return f"{name} later" if later else f"{name} {uuid.uuid4().hex[:8]}"
 
 
@@ -43,11 +43,8 @@ class State(TypedDict, total=False):
     errors: Annotated[list[Any], operator.add]
 
 
-# ---- budgets -------------------------------------------------------------------------------------------------------
-
-
 def spending(saver: Any) -> Any:
-    """Spends in a node, in a graph inside and in attempts that fail, until the thread's budget is gone."""
+    """Spends in a node, in a subgraph and in attempts that fail, until the thread's budget is exhausted."""
 
     async def pay(state: State) -> dict[str, Any]:
         spend("usd", Decimal("0.40"))
@@ -67,7 +64,7 @@ def spending(saver: Any) -> Any:
 
 
 def stopped(saver: Any) -> Any:
-    """Stops at a barrier, when its budget is gone."""
+    """Stops at a barrier when its budget is exhausted."""
 
     async def pay(state: State) -> dict[str, Any]:
         spend("usd", Decimal("0.75"))
@@ -80,11 +77,8 @@ def stopped(saver: Any) -> Any:
     return graph.compile(saver, budgets={"usd": Budget(run=Decimal("1.00"))})
 
 
-# ---- handlers, collected failures ------------------------------------------------------------------------------------
-
-
 def handled(saver: Any) -> Any:
-    """A failure whose handler has begun, and asks a person; beside a node that finishes."""
+    """A failure whose handler asks a question, in one superstep with a node that finishes."""
 
     async def fails(state: State) -> dict[str, Any]:
         raise KeyError("what failed")
@@ -116,7 +110,7 @@ def collected(saver: Any) -> Any:
 
 
 def several(saver: Any) -> Any:
-    """Two failures of one superstep, when all siblings have finished; one was tried three times."""
+    """Two failures in one superstep after all siblings have finished; one node had three attempts."""
     policy = RetryPolicy(initial_interval=0.001, max_attempts=3, retry_on=RuntimeError)
 
     def node(name: str) -> Any:
@@ -134,16 +128,13 @@ def several(saver: Any) -> Any:
     return graph.compile(saver, on_failure="finish")
 
 
-# ---- durability ------------------------------------------------------------------------------------------------------
-
-
 @task
 async def step(name: str) -> str:
     return token(f"task {name}")
 
 
 def modes(saver: Any) -> Any:
-    """Calls tasks, runs a graph inside that keeps its state, and fails at last."""
+    """Calls tasks, runs a subgraph that keeps its state, and fails at the end."""
 
     async def calls(state: State) -> dict[str, Any]:
         return {"log": [await step("one"), await step("two")]}
@@ -163,11 +154,8 @@ def modes(saver: Any) -> Any:
     return graph.add_edge(START, "calls").add_edge("calls", "kept").add_edge("kept", "last").compile(saver)
 
 
-# ---- threads -----------------------------------------------------------------------------------------------------------
-
-
 def graphs(saver: Any) -> dict[str, Any]:
-    """By thread."""
+    """Return the graph of each thread."""
     return {
         "spending": spending(saver),
         "stopped": stopped(saver),
@@ -194,7 +182,7 @@ async def fill(saver: Any) -> None:
 
 
 async def finish(saver: Any) -> dict[str, Any]:
-    """Resume what is open."""
+    """Resume the open threads."""
     global later
     later = True
     made = graphs(saver)
@@ -206,7 +194,7 @@ async def finish(saver: Any) -> dict[str, Any]:
         **{f"mode {one}": await made[f"mode {one}"].ainvoke(None, f"mode {one}") for one in ("sync", "async", "exit")},
         "spending": await made["spending"].ainvoke(None, "spending"),
     }
-    # Of what was spent before: two more rounds of 0.80 fit, and the third does not.
+    # The budget counts earlier spending: two more rounds of 0.80 fit into it, and the third does not.
     await made["spending"].ainvoke({"log": ["second"]}, "spending")
     try:
         await made["spending"].ainvoke({"log": ["third"]}, "spending")

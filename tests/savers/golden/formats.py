@@ -29,19 +29,19 @@ from tests.savers.golden import memories_items, sample
 HERE: Final = Path(__file__).parent
 
 SCHEMA: Final = "golden"
-"""What golden files call the schema of a PostgreSQL database."""
+"""The name of the PostgreSQL schema in golden files."""
 
 
 class Format(NamedTuple):
     """A stored format.
 
     Attributes:
-        kind: how its golden files are called.
-        number: that of the layout that this version writes.
-        set_in: where the number stands in the code.
-        suffix: of its golden files.
+        kind: the name of the format, and the start of its golden files' names.
+        number: the number of the layout that this version writes.
+        set_in: where the code sets the number.
+        suffix: the suffix of its golden files.
         write: writes a file of the sample.
-        layout: says what of a file depends on the layout alone: equal bytes, equal text.
+        layout: returns a text of what depends on the layout alone, so that equal layouts have equal texts.
     """
 
     kind: str
@@ -54,9 +54,6 @@ class Format(NamedTuple):
     @property
     def golden(self) -> Path:
         return HERE / f"{self.kind}-{self.number}{self.suffix}"
-
-
-# ---- SQLite ----------------------------------------------------------------------------------------------------------
 
 
 async def write_threads(path: Path) -> None:
@@ -83,7 +80,7 @@ def tables_of(path: Path, names: Iterable[str], where: dict[str, str]) -> str:
     """The statements that made a database's tables, and their rows.
 
     Args:
-        where: by table, which of its rows are the sample's; all, if it is not there.
+        where: by table, an SQL condition for the sample's rows; all rows if a table is missing.
     """
     with closing(sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True)) as db:
         marks = [db.execute(f"PRAGMA {mark}").fetchone()[0] for mark in ("application_id", "user_version")]
@@ -104,14 +101,12 @@ _ROWS_OF_SAMPLE: Final = {
     "frame": f"WHERE key IN (SELECT frame FROM checkpoint {_OF_SAMPLE})",
 }
 
-# ---- PostgreSQL ------------------------------------------------------------------------------------------------------
-
 
 async def write_schema(path: Path) -> None:
     with new_schema() as schema:
         async with PostgresSaver.from_conn_string(conninfo(), schema=schema, codec=sample.CODEC, setup=True) as saver:
             await sample.fill(saver)
-        execute(f'UPDATE "{schema}".pregel_threads SET seq = 0')  # a process counts from its clock
+        execute(f'UPDATE "{schema}".pregel_threads SET seq = 0')  # the counter starts at the process's clock
         path.write_text(sql_of(schema, SAVER), encoding="utf-8")
 
 
@@ -125,7 +120,7 @@ async def write_store_schema(path: Path) -> None:
 
 
 def sql_of(schema: str, layout: Layout) -> str:
-    """Statements that make the tables and their rows, in a schema called `golden`."""
+    """Statements that create the tables and their rows, in a schema called `golden`."""
     lines = [sql_script(SCHEMA, layout=layout)]
     for table in sorted(layout.tables.keys() - {layout.version_table}):
         rows = execute(f'SELECT * FROM "{schema}".{table}')
@@ -137,7 +132,7 @@ def sql_of(schema: str, layout: Layout) -> str:
 
 
 def load_sql(path: Path, schema: str) -> None:
-    """Make the tables of a golden file in another schema."""
+    """Create the tables of a golden file in another schema."""
     execute(path.read_text(encoding="utf-8").replace(f'"{SCHEMA}"', f'"{schema}"'))
 
 
@@ -149,9 +144,6 @@ def _literal(value: object) -> str:
     if isinstance(value, bytes):
         return f"'\\x{value.hex()}'"
     return "'" + str(value).replace("'", "''") + "'"
-
-
-# ---- files -----------------------------------------------------------------------------------------------------------
 
 
 async def write_export(path: Path) -> None:
@@ -169,8 +161,6 @@ async def write_frames(path: Path) -> None:
 def _text(path: Path) -> str:
     return path.read_text(encoding="utf-8")
 
-
-# ----------------------------------------------------------------------------------------------------------------------
 
 FORMATS: Final = (
     Format("frames", FORMAT, "FORMAT in checkpoint_savers/records.py", ".json", write_frames, _text),
@@ -221,6 +211,6 @@ FORMATS: Final = (
 
 
 def expected_of(golden: Path) -> dict[str, Any]:
-    """What was read of a golden file when it was made."""
+    """Return what was read of a golden file when it was made."""
     expected: dict[str, Any] = json.loads(golden.with_suffix(".json").read_text(encoding="utf-8"))
     return expected

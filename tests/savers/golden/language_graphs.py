@@ -22,7 +22,7 @@ from pregel_async import (
 from pregel_async.channels import DeltaChannel
 
 later = False
-"""Whether the threads are being finished: what runs then says so."""
+"""Set while the threads are being finished: results are marked as later."""
 
 
 def codec() -> Codec:
@@ -30,7 +30,7 @@ def codec() -> Codec:
 
 
 def token(name: str) -> str:
-    """What a node returns: another text each time that it runs. So a result that was stored is known again."""
+    """A result that differs each time a node runs, so that a stored result can be recognised."""
     return f"{name} later" if later else f"{name} {uuid.uuid4().hex[:8]}"
 
 
@@ -40,16 +40,13 @@ class State(TypedDict, total=False):
     answer: str
 
 
-# ---- questions -----------------------------------------------------------------------------------------------------
-
-
 @task
 async def work(name: str) -> str:
     return token(f"task {name}")
 
 
 def asking(saver: Any) -> Any:
-    """A node that works, asks, works and asks, beside one that finishes and one that asks too."""
+    """A node that calls tasks and asks two questions, next to one that finishes and one that asks."""
 
     async def asks(state: State) -> dict[str, Any]:
         done = [await work("before")]
@@ -74,11 +71,8 @@ def asking(saver: Any) -> Any:
     return graph.add_edge("asks", "end").compile(saver)
 
 
-# ---- graphs inside ---------------------------------------------------------------------------------------------------
-
-
 def nested(saver: Any, *, kept: bool) -> Any:
-    """Two levels of graphs, with a question in the innermost; called twice, and kept from call to call if so asked."""
+    """Two levels of subgraphs, called twice, with a question in the innermost; they may keep their state."""
 
     async def count(state: State) -> dict[str, Any]:
         return {"log": [token("count")], "delta": [f"inside {len(state.get('delta', []))}"]}
@@ -110,9 +104,6 @@ def _noted(name: str) -> Any:
     return note
 
 
-# ---- branches and edits ------------------------------------------------------------------------------------------------
-
-
 def chain(saver: Any) -> Any:
     graph = StateGraph(State)
     for name in "abc":
@@ -128,7 +119,7 @@ def _grows(name: str) -> Any:
 
 
 def sends(saver: Any) -> Any:
-    """A fan-out stopped before its tasks run."""
+    """A fan-out that stops before its tasks run."""
 
     async def plan(state: State) -> Command[Any]:
         return Command(update={"log": [token("plan")]}, goto=[Send("one", {"i": i, "t": (i,)}) for i in range(3)])
@@ -138,9 +129,6 @@ def sends(saver: Any) -> Any:
 
     graph = StateGraph(State).add_node("plan", plan).add_node("one", one).add_edge(START, "plan")
     return graph.compile(saver, interrupt_before=["one"])
-
-
-# ---- messages, workflows ---------------------------------------------------------------------------------------------
 
 
 def chat(saver: Any) -> Any:
@@ -162,11 +150,8 @@ def workflow(saver: Any) -> Any:
     return run
 
 
-# ---- threads -----------------------------------------------------------------------------------------------------------
-
-
 def graphs(saver: Any) -> dict[str, Any]:
-    """By thread."""
+    """Return the graph of each thread."""
     return {
         "asking": asking(saver),
         "nested": nested(saver, kept=False),
@@ -209,7 +194,7 @@ async def fill(saver: Any) -> None:
 
 
 async def finish(saver: Any) -> dict[str, Any]:
-    """Answer what is asked, and resume what is open."""
+    """Answer the open questions, and resume the open supersteps."""
     global later
     later = True
     made = graphs(saver)
@@ -229,7 +214,7 @@ async def finish(saver: Any) -> dict[str, Any]:
 
 
 async def more(saver: Any, filled: Any) -> dict[str, Any]:
-    """Graphs inside, through the graph around them."""
+    """The states of subgraphs, read through their outer graph."""
     made = graphs(saver)
     found: dict[str, Any] = {}
     for thread in ("nested", "kept"):

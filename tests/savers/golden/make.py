@@ -1,4 +1,4 @@
-"""Make the golden files that are missing: those of formats whose number is new. A file that is there is never made again.
+"""Make the missing golden files, those of formats with a new number. An existing file is never made again.
 
 python -m tests.savers.golden.make
 """
@@ -39,7 +39,7 @@ async def main() -> None:
 
 
 async def _with_scenarios(database: Path) -> dict[str, Any]:
-    """Add the threads of the scenarios, behind the sample's. Return what is read of them, and what comes of what is open."""
+    """Add the scenarios' threads after the sample's. Return what is read of them, and the results of finishing them."""
     codec = engine_graphs.codec()
     async with SqliteSaver.from_conn_string(database, codec=codec) as saver:
         filled = json.loads(json.dumps(await scenarios.fill(saver)))
@@ -53,7 +53,7 @@ async def _with_scenarios(database: Path) -> dict[str, Any]:
 
 
 async def _items_of(database: Path) -> dict[str, Any]:
-    """What is read of a store before and after items have expired."""
+    """Return what is read of a store before and after items have expired."""
     expected = {}
     with tempfile.TemporaryDirectory() as folder:
         copy = shutil.copy(database, folder)

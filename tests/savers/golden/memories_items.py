@@ -1,4 +1,4 @@
-"""Items of a store: values of many types, namespaces and keys that need care, items that expire, one put again."""
+"""Items of a store: values of many types, unusual namespaces and keys, items that expire, one put twice."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ PUT = 1_790_000_000.0
 """When the items were put, in unix seconds."""
 
 WHOLE = PUT + 60.0
-"""When all of them are there."""
+"""A time at which no item has expired."""
 
 LATE = PUT + 3600.0
-"""When those have expired that expire."""
+"""A time at which all items with a TTL have expired."""
 
 
 class Preference(msgspec.Struct):
@@ -65,7 +65,7 @@ async def fill(store: Any) -> None:
 
 
 async def read(store: Any) -> dict[str, Any]:
-    """All that the store has, in words that JSON has."""
+    """Return all that the store has, as JSON values."""
     namespaces = await store.alist_namespaces(limit=1000)
     return {
         "namespaces": [list(namespace) for namespace in namespaces],

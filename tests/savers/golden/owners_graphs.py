@@ -1,4 +1,4 @@
-"""Threads with metadata of their own: what calls gave, what was changed, a copy, and one that is open."""
+"""Threads with metadata: set by calls, changed, copied, and on an open thread."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from checkpoint_savers import Codec
 from pregel_async import START, Command, StateGraph, interrupt
 
 later = False
-"""Whether the threads are being finished: what runs then says so."""
+"""Set while the threads are being finished: results are marked as later."""
 
 THREADS = ("plain", "ann", "changed", "copy")
 
@@ -24,7 +24,7 @@ def codec() -> Codec:
 
 
 def token(name: str) -> str:
-    """What a node returns: another text each time that it runs. So a result that was stored is known again."""
+    """A result that differs each time a node runs, so that a stored result can be recognised."""
     return f"{name} later" if later else f"{name} {uuid.uuid4().hex[:8]}"
 
 

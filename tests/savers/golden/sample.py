@@ -1,5 +1,5 @@
-"""Fixed values, each kind of frame with all of its fields set, and threads and cached values of them: what every format is written
-of, so that a change of its layout shows as other bytes."""
+"""Fixed data for golden files: each kind of frame with all of its fields set, and threads and cached values of these.
+A change of a format's layout shows as other bytes."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ DUMP = ThreadDump(
 
 
 async def fill(saver: Any) -> None:
-    """Store one thread by a commit, whose run holds it still, and one as a dump."""
+    """Store one thread by a commit, under a lease that is still held, and one as a dump."""
     held, loaded = THREADS
     lease = await saver.acquire(held, OWNER, now=NOW, expires_at=NOW + 30)
     rows = tuple([one for one in DUMP.rows if not one.ns and not one.pinned])
@@ -176,7 +176,7 @@ async def fill(saver: Any) -> None:
     await saver.release(lease)
     getattr(
         saver, "_held_leases", {}
-    ).clear()  # as if the process was killed: else closing the saver releases the lease
+    ).clear()  # as if the process was killed; otherwise closing the saver would release the lease
 
 
 CACHED: dict[Any, tuple[bytes, float | None]] = {
@@ -184,4 +184,4 @@ CACHED: dict[Any, tuple[bytes, float | None]] = {
     (("tasks",), "日本語"): (bytes(range(256)), 60.0),
     ((), ""): (b"", None),
 }
-"""What a cache holds: value and seconds until it expires."""
+"""The cache's entries: value and seconds until it expires."""

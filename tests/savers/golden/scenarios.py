@@ -1,4 +1,4 @@
-"""Threads that graphs have made, and what is read of them: the greater part of the golden file of `SqliteSaver`."""
+"""Threads that graphs have made, and what is read of them: most of the golden file of `SqliteSaver`."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import json
 from types import ModuleType
 from typing import Any, Final
 
-from tests.savers.golden import told
+from tests.savers.golden import readable
 
 NAMES: Final = ("engine", "language", "streams", "failures", "storage", "owners")
 
 
 def modules() -> dict[str, ModuleType]:
-    """The modules of the graphs, whose threads are not being finished yet."""
+    """Return the modules of the graphs, set so that their threads are not being finished yet."""
     found = {name: importlib.import_module(f"tests.savers.golden.{name}_graphs") for name in NAMES}
     for module in found.values():
         setattr(module, "later", False)
@@ -21,7 +21,7 @@ def modules() -> dict[str, ModuleType]:
 
 
 async def fill(saver: Any) -> dict[str, Any]:
-    """Make the threads. Return what a scenario notes beside them."""
+    """Make the threads. Return the notes of each scenario."""
     found = modules()
     threads = [thread for module in found.values() for thread in module.graphs(saver)]
     assert len(threads) == len(set(threads))
@@ -29,11 +29,13 @@ async def fill(saver: Any) -> dict[str, Any]:
 
 
 async def read(saver: Any, filled: dict[str, Any]) -> dict[str, Any]:
-    """What the graphs read of their threads, as JSON has it."""
+    """Return what the graphs read of their threads, as JSON values."""
     found: dict[str, Any] = {}
     for name, module in modules().items():
         found[name] = {
-            "threads": {thread: await told.tell_thread(graph, thread) for thread, graph in module.graphs(saver).items()}
+            "threads": {
+                thread: await readable.describe_thread(graph, thread) for thread, graph in module.graphs(saver).items()
+            }
         }
         if hasattr(module, "more"):
             found[name]["more"] = await module.more(saver, filled[name])
@@ -41,8 +43,8 @@ async def read(saver: Any, filled: dict[str, Any]) -> dict[str, Any]:
 
 
 async def finish(saver: Any) -> dict[str, Any]:
-    """Answer and resume what is open. Return what comes of it."""
+    """Answer open questions and resume open supersteps. Return the results."""
     return {
-        name: {thread: told.tell(value) for thread, value in (await module.finish(saver)).items()}
+        name: {thread: readable.describe(value) for thread, value in (await module.finish(saver)).items()}
         for name, module in modules().items()
     }

@@ -1,5 +1,5 @@
-"""Threads that have grown: values that extend others, snapshots, branches in the midst, questions at the end; and what upkeep
-has made of such threads."""
+"""Long threads with incremental values, snapshot rows, branches in the middle, questions at the end; and such threads
+after upkeep."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pregel_async.channels import Topic
 from pregel_async.messages import add_messages
 
 later = False
-"""Whether the threads are being finished: what runs then says so."""
+"""Set while the threads are being finished: results are marked as later."""
 
 
 def codec() -> Codec:
@@ -21,7 +21,7 @@ def codec() -> Codec:
 
 
 def token(name: str) -> str:
-    """What a node returns: another text each time that it runs. So a result that was stored is known again."""
+    """A result that differs each time a node runs, so that a stored result can be recognised."""
     return f"{name} later" if later else f"{name} {uuid.uuid4().hex[:8]}"
 
 
@@ -44,7 +44,7 @@ class State(TypedDict, total=False):
 
 
 def growing(saver: Any, **settings: Any) -> Any:
-    """A loop in which everything grows, some is changed and some goes; it asks when it is done."""
+    """A loop in which values grow, change and disappear; it asks a question at the end."""
 
     async def grow(state: State) -> dict[str, Any]:
         at = len(state.get("log", []))
@@ -79,7 +79,7 @@ def growing(saver: Any, **settings: Any) -> Any:
 
 
 def graphs(saver: Any) -> dict[str, Any]:
-    """By thread."""
+    """Return the graph of each thread."""
     threads = ("one run", "many runs", "branches", "at the end", "pruned", "copied", "pinned")
     return dict.fromkeys(threads, growing(saver))
 
@@ -110,7 +110,7 @@ async def fill(saver: Any) -> None:
 
 
 async def finish(saver: Any) -> dict[str, Any]:
-    """Answer what is open."""
+    """Answer the open questions."""
     global later
     later = True
     from pregel_async import Command

@@ -1,4 +1,4 @@
-"""Threads with stream events kept beside them: of runs that ended, asked, failed, were drained or cut off."""
+"""Threads with stored events, of runs that ended, asked, failed, were drained or interrupted."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Annotated, Any, TypedDict
 
 from checkpoint_savers import Codec
 from pregel_async import START, GraphDrained, RunControl, StateGraph, get_stream_writer, interrupt
-from tests.savers.golden.told import digest
+from tests.savers.golden.readable import digest
 
 later = False
-"""Whether the threads are being finished: what has failed goes well then, and what runs then says so."""
+"""Set while the threads are being finished: failing nodes succeed then, and results are marked as later."""
 
 control: Any = None
-"""Of the run that is drained."""
+"""The control of the run that is drained."""
 
 MODES = ["values", "updates", "custom", "tasks", "checkpoints", "messages"]
 
@@ -25,7 +25,7 @@ def codec() -> Codec:
 
 
 def token(name: str) -> str:
-    """What a node returns: another text each time that it runs. So a result that was stored is known again."""
+    """A result that differs each time a node runs, so that a stored result can be recognised."""
     return f"{name} later" if later else f"{name} {uuid.uuid4().hex[:8]}"
 
 
@@ -62,12 +62,12 @@ HOW = ("ends", "asks", "fails", "drained")
 
 
 def graphs(saver: Any) -> dict[str, Any]:
-    """By thread."""
+    """Return the graph of each thread."""
     return {how: spoken(saver, how) for how in HOW}
 
 
 async def fill(saver: Any) -> Any:
-    """Return where readers of these threads were: a cursor of every seventh part, by thread."""
+    """Return the cursor of every seventh part, by thread."""
     global control
     cursors: dict[str, list[str]] = {}
     for thread, graph in graphs(saver).items():
@@ -84,21 +84,21 @@ async def fill(saver: Any) -> Any:
 
 
 async def more(saver: Any, cursors: Any) -> dict[str, Any]:
-    """What readers get who come back to what is stored: of the threads on which nothing is left to run."""
+    """Return the stored parts that reconnecting readers get, for the threads without work left."""
     found: dict[str, Any] = {}
     for thread in ("ends", "asks"):
         graph = graphs(saver)[thread]
         found[thread] = []
         for cursor in cursors[thread]:
             parts = graph.astream(None, thread, after=cursor, stream_mode=MODES, version="v2", subgraphs=True)
-            told = [repr((one["type"], list(one["ns"]), one["data"])) async for one in parts]
-            # In full for the first of them, whose parts end with those of the others.
-            found[thread].append([len(told), digest(told)] if found[thread] else told)
+            shown = [repr((one["type"], list(one["ns"]), one["data"])) async for one in parts]
+            # In full for the first cursor only: the parts after the other cursors are a suffix of these.
+            found[thread].append([len(shown), digest(shown)] if found[thread] else shown)
     return found
 
 
 async def finish(saver: Any) -> dict[str, Any]:
-    """Resume what is open."""
+    """Resume the open threads."""
     from pregel_async import Command
 
     global later

@@ -1,4 +1,5 @@
-"""Whoever waits for a thread hears that it was given up, where PostgresSaver has a direct connection (P6)."""
+"""`PostgresSaver.wait_for_release`: with a direct connection (`listen=`), a waiting caller wakes when the thread's
+lease is released (P6)."""
 
 from __future__ import annotations
 
@@ -35,22 +36,23 @@ def emptied(schema: str) -> None:
 
 @pytest.fixture
 async def saver(schema: str) -> AsyncIterator[PostgresSaver]:
-    """With ears."""
+    """A saver that listens."""
     async with PostgresSaver.from_conn_string(conninfo(), schema=schema, listen=True) as saver:
         yield saver
 
 
 @pytest.fixture
 async def other(schema: str) -> AsyncIterator[PostgresSaver]:
-    """Without."""
+    """A saver that does not listen."""
     async with PostgresSaver.from_conn_string(conninfo(), schema=schema) as saver:
         yield saver
 
 
-async def listens(saver: PostgresSaver) -> None:
-    """Return when the saver has begun to listen, which it does when somebody first waits: he is called then."""
+async def start_listening(saver: PostgresSaver) -> None:
+    """Wait until the saver listens. It starts with the first call of `wait_for_release`, which then returns once
+    without a release."""
     with anyio.fail_after(30):
-        await saver.wait_for_release("somebody")
+        await saver.wait_for_release("any thread")
 
 
 WAYS: list[Callable[[PostgresSaver, Lease], Any]] = [
@@ -62,12 +64,13 @@ WAYS: list[Callable[[PostgresSaver, Lease], Any]] = [
 
 
 @pytest.mark.parametrize("way", WAYS, ids=["released", "with the last commit", "with records", "erased"])
-async def test_each_way_to_give_a_thread_up_is_heard(
+async def test_each_way_to_release_a_thread_wakes_waiters(
     way: Callable[[PostgresSaver, Lease], Any], saver: PostgresSaver, other: PostgresSaver
 ) -> None:
-    """P6: in another process, which may be behind a pooler, as this one sends no more than a statement."""
+    """P6: a release by another process wakes the caller. That process may be behind a pooler, as it only executes a
+    statement."""
     lease = await take(other)
-    await listens(saver)
+    await start_listening(saver)
     async with anyio.create_task_group() as group:
         group.start_soon(saver.wait_for_release, "t")
         await anyio.lowlevel.checkpoint()
@@ -76,11 +79,11 @@ async def test_each_way_to_give_a_thread_up_is_heard(
     await take(saver, run="run-2")
 
 
-async def test_a_thread_that_is_deleted_is_heard(saver: PostgresSaver, other: PostgresSaver) -> None:
-    """P6: also when its lease had lapsed."""
+async def test_deleting_a_thread_wakes_waiters(saver: PostgresSaver, other: PostgresSaver) -> None:
+    """P6: also if its lease had expired."""
     lease = await other.acquire("t", elsewhere("run-1"), now=0.0, expires_at=1.0)
     await other.commit(lease, commit(row(1), expires_at=1.0))
-    await listens(saver)
+    await start_listening(saver)
     async with anyio.create_task_group() as group:
         group.start_soon(saver.wait_for_release, "t")
         await anyio.lowlevel.checkpoint()
@@ -88,15 +91,17 @@ async def test_a_thread_that_is_deleted_is_heard(saver: PostgresSaver, other: Po
             await other.adelete_thread("t")
 
 
-async def test_only_that_thread_is_heard(saver: PostgresSaver, other: PostgresSaver, schema: str) -> None:
-    """P6: other threads, the same thread in another schema, and what is no release wake nobody."""
+async def test_only_a_release_of_that_thread_wakes_waiters(
+    saver: PostgresSaver, other: PostgresSaver, schema: str
+) -> None:
+    """P6: other threads, the same thread in another schema, and writes that release nothing wake no waiter."""
     lease = await take(other)
-    await listens(saver)
-    heard = anyio.Event()
+    await start_listening(saver)
+    woken = anyio.Event()
 
     async def wait() -> None:
         await saver.wait_for_release("t")
-        heard.set()
+        woken.set()
 
     async with anyio.create_task_group() as group:
         group.start_soon(wait)
@@ -118,23 +123,23 @@ async def test_only_that_thread_is_heard(saver: PostgresSaver, other: PostgresSa
         await anyio.lowlevel.checkpoint()
         await other.release(await take(other, "last"))
         with anyio.fail_after(30):
-            await last.wait()  # what was said before that has been heard, too
-        assert not heard.is_set()
+            await last.wait()  # notifications arrive in order, so those sent earlier have arrived, too
+        assert not woken.is_set()
         await other.release(lease)
         with anyio.fail_after(30):
-            await heard.wait()
+            await woken.wait()
 
 
-async def test_what_is_refused_or_rolled_back_is_not_said(saver: PostgresSaver, other: PostgresSaver) -> None:
+async def test_a_refused_or_rolled_back_release_wakes_none(saver: PostgresSaver, other: PostgresSaver) -> None:
     """P3: NOTIFY is part of the transaction."""
     lease = await take(other)
     await other.commit(lease, commit(row(1)))
-    await listens(saver)
-    heard: list[str] = []
+    await start_listening(saver)
+    woken: list[str] = []
 
     async def wait(thread: str) -> None:
         await saver.wait_for_release(thread)
-        heard.append(thread)
+        woken.append(thread)
 
     async with anyio.create_task_group() as group:
         group.start_soon(wait, "t")
@@ -146,19 +151,19 @@ async def test_what_is_refused_or_rolled_back_is_not_said(saver: PostgresSaver, 
         await anyio.lowlevel.checkpoint()
         await other.release(await take(other, "last"))
         with anyio.fail_after(30):
-            while "last" not in heard:
+            while "last" not in woken:
                 await anyio.lowlevel.checkpoint()
-        assert heard == ["last"]
+        assert woken == ["last"]
         group.cancel_scope.cancel()
 
 
-async def test_many_wait_on_many_loops(schema: str, other: PostgresSaver) -> None:
-    """P13: in twenty threads, asyncio and trio, with one connection for all of them."""
+async def test_many_waiters_on_many_loops(schema: str, other: PostgresSaver) -> None:
+    """P13: twenty threads with asyncio and trio loops wait through one connection."""
     leases = [await take(other, f"t{number}") for number in range(4)]
     ready = threading.Barrier(21)
     with Proxy(conninfo()) as proxy:
         async with PostgresSaver.from_conn_string(conninfo(), schema=schema, listen=proxy.url) as saver:
-            await listens(saver)
+            await start_listening(saver)
 
             async def wait(number: int) -> None:
                 async with anyio.create_task_group() as group:
@@ -174,15 +179,15 @@ async def test_many_wait_on_many_loops(schema: str, other: PostgresSaver) -> Non
 
             await in_threads(give_up, *(partial(wait, number) for number in range(20)))
             assert saver._open is not None and saver._open.listener is not None
-            assert not saver._open.listener._waiting, "who has heard is remembered no longer"
+            assert not saver._open.listener._waiting, "waiters that were woken are still registered"
         assert proxy.connections == 1
 
 
-async def test_the_connection_breaks(schema: str, other: PostgresSaver) -> None:
-    """P6: it is made again; and as what was said meanwhile is lost, all who wait are called then."""
+async def test_the_listening_connection_breaks(schema: str, other: PostgresSaver) -> None:
+    """P6: the saver reconnects and wakes all waiters, because notifications sent meanwhile are lost."""
     with Proxy(conninfo()) as proxy:
         async with PostgresSaver.from_conn_string(conninfo(), schema=schema, listen=proxy.url) as saver:
-            await listens(saver)
+            await start_listening(saver)
             for _ in range(3):
                 with anyio.fail_after(30):
                     async with anyio.create_task_group() as group:
@@ -198,7 +203,8 @@ async def test_the_connection_breaks(schema: str, other: PostgresSaver) -> None:
 
 
 async def test_no_direct_connection(schema: str) -> None:
-    """P6: where it cannot be made, whoever waits goes on looking for himself, and closing does not wait for it."""
+    """P6: without a direct connection `wait_for_release` does not return, so that callers poll, and closing does not
+    wait for the connection."""
     with Proxy(conninfo()) as proxy:
         proxy.refuses = True
         async with PostgresSaver.from_conn_string(conninfo(), schema=schema, listen=proxy.url) as saver:
@@ -208,8 +214,8 @@ async def test_no_direct_connection(schema: str) -> None:
     assert not [one for one in threading.enumerate() if "PostgresSaver" in one.name]
 
 
-async def test_without_ears(other: PostgresSaver) -> None:
-    """P6: there is nothing to hear, and no connection is made for it."""
+async def test_a_saver_that_does_not_listen(other: PostgresSaver) -> None:
+    """P6: `wait_for_release` does not return, and opens no connection."""
     with anyio.move_on_after(0.05) as scope:
         await other.wait_for_release("t")
     assert scope.cancelled_caught
@@ -218,29 +224,26 @@ async def test_without_ears(other: PostgresSaver) -> None:
         await other.wait_for_release("t")
 
 
-# ---- a run that waits -----------------------------------------------------------------------------------------------
-
-
 class State(TypedDict, total=False):
     n: int
 
 
-class Patient(SystemEnvironment):
-    """Whoever sleeps in it sleeps for ever: only what is heard lets him go on."""
+class SleepsForever(SystemEnvironment):
+    """Never returns from `sleep`, so that only a notification lets a waiting run continue."""
 
     async def sleep(self, seconds: float) -> None:
         await anyio.sleep_forever()
 
 
-async def test_a_run_that_waits_goes_on_when_it_hears(saver: PostgresSaver, other: PostgresSaver) -> None:
-    """P6: `on_conflict="wait"` claims the thread when it was given up, and not when a pause is over."""
+async def test_a_waiting_run_starts_on_a_release(saver: PostgresSaver, other: PostgresSaver) -> None:
+    """P6: a run with `on_conflict="wait"` acquires the thread when it is released, and not at its next poll."""
 
     def count(state: State) -> State:
         return {"n": state.get("n", 0) + 1}
 
-    graph = StateGraph(State).add_node(count).add_edge(START, "count").compile(saver, environment=Patient())
+    graph = StateGraph(State).add_node(count).add_edge(START, "count").compile(saver, environment=SleepsForever())
     lease = await other.acquire("t", elsewhere("run-1"), now=4e9, expires_at=5e9)
-    await listens(saver)
+    await start_listening(saver)
     result: list[Any] = []
 
     async def run() -> None:
@@ -258,11 +261,11 @@ async def test_a_run_that_waits_goes_on_when_it_hears(saver: PostgresSaver, othe
     assert result == [{"n": 1}]
 
 
-async def test_a_run_that_waits_and_is_cancelled(saver: PostgresSaver, other: PostgresSaver) -> None:
-    """P7: at any moment; the thread is nobody's then."""
+async def test_a_waiting_run_is_cancelled(saver: PostgresSaver, other: PostgresSaver) -> None:
+    """P7: a run may be cancelled at any moment while it waits; the thread is free afterwards."""
     builder = StateGraph(State).add_node("a", lambda state: {"n": 1}).add_edge(START, "a")
     graph = builder.compile(saver)
-    await listens(saver)
+    await start_listening(saver)
     for turns in range(0, 40, 4):
         lease = await take(other, "t", f"run-{turns}")
         async with anyio.create_task_group() as group:

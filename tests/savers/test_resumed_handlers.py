@@ -1,4 +1,4 @@
-"""An error handler that fails is run again by a resume, and its node is not."""
+"""A resume runs a failed error handler again, and not its node."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class State(TypedDict, total=False):
 
 
 class Shop:
-    """A charge that is made and then fails, and what is to become of that.
+    """A node that fails, and its error handler.
 
     Attributes:
         ran: how often each node ran.
-        well: the handler can do its work.
-        errors: what the handler was given.
+        well: whether the handler succeeds.
+        errors: the errors that the handler got.
     """
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class Shop:
         return {"log": ["sibling"]}
 
     def graph(self, saver: BaseCheckpointSaver | None, depth: int = 0, **options: Any) -> Any:
-        """Built anew, as by a process that starts: the graph, inside of `depth` others."""
+        """Build the graph anew, as a new process would, as a subgraph of `depth` others."""
         made = StateGraph(State).add_node("charge", self.charge, error_handler=self.apologise)
         made.add_edge(START, "charge").add_node(self.sibling).add_edge(START, "sibling")
         made.set_node_defaults(retry_policy=TWICE)
@@ -73,7 +73,8 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
 
 @pytest.mark.parametrize(("durability", "depth"), [("sync", 0), ("sync", 2), ("async", 0), ("exit", 0), ("exit", 1)])
 async def test_a_resume_starts_at_the_handler(opened: Open, durability: Durability, depth: int) -> None:
-    """P3, P5: in a process of its own too, with the recorded failure; the handler's retry policy counts each time."""
+    """P3, P5: the handler gets the recorded failure, also in another process; its retry policy counts anew in each
+    run."""
     shop = Shop()
     for attempts in (2, 4):
         async with opened() as saver:
@@ -100,8 +101,8 @@ async def test_a_resume_starts_at_the_handler(opened: Open, durability: Durabili
 
 
 @pytest.mark.parametrize("how", ["input", "edit"])
-async def test_the_ways_to_leave(opened: Open, how: str) -> None:
-    """The error says how to leave the superstep without its handler, and both ways do."""
+async def test_ways_to_skip_the_handler(opened: Open, how: str) -> None:
+    """The error says how to leave the superstep without its handler, and both ways work."""
     shop = Shop()
     async with opened() as saver:
         graph = shop.graph(saver)
@@ -124,7 +125,7 @@ async def test_the_ways_to_leave(opened: Open, how: str) -> None:
 
 
 async def test_a_superstep_that_runs_out_of_time_in_a_handler() -> None:
-    """P5: it is the handler that has not finished, and not the node, whose failure is recorded."""
+    """P5: the superstep's timeout ends the handler, and the recorded failure stays the node's."""
     shop = Shop()
     shop.well = True
     waits = [True]
@@ -143,8 +144,8 @@ async def test_a_superstep_that_runs_out_of_time_in_a_handler() -> None:
     assert shop.ran["charge"] == 1
 
 
-async def test_a_handler_that_was_answered_and_fails() -> None:
-    """P8: its answer stays with it, and nobody is asked again."""
+async def test_a_handler_that_was_answered_and_then_fails() -> None:
+    """P8: the handler's answer is kept, and the question is not asked again."""
     shop = Shop()
 
     async def asks(state: State, error: NodeError) -> State:

@@ -1,4 +1,4 @@
-"""The verbs of upkeep in `InMemorySaver`, where other savers' are held by the conformance suite: what each takes and gives."""
+"""The methods for upkeep in `InMemorySaver`; the conformance suite checks those of other savers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.anyio
 
 
 def frames() -> tuple[bytes, bytes]:
-    """Of a full row, and of one that changes nothing."""
+    """The frames of a keyframe, and of a delta that changes nothing."""
     chain = ChainWriter.start("")
     made = [
         chain.append(
@@ -71,7 +71,7 @@ async def saver(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 
 async def grown() -> InMemorySaver:
-    """A thread of four checkpoints, one of them in a namespace of its own, with records and events."""
+    """A thread of four checkpoints, one of them in another namespace, with records and events."""
     saver = InMemorySaver()
     await written(saver, row(1), row(2, 1, base=1), row(3, 2, base=1), row(4, ns="child"))
     lease = await take(saver)
@@ -81,7 +81,7 @@ async def grown() -> InMemorySaver:
 
 
 async def test_a_dump_is_loaded_byte_for_byte() -> None:
-    """P11: what is dumped of one thread and loaded in another reads the same, pins and events too."""
+    """P11: a dump of one thread, loaded in another, reads the same, pins and events included."""
     saver = await grown()
     lease = await take(saver)
     await saver.rewrite(lease, Rewrite(pins={("", cid(2)): True}))
@@ -99,7 +99,7 @@ async def test_a_dump_is_loaded_byte_for_byte() -> None:
 
 
 async def test_a_thread_without_checkpoints() -> None:
-    """A leased thread that holds nothing is listed, and has no dump."""
+    """A leased thread without checkpoints is listed, and has no dump."""
     saver = InMemorySaver()
     await take(saver, "empty")
     (header,) = await saver.threads()
@@ -109,7 +109,7 @@ async def test_a_thread_without_checkpoints() -> None:
 
 
 async def test_threads_are_listed_by_id() -> None:
-    """Pages go by thread id, and the filter asks the threads' metadata."""
+    """Pages are ordered by thread id, and the filter applies to the threads' metadata."""
     saver = InMemorySaver()
     for name in ("b", "a", "é", "c"):
         await written(saver, row(1), thread=name, metadata={"user": "eve" if name < "c" else "bob"})
@@ -120,7 +120,7 @@ async def test_threads_are_listed_by_id() -> None:
 
 
 async def test_a_rewrite() -> None:
-    """Rows go with their records, others stand in the place of stored ones, and `newest` stays."""
+    """Removed rows go with their records, rewritten rows replace stored ones, and `newest` stays."""
     saver = await grown()
     lease = await take(saver)
     change = Rewrite(
@@ -156,7 +156,7 @@ async def test_a_rewrite() -> None:
     ],
 )
 async def test_a_rewrite_that_is_refused(change: Rewrite) -> None:
-    """P3: it changes nothing."""
+    """P3: a refused rewrite changes nothing."""
     saver = await grown()
     lease = await take(saver)
     before = await everything(saver)
@@ -165,8 +165,8 @@ async def test_a_rewrite_that_is_refused(change: Rewrite) -> None:
     assert await everything(saver) == before
 
 
-async def test_under_a_lease_only() -> None:
-    """P6: none of them does anything for an owner that was taken over."""
+async def test_a_lease_is_required() -> None:
+    """P6: none of these methods has an effect for an owner whose lease was taken over."""
     saver = await grown()
     lost = await take(saver)
     dump = await saver.dump("t")
@@ -184,8 +184,8 @@ async def test_under_a_lease_only() -> None:
     assert await everything(saver) == before
 
 
-async def test_erased() -> None:
-    """Nothing is left, and the thread begins anew."""
+async def test_an_erased_thread() -> None:
+    """Nothing of it is left, and the thread can start anew."""
     saver = await grown()
     await saver.erase(await take(saver))
     assert await saver.threads() == () == await saver.scan(None, None) == await saver.events("t")
@@ -203,7 +203,7 @@ async def test_erased() -> None:
         ThreadDump(heads={"": cid(1)}, rows=(row(1),), records=(), events=(event(1), event(1))),
     ],
 )
-async def test_a_dump_that_does_not_hold_together(dump: ThreadDump) -> None:
+async def test_an_inconsistent_dump(dump: ThreadDump) -> None:
     """P3: nothing of it is stored."""
     saver = InMemorySaver()
     lease = await take(saver)
@@ -213,8 +213,8 @@ async def test_a_dump_that_does_not_hold_together(dump: ThreadDump) -> None:
     assert await saver.threads() == ()
 
 
-class RunsOnly(PassingSaver):
-    """Looks after nothing."""
+class WithoutUpkeep(PassingSaver):
+    """A saver that lacks the optional methods for upkeep."""
 
     rewrite = BaseCheckpointSaver.rewrite
     load = BaseCheckpointSaver.load
@@ -223,9 +223,9 @@ class RunsOnly(PassingSaver):
     dump = BaseCheckpointSaver.dump
 
 
-async def test_a_saver_that_lacks_upkeep_says_so() -> None:
-    """Runs go on without it; what looks after threads names the verb that is missing, and gives the lease up."""
-    saver = RunsOnly(InMemorySaver())
+async def test_a_saver_without_upkeep() -> None:
+    """Runs work without them; upkeep raises an error that names the missing method, and releases the lease."""
+    saver = WithoutUpkeep(InMemorySaver())
     await written(saver, row(1))
     for call, verb in (
         (saver.apin("t"), "rewrite"),
@@ -233,13 +233,14 @@ async def test_a_saver_that_lacks_upkeep_says_so() -> None:
         (saver.acopy_thread("t", "u"), "dump"),
         (saver.acount_threads(), "threads"),
     ):
-        with pytest.raises(NotImplementedError, match=rf"RunsOnly does not offer {verb}\(\)"):
+        with pytest.raises(NotImplementedError, match=rf"WithoutUpkeep does not offer {verb}\(\)"):
             await call
     await take(saver)
 
 
-async def test_a_thread_is_dropped(saver: BaseCheckpointSaver) -> None:
-    """P6: by whoever holds its lease, and by nobody else; nothing of it can be read, and it can begin anew."""
+async def test_dropping_a_thread(saver: BaseCheckpointSaver) -> None:
+    """P6: only the holder of its lease can drop a thread; nothing of it can be read afterwards, and it can start
+    anew."""
     await written(saver, row(1), thread="other")
     lease = await take(saver)
     await saver.commit(lease, commit(row(1), records=[record(1, "a")], events=[event(1)]))
@@ -257,8 +258,8 @@ async def test_a_thread_is_dropped(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_one_checkpoint_is_listed(saver: BaseCheckpointSaver) -> None:
-    """P11: a config that names a checkpoint lists that one, in the namespaces that have it, whatever is newer; and
-    `limit` and `before` count as for others."""
+    """P11: a config with a checkpoint id lists that checkpoint, in each namespace that has it, whatever is newer;
+    and `limit` and `before` apply as for other configs."""
     await written(saver, *(row(n, n - 1 or None, base=1, frame=FRAMES[n > 1]) for n in range(1, 9)))
     await written(saver, row(4, ns="child", frame=FRAMES[0]))
 

@@ -1,4 +1,4 @@
-"""Waiting until something that a test has dropped is gone."""
+"""Wait for the ResourceWarning of an object that a test has dropped."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import anyio.lowlevel
 
 
 async def warned(caught: Sized) -> None:
-    """Wait until what was dropped has warned: its own thread may still have in hand what it did last."""
+    """Wait until a warning arrives. The dropped object's own thread may still hold a reference to the object for a
+    moment."""
     with anyio.fail_after(60):
         while not len(caught):
             gc.collect()

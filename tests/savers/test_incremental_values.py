@@ -1,4 +1,4 @@
-"""Values in parts: what two share is found by their bytes, and patches give back what they were made of."""
+"""Incremental values: shared parts are found by their bytes, and patches restore the value they were made for."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def read(value: Any) -> Any:
     ],
     ids=["appended", "removed", "replaced", "a window", "in front", "cut", "one is not True"],
 )
-def test_what_lists_share(before: list[Any], now: list[Any], pieces: list[Any]) -> None:
-    """P10: whatever became of a list, what it kept is named and not stored again."""
+def test_the_shared_parts_of_lists(before: list[Any], now: list[Any], pieces: list[Any]) -> None:
+    """P10: however a list has changed, the parts that it kept are referred to and not stored again."""
     patch = diff(encoded(now), encoded(before))
     assert isinstance(patch, ListPatch)
     shown = [piece if isinstance(piece, tuple) else CODEC.decode(piece, channel="c") for piece in patch.pieces]
@@ -61,8 +61,8 @@ def test_what_lists_share(before: list[Any], now: list[Any], pieces: list[Any]) 
     assert repr(read(apply_patch(encoded(before), patch))) == repr(now)
 
 
-def test_what_dicts_share() -> None:
-    """P10: of a dict only entries that changed are stored, and of those that grew only what is new; in order."""
+def test_the_shared_parts_of_dicts() -> None:
+    """P10: of a dict only changed entries are stored, and of entries that grew only the new part; order is kept."""
     before = {"a": LONG, "b": [LONG, LONG], "c": 1, 2: LONG}
     now = {"a": LONG, "b": [LONG, LONG, "x"], 2: LONG, "new": None}
     patch = diff(encoded(now), encoded(before))
@@ -75,8 +75,8 @@ def test_what_dicts_share() -> None:
     assert made.data == CODEC.encode(now, channel="c")
 
 
-def test_nothing_to_gain() -> None:
-    """What has little in common, is small, or is no list or dict is stored as a whole."""
+def test_values_without_a_patch() -> None:
+    """A value that has little in common with the old one, is small, or is no list or dict is stored whole."""
     assert diff(encoded([LONG]), encoded(["other " * 60])) is None
     assert diff(encoded([LONG]), encoded({"a": LONG})) is None
     assert diff(encoded([1, 2]), encoded([1])) is None
@@ -85,30 +85,31 @@ def test_nothing_to_gain() -> None:
 
 
 def chain(length: int) -> IncrementalValue:
-    """A list that this many elements were appended to, one by one, as reading rows makes it."""
+    """A list to which so many elements were appended one by one, as reading its rows builds it."""
     value = encoded([LONG])
     for at in range(length):
         value = appended(value, at + 1, CODEC.encode([{"at": at}], channel="c"))
     return value
 
 
-def test_weighing_puts_nothing_together() -> None:
-    """P10: going on with a thread asks what its values take, and that is known of their parts."""
+def test_sizes_need_no_assembly() -> None:
+    """P10: the size of an incremental value is known from its parts, without assembling it, when a run continues a
+    thread."""
     value = chain(50)
     assert size_of(value) >= len(data_of(chain(50))) - 5
     assert value._parts is None
 
 
 @pytest.mark.parametrize("elements", [b"\x01", b"\x91\x01\x91\x01", b"\xc0", b"\x91"], ids=repr)
-def test_elements_that_are_no_list_are_damage(elements: bytes) -> None:
-    """P11: whichever of the parts it is, and whatever the others make of it."""
+def test_parts_that_are_not_lists_are_damage(elements: bytes) -> None:
+    """P11: whichever of the parts is not a list."""
     value = appended(appended(encoded([LONG]), 1, elements), 2, CODEC.encode([1], channel="c"))
     with pytest.raises(CorruptCheckpointError):
         read(value)
 
 
 def test_a_chain_of_any_length() -> None:
-    """P10: a list of 20000 appended elements is put together without recursion, and knows its size without that."""
+    """P10: a list of 20000 appended elements is assembled, and its size computed, without recursion."""
     value = encoded([LONG])
     for at in range(20_000):
         value = appended(value, at + 1, CODEC.encode([at], channel="c"))
@@ -134,9 +135,9 @@ def as_grown(value: object) -> IncrementalValue:
 
 @settings(deadline=None)
 @given(BOTH)
-def test_a_patch_gives_the_value(both: tuple[Any, Any]) -> None:
-    """P11: whatever two lists or dicts are, the patch gives the one of the other: equal in value, type and order, put
-    together from bytes or from objects, and no larger than the whole."""
+def test_a_patch_restores_the_value(both: tuple[Any, Any]) -> None:
+    """P11: for any two lists or dicts, the patch turns one into the other: equal in value, type and order, applied
+    to bytes or to objects, and no larger than the whole value."""
     before, now = as_grown(both[0]), as_grown(both[1])
     patch = diff(now, before)
     if patch is None:
@@ -148,7 +149,7 @@ def test_a_patch_gives_the_value(both: tuple[Any, Any]) -> None:
     assert apply_patch(before, stored).data == CODEC.encode(both[1], channel="c")
 
 
-def test_nobody_changes_what_another_holds() -> None:
+def test_values_are_isolated_from_each_other() -> None:
     """P1: values that share elements are lists and dicts of their own, at each level that a patch changes."""
     first = encoded({"said": [LONG], "same": [LONG]})
     second = encoded({"said": [LONG, "more"], "same": [LONG]})
@@ -186,7 +187,7 @@ DICT = encoded({"a": LONG, "b": [1]})
     ],
 )
 def test_a_patch_that_does_not_fit_is_damage(before: Any, patch: Patch) -> None:
-    """P11: a patch of another value gives an error of ours, decoded or put together, and never a value."""
+    """P11: a patch for another value raises an error of this package, decoded or applied, and never gives a value."""
     with pytest.raises(CorruptCheckpointError):
         read(apply_patch(before, patch))
     with pytest.raises(CorruptCheckpointError):
@@ -196,8 +197,9 @@ def test_a_patch_that_does_not_fit_is_damage(before: Any, patch: Patch) -> None:
 
 
 @pytest.mark.parametrize("key", [(1, 2), 2**64, -(2**63) - 1, frozenset()])
-def test_a_patch_puts_no_keys_that_a_dict_in_parts_has_not(key: Any) -> None:
-    """P11: else patch upon patch might put keys of one hash, each of which is compared with all others."""
+def test_a_patch_cannot_add_unchecked_keys_to_a_dict(key: Any) -> None:
+    """P11: otherwise a sequence of patches could add keys with colliding hashes, each of which is compared with all
+    others."""
     put = DictPatch(join_list([]), (), join_list([CODEC.encode(key, channel="x"), b"\x01"]))
     grown = DictPatch(join_list([]), ((CODEC.encode(key, channel="x"), ListPatch(((0, 1),))),), join_list([]))
     for patch in (put, grown):

@@ -1,4 +1,5 @@
-"""A run that is drained within a superstep: what finished is stored by each saver, in each durability (P4, P5)."""
+"""A run that is drained within a superstep: each saver stores the results of finished tasks, with each durability
+(P4, P5)."""
 
 from __future__ import annotations
 
@@ -27,9 +28,9 @@ async def saver(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
         yield saver
 
 
-async def test_what_finished_is_recorded_and_the_rest_runs_on_a_resume(saver: BaseCheckpointSaver) -> None:
-    """P4, P5: of nine tasks that run two at a time, those in flight when the drain comes are recorded, and shown in the
-    thread's state; another call runs the others, and each has run once."""
+async def test_finished_tasks_are_recorded_and_the_others_run_on_a_resume(saver: BaseCheckpointSaver) -> None:
+    """P4, P5: of nine tasks that run two at a time, the tasks in flight when the drain is requested are recorded and
+    shown in the thread's state; another call runs the others, and each runs once."""
     control, ran = RunControl(), list[int]()
 
     async def work(number: int) -> State:

@@ -1,4 +1,5 @@
-"""A saver that is opened without the runtime reads what the runtime itself writes: sends, questions, failures (P11)."""
+"""A saver that is opened without the runtime reads the objects that the runtime stores: sends, questions, failures
+(P11)."""
 
 from __future__ import annotations
 
@@ -75,8 +76,9 @@ class State(TypedDict, total=False):
     log: Annotated[list[str], operator.add]
 
 
-async def paused_beside_sends(saver: BaseCheckpointSaver) -> None:
-    """A thread whose open superstep has two sends, one of which is recorded, and whose state has the runtime's objects."""
+async def paused_with_sends(saver: BaseCheckpointSaver) -> None:
+    """A thread whose open superstep has two sends, one of them recorded, and whose state holds objects of the
+    runtime."""
 
     def begin(state: State) -> State:
         return {"seen": VALUES}
@@ -98,14 +100,14 @@ async def paused_beside_sends(saver: BaseCheckpointSaver) -> None:
 @pytest.mark.anyio
 @pytest.mark.one_loop
 async def test_another_process_reads_the_runtimes_objects_as_data(tmp_path: Path) -> None:
-    """P11: a process that has only the savers reads a checkpoint with pending sends and records, from memory, SQLite and
-    PostgreSQL, on both event loops, and imports nothing of the runtime for it."""
+    """P11: a process that imports only the savers reads a checkpoint with pending sends and records, from memory,
+    SQLite and PostgreSQL, on both event loops, without importing the runtime."""
     with made_schema() as schema:
         async with SqliteSaver(tmp_path / "db") as saver:
-            await paused_beside_sends(saver)
+            await paused_with_sends(saver)
             await saver.aexport_thread("t", tmp_path / "exported")
         async with PostgresSaver(conninfo(), schema=schema) as saver:
-            await paused_beside_sends(saver)
+            await paused_with_sends(saver)
         arguments = [str(tmp_path / "db"), str(tmp_path / "exported"), conninfo(), schema]
         child = subprocess.run([sys.executable, "-c", CHILD, *arguments], capture_output=True, text=True, check=False)
     timeout = StoredObject(
@@ -120,15 +122,18 @@ async def test_another_process_reads_the_runtimes_objects_as_data(tmp_path: Path
 
 
 def test_every_class_of_the_runtime_is_read_as_data() -> None:
-    """P11: each class that graphs register by themselves has a reader for codecs without it, with all of its fields."""
+    """P11: for each class that graphs register automatically, codecs without the class have a reader that gives all
+    its fields."""
     codec = with_runtime_types(Codec(), [])
     values = [*VALUES, Send("a", 1), Overwrite(2), TimeoutPolicy(run_timeout=3), RecordedFailureError("E", "m")]
     values.append(NotStored("client"))
     assert all(codec.knows(type(value)) for value in values)
-    read_as_data = RUNTIME_READERS.keys() - {"checkpoint_savers.Shared"}  # which this package reads as what it is
+    read_as_data = RUNTIME_READERS.keys() - {"checkpoint_savers.Shared"}  # a type that checkpoint_savers itself defines
     assert {str(tag).rpartition(".")[2] for tag in read_as_data} == {type(value).__name__ for value in values}
     registered = repr(codec).removeprefix("<Codec with ").removesuffix(">").split(", ")
-    assert set(registered) - RUNTIME_READERS.keys() == {"pregel_async.policies.TimeoutPolicy"}, "an older tag of one"
+    assert set(registered) - RUNTIME_READERS.keys() == {"pregel_async.policies.TimeoutPolicy"}, (
+        "an older tag of one class"
+    )
     for value in values:
         read: Any = Codec().decode(codec.encode(value, channel="c"), channel="c")
         assert read.type.rpartition(".")[2] == type(value).__name__
@@ -139,13 +144,14 @@ def test_every_class_of_the_runtime_is_read_as_data() -> None:
 
 
 def test_a_registered_class_takes_precedence() -> None:
-    """P11: where the class is registered, an object comes back as what it was."""
+    """P11: where the class is registered, decoding returns an instance of it."""
     codec = InMemorySaver().codec.with_types(Send, tag="pregel_async.Send")
     assert codec.decode(codec.encode(Send("a", 1), channel="c"), channel="c") == Send("a", 1)
 
 
 def test_other_classes_are_not_read_as_data() -> None:
-    """P11: an object of a user's class is an error that names the tag, and a damaged one of the runtime's is damage."""
+    """P11: an object of a user's class raises an error that names the tag, and a damaged object of the runtime is
+    reported as damage."""
     codec = Codec().with_types(Send, tag="mine.Send")
     with pytest.raises(UnknownTypeError, match=r"mine\.Send"):
         Codec().decode(codec.encode(Send("a", 1), channel="c"), channel="c")

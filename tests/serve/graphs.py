@@ -1,4 +1,4 @@
-"""Graphs that are served here, and gates that hold their nodes."""
+"""Graphs for the tests of this folder, and gates that hold their nodes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pregel_async import START, StateGraph, StreamWriter, interrupt
 
 
 class Gate:
-    """Holds whoever comes through, until it is opened; says who waits there, and who was cancelled."""
+    """Blocks each caller until it is opened; records that a caller has arrived, was cancelled, or has passed."""
 
     def __init__(self) -> None:
         self.opened = anyio.Event()
@@ -51,7 +51,7 @@ def chain(*nodes: tuple[str, Any]) -> StateGraph[Any, Any, Any]:
 
 
 def gated(gate: Gate, ran: list[str] | None = None) -> StateGraph[Any, Any, Any]:
-    """first; then `held`, which writes before the gate and behind it; then last."""
+    """`first`; then `held`, which writes to the stream before and after it waits at the gate; then `last`."""
 
     async def first(state: Log) -> dict[str, list[str]]:
         if ran is not None:
@@ -80,7 +80,7 @@ CHUNK = {"role": "assistant", "type": "AIMessageChunk"}
 
 
 def talking(gate: Gate | None = None) -> StateGraph[Any, Any, Any]:
-    """Two nodes say a message each, in chunks; the first waits in its midst."""
+    """Two nodes send a message each, in chunks; the first waits at the gate in the middle."""
 
     async def hello(state: Log, writer: StreamWriter) -> dict[str, list[str]]:
         for word in ("He", "ll", "o"):

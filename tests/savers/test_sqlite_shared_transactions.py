@@ -1,5 +1,6 @@
-"""Commits that wait at the same time share a transaction (P3, P4, P7): in one hop, in order, each told when its own is
-durable; a failure is its own; the rest is bounded and fair."""
+"""Commits that wait at the same time share a transaction (P3, P4, P7): each caller is notified when its own commit
+is durable, callers of one loop together and in order; a failure affects its own commit only; batches are bounded and
+fair."""
 
 from __future__ import annotations
 
@@ -35,12 +36,12 @@ async def saver(path: Path) -> AsyncIterator[SqliteSaver]:
         yield saver
 
 
-class Seen:
-    """What a block has had done.
+class Trace:
+    """What was done in a block.
 
     Attributes:
-        statements: of the connection.
-        hops: how many callers were told at once, for each time that their loop was woken.
+        statements: the SQL statements of the connection.
+        hops: for each time that a loop was woken, how many callers were notified at once.
     """
 
     def __init__(self) -> None:
@@ -53,9 +54,9 @@ class Seen:
 
 
 @asynccontextmanager
-async def watched(saver: SqliteSaver, patch: pytest.MonkeyPatch) -> AsyncIterator[Seen]:
-    seen = Seen()
-    wake = worker.tell
+async def watched(saver: SqliteSaver, patch: pytest.MonkeyPatch) -> AsyncIterator[Trace]:
+    seen = Trace()
+    wake = worker.wake
 
     def count(waiters: Sequence[Waiter]) -> None:
         if waiters:
@@ -63,11 +64,11 @@ async def watched(saver: SqliteSaver, patch: pytest.MonkeyPatch) -> AsyncIterato
         wake(waiters)
 
     await execute(saver, lambda db: db.connection.set_trace_callback(seen.statements.append))
-    patch.setattr(worker, "tell", count)
+    patch.setattr(worker, "wake", count)
     try:
         yield seen
     finally:
-        patch.setattr(worker, "tell", wake)
+        patch.setattr(worker, "wake", wake)
         await execute(saver, lambda db: db.connection.set_trace_callback(None))
 
 
@@ -75,11 +76,8 @@ async def leases_of(saver: SqliteSaver, number: int) -> list[Lease]:
     return [await take(saver, f"t{one:04d}") for one in range(number)]
 
 
-# ---- one transaction, one hop ------------------------------------------------------------------------------------
-
-
-async def test_one_transaction_and_one_hop(saver: SqliteSaver, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Thirty supersteps of thirty threads: one BEGIN, one COMMIT, and the loop is woken once."""
+async def test_one_transaction_and_one_wakeup(saver: SqliteSaver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thirty supersteps of thirty threads take one BEGIN and one COMMIT, and their loop is woken once."""
     leases = await leases_of(saver, 30)
     async with watched(saver, monkeypatch) as seen:
         async with anyio.create_task_group() as group, held(saver):
@@ -88,12 +86,14 @@ async def test_one_transaction_and_one_hop(saver: SqliteSaver, monkeypatch: pyte
                 new = commit(row(1), records=[record(1, "a")], events=[event(1)])
                 group.start_soon(saver.commit, lease, new)
             await turns()
-        assert (seen.transactions, seen.statements.count("COMMIT")) == (1, 2), "one is of what held the connection"
+        assert (seen.transactions, seen.statements.count("COMMIT")) == (1, 2), (
+            "one COMMIT is of the job that held the connection"
+        )
         assert sorted(seen.hops) == [1, 30]
 
 
-async def test_alone_it_waits_for_nobody(saver: SqliteSaver, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A commit that is alone has a transaction of its own, without a savepoint."""
+async def test_a_single_commit(saver: SqliteSaver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A single commit has a transaction of its own, without a savepoint."""
     lease = await take(saver)
     async with watched(saver, monkeypatch) as seen:
         await saver.commit(lease, commit(row(1)))
@@ -101,8 +101,8 @@ async def test_alone_it_waits_for_nobody(saver: SqliteSaver, monkeypatch: pytest
         assert not [one for one in seen.statements if one.startswith("SAVEPOINT")]
 
 
-async def test_callers_of_many_loops(saver: SqliteSaver, monkeypatch: pytest.MonkeyPatch) -> None:
-    """P13: of threads on asyncio and on trio: each is told on its own loop."""
+async def test_callers_on_many_loops(saver: SqliteSaver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """P13: callers in threads with asyncio and trio loops are each notified on their own loop."""
     leases = await leases_of(saver, 40)
 
     def work(number: int) -> Callable[[], Any]:
@@ -117,11 +117,9 @@ async def test_callers_of_many_loops(saver: SqliteSaver, monkeypatch: pytest.Mon
     assert len(await saver.scan(None, None)) == 40
 
 
-# ---- in order ----------------------------------------------------------------------------------------------------
-
-
-async def test_in_the_order_in_which_they_were_given(saver: SqliteSaver) -> None:
-    """P3: fifty commits of one thread that each expect the one before, given by as many tasks at once."""
+async def test_commits_keep_their_order(saver: SqliteSaver) -> None:
+    """P3: fifty commits of one thread that each expect the one before, submitted by as many tasks at once, are
+    stored in order."""
     lease = await take(saver)
     async with anyio.create_task_group() as group, held(saver):
         for number in range(1, 51):
@@ -133,10 +131,11 @@ async def test_in_the_order_in_which_they_were_given(saver: SqliteSaver) -> None
     assert await head_of(saver) == cid(50)
 
 
-async def test_told_when_it_is_durable(saver: SqliteSaver, path: Path) -> None:
-    """P4: nobody is told before the COMMIT that stores all of them; when one is told, another program sees it."""
+async def test_notified_when_durable(saver: SqliteSaver, path: Path) -> None:
+    """P4: no caller is notified before the COMMIT that stores all commits of the batch; after it, another program
+    sees them."""
     leases = await leases_of(saver, 10)
-    told: list[int] = []
+    notified: list[int] = []
 
     def stored(thread: str) -> int:
         with closing(sqlite3.connect(path)) as other:
@@ -147,7 +146,7 @@ async def test_told_when_it_is_durable(saver: SqliteSaver, path: Path) -> None:
 
     async def run(number: int) -> None:
         await saver.commit(leases[number], commit(row(1)))
-        told.append(stored(f"t{number:04d}"))
+        notified.append(stored(f"t{number:04d}"))
 
     async with anyio.create_task_group() as group:
         async with held(saver) as go:
@@ -159,13 +158,13 @@ async def test_told_when_it_is_durable(saver: SqliteSaver, path: Path) -> None:
                 while not written():
                     await anyio.lowlevel.checkpoint()
                 await turns(20)
-                assert told == [] and stored("t0000") == 0
-    assert told == [1] * 10
+                assert notified == [] and stored("t0000") == 0
+    assert notified == [1] * 10
 
 
 @asynccontextmanager
 async def held_last(saver: SqliteSaver) -> AsyncIterator[Callable[[], bool]]:
-    """As `held` with `writes`, and does not wait until it is the job's turn."""
+    """As `held` with `writes`, without waiting until it is the job's turn."""
     import threading
 
     inside, go = threading.Event(), threading.Event()
@@ -183,12 +182,9 @@ async def held_last(saver: SqliteSaver) -> AsyncIterator[Callable[[], bool]]:
             go.set()
 
 
-# ---- a failure is its own ----------------------------------------------------------------------------------------
-
-
 async def test_failures_of_every_kind(saver: SqliteSaver, monkeypatch: pytest.MonkeyPatch) -> None:
-    """P3: a lease that was lost, a head that is another, an id that is taken, a payload that does not fit, a damaged
-    row: each is told to its own caller, and the others' commits are stored, whole."""
+    """P3: a lost lease, an unexpected head, an id that is taken, a payload that does not fit, a damaged row: each
+    raises for its own caller, and the others' commits are stored completely."""
     leases = await leases_of(saver, 30)
     for number in (5, 25):
         await saver.commit(leases[number], commit(row(1)))
@@ -227,10 +223,10 @@ async def test_failures_of_every_kind(saver: SqliteSaver, monkeypatch: pytest.Mo
     assert stored == {f"t{number:04d}" for number in range(30)} - {"t0010", "t0015", "t0020"}
 
 
-async def test_a_key_that_is_taken_costs_the_others_nothing(
+async def test_a_duplicate_key_does_not_cost_the_others_their_transaction(
     saver: SqliteSaver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """P3: the transaction is theirs still."""
+    """P3: the other commits stay in the shared transaction."""
     leases = await leases_of(saver, 10)
     await saver.commit(leases[3], commit(row(1)))
     refused: list[StorageError] = []
@@ -252,7 +248,7 @@ async def test_a_key_that_is_taken_costs_the_others_nothing(
 
 
 async def test_a_job_that_raises_anything(saver: SqliteSaver) -> None:
-    """P3: also what no verb raises."""
+    """P3: also an exception that no method of a saver raises affects its own caller only."""
     leases = await leases_of(saver, 4)
     raised: list[BaseException] = []
 
@@ -276,11 +272,8 @@ async def test_a_job_that_raises_anything(saver: SqliteSaver) -> None:
     assert len(raised) == 1 and len(await saver.scan(None, None)) == 4
 
 
-# ---- bounded and fair --------------------------------------------------------------------------------------------
-
-
-async def test_a_batch_has_a_greatest_number_of_jobs(saver: SqliteSaver, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thousand commits that wait: some transactions, each of so many at most."""
+async def test_a_batch_has_a_maximum_number_of_jobs(saver: SqliteSaver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand waiting commits take several transactions, each with a bounded number of jobs."""
     number = 5 * MOST_JOBS + 7
     leases = await leases_of(saver, number)
     async with watched(saver, monkeypatch) as seen:
@@ -293,9 +286,9 @@ async def test_a_batch_has_a_greatest_number_of_jobs(saver: SqliteSaver, monkeyp
     assert len(await saver.scan(None, None, limit=10_000)) == number
 
 
-async def test_a_batch_has_a_greatest_size(saver: SqliteSaver, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Twelve commits of a third of it each: never more than three or four in one transaction; and one that is larger
-    than all of it is stored."""
+async def test_a_batch_has_a_maximum_size(saver: SqliteSaver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of twelve commits of a third of the limit each, at most three or four share a transaction; a commit above the
+    limit is stored, too."""
     leases = await leases_of(saver, 13)
     async with watched(saver, monkeypatch) as seen:
         async with anyio.create_task_group() as group, held(saver):
@@ -308,9 +301,9 @@ async def test_a_batch_has_a_greatest_size(saver: SqliteSaver, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("writes", [True, False])
-async def test_nobody_starves(saver: SqliteSaver, writes: bool) -> None:
-    """A reader among a thousand writers, and a writer among a thousand readers, are served in their turn: after those
-    that came before, and at most one batch."""
+async def test_waiting_jobs_do_not_starve(saver: SqliteSaver, writes: bool) -> None:
+    """A reader among a thousand writers, and a writer among a thousand readers, wait for those that came before, and
+    for at most one more batch."""
     await take(saver, "t")
     given: list[int] = []
     served: list[int] = []
@@ -336,8 +329,8 @@ async def test_nobody_starves(saver: SqliteSaver, writes: bool) -> None:
     assert all(abs(place - places[index]) < MOST_JOBS for place, index in enumerate(served))
 
 
-async def test_who_asks_again_and_again(saver: SqliteSaver) -> None:
-    """Readers who ask anew whenever they are answered do not keep a writer waiting, nor writers a reader."""
+async def test_readers_and_writers_that_repeat(saver: SqliteSaver) -> None:
+    """Readers that ask again as soon as they are answered do not keep a writer waiting, nor writers a reader."""
     leases = await leases_of(saver, 8)
     stop = False
 
@@ -359,19 +352,17 @@ async def test_who_asks_again_and_again(saver: SqliteSaver) -> None:
         stop = True
 
 
-# ---- shielded ----------------------------------------------------------------------------------------------------
-
-
-async def test_one_of_many_is_cancelled(saver: SqliteSaver) -> None:
-    """P7: its commit is stored with the others', before it is told; they do not notice."""
+async def test_one_of_many_callers_is_cancelled(saver: SqliteSaver) -> None:
+    """P7: its commit is stored with the others', before its cancellation is raised; the other callers are
+    unaffected."""
     leases = await leases_of(saver, 10)
-    told: list[int] = []
+    notified: list[int] = []
     went_on: list[int] = []
     cancelled: list[bool] = []
 
     async def run(number: int) -> None:
         await saver.commit(leases[number], commit(row(1)))
-        told.append(number)
+        notified.append(number)
         await turns()
         went_on.append(number)
 
@@ -388,12 +379,13 @@ async def test_one_of_many_is_cancelled(saver: SqliteSaver) -> None:
         group.start_soon(run_cancelled)
         await turns(20)
         assert not cancelled
-    assert sorted(told) == [*range(10)] and cancelled == [True]
+    assert sorted(notified) == [*range(10)] and cancelled == [True]
     assert sorted(went_on) == [0, 1, 2, 3, 5, 6, 7, 8, 9]
 
 
-async def test_what_needs_no_transaction_comes_in_its_turn(saver: SqliteSaver) -> None:
-    """What rewrites the file comes after those who wrote before it, and is done once for all who want the same."""
+async def test_jobs_without_a_transaction_keep_their_turn(saver: SqliteSaver) -> None:
+    """A job that rewrites the file runs after the writes submitted before it, and once for all callers that request
+    it."""
     leases = await leases_of(saver, 3)
     seen: list[int] = []
 

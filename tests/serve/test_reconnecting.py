@@ -1,4 +1,4 @@
-"""Readers who lose their connection and come back: nothing lost, nothing twice."""
+"""Readers that lose their connection and reconnect get every event, and none twice."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from pregel_async import StreamWriter
 from pregel_async.serve import event_id, graph_endpoint
 from tests.helpers.stream_reader import is_void
 from tests.serve.browser import Event, browsing
-from tests.serve.served import CHUNK, Gate, chain, gated, talking
+from tests.serve.graphs import CHUNK, Gate, chain, gated, talking
 
 pytestmark = pytest.mark.anyio
 
 MODES = ["messages", "updates", "custom", "values"]
 
 
-def of_the_run(events: list[Event]) -> list[Event]:
+def without_frame(events: list[Event]) -> list[Event]:
     return [event for event in events if event.name not in ("metadata", "end")]
 
 
-def without_what_is_void(events: list[Event]) -> list[Event]:
-    """What a client keeps: as the docs tell it."""
+def without_void(events: list[Event]) -> list[Event]:
+    """The events that a client keeps, by the rule of the docs."""
     kept: list[Event] = []
     for event in events:
         if event.name == "superstep_restarted":
@@ -52,8 +52,8 @@ async def undisturbed(modes: list[str]) -> list[Event]:
     [MODES, ["messages"], ["messages-tuple", "updates"], ["updates"], ["custom"], ["values"]],
     ids=",".join,
 )
-async def test_after_every_event_of_a_run_that_has_ended(modes: list[str]) -> None:
-    """Coming back from any place gives exactly the rest, and ids increase all the way."""
+async def test_after_each_event_of_a_finished_run(modes: list[str]) -> None:
+    """After each id, reconnecting gives exactly the rest, and ids increase."""
     async with browsing(serve(talking().compile(InMemorySaver()))) as browser:
         whole = (await browser.ask(json=body("t", modes))).events
         ids = [event.id for event in whole]
@@ -65,27 +65,28 @@ async def test_after_every_event_of_a_run_that_has_ended(modes: list[str]) -> No
                 assert again.status == 204
                 continue
             assert again.events[0] == whole[0]
-            assert of_the_run(again.events) == of_the_run(whole[at + 1 :])
+            assert without_frame(again.events) == without_frame(whole[at + 1 :])
             assert again.events[-1] == whole[-1]
-            assert [event.id for event in of_the_run(again.events)] == [
-                event.id for event in of_the_run(whole[at + 1 :])
+            assert [event.id for event in without_frame(again.events)] == [
+                event.id for event in without_frame(whole[at + 1 :])
             ]
 
 
-async def test_after_every_event_of_a_graph_inside() -> None:
-    """A reader that has read half of what one part makes has read all before it: a message that was complete before the
-    next one began is not complete once more."""
+async def test_after_each_event_of_a_subgraph() -> None:
+    """A reader that has half of the events of one part has all events before it: a message that was complete before
+    the next one began is not sent as complete again."""
     given = {**body("t", ["messages"]), "stream_subgraphs": True}
     async with browsing(serve(chain(("outside", talking().compile())).compile(InMemorySaver()))) as browser:
         whole = (await browser.ask(json=given)).events
         assert [event.name.partition("|")[0] for event in whole].count("messages/complete") == 2
         for at, event in enumerate(whole[:-1]):
             again = await browser.ask("/?thread_id=t", last=event.id)
-            assert of_the_run(again.events) == of_the_run(whole[at + 1 :])
+            assert without_frame(again.events) == without_frame(whole[at + 1 :])
 
 
-async def test_to_a_run_that_goes_on(modes: list[str] = MODES) -> None:
-    """In the same process: every event once, in the midst of a message too, whichever was the last one read."""
+async def test_to_a_run_in_progress(modes: list[str] = MODES) -> None:
+    """In the same process, each event arrives once, also in the middle of a message, whichever event was the last
+    one read."""
     whole = await undisturbed(modes)
     held = 1 + next(
         at for at, event in enumerate(whole) if event.name == "messages/partial" and event.data[0]["content"] == "Hell"
@@ -101,14 +102,15 @@ async def test_to_a_run_that_goes_on(modes: list[str] = MODES) -> None:
             assert await second.next() == seen[0]
             gate.opened.set()
             await second.over.wait()
-            assert [*of_the_run(seen), *of_the_run(second.events)] == of_the_run(whole)
+            assert [*without_frame(seen), *without_frame(second.events)] == without_frame(whole)
             assert second.events[-1].data["status"] == "success"
 
 
 @pytest.mark.parametrize("elsewhere", [False, True], ids=["here", "elsewhere"])
-async def test_to_a_run_that_was_cut_off(elsewhere: bool, tmp_path: Any) -> None:
-    """It is resumed. `superstep_restarted` says what was read in vain; the rest, put together, is the whole."""
-    modes = MODES[:-1]  # a run that is resumed tells its values once more
+async def test_to_an_interrupted_run(elsewhere: bool, tmp_path: Any) -> None:
+    """The run is resumed. `superstep_restarted` names the events that became void; the others, put together, are
+    those of an uninterrupted run."""
+    modes = MODES[:-1]  # a resumed run sends its values once more
     whole = await undisturbed(modes)
     held = 1 + next(
         at for at, event in enumerate(whole) if event.name == "messages/partial" and event.data[0]["content"] == "Hell"
@@ -128,20 +130,19 @@ async def test_to_a_run_that_was_cut_off(elsewhere: bool, tmp_path: Any) -> None
             gate.opened.set()
             async with browsing(serve(talking(gate).compile(saver)) if elsewhere else app) as browser:
                 second = await browser.ask("/?thread_id=t", last=seen[-1].id)
-                events = [*of_the_run(seen), *of_the_run(second.events)]
+                events = [*without_frame(seen), *without_frame(second.events)]
                 restarted = [event for event in events if event.name == "superstep_restarted"]
                 assert [event.data["step"] for event in restarted] == [1]
-                assert without_what_is_void(events) == of_the_run(whole)
+                assert without_void(events) == without_frame(whole)
                 assert second.events[0].data == {**seen[0].data, "attempt": 1}
                 third = await browser.ask("/?thread_id=t", last=seen[-1].id)
                 assert third.events[0].data["attempt"] == 2
-                assert without_what_is_void([*of_the_run(seen), *of_the_run(third.events)]) == of_the_run(whole)
+                assert without_void([*without_frame(seen), *without_frame(third.events)]) == without_frame(whole)
 
 
-async def test_a_message_that_is_complete_is_not_void_with_what_comes_next() -> None:
-    """Three messages that never say that they have ended are complete with their superstep. Who comes back, from any
-    place, to a run that was cut off in the superstep after it, has each of them complete once, and the next anew.
-    """
+async def test_a_complete_message_is_not_void_with_the_next_superstep() -> None:
+    """Three messages without an end mark are complete with their superstep. A reader that reconnects after any id to
+    a run that was interrupted in the next superstep gets each as complete once, and the later message anew."""
 
     def talks(gate: Gate) -> Any:
         async def first(state: Any, writer: StreamWriter) -> None:
@@ -174,26 +175,26 @@ async def test_a_message_that_is_complete_is_not_void_with_what_comes_next() -> 
             gate.opened.set()
             for _ in range(2):
                 second = await browser.ask("/?thread_id=t", last=seen[-1].id)
-                events = [*of_the_run(seen), *of_the_run(second.events)]
-                assert without_what_is_void(events) == of_the_run(whole)
+                events = [*without_frame(seen), *without_frame(second.events)]
+                assert without_void(events) == without_frame(whole)
                 assert [event.id for event in events] == sorted({event.id or "" for event in events})
 
 
-async def test_a_post_that_is_sent_again_comes_back_too() -> None:
-    """Libraries that post again after a lost connection do not run the graph again."""
+async def test_a_repeated_post_reconnects() -> None:
+    """Client libraries that repeat a POST after a lost connection do not run the graph again."""
     ran: list[str] = []
     gate = Gate()
     gate.opened.set()
     async with browsing(serve(gated(gate, ran).compile(InMemorySaver()))) as browser:
         whole = (await browser.ask(json=body("t", ["updates"]))).events
         again = await browser.ask(json=body("t", ["updates"]), last=whole[1].id)
-        assert of_the_run(again.events) == of_the_run(whole[2:])
+        assert without_frame(again.events) == without_frame(whole[2:])
         assert ran == ["first", "held"]
 
 
-async def test_the_old_connection_dies_late() -> None:
-    """A reader comes back before the service has noticed that it had gone: the run is not cancelled under it, and is
-    when the last reader has left."""
+async def test_the_old_connection_ends_late() -> None:
+    """If a reader reconnects before the service notices that it was gone, the run is not cancelled; it is when its
+    last reader has left."""
     gate = Gate()
     async with browsing(serve(gated(gate).compile(InMemorySaver()))) as browser:
         first = browser.open(json=body("t", ["custom"]))
@@ -208,8 +209,8 @@ async def test_the_old_connection_dies_late() -> None:
         assert gate.cancelled.is_set()
 
 
-async def test_nothing_to_come_back_to() -> None:
-    """404; 400 for what is no id; 410 for one of another thread."""
+async def test_no_run_to_reconnect_to() -> None:
+    """404 without a run, 400 for an invalid id, 410 for an id of another thread."""
     async with browsing(serve(talking().compile(InMemorySaver()))) as browser:
         whole = (await browser.ask(json=body("t", ["updates"]))).events
         await browser.ask(json=body("u", ["updates"]))
@@ -222,13 +223,14 @@ async def test_nothing_to_come_back_to() -> None:
         assert (await browser.ask("/?thread_id=t", last=whole[1].id)).json["error"] == "NotStored"
 
 
-async def test_a_failure_is_told_once(caplog: Any) -> None:
-    """Who comes back after it hears how the run has ended; who comes back before it hears why."""
+async def test_a_failure_is_sent_once(caplog: Any) -> None:
+    """A reader that reconnects after the failure gets the run's status; one that reconnects before it gets the
+    error."""
 
     async def fails(state: Any) -> None:
         raise ValueError("the password is swordfish")
 
-    from tests.serve.served import chain, logs
+    from tests.serve.graphs import chain, logs
 
     async with browsing(serve(chain(("a", logs("a")), ("fails", fails)).compile(InMemorySaver()))) as browser:
         whole = (await browser.ask(json=body("t", ["updates"]))).events
@@ -237,16 +239,15 @@ async def test_a_failure_is_told_once(caplog: Any) -> None:
         assert whole[3].data["status"] == "error"
         for at in range(3):
             again = await browser.ask("/?thread_id=t", last=whole[at].id)
-            assert of_the_run(again.events) == of_the_run(whole[at + 1 :])
+            assert without_frame(again.events) == without_frame(whole[at + 1 :])
             assert again.events[-1] == whole[-1]
         assert "swordfish" not in "".join(str(each.content) for each in browser.exchanges)
 
 
 @pytest.mark.parametrize("name", ["ConfigError", "GraphDrained", "GraphRecursionError"])
-async def test_a_failure_with_the_name_of_ours(name: str, caplog: Any) -> None:
-    """Whose class it is decides what readers are told, live and later: one of the service's own that is only called like
-    one of ours is named, and its words stay in the log.
-    """
+async def test_a_failure_named_like_one_of_this_package(name: str, caplog: Any) -> None:
+    """The class decides what readers get, live and later: an error of the service's own that only has the name of
+    one of this package is named, and its message stays in the log."""
     theirs = type(name, (Exception,), {"__module__": "shop.errors"})
 
     async def fails(state: Any) -> None:
@@ -260,8 +261,8 @@ async def test_a_failure_with_the_name_of_ours(name: str, caplog: Any) -> None:
             assert b"swordfish" not in done.content
 
 
-async def test_a_failure_that_is_ours_is_told_in_its_words_later_too() -> None:
-    """Who comes back hears what a client can act on: that the run has reached its limit."""
+async def test_an_error_of_this_package_is_sent_with_its_message() -> None:
+    """Reconnecting readers, too, get messages that a client can act on: here that the run has reached its limit."""
     async with browsing(serve(talking().compile(InMemorySaver()))) as browser:
         asks = body("t", ["updates"])
         live = await browser.ask(json={**asks, "config": {**asks["config"], "recursion_limit": 1}})
@@ -272,8 +273,9 @@ async def test_a_failure_that_is_ours_is_told_in_its_words_later_too() -> None:
             assert "raise recursion_limit" in error["message"]
 
 
-async def test_a_failure_that_is_all_there_is(caplog: Any) -> None:
-    """Why a run has failed is told to who comes back, also where nothing came before it: `error` was left out then."""
+async def test_a_failure_without_events_before_it(caplog: Any) -> None:
+    """A reconnecting reader gets the error of a run also if no other event came before it: `error` was left out
+    then."""
 
     async def fails(state: Any) -> None:
         raise ValueError("the password is swordfish")
@@ -283,18 +285,19 @@ async def test_a_failure_that_is_all_there_is(caplog: Any) -> None:
         assert [event.name for event in whole] == ["metadata", "error", "end"]
         for last in (None, whole[0].id):
             again = await browser.ask("/?thread_id=t", last=last)
-            assert of_the_run(again.events) == of_the_run(whole)
+            assert without_frame(again.events) == without_frame(whole)
 
 
-async def test_from_the_beginning() -> None:
-    """Without an id: all that is kept of the thread."""
+async def test_without_an_id() -> None:
+    """All stored events of the thread are sent."""
     async with browsing(serve(talking().compile(InMemorySaver()))) as browser:
         whole = (await browser.ask(json=body("t", MODES))).events
-        assert of_the_run((await browser.ask("/?thread_id=t")).events) == of_the_run(whole)
+        assert without_frame((await browser.ask("/?thread_id=t")).events) == without_frame(whole)
 
 
-async def test_what_is_void_is_told_once_whoever_has_run_on() -> None:
-    """By another reader's coming back, or by a new request, live or done: one `superstep_restarted`, before all else."""
+async def test_superstep_restarted_is_sent_once() -> None:
+    """If another reader's reconnecting or a new request has resumed the run, in progress or done, there is one
+    `superstep_restarted`, before all later events."""
     for by, live in (("reader", True), ("reader", False), ("request", True), ("request", False)):
         gate = Gate()
         async with browsing(serve(gated(gate).compile(InMemorySaver()))) as browser:
@@ -310,8 +313,8 @@ async def test_what_is_void_is_told_once_whoever_has_run_on() -> None:
             await other.next("custom")
             if live:
                 second = browser.open("/?thread_id=t", last=seen[1].id)
-                told = [await second.next() for _ in range(3)]
-                assert [event.name for event in told] == ["metadata", "superstep_restarted", "custom"]
+                received = [await second.next() for _ in range(3)]
+                assert [event.name for event in received] == ["metadata", "superstep_restarted", "custom"]
                 gate.opened.set()
                 await second.over.wait()
             else:
@@ -321,13 +324,14 @@ async def test_what_is_void_is_told_once_whoever_has_run_on() -> None:
             assert [event.name for event in second.events] == [
                 *("metadata", "superstep_restarted", "custom", "custom", "end")
             ]
-            assert [event.data for event in without_what_is_void([*of_the_run(seen), *of_the_run(second.events)])] == [
+            assert [event.data for event in without_void([*without_frame(seen), *without_frame(second.events)])] == [
                 *("before", "behind")
             ]
 
 
 async def test_from_a_state() -> None:
-    """Who has a thread's state and nothing else reads on behind it: what is being said too, and from its beginning."""
+    """A client that has only a thread's state reads the events after it: also the message in progress, from its
+    beginning."""
     whole = await undisturbed(["messages-tuple"])
     gate = Gate()
     graph = talking(gate).compile(InMemorySaver())
@@ -342,7 +346,7 @@ async def test_from_a_state() -> None:
         second = browser.open("/?thread_id=t", last=event_id(midway))
         assert [(await second.next("messages")).data[0]["content"] for _ in range(2)] == ["He", "ll"]
         gate.opened.set()
-        assert of_the_run(await second.all()) == of_the_run(whole)
+        assert without_frame(await second.all()) == without_frame(whole)
         ended = await graph.aget_state("t")
         assert ended.values == {"log": ["hello", "bye"]}
         third = await browser.ask("/?thread_id=t", last=event_id(ended))
@@ -350,8 +354,8 @@ async def test_from_a_state() -> None:
 
 
 @pytest.mark.parametrize("modes", [["messages"], ["messages-tuple"]], ids=",".join)
-async def test_across_a_failure_that_was_tried_again(modes: list[str]) -> None:
-    """The failure is told where it was: what was said before it is not added to what is said after it."""
+async def test_across_a_failure_that_was_retried(modes: list[str]) -> None:
+    """The failure is sent at its position: a message's chunks before it are not joined with those after it."""
     fails = [True]
 
     async def speak(state: Any, writer: StreamWriter) -> dict[str, list[str]]:
@@ -364,8 +368,8 @@ async def test_across_a_failure_that_was_tried_again(modes: list[str]) -> None:
     async with browsing(serve(chain(("speak", speak)).compile(InMemorySaver()))) as browser:
         first = (await browser.ask(json=body("t", modes))).events
         second = (await browser.ask(json={**body("t", modes), "input": None})).events
-        for after, missed in ((None, of_the_run(first)), (first[-3].id, [first[-2]]), (first[-2].id, [])):
+        for after, missed in ((None, without_frame(first)), (first[-3].id, [first[-2]]), (first[-2].id, [])):
             again = await browser.ask("/?thread_id=t", last=after)
-            assert of_the_run(again.events) == [*missed, *of_the_run(second)]
+            assert without_frame(again.events) == [*missed, *without_frame(second)]
             assert "swordfish" not in again.content.decode()
         assert [event.name for event in first[-2:]] == ["error", "end"]

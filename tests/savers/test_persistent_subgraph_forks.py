@@ -1,4 +1,5 @@
-"""The past of a state that a graph inside keeps is forked, whatever the thread's head does."""
+"""Past states of a subgraph that keeps its state between calls (`checkpointer=True`) can be forked, wherever the
+thread's head is."""
 
 from __future__ import annotations
 
@@ -31,8 +32,8 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
         yield opens
 
 
-def kept() -> StateGraph[Own]:
-    """A graph whose second node shows what its state holds, and asks."""
+def persistent_subgraph() -> StateGraph[Own]:
+    """A graph whose second node asks a question with its state as the value."""
 
     async def first(state: Own) -> Own:
         return {"own": ["first"]}
@@ -45,16 +46,16 @@ def kept() -> StateGraph[Own]:
 
 
 def nested(saver: Any, around: tuple[bool | None, ...]) -> tuple[Any, str]:
-    """The graph in a node of a graph in a node of others, and its namespace.
+    """Nest the graph in further graphs; return the root graph and the innermost namespace.
 
     Args:
-        around: as what the graphs between it and the root are compiled, from the inside.
+        around: the `checkpointer` of each graph between it and the root, innermost first.
     """
-    graph: Any = kept().compile(checkpointer=True, name="kept")
+    graph: Any = persistent_subgraph().compile(checkpointer=True, name="kept")
 
-    def calls(inside: Any) -> Any:
+    def calls(subgraph: Any) -> Any:
         async def call(state: State) -> State:
-            await inside.ainvoke({"own": ["call"]} if inside.name == "kept" else {})
+            await subgraph.ainvoke({"own": ["call"]} if subgraph.name == "kept" else {})
             return {"log": ["called"]}
 
         return call
@@ -71,7 +72,7 @@ async def past_of(graph: Any, place: Any) -> Any:
 
 
 async def everything(graph: Any) -> list[Any]:
-    """What history says of the thread, but for where the graphs inside have their newest checkpoint."""
+    """The thread's history, without the newest checkpoints of its subgraphs."""
     shown = [snapshot async for snapshot in graph.aget_state_history("t")]
     return [
         (
@@ -87,11 +88,9 @@ async def everything(graph: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("around", [(), (None,), (True, True)], ids=repr)
-async def test_the_past_is_edited_while_the_head_is_inside_a_superstep(
-    opened: Open, around: tuple[bool | None, ...]
-) -> None:
-    """P2: as after a replay of that checkpoint, which asks again. The edit starts a branch at the root checkpoint
-    that the config names, and the head, its question and its records are what they were."""
+async def test_editing_the_past_during_an_open_superstep(opened: Open, around: tuple[bool | None, ...]) -> None:
+    """P2: an edit of a past state starts a branch at the root checkpoint that the config names, as a replay of that
+    checkpoint does. The head, its question and its records are unchanged."""
     async with opened() as saver:
         graph, ns = nested(saver, around)
         place: Any = {"configurable": {"thread_id": "t", "checkpoint_ns": ns}}
@@ -107,7 +106,7 @@ async def test_the_past_is_edited_while_the_head_is_inside_a_superstep(
         assert (await graph.aget_state(forked)).values == {"own": ["edited"]}
         assert await everything(graph) == before
 
-        # The head goes on from its own state, and the branch from the edited one.
+        # The head continues from its own state, and the branch from the edited one.
         assert (await graph.ainvoke(Command(resume="two"), "t"))["log"] == ["called"]
         assert (await graph.aget_state(place)).values == {"own": ["call", "first", "two"]}
         (asked,) = (await graph.ainvoke(None, forked))["__interrupt__"]
@@ -120,8 +119,8 @@ async def test_the_past_is_edited_while_the_head_is_inside_a_superstep(
 
 
 @pytest.mark.parametrize("around", [(), (None,), (True, True)], ids=repr)
-async def test_the_branch_is_run_while_the_head_is_inside_a_superstep(around: tuple[bool | None, ...]) -> None:
-    """A run from the past, or from an edit of it, starts there too, and the head's superstep stays open."""
+async def test_running_a_branch_during_an_open_superstep(around: tuple[bool | None, ...]) -> None:
+    """A run from a past state, or from an edit of it, starts there, and the head's superstep stays open."""
     graph, ns = nested(InMemorySaver(), around)
     place: Any = {"configurable": {"thread_id": "t", "checkpoint_ns": ns}}
     await graph.ainvoke({}, "t")
@@ -139,8 +138,8 @@ async def test_the_branch_is_run_while_the_head_is_inside_a_superstep(around: tu
     assert (await graph.aget_state(place)).values == {"own": ["call", "first", "left"]}
 
 
-async def test_the_past_is_edited_while_the_thread_rests() -> None:
-    """An edit of the past, as one of where the state stands, is what shows and what the next call goes on from."""
+async def test_editing_the_past_of_an_idle_thread() -> None:
+    """An edit of a past or the newest state is shown, and the next call continues from it."""
     graph, ns = nested(InMemorySaver(), ())
     place: Any = {"configurable": {"thread_id": "t", "checkpoint_ns": ns}}
     await graph.ainvoke({}, "t")
@@ -158,16 +157,17 @@ async def test_the_past_is_edited_while_the_thread_rests() -> None:
     assert asked.value == ["edited", "call", "first"]
 
 
-async def test_where_the_state_stands_is_not_edited_inside_a_superstep() -> None:
-    """The refusal stays where there is no branch to make: the head itself would have to say where the state stands."""
+async def test_the_newest_state_is_not_edited_during_an_open_superstep() -> None:
+    """The edit is refused if it would not create a branch, as the head itself would have to record where the
+    subgraph's state is."""
 
     async def ask(state: State) -> State:
         return {"log": [interrupt("?")]}
 
-    inside = kept().compile(checkpointer=True)
+    subgraph = persistent_subgraph().compile(checkpointer=True)
 
     async def call(state: State) -> State:
-        await inside.ainvoke({"own": ["call"]})
+        await subgraph.ainvoke({"own": ["call"]})
         return {}
 
     made = StateGraph(State).add_node("call", call).add_node("ask", ask).add_edge(START, "call").add_edge("call", "ask")
@@ -176,5 +176,5 @@ async def test_where_the_state_stands_is_not_edited_inside_a_superstep() -> None
     await graph.ainvoke(Command(resume="one"), "t")
     place: Any = {"configurable": {"thread_id": "t", "checkpoint_ns": "call"}}
     for config in (place, (await graph.aget_state(place)).config):
-        with pytest.raises(InvalidUpdateError, match="in the middle"):
+        with pytest.raises(InvalidUpdateError, match="cannot be updated before that superstep has finished"):
             await graph.aupdate_state(config, {"own": ["?"]}, as_node="second")

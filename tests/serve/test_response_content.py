@@ -1,4 +1,4 @@
-"""What goes out: values as JSON, messages that grow, failures without their words."""
+"""The content of responses: values as JSON, messages that grow, failures without their messages."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from pregel_async.serve.event_encoder import EventEncoder, ReaderPosition, parse
 from pregel_async.serve.failures import log
 from pregel_async.serve.json_encoder import JsonEncoder
 from tests.serve.browser import Event, browsing, parsed
-from tests.serve.served import CHUNK, Log, asking, chain, logs
+from tests.serve.graphs import CHUNK, Log, asking, chain, logs
 
 AT = "00000000-0000-7000-8000-000000000001"
 
@@ -86,20 +86,20 @@ class Broken:
     ids=[str(number) for number in range(19)],
 )
 async def test_values(value: Any, says: Any) -> None:
-    """Whatever a state holds goes out as JSON; what has no such form is named, and nothing of it is told."""
+    """Each value of a state is sent as JSON; one without a JSON form is sent as its type's name only."""
     assert json.loads(JsonEncoder()(value)) == says
     assert b"1234" not in JsonEncoder()({"in": [value]})
 
 
-async def test_values_that_hold_themselves() -> None:
-    """They end somewhere."""
+async def test_values_that_contain_themselves() -> None:
+    """They are cut off at some depth."""
     endless: list[Any] = []
     endless.append(endless)
     assert b"__unserializable__" in JsonEncoder()(endless)
 
 
-async def test_values_of_ones_own() -> None:
-    """`encode` is asked first; a `TypeError` says that it does not know either."""
+async def test_values_of_a_users_types() -> None:
+    """`encode` is called first; a `TypeError` means that it does not know the type either."""
 
     def encode(value: Any) -> Any:
         if isinstance(value, Opaque):
@@ -111,11 +111,9 @@ async def test_values_of_ones_own() -> None:
     assert json.loads(write({(): Opaque()})) == {"[]": {"opaque": [str(UUID(int=0))]}}
 
 
-# ---- ids -------------------------------------------------------------------------------------------------------------
-
-
-async def test_ids() -> None:
-    """Each is text that grows; the halves, what is complete later, and the end are told from places."""
+async def test_event_ids() -> None:
+    """Ids are texts that increase; they distinguish the halves of a part, later completions, and the end from
+    cursors."""
     encoder = EventEncoder(JsonEncoder(), tuples=False)
     part: Any = {
         "type": "messages",
@@ -151,18 +149,15 @@ async def test_ids() -> None:
             parse_event_id(bad)
 
 
-# ---- messages --------------------------------------------------------------------------------------------------------
-
-
-async def told(node: Any, modes: Any, **more: Any) -> list[Any]:
+async def streamed_events(node: Any, modes: Any, **more: Any) -> list[Any]:
     async with browsing(graph_endpoint(chain(("node", node)).compile(), **more)) as browser:
         done = await browser.ask(json={"input": {"log": []}, "stream_mode": modes})
         assert done.events[-1].data["status"] == "success"
         return [(event.name, event.data) for event in done.events[1:-1]]
 
 
-async def test_chunks_of_langchain() -> None:
-    """Added up by their own rules, and shown as the messages that they are chunks of; what is whole is complete."""
+async def test_langchain_chunks() -> None:
+    """They are added by their own rules, and sent as messages of their class; a whole message is complete."""
     messages = pytest.importorskip("langchain_core.messages", reason="langchain-core is not installed: nox -s adapters")
 
     async def speak(state: Log, writer: StreamWriter) -> None:
@@ -171,7 +166,7 @@ async def test_chunks_of_langchain() -> None:
         await writer.message(messages.AIMessage(content="whole", id="n"))
         await writer.message({"role": "assistant", "content": "no id"})
 
-    events = await told(speak, "messages")
+    events = await streamed_events(speak, "messages")
     assert [name for name, _ in events] == [
         "messages/metadata",
         "messages/partial",
@@ -184,14 +179,14 @@ async def test_chunks_of_langchain() -> None:
     assert [(data[0]["type"], data[0]["content"]) for _, data in events[1:3]] == [("ai", "He"), ("ai", "Hello")]
     assert events[4][1][0]["content"] == "whole"
     assert events[5][1] == [{"role": "assistant", "content": "no id"}]
-    pairs = await told(speak, "messages-tuple")
+    pairs = await streamed_events(speak, "messages-tuple")
     assert [name for name, _ in pairs] == ["messages"] * 4
     assert [pair[0]["content"] for _, pair in pairs] == ["He", "llo", "whole", "no id"]
     assert pairs[0][1][1]["langgraph_node"] == "node"
 
 
 async def test_chunks_of_adapters() -> None:
-    """Texts and tool calls are joined; the chunk that says how the message has ended completes it, calls and all."""
+    """Texts and tool calls are joined; the chunk with the finish reason completes the message, calls included."""
 
     async def speak(state: Log, writer: StreamWriter) -> dict[str, Any]:
         for more in (
@@ -205,7 +200,7 @@ async def test_chunks_of_adapters() -> None:
             await writer.message({**CHUNK, "id": "m", **more})
         return {"log": ["said"]}
 
-    events = await told(speak, "messages")
+    events = await streamed_events(speak, "messages")
     assert [name for name, _ in events] == ["messages/metadata", *["messages/partial"] * 5, "messages/complete"]
     assert [data[0].get("reasoning") for _, data in events[1:3]] == ["hm", "hmm"]
     assert events[5][1][0]["tool_call_chunks"] == [
@@ -227,7 +222,7 @@ async def test_chunks_of_adapters() -> None:
 
 
 async def test_messages_that_nodes_return() -> None:
-    """They come in one piece, and are complete."""
+    """They are sent in one piece, and are complete."""
 
     class Chat(TypedDict):
         messages: Annotated[list[Any], add_messages]
@@ -243,8 +238,8 @@ async def test_messages_that_nodes_return() -> None:
 
 
 async def test_chunks_of_all_kinds() -> None:
-    """Dicts, objects with a content, lists of blocks, and objects that cannot be changed: those that do not say that
-    they are chunks are added up all the same, when more comes with their id; and are complete once more at the end."""
+    """Dicts, objects with a content, lists of blocks, and frozen objects: those that are not marked as chunks are
+    added all the same, if more comes with their id; and are sent as complete once more at the end."""
 
     @dataclasses.dataclass
     class Said:
@@ -267,14 +262,14 @@ async def test_chunks_of_all_kinds() -> None:
         ):
             await writer.message(chunk)
 
-    events = await told(speak, "messages")
+    events = await streamed_events(speak, "messages")
     grown = [data[0]["content"] for name, data in events if name != "messages/metadata"]
     assert grown == ["x", "xy", "x", "xy", ["x"], ["x", "y"], "x", "x", "x", "y", "xy", "xy", ["x", "y"], "x", "y"]
     assert [name for name, _ in events[-5:]] == ["messages/complete"] * 5
 
 
-def spoken(*names: str) -> Any:
-    """A node that says messages in turn, as sources do that never say that one has ended."""
+def sends_messages(*names: str) -> Any:
+    """A node that sends messages in turn, as sources do that never mark the end of one."""
 
     async def speak(state: Log, writer: StreamWriter) -> dict[str, list[str]]:
         for text in ("He", "llo"):
@@ -286,7 +281,7 @@ def spoken(*names: str) -> Any:
 
 
 def completed(events: list[Event]) -> list[tuple[str, Any]]:
-    """The events of messages: how each is called, and its id."""
+    """The events of messages: the kind of each, and its id."""
     return [
         (event.name.rpartition("/")[2].partition("|")[0], event.data[0]["id"])
         for event in events
@@ -295,13 +290,12 @@ def completed(events: list[Event]) -> list[tuple[str, Any]]:
 
 
 @pytest.mark.parametrize("saver", ["kept", "stored", "none"])
-async def test_messages_that_do_not_say_that_they_have_ended(saver: str) -> None:
-    """Each is told as complete when its superstep is over, before anything of the next, or with the run; not while another
-    task of that superstep says more. So it is with events that are kept, with a saver alone, and without one.
-    """
-    builder = StateGraph(Log).add_node("first", spoken("a", "b")).add_node("beside", spoken("c"))
-    builder.add_node("last", spoken("d")).add_edge(START, "first").add_edge(START, "beside")
-    graph = builder.add_edge(["first", "beside"], "last").compile(None if saver == "none" else InMemorySaver())
+async def test_messages_without_an_end_mark(saver: str) -> None:
+    """Each is sent as complete when its superstep is over, before any event of the next, or with the run; not while
+    another task of that superstep sends more. This holds with stored events, with a saver alone, and without one."""
+    builder = StateGraph(Log).add_node("first", sends_messages("a", "b")).add_node("parallel", sends_messages("c"))
+    builder.add_node("last", sends_messages("d")).add_edge(START, "first").add_edge(START, "parallel")
+    graph = builder.add_edge(["first", "parallel"], "last").compile(None if saver == "none" else InMemorySaver())
     modes: Any = ["messages", "updates", "values"]
 
     async def route(request: Request) -> Response:
@@ -310,21 +304,21 @@ async def test_messages_that_do_not_say_that_they_have_ended(saver: str) -> None
     app = Starlette(routes=[Route("/", route, methods=["POST"])]) if saver == "stored" else graph_endpoint(graph)
     async with browsing(app) as browser:
         done = await browser.ask(json={"input": {"log": []}, "stream_mode": modes})
-    told = completed(done.events)
-    assert sorted(told[:6]) == [("partial", name) for name in "aabbcc"]
-    assert sorted(told[6:9]) == [("complete", name) for name in "abc"]
-    assert told[9:] == [("partial", "d"), ("partial", "d"), ("complete", "d")]
+    received = completed(done.events)
+    assert sorted(received[:6]) == [("partial", name) for name in "aabbcc"]
+    assert sorted(received[6:9]) == [("complete", name) for name in "abc"]
+    assert received[9:] == [("partial", "d"), ("partial", "d"), ("complete", "d")]
     whole = [event.data[0] for event in done.events if event.name == "messages/complete"]
     assert whole[-1] == {"role": "assistant", "content": "Hello", "id": "d"}
     assert done.events[-1].name == "end"
-    if saver != "none":  # what is shown with the superstep's commit comes behind them
+    if saver != "none":  # events with the superstep's commit come after them
         at = [event.name for event in done.events].index("messages/complete")
         assert [event.name for event in done.events[at + 3 :] if event.name == "values"] == ["values", "values"]
 
 
 @pytest.mark.parametrize("epoch", [1, 2])
-async def test_what_is_void_is_never_complete(epoch: int) -> None:
-    """A message of a superstep that starts anew is said anew: what was said of it before is dropped."""
+async def test_a_void_message_is_never_complete(epoch: int) -> None:
+    """A message of a superstep that starts again is sent anew: its chunks from before are dropped."""
     encoder = EventEncoder(JsonEncoder(), tuples=False)
     part: Any = {
         "type": "messages",
@@ -339,12 +333,12 @@ async def test_what_is_void_is_never_complete(epoch: int) -> None:
     encoder.encode_part(part)
     void: Any = {"type": "superstep_restarted", "cursor": f"c.00000{epoch}.00000001.00000002", "task": None}
     void["data"] = {"step": 1, "checkpoint_id": "c", "after": "c.000000.00000000.00000000", "tasks": [part["task"]]}
-    told = [
+    received = [
         *encoder.encode_part({**part, **void, "seq": 2}),
         *encoder.encode_part({**part, "seq": 3, "cursor": "c.000002.00000002.00000003"}),
         *encoder.encode_final_messages("success"),
     ]
-    events = parsed(b"".join(told).decode())
+    events = parsed(b"".join(received).decode())
     assert [event.name for event in events] == [
         *("superstep_restarted", "messages/metadata", "messages/partial", "messages/complete")
     ]
@@ -353,12 +347,13 @@ async def test_what_is_void_is_never_complete(epoch: int) -> None:
 
 @pytest.mark.parametrize("stops", ["question", "breakpoint"])
 async def test_messages_are_complete_when_the_run_stops(stops: str) -> None:
-    """To ask, or at a breakpoint: what was said is told as complete, and once to who comes back when it has gone on."""
+    """For a question or at a breakpoint, the messages so far are sent as complete, and once to a reader that
+    reconnects after the run has continued."""
 
     async def asks(state: Log) -> dict[str, list[str]]:
         return {"log": [interrupt("go on?")]}
 
-    builder = StateGraph(Log).add_node("first", spoken("a")).add_node("asks", asks).add_edge(START, "first")
+    builder = StateGraph(Log).add_node("first", sends_messages("a")).add_node("asks", asks).add_edge(START, "first")
     builder.add_edge(START if stops == "question" else "first", "asks")
     app = graph_endpoint(builder.compile(InMemorySaver()), allow_any_thread=True)
     body: Any = {"stream_mode": "messages", "config": {"configurable": {"thread_id": "t"}}}
@@ -376,15 +371,17 @@ async def test_messages_are_complete_when_the_run_stops(stops: str) -> None:
 
 
 @pytest.mark.parametrize("kept", [True, False])
-async def test_messages_of_graphs_inside_are_completed_in_their_superstep(kept: bool) -> None:
-    """The end of a superstep of a graph inside completes what was said in it, with its namespace behind the name; the end
-    of the called graph's the rest."""
-    inner = chain(("one", spoken("a")), ("two", spoken("b"))).compile()
-    graph = chain(("in", inner), ("out", spoken("c")), ("more", spoken("d"))).compile(InMemorySaver() if kept else None)
+async def test_messages_of_subgraphs_are_completed_in_their_superstep(kept: bool) -> None:
+    """The end of a subgraph's superstep completes its messages, with the namespace after the name; the end of the
+    called graph's superstep completes the rest."""
+    inner = chain(("one", sends_messages("a")), ("two", sends_messages("b"))).compile()
+    graph = chain(("in", inner), ("out", sends_messages("c")), ("more", sends_messages("d"))).compile(
+        InMemorySaver() if kept else None
+    )
     async with browsing(graph_endpoint(graph)) as browser:
         done = await browser.ask(json={"input": {"log": []}, "stream_mode": "messages", "stream_subgraphs": True})
-    told = completed(done.events)
-    assert told[:5] == [("partial", "a"), ("partial", "a"), ("complete", "a"), ("partial", "b"), ("partial", "b")]
+    received = completed(done.events)
+    assert received[:5] == [("partial", "a"), ("partial", "a"), ("complete", "a"), ("partial", "b"), ("partial", "b")]
     later = [
         ("partial", "c"),
         ("partial", "c"),
@@ -393,17 +390,14 @@ async def test_messages_of_graphs_inside_are_completed_in_their_superstep(kept: 
         ("partial", "d"),
         ("complete", "d"),
     ]
-    later.insert(0 if kept else 2, ("complete", "b"))  # without a saver it is told when it is sure to be over
-    assert told[5:] == later
+    later.insert(0 if kept else 2, ("complete", "b"))  # without a saver it is sent when it is certainly complete
+    assert received[5:] == later
     inside = [event.name for event in done.events if "|in:" in event.name]
     assert [name.partition("|")[0] for name in inside].count("messages/complete") == 2
 
 
-# ---- the other events ------------------------------------------------------------------------------------------------
-
-
-async def test_every_mode_and_the_graphs_inside() -> None:
-    """One event per part, named by its mode, with the namespace behind it for graphs inside."""
+async def test_each_mode_and_subgraphs() -> None:
+    """One event per part, named by its mode, followed by the namespace for subgraphs."""
 
     class Outer(TypedDict):
         log: list[str]
@@ -420,7 +414,7 @@ async def test_every_mode_and_the_graphs_inside() -> None:
 
 
 async def test_questions() -> None:
-    """In `values` and in `updates`, with the id that answers them."""
+    """In `values` and in `updates`, with the id for the answer."""
     for mode in ("values", "updates"):
         async with browsing(graph_endpoint(asking().compile(InMemorySaver()))) as browser:
             done = await browser.ask(json={"input": {"log": []}, "stream_mode": mode})
@@ -431,7 +425,8 @@ async def test_questions() -> None:
 
 @pytest.mark.parametrize("expose", [False, True])
 async def test_failures_in_tasks(expose: bool) -> None:
-    """Named in `tasks` and `debug`, and quoted only where the service says so; live and kept alike."""
+    """They are named in `tasks` and `debug`, and their messages are sent only if the service allows it; live and
+    stored alike."""
 
     async def fails(state: Log) -> None:
         raise ValueError("the password is swordfish")
@@ -450,8 +445,8 @@ async def test_failures_in_tasks(expose: bool) -> None:
             assert done.events[-2].name == "error"
 
 
-async def test_what_cannot_be_printed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A failure whose words cannot be had, or are no text, is told all the same."""
+async def test_a_failure_that_cannot_be_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failure whose message raises, or is no text, is sent all the same."""
     monkeypatch.setattr(log, "disabled", True)  # what captures it here cannot print it either
 
     class Mute(Exception):

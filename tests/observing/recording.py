@@ -1,5 +1,5 @@
-"""What the tests of this folder share: a clock that is told the time, a saver that takes its time by it, an observer that
-keeps what it is told, and states."""
+"""Helpers of this folder's tests: a clock that the test sets, a saver with set durations, an observer that records
+events, and states."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class State(TypedDict, total=False):
 
 
 class Clock(SystemEnvironment):
-    """Time passes when a test says so, or when somebody waits."""
+    """A clock that moves only when a test sets it, or when code sleeps."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Clock(SystemEnvironment):
         return self.time
 
     async def sleep(self, seconds: float) -> None:
-        if seconds >= 10:  # the lease's heartbeat: nothing here takes so long
+        if seconds >= 10:  # a lease's heartbeat: no test here lasts that long
             await anyio.sleep_forever()
         self.time += seconds
         await anyio.lowlevel.checkpoint()
@@ -46,8 +46,8 @@ class Clock(SystemEnvironment):
         return 0.5
 
 
-class Slow(Through):
-    """Keeps threads in memory. Each write takes the next of these times, in seconds, and then none."""
+class TimedSaver(Through):
+    """Stores threads in memory. Each write takes the next of these times, in seconds, and then none."""
 
     def __init__(self, clock: Clock, *times: float) -> None:
         super().__init__(InMemorySaver())
@@ -64,7 +64,7 @@ class Slow(Through):
 
 
 class EventLog(Observer):
-    """Keeps what it is told."""
+    """Records each event that it observes."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
@@ -85,7 +85,7 @@ class EventLog(Observer):
 
 
 def node(name: str, *, clock: Clock | None = None, takes: float = 0.0, fails: int = 0) -> Any:
-    """A node that says its name, takes so long by the clock, and fails so many times before."""
+    """Create a node that logs its name after so many seconds of the clock, and fails so many times first."""
     left = [fails]
 
     async def call(state: State) -> State:
@@ -101,7 +101,7 @@ def node(name: str, *, clock: Clock | None = None, takes: float = 0.0, fails: in
 
 
 def chain(*nodes: tuple[str, Any], **options: Any) -> Any:
-    """Nodes one after the other; not compiled."""
+    """A graph of nodes one after the other, not compiled."""
     made = StateGraph(State)
     before = START
     for name, call in nodes:
@@ -110,8 +110,8 @@ def chain(*nodes: tuple[str, Any], **options: Any) -> Any:
     return made
 
 
-def beside(**nodes: Any) -> Any:
-    """Nodes side by side; not compiled."""
+def parallel(**nodes: Any) -> Any:
+    """A graph of parallel nodes, not compiled."""
     made = StateGraph(State)
     for name, call in nodes.items():
         made.add_node(name, call).add_edge(START, name)

@@ -1,5 +1,5 @@
-"""A reload over sockets: a node that is a graph of eight supersteps, each of which streams two words, behind
-an endpoint with default settings. Whatever reloads there are, the reader has all words, each once."""
+"""A page that is reloaded, over sockets: an endpoint with default settings serves a node that is a graph of eight
+supersteps, each of which streams two words. Whatever reloads there are, the reader gets all words, each once."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ import pytest
 from httpx_sse import ServerSentEvent
 
 from tests.helpers.stream_reader import is_void
-from tests.serve.test_live import Live, events, living
+from tests.serve.test_live import LiveService, events, running_service
 
 WORDS = [f"{word} " for word in range(16)]
 MODES = ["messages", "messages-tuple", "custom"]
 
 
 @pytest.fixture(scope="module")
-def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
-    with living(tmp_path_factory.mktemp("words")) as live:
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveService]:
+    with running_service(tmp_path_factory.mktemp("words")) as live:
         yield live
 
 
 class Page:
-    """A reader that does what docs/serving.md says: comes back with the id of the last event, and drops what is void."""
+    """A reader that follows docs/serving.md: it reconnects with the id of the last event, and drops void events."""
 
-    def __init__(self, live: Live, mode: str, user: str, *, waits: int = 0) -> None:
+    def __init__(self, live: LiveService, mode: str, user: str, *, waits: int = 0) -> None:
         self.seen: list[ServerSentEvent] = []
         self._live = live
         self._user = user
@@ -36,8 +36,8 @@ class Page:
         """Read so many events of the run, or to a word, or to its end, and close the connection.
 
         Returns:
-            True at the end of the run. (A run that was cancelled as its last reader had left has no end: this one came
-            back before that was over, and comes back again.)
+            True at the end of the run. (The run may be cancelled because its last reader has left. If this reader
+            reconnects before that is done, it gets the status "cancelled", and reconnects again.)
         """
         how: Any = {"last": self.seen[-1].id} if self.seen else {"json": self._body}
         with events(self._live, "/talking", user=self._user, **how) as stream:
@@ -69,7 +69,7 @@ class Page:
 
     @property
     def words(self) -> list[str]:
-        """Of whatever mode."""
+        """The words, in whichever stream mode."""
         found: list[str] = []
         sums: dict[str, str] = {}
         for event in self.kept:
@@ -86,8 +86,8 @@ class Page:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_reload_in_the_sixth_superstep(live: Live, mode: str) -> None:
-    """Words 0 to 9 are recorded, and do not come again; word 10 is void, and comes again."""
+def test_a_reload_in_the_sixth_superstep(live: LiveService, mode: str) -> None:
+    """Words 0 to 9 are recorded and not sent again; word 10 is void and is sent again."""
     page = Page(live, mode, f"sixth {mode}", waits=1 + MODES.index(mode))
     before = len(live.ran)
     page.read(until="10 ")
@@ -97,7 +97,7 @@ def test_a_reload_in_the_sixth_superstep(live: Live, mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_reload_after_each_event(live: Live, mode: str) -> None:
+def test_a_reload_after_each_event(live: LiveService, mode: str) -> None:
     whole = Page(live, mode, f"whole {mode}")
     whole.read_on()
     assert whole.words == WORDS
@@ -109,7 +109,7 @@ def test_a_reload_after_each_event(live: Live, mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_one_reload_after_the_other(live: Live, mode: str) -> None:
+def test_consecutive_reloads(live: LiveService, mode: str) -> None:
     page = Page(live, mode, f"all {mode}")
     number = 0
     while not page.read(1 + number // 4):

@@ -10,11 +10,11 @@ from checkpoint_savers import InMemorySaver
 S = TypeVar("S", bound=type[InMemorySaver])
 
 BROKEN: list[tuple[type[InMemorySaver], str]] = []
-"""Each defect with each clause that must find it."""
+"""Each defective saver with each clause that must fail on it."""
 
 
 def caught_by(*clauses: str) -> Callable[[S], S]:
-    """Add a saver to those that the suite must find, by these clauses."""
+    """Register a defective saver, and the clauses of the conformance suite that must fail on it."""
 
     def add(saver: S) -> S:
         BROKEN.extend((saver, clause) for clause in clauses)

@@ -1,4 +1,4 @@
-"""What is read of a thread, as values that JSON has: read by the version that stored it, and by each later one."""
+"""What is read of a thread, as JSON values that each later version must read, too."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 
-async def tell_thread(graph: Any, thread: Any) -> dict[str, Any]:
-    """Its state and what is waiting, in full; of its history each checkpoint's id, and a digest of the rest."""
+async def describe_thread(graph: Any, thread: Any) -> dict[str, Any]:
+    """Return the state with its tasks in full, and for each checkpoint of the history its id and a digest."""
     history = [_snapshot(one) async for one in graph.aget_state_history(thread)]
     return {
         "state": _snapshot(await graph.aget_state(thread)),
@@ -17,13 +17,13 @@ async def tell_thread(graph: Any, thread: Any) -> dict[str, Any]:
     }
 
 
-def digest(told: Any) -> str:
-    text = json.dumps(told, ensure_ascii=False, sort_keys=True)
+def digest(description: Any) -> str:
+    text = json.dumps(description, ensure_ascii=False, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:20]
 
 
-def tell(value: Any) -> Any:
-    """Types show: a tuple is no list, and 1 is not 1.0."""
+def describe(value: Any) -> Any:
+    """Describe a value with its types: a tuple differs from a list, and 1 from 1.0."""
     return repr(value)
 
 
@@ -44,7 +44,7 @@ def _id(config: Any) -> Any:
 
 
 def _values(values: Any) -> Any:
-    return {key: tell(value) for key, value in values.items()} if isinstance(values, Mapping) else tell(values)
+    return {key: describe(value) for key, value in values.items()} if isinstance(values, Mapping) else describe(values)
 
 
 def _task(task: Any) -> dict[str, Any]:
@@ -52,6 +52,6 @@ def _task(task: Any) -> dict[str, Any]:
         "id": task.id,
         "name": task.name,
         "error": None if task.error is None else str(task.error),
-        "result": tell(task.result),
-        "interrupts": [[one.id, tell(one.value)] for one in getattr(task, "interrupts", ())],
+        "result": describe(task.result),
+        "interrupts": [[one.id, describe(one.value)] for one in getattr(task, "interrupts", ())],
     }
