@@ -179,9 +179,6 @@ def test_the_page_needs_nobody_else(service: ChatService) -> None:
     assert "samesite=lax" in cookie
 
 
-# ---- the service ends ------------------------------------------------------------------------------------------------
-
-
 def test_sigterm_in_mid_answer(tmp_path: Path) -> None:
     """The answer is finished and told first; then the process ends."""
     with chat_service(tmp_path, CHAT_PAUSE="0.003") as service:
@@ -241,8 +238,6 @@ def test_killed_while_a_question_is_open(tmp_path: Path) -> None:
         assert shown([*seen, *rest]) == [SENT, done]
         assert browser.reload(chat) == [("user", EMAIL), DRAFT, SENT, done]
 
-
-# ---- models of providers ---------------------------------------------------------------------------------------------
 
 ARGS = {"to": "ada@example.org", "subject": "News", "body": "All is well."}
 

@@ -130,8 +130,6 @@ def _parameters(value: Any) -> list[str]:
         return []
 
 
-# ---- what a text names -----------------------------------------------------------------------------------------------
-
 CODE = re.compile(r"`([^`\n]+)`")
 DOTTED = re.compile(r"(?<![\w./-])((?:pregel_async|checkpoint_savers)(?:\.\w+)+)")
 CALL = re.compile(r"(?<![\w.])([A-Za-z_]\w*)((?:\.\w+)*)\(")
@@ -208,9 +206,6 @@ def _unknown_in_block(code: str) -> list[str]:
     }
     called = {node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
     return missing + sorted(f"{name}()" for name in called - defined - names() - GIVEN)
-
-
-# ---- the tests -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -158,9 +158,6 @@ class TestMean(ChannelLaws):
         return st.integers(-1000, 1000).map(float)  # whose sums are exact
 
 
-# ---- README, and what else has blocks --------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("block", [pytest.param(code, id=f"line {line}") for line, code in blocks(README)])
 def test_a_block_of_the_readme_runs(block: str, tmp_path: Path) -> None:
     """By itself, as it stands there, in an empty directory."""

@@ -82,9 +82,6 @@ def joined(chunks: list[dict[str, Any]]) -> dict[str, Any]:
     return message
 
 
-# ---- wires -----------------------------------------------------------------------------------------------------------
-
-
 def events(*data: dict[str, Any], named: bool = False, done: bool = False) -> bytes:
     """Server-sent events, as they come over the wire.
 

@@ -61,9 +61,6 @@ class Tracer(BaseCallbackHandler):
         self.started += 1
 
 
-# ---- stream_message --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.anyio
 async def test_chunks_are_summed() -> None:
     """They are written as they are; the message is the one that they are chunks of, tool calls and all."""
@@ -134,9 +131,6 @@ async def test_a_model_that_is_read_is_not_written_by_callbacks_too() -> None:
         assert seen.content == "Hello youa b"
         await speaker("c d").ainvoke("x")
     assert seen.content == "Hello youa bc d"
-
-
-# ---- callbacks -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.anyio

@@ -89,9 +89,6 @@ def piece(index: int | None, id: str | None = None, name: str | None = None, arg
     return Obj(index=index, id=id, function=Obj(name=name, arguments=args))
 
 
-# ---- what is taken -------------------------------------------------------------------------------------------------
-
-
 async def test_strings_are_tokens() -> None:
     """Each is a chunk with the message's id, and the message is their sum."""
     written = Written()
@@ -332,9 +329,6 @@ async def test_a_message_that_is_not_whole_is_an_error(told: list[Any], provider
     assert stream.closed
 
 
-# ---- what is refused -------------------------------------------------------------------------------------------------
-
-
 async def test_what_is_no_stream_is_refused_before_anything_is_read() -> None:
     """With the name of what was given."""
     for given, said in (("text", "str"), ({"content": "x"}, "dict"), (None, "NoneType"), (b"", "bytes"), (3, "int")):
@@ -388,9 +382,6 @@ async def test_a_message_without_id_outside_of_a_run() -> None:
         await stream_message(["a"], writer=Written())
     with pytest.raises(OutsideRunError, match="get_stream_writer"):
         await stream_message(["a"])
-
-
-# ---- how it is left --------------------------------------------------------------------------------------------------
 
 
 async def test_a_stream_is_closed_when_its_reading_fails() -> None:
@@ -516,9 +507,6 @@ async def test_a_stream_that_cannot_be_closed() -> None:
         await stream_message(Stuck("a"), id="m", writer=Written())
 
 
-# ---- what goes with it -----------------------------------------------------------------------------------------------
-
-
 async def test_ids_names_metadata_and_tags() -> None:
     """What is given goes before what is known, and tags are added."""
     written = Written()
@@ -567,9 +555,6 @@ async def test_in_a_node_ids_are_made_of_the_task() -> None:
         assert [message["id"] for message in result["messages"]] == seen[-2:]
     assert seen[:2] == seen[2:]
     assert seen[0] != seen[1]
-
-
-# ---- in threads ------------------------------------------------------------------------------------------------------
 
 
 def test_in_threads_it_is_the_same() -> None:

@@ -95,9 +95,6 @@ def test_options_that_are_wrong_are_usage_errors(shell: Any, call: Any, args: tu
     assert not shell.db.exists()
 
 
-# ---- databases -------------------------------------------------------------------------------------------------------
-
-
 def _foreign(path: Path) -> None:
     with sqlite3.connect(path) as connection:
         connection.execute("CREATE TABLE theirs (x)")
@@ -162,9 +159,6 @@ def test_history_makes_no_database(shell: Any, call: Any) -> None:
     ended = call("history", "--thread", "t")
     assert (ended.code, ended.err) == (1, "error: there is no database pregel.db\n")
     assert not shell.db.exists()
-
-
-# ---- the package -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("missing", ["typer", "rich"])

@@ -14,9 +14,6 @@ import pytest
 GREETED = {"name": "Ada", "times": 1, "answer": {"text": "hello, Ada", "letters": ["A", "d", "a"]}}
 
 
-# ---- output ----------------------------------------------------------------------------------------------------------
-
-
 def test_the_output_is_on_standard_output_and_everything_else_beside_it(shell: Any) -> None:
     """Of a mapping every key is shown; progress is on standard error, as plain lines."""
     ended = shell.run("run", "flows:greeting", "--thread", "t", "--input", '{"name": "Ada"}')
@@ -79,9 +76,6 @@ def test_long_values_are_shortened_for_people(shell: Any, call: Any) -> None:
     assert "... +1495" in ended.out
 
 
-# ---- input -----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("given", ['{"name": "Ada"}', "@input.json", "-"])
 def test_an_input_is_json_or_a_file_or_standard_input(shell: Any, call: Any, given: str) -> None:
     (shell.cwd / "input.json").write_text('{"name": "Ada"}')
@@ -107,9 +101,6 @@ def test_an_input_that_does_not_fit_is_refused_before_anything_is_stored(shell: 
     assert "nothing was stored" in ended.err
     assert shell.ran == []
     assert call("history", "--thread", "t").code == 1
-
-
-# ---- threads ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_finished_thread_shows_its_output_and_runs_nothing(shell: Any) -> None:
@@ -245,9 +236,6 @@ def test_standard_output_that_is_closed_ends_the_command_quietly(shell: Any) -> 
     assert process.wait(60) == 1
     assert err == ""
     process.stderr.close()
-
-
-# ---- MODULE:GRAPH ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("target", ["flows:compiled", "flows:make", "flows:Holder.graph"])

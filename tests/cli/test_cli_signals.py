@@ -22,9 +22,6 @@ Start = Callable[..., "subprocess.Popen[str]"]
 STEPS = ["first", *(f"work {item}" for item in range(5))]
 
 
-# ---- piped -----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_stops_the_run_in_order_and_it_goes_on(shell: Any, call: Any, started: Start, number: int) -> None:
     """Exit code 128 + signal, and the command that goes on. What was recorded does not run again."""
@@ -77,9 +74,6 @@ def test_the_second_signal_kills_even_a_loop_that_is_blocked(shell: Any, started
     again = started("run", "flows:blocking", "--thread", "t")
     wait_for(again.stdout, "blocking")
     again.kill()
-
-
-# ---- on a terminal ---------------------------------------------------------------------------------------------------
 
 
 def _as_left(seen: str) -> list[str]:

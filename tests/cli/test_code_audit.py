@@ -28,8 +28,6 @@ def unused(source: str, path: str = "module.py") -> list[str]:
     return [place.name for place in result.unused]
 
 
-# ---- unused imports --------------------------------------------------------------------------------------------------
-
 USED = {
     "a plain use": "import os\nos.getcwd()",
     "a use in a function, before the import": "def f():\n    return os\nimport os",
@@ -139,9 +137,6 @@ def test_this_repository_has_no_unused_import() -> None:
     assert found == {}
 
 
-# ---- complexity ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("body", "complexity"),
     [
@@ -183,9 +178,6 @@ def test_the_worst_function_is_named_with_its_scope() -> None:
     """)
     assert (result.functions, result.classes) == (3, 2)
     assert result.worst == Function(5, "A.B.f.g", 2)
-
-
-# ---- docstrings ------------------------------------------------------------------------------------------------------
 
 
 def undocumented(source: str, path: str = "module.py") -> list[str]:
@@ -239,9 +231,6 @@ def test_an_empty_file_needs_no_docstring(path: str) -> None:
     assert undocumented("x = 1", path) == ["the module"]
 
 
-# ---- files that are hard to read -------------------------------------------------------------------------------------
-
-
 def nested(*lines: str) -> bytes:
     return "\n".join(lines).encode()
 
@@ -291,9 +280,6 @@ def test_whatever_is_in_a_file_becomes_a_fact(data: bytes, problem: str | None) 
         assert result.lines == len(data.splitlines())
 
 
-# ---- sources ---------------------------------------------------------------------------------------------------------
-
-
 def tree(root: Path, *paths: str) -> Path:
     for path in paths:
         (root / path).parent.mkdir(parents=True, exist_ok=True)
@@ -340,9 +326,6 @@ def test_what_is_too_large_is_not_read(tmp_path: Path, monkeypatch: pytest.Monke
         sources.read(root / "a.py")
 
 
-# ---- ranking ---------------------------------------------------------------------------------------------------------
-
-
 def test_a_score_is_the_sum_of_its_parts() -> None:
     """Each point says what it is for, and every part is explained."""
     result = audited("import os\n" * 3 + "def f():\n" + "    if x: pass\n" * 14 + "\n" * 600)
@@ -358,9 +341,6 @@ def test_the_worst_come_first_and_equals_by_name() -> None:
     assert [item.path for item in ranking.rank(audits, 10)] == ["module.py", "a.py", "b.py"]
     assert [item.path for item in ranking.rank(audits, 1)] == ["module.py"]
     assert ranking.rank(audits, 0) == []
-
-
-# ---- the whole job ---------------------------------------------------------------------------------------------------
 
 
 def sample(root: Path) -> Path:

@@ -21,8 +21,6 @@ from hypothesis import strategies as st
 
 from pregel_async._core.isolation import IsolatedDict, IsolatedList
 
-# ---- kinds of data -----------------------------------------------------------------------------------------------
-
 
 @dataclasses.dataclass
 class Point:
@@ -264,8 +262,6 @@ def changeable(value: Any) -> bool:
         return any(map(changeable, value))
     return isinstance(value, (dict, list, set, deque, bytearray, Point, Slotted, Record, Noted, Model))
 
-
-# ---- programs ----------------------------------------------------------------------------------------------------
 
 Instruction = tuple[int, int, int, int]
 """What to take in hand, what to do with it, where, and with what; each modulo what there is."""

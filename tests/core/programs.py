@@ -58,9 +58,6 @@ KINDS: dict[str, Callable[[Sequence[str]], Channel]] = {
 }
 
 
-# ---- the low level -----------------------------------------------------------------------------------------------
-
-
 class RandomNode(NamedTuple):
     name: str
     triggers: tuple[str, ...]
@@ -130,9 +127,6 @@ def random_programs(draw: st.DrawFn) -> RandomProgram:
     )
     given = draw(st.lists(st.sampled_from(names), unique=True, min_size=1).map(tuple))
     return RandomProgram(channels, nodes, given)
-
-
-# ---- state graphs ------------------------------------------------------------------------------------------------
 
 
 class State(TypedDict, total=False):

@@ -167,9 +167,6 @@ def stored(graph: Program, board: Board) -> Board:
     )
 
 
-# ---- small programs ----------------------------------------------------------------------------------------------
-
-
 def nothing(value: Any) -> None:
     """A node that writes nothing."""
 

@@ -27,8 +27,6 @@ from pregel_async.errors import EmptyChannelError
 from pregel_async.types import Send
 from tests.core.scripted import SCOPE, Script, begin, drive, node, plan, program, run, stored, write
 
-# ---- sparse ------------------------------------------------------------------------------------------------------
-
 
 def test_only_what_holds_something_has_a_version() -> None:
     """P10, `board`: a channel that holds nothing has no version, and what was seen of it is forgotten."""
@@ -63,9 +61,6 @@ def test_a_board_is_as_large_as_what_it_holds() -> None:
     script = run(graph, {"c0": 1})
     assert max(len(step.versions) for step in script.steps) == 1
     assert max(len(step.seen) for step in script.steps) == 0
-
-
-# ---- reading -----------------------------------------------------------------------------------------------------
 
 
 def everything() -> Program:
@@ -156,9 +151,6 @@ def test_every_read_is_isolated() -> None:
     assert all(read() == {"deep": [1]} for read in readers)
 
 
-# ---- the view of a router ----------------------------------------------------------------------------------------
-
-
 def router(*reads: str, whole: bool = False) -> Router:
     return Router(name="r", call=lambda value: None, reads=reads, whole=whole, shape=None, route=lambda answer: [])
 
@@ -198,9 +190,6 @@ def test_what_a_router_changes_in_place_reaches_nobody() -> None:
     view["y"]["n"].append("changed")
     assert board.read("x") == {"n": [1]}
     assert writes == [("y", {"n": [2]})]
-
-
-# ---- stored and read back ----------------------------------------------------------------------------------------
 
 
 def big_program() -> Program:

@@ -39,8 +39,6 @@ from tests.core.mutations import (
     shape,
 )
 
-# ---- what leaves a container by each way out is isolated ---------------------------------------------------------
-
 Way = Callable[[Any], Any]
 
 
@@ -387,9 +385,6 @@ def test_what_is_shared_is_shared() -> None:
     assert got["t"] is Opaque
 
 
-# ---- it behaves like the value -----------------------------------------------------------------------------------
-
-
 @settings(deadline=None)
 @given(value=plain_values)
 def test_it_equals_the_value(value: Any) -> None:
@@ -562,8 +557,6 @@ def test_a_list_that_grows_while_it_is_iterated() -> None:
     assert all(one is other for one, other in zip(met, got, strict=True))
 
 
-# ---- what was taken is the same object the next time -------------------------------------------------------------
-
 KINDS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "list": (lambda: [1], lambda it: it.append(2)),
     "dict": (lambda: {"n": 1}, lambda it: it.update(n=2)),
@@ -691,9 +684,6 @@ def test_one_object_in_two_places_of_a_node() -> None:
     assert owned["b"] == [1, 2]
 
 
-# ---- on the way in -----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("deep", [10, 200])
 def test_depth(deep: int) -> None:
     """P1: at any depth."""
@@ -736,9 +726,6 @@ def test_owning_twice_copies_twice() -> None:
     one, other = own(mine), own(mine)
     assert one is not other
     assert one[0] is not other[0] is not mine[0]
-
-
-# ---- folding -----------------------------------------------------------------------------------------------------
 
 
 def test_what_a_reducer_keeps_is_kept() -> None:

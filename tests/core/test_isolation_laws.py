@@ -29,9 +29,6 @@ def identities(value: Any) -> list[int]:
     return [id(part) for part in parts(value)]
 
 
-# ---- what a node changes in place reaches nobody -----------------------------------------------------------------
-
-
 @MANY
 @given(state=states, program=instructions)
 def test_the_owned_value_stays_as_it_is(state: dict[str, Any], program: list[Instruction]) -> None:
@@ -92,9 +89,6 @@ def test_an_owned_value_is_plain(state: dict[str, Any], program: list[Instructio
         assert not any(isinstance(inner, (IsolatedDict, IsolatedList)) for inner in parts(own(part)))
 
 
-# ---- what a node gets behaves like what it believes it has -------------------------------------------------------
-
-
 @MANY
 @given(state=plain_states, program=instructions)
 def test_changing_lists_and_dicts_is_changing_a_deep_copy(state: dict[str, Any], program: list[Instruction]) -> None:
@@ -133,9 +127,6 @@ def test_what_a_node_returns_is_what_it_made(state: dict[str, Any], program: lis
     node.run(program, compare=False)
     for part in node.subject:
         assert shape(own(part)) == shape(part)
-
-
-# ---- own undoes isolate ------------------------------------------------------------------------------------------
 
 
 @MANY

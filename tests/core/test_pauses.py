@@ -133,9 +133,6 @@ def test_a_breakpoint_comes_before_the_limit() -> None:
         drive(superstep.run(made, board, Script(made), scope=SCOPE, limit=0, breakpoints=stop, resumed=True))
 
 
-# ---- amending --------------------------------------------------------------------------------------------------------
-
-
 def add(left: int, right: int) -> int:
     return left + right
 

@@ -30,9 +30,6 @@ def chain(length: int, *, hidden_first: bool = False) -> Program:
     return program(*nodes, keys=(), **{f"c{index}": EphemeralValue() for index in range(length)})
 
 
-# ---- the order of things -----------------------------------------------------------------------------------------
-
-
 def test_execute_update_checkpoint_in_turn() -> None:
     """Rule 6: the phases run in this order, and a superstep starts only when the last one is stored."""
     assert run(chain(3), {"c0": 1}).calls == [
@@ -112,9 +109,6 @@ def test_step_numbers_go_on_in_the_next_run() -> None:
     assert [step.number for step in script.steps] == [3, 4]
 
 
-# ---- the limit ---------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("length", [1, 2, 3, 10])
 def test_n_nodes_need_a_limit_of_n(length: int) -> None:
     """P14: n chained nodes need a limit of n, and no more."""
@@ -158,9 +152,6 @@ def test_a_run_that_met_its_limit_goes_on() -> None:
             drive(superstep.run(graph, board, script, scope=SCOPE, limit=2))
     drive(superstep.run(graph, board, script, scope=SCOPE, limit=1))
     assert [step.ran for step in script.steps] == [("n0",), ("n1",), ("n2",), ("n3",), ("n4",)]
-
-
-# ---- failing -----------------------------------------------------------------------------------------------------
 
 
 class Oops(Exception):
@@ -243,9 +234,6 @@ def test_a_failure_to_store_is_not_a_failed_superstep() -> None:
     with pytest.raises(OSError, match="disk full"):
         run(graph, {"c0": 1}, port=port)
     assert port.calls == ["execute 0"]
-
-
-# ---- collect -----------------------------------------------------------------------------------------------------
 
 
 def tasks(count: int) -> list[Task]:

@@ -37,9 +37,6 @@ def log() -> BinaryOperatorAggregate[Any]:
     return BinaryOperatorAggregate(list, appended)
 
 
-# ---- the order of folding ----------------------------------------------------------------------------------------
-
-
 class Noisy(BaseChannel[Any, Any, Any]):
     """Tells a list when it is folded."""
 
@@ -141,9 +138,6 @@ def test_twelve_sends_fold_by_number_and_not_by_text() -> None:
     assert board.values["log"] == list(range(12))
 
 
-# ---- visibility --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 def test_writes_are_invisible_within_their_superstep(order: tuple[int, int]) -> None:
     """P1: a task sees nothing that a sibling wrote, whichever ran first."""
@@ -173,9 +167,6 @@ def test_the_board_does_not_change_while_tasks_run() -> None:
     before = (board.step, board.clock, dict(board.versions), dict(board.values))
     drive(Script(graph).execute(board, plan(graph, board)))
     assert before == (board.step, board.clock, board.versions, board.values)
-
-
-# ---- input from outside ------------------------------------------------------------------------------------------
 
 
 def test_writes_from_outside_do_not_pass_a_superstep() -> None:
@@ -211,9 +202,6 @@ def test_an_input_discards_pending_sends() -> None:
     board = write(graph, Board(graph), (SENDS, Send("a", 1)))
     begin(graph, {"y": 1}, board)
     assert plan(graph, board) == []
-
-
-# ---- what a superstep does to channels that nobody wrote ---------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -302,9 +290,6 @@ def test_a_users_channel_that_was_written_hears_of_every_superstep() -> None:
     assert [step.values["ticks"] for step in run(graph, {"x": 1, "ticks": 10}).steps] == [11, 12, 13]
 
 
-# ---- consume -----------------------------------------------------------------------------------------------------
-
-
 def loop_with_barrier(rounds: int) -> tuple[Program, list[Any]]:
     """a and b both go to j through a barrier; j starts them again."""
     runs: list[Any] = []
@@ -389,9 +374,6 @@ def test_a_trigger_beside_a_half_full_barrier_leaves_the_barrier_alone() -> None
     write(graph, board, by=plan(graph, board))
     write(graph, board, ("both", "b"))
     assert [task.node.name for task in plan(graph, board)] == ["j"]
-
-
-# ---- finish ------------------------------------------------------------------------------------------------------
 
 
 def test_a_deferred_node_waits_until_nothing_else_is_left() -> None:
@@ -501,9 +483,6 @@ def test_what_finish_brings_has_the_supersteps_version() -> None:
     board = write(graph, Board(graph), ("x", 1), ("late", None))
     write(graph, board, by=plan(graph, board))
     assert (board.versions, board.clock, board.updated) == ({"late": 2}, 2, ["late"])
-
-
-# ---- failing folds -----------------------------------------------------------------------------------------------
 
 
 def test_two_writers_of_a_last_value() -> None:

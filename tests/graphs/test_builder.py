@@ -52,9 +52,6 @@ async def ran(made: StateGraph[Any, Any, Any], given: Any = None) -> list[str]:
     return result
 
 
-# ---- schemas -----------------------------------------------------------------------------------------------------
-
-
 class Declared(TypedDict):
     plain: int
     required: Required[int]
@@ -229,9 +226,6 @@ def test_reserved_keys(schema: Any) -> None:
     """Bad input: a state key that is called like a control channel is refused, by name."""
     with pytest.raises(GraphValidationError, match="reserved"):
         StateGraph(schema).add_node("n", lambda state: None).add_edge(START, "n").compile()
-
-
-# ---- nodes -------------------------------------------------------------------------------------------------------
 
 
 def a_function(state: State) -> dict[str, Any]:
@@ -417,9 +411,6 @@ def test_more_that_compile_refuses() -> None:
         builder("a").add_edge(START, "a").compile(unknown_keys="drop")
 
 
-# ---- edges -------------------------------------------------------------------------------------------------------
-
-
 async def test_a_chain() -> None:
     """An edge runs its end when its start has run."""
     made = builder("a", "b", "c").add_edge(START, "a").add_edge("a", "b").add_edge("b", "c").add_edge("c", END)
@@ -495,9 +486,6 @@ async def test_add_sequence() -> None:
     assert await ran(made) == ["a_function", "a_function", "a_coroutine"]
 
 
-# ---- deferred nodes ----------------------------------------------------------------------------------------------
-
-
 async def test_a_deferred_node_is_last() -> None:
     """`defer=True` runs a node only when nothing else is left to run, once per such moment."""
     made = builder("a", "b", "c").add_node("d", says("d"), defer=True)
@@ -534,9 +522,6 @@ async def test_a_send_to_a_deferred_node_does_not_wait() -> None:
     made = builder("a", "b", "c").add_node("d", says("d"), defer=True).add_edge(START, "a").add_edge("a", "b")
     made.add_edge("b", "c").add_conditional_edges("a", lambda state: Send("d", {}))
     assert await ran(made) == ["a", "b", "d", "c"]
-
-
-# ---- conditional edges -------------------------------------------------------------------------------------------
 
 
 def literal(state: State) -> Literal["a", "b"]:
@@ -658,9 +643,6 @@ async def test_a_node_may_return_a_send() -> None:
     assert await ran(made) == ["a"]
 
 
-# ---- schemas of nodes --------------------------------------------------------------------------------------------
-
-
 class Private(TypedDict, total=False):
     secret: str
     note: str
@@ -743,9 +725,6 @@ async def test_a_node_gets_its_schemas_class(kind: Any, shown: bool) -> None:
         assert state == {"log": [], "note": "x"}
 
 
-# ---- compiling ---------------------------------------------------------------------------------------------------
-
-
 async def test_compile_never_changes_the_builder() -> None:
     """`compile()` never changes the builder; the builder may go on and be compiled again."""
     made = builder("a", "b").add_edge(START, "a").add_edge("a", "b").add_edge(["a", "b"], END)
@@ -798,9 +777,6 @@ def test_the_builder_is_generic() -> None:
     """Names: `StateGraph[State]` can be said at run time."""
     assert StateGraph[State](State).channels.keys() == {"log", "note"}
     assert CompiledStateGraph[State, State, State]
-
-
-# ---- where commands may go -------------------------------------------------------------------------------------------
 
 
 def commanding(destination: str) -> Callable[[Any], Command[Any]]:

@@ -67,9 +67,6 @@ def said(edges: tuple[Edge, ...]) -> list[str]:
     ]
 
 
-# ---- text ------------------------------------------------------------------------------------------------------------
-
-
 def test_a_line_of_nodes_as_text() -> None:
     drawn = drawing(["one", "two"], [edge(START, "one"), edge("one", "two"), edge("two", END)])
     assert (
@@ -291,9 +288,6 @@ def test_nothing_as_text() -> None:
     assert drawing([], []).draw_text() == ""
 
 
-# ---- mermaid ---------------------------------------------------------------------------------------------------------
-
-
 def test_mermaid() -> None:
     """A flowchart with the marks beside the names."""
     assert with_graph().draw_mermaid() == (
@@ -347,9 +341,6 @@ def test_names_of_all_kinds_in_mermaid(name: str) -> None:
     assert lines[1].count('"') == 2 and lines[1].startswith("    n0_") and lines[1].endswith('"]')
     assert lines[2].count('"') == 2 and '|"' in lines[2] and '"|' in lines[2]
     assert not {"<", "`", "\n", "\x1b"} & set(lines[1])
-
-
-# ---- images and notebooks --------------------------------------------------------------------------------------------
 
 
 def texts(image: ElementTree.Element) -> list[str]:
@@ -413,9 +404,6 @@ def test_a_notebook_shows_it() -> None:
     assert set(drawn._repr_mimebundle_(exclude=["text/plain"])) == {"image/svg+xml"}
 
 
-# ---- JSON ------------------------------------------------------------------------------------------------------------
-
-
 def test_json() -> None:
     """Nodes with what is special about them, and edges; what says nothing is left out."""
     assert with_graph().to_json() == {
@@ -452,9 +440,6 @@ def test_names_of_all_kinds_in_json(name: str) -> None:
     assert json.loads(json.dumps(both)) == both
     assert both["nodes"][0]["id"] == both["edges"][0]["data"] == name
     assert both["nodes"][0]["metadata"] == {"__interrupt": "before,after"}
-
-
-# ---- graphs within ---------------------------------------------------------------------------------------------------
 
 
 def test_a_graph_takes_the_place_of_its_node() -> None:

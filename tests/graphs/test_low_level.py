@@ -99,9 +99,6 @@ def test_what_a_node_builder_refuses(wrong: Any) -> None:
         wrong()
 
 
-# ---- what nodes get ----------------------------------------------------------------------------------------------
-
-
 async def test_a_mapping_or_a_bare_value() -> None:
     """`subscribe_only` gives the bare value, `subscribe_to` and `read_from` a mapping of what is there."""
     got: dict[str, Any] = {}
@@ -255,9 +252,6 @@ async def test_every_kind_of_channel_together() -> None:
     assert await graph.ainvoke(3) == {"out": ["any", "both", "free", "sum", "topic"], "sum": 6}
 
 
-# ---- input and output --------------------------------------------------------------------------------------------
-
-
 def two_inputs(**settings: Any) -> Pregel:
     return Pregel(
         nodes={"n": NodeBuilder().subscribe_to("a", "b").do(lambda s: dict(s)).write_to("out")},
@@ -314,9 +308,6 @@ async def test_two_writers_of_one_channel() -> None:
     )
     with pytest.raises(InvalidUpdateError, match="'out'"):
         await graph.ainvoke(1)
-
-
-# ---- validation --------------------------------------------------------------------------------------------------
 
 
 def built(**changes: Any) -> Pregel:

@@ -58,9 +58,6 @@ def merged(*kinds: Any) -> dict[str, Channel]:
     return channels
 
 
-# ---- generic classes -----------------------------------------------------------------------------------------------
-
-
 class DictPage(TypedDict, Generic[T]):
     first: T
     rest: Annotated[list[T], operator.add]
@@ -180,9 +177,6 @@ def test_an_alias_that_cannot_be_resolved() -> None:
         read_schema(scope["Lost"], "state schema")
 
 
-# ---- fields that __init__ does not take ----------------------------------------------------------------------------
-
-
 @dataclasses.dataclass
 class Later:
     given: int = 0
@@ -223,9 +217,6 @@ def test_a_field_that_was_never_set_is_no_update() -> None:
     assert as_mapping(schema, Later(3)) == {"given": 3, "computed": 4}
 
 
-# ---- batch reducers ------------------------------------------------------------------------------------------------
-
-
 class Batched(TypedDict):
     log: Annotated[list[str], DeltaChannel(gather)]
     typed: Annotated[list[str], DeltaChannel(gather, dict)]
@@ -261,9 +252,6 @@ def test_mistakes_with_channels_in_annotations() -> None:
             read_schema(short, "state schema")
 
 
-# ---- overwrites come in --------------------------------------------------------------------------------------------
-
-
 class Plain(TypedDict, total=False):
     n: int
     log: Annotated[list[str], operator.add]
@@ -277,9 +265,6 @@ def test_an_overwrite_in_the_input() -> None:
         reader(Plain)({"n": Overwrite("one")})
     with pytest.raises(InvalidInputError, match="'n' is of type dict"):
         reader(Plain)({"n": {"__overwrite__": 1}})
-
-
-# ---- roots ---------------------------------------------------------------------------------------------------------
 
 
 class Pair(NamedTuple):

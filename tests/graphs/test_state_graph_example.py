@@ -42,9 +42,6 @@ def example(saver: BaseCheckpointSaver | None = None) -> CompiledStateGraph[Stat
     return builder.compile(saver, blocking=False)
 
 
-# ---- the listing -------------------------------------------------------------------------------------------------
-
-
 def test_the_channels_of_the_listing() -> None:
     """One channel per key, one inbox per node, and the entrypoint."""
     channels = example().channels
@@ -94,9 +91,6 @@ def test_it_is_a_pregel() -> None:
     assert isinstance(example(), PregelProtocol)
 
 
-# ---- the walkthrough ---------------------------------------------------------------------------------------------
-
-
 async def test_the_walkthrough() -> None:
     """The start node writes the input, process_input its output, make_decision its
     decision, each in a superstep of its own; the result is the output channels' values."""
@@ -131,9 +125,6 @@ async def test_the_default_mode_is_updates() -> None:
         {"process_input": {"output": "processed x"}},
         {"make_decision": {"decision": "decided on processed x"}},
     ]
-
-
-# ---- the six invariants ------------------------------------------------------------------------------------------
 
 
 class Log(TypedDict, total=False):

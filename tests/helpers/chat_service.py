@@ -173,9 +173,6 @@ def until_token(events: Iterator[ServerSentEvent], count: int) -> list[ServerSen
     return seen
 
 
-# ---- models of providers ---------------------------------------------------------------------------------------------
-
-
 @contextmanager
 def provider(speak: Callable[[Any], list[dict[str, Any]]]) -> Iterator[tuple[str, list[Any]]]:
     """A server that streams like a provider; and what it was asked."""

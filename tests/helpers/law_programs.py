@@ -44,9 +44,6 @@ class State(TypedDict, total=False):
     last: Annotated[str, AnyValue]
 
 
-# ---- programs as data ----------------------------------------------------------------------------------------------
-
-
 class Ask(NamedTuple):
     """`interrupt()`, always or only when what was said before is odd."""
 
@@ -156,9 +153,6 @@ def story(made: Program | Node | Inner | Act | Job, indent: str = "") -> Iterato
     elif isinstance(made, Run):
         yield f"{indent}runs a graph, checkpointer={made.keeps}"
         yield from story(made.graph, indent + "    ")
-
-
-# ---- building ------------------------------------------------------------------------------------------------------
 
 
 class Build:
@@ -342,9 +336,6 @@ class Tell:
 
     async def turn(self) -> None:
         pass
-
-
-# ---- the strategy --------------------------------------------------------------------------------------------------
 
 
 def asks() -> st.SearchStrategy[Ask]:

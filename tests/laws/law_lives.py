@@ -134,9 +134,6 @@ async def copied(saver: BaseCheckpointSaver) -> InMemorySaver:
     return other
 
 
-# ---- what is read ----------------------------------------------------------------------------------------------------
-
-
 async def shown(graph: Any, snapshot: StateSnapshot, *, results: bool = True) -> Any:
     """All that a snapshot says, but for its parent: of graphs inside what they say, wherever their configs lead.
 

@@ -79,9 +79,6 @@ class Scheduled(Tell):
             await anyio.lowlevel.checkpoint()
 
 
-# ---- conversations -------------------------------------------------------------------------------------------------
-
-
 def questions_in(result: Any) -> list[Interrupt]:
     return list(result.get("__interrupt__", ())) if isinstance(result, dict) else []
 
@@ -152,9 +149,6 @@ async def converse(
             talk.values = state.values
             return talk
     raise AssertionError("the conversation does not end")
-
-
-# ---- traces --------------------------------------------------------------------------------------------------------
 
 
 async def trace_of(graph: Any, saver: BaseCheckpointSaver, *, sources: bool = True) -> dict[str, list[Any]]:
@@ -245,9 +239,6 @@ async def recorded_in(saver: BaseCheckpointSaver) -> set[str]:
             if entry.finished or not entry.routed:
                 ids.add(record.task_id)
     return ids
-
-
-# ---- savers in between ---------------------------------------------------------------------------------------------
 
 
 def plain(snapshot: StateSnapshot) -> Any:

@@ -73,9 +73,6 @@ class Batched(TypedDict):
 STATES: list[Any] = [MessagesState, Trimmed, Batched]
 
 
-# ---- no message is lost ------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize("keeps", [None, True])
 async def test_subgraphs_that_say_the_same(saver: BaseCheckpointSaver, keeps: Any, state: Any) -> None:
@@ -219,9 +216,6 @@ async def test_threads_do_not_share_ids() -> None:
     for _ in range(2):
         found += ids((await alone.ainvoke({"messages": ["go"]}))["messages"])
     assert len(set(found)) == len(found) == 8
-
-
-# ---- the same message has the same id ----------------------------------------------------------------------------
 
 
 def repeated(state: Any = MessagesState) -> Any:
@@ -379,9 +373,6 @@ async def test_an_entrypoint_that_adds_messages_itself() -> None:
     assert contents(got[1]) == ["hi", "done", "done"] * 2
     assert ids(got[1])[:3] == ids(got[0]) and not set(ids(got[1])) & set(ids(got[2]))
     assert len(set(ids(got[1]))) == 6
-
-
-# ---- langchain-core ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.skipif(importlib.util.find_spec("langchain_core") is None, reason="langchain-core is not installed here")

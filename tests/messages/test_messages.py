@@ -122,9 +122,6 @@ class Own:
 CLASSES: list[Any] = [Plain, Frozen, Struct, FrozenStruct, Model, FrozenModel, Own]
 
 
-# ---- adding, replacing, removing ---------------------------------------------------------------------------------
-
-
 def test_new_messages_are_appended_and_known_ones_replaced_in_place() -> None:
     """Same id replaces in place; new ones are appended."""
     left = [user("a", "1"), user("b", "2")]
@@ -252,9 +249,6 @@ def test_a_configured_reducer() -> None:
     for half in ({"left": []}, {"right": []}):
         with pytest.raises(InvalidMessageError, match="missing"):
             add_messages(**half)
-
-
-# ---- ids that are made up ----------------------------------------------------------------------------------------
 
 
 def test_outside_of_a_run_ids_are_random() -> None:
@@ -414,8 +408,6 @@ def test_a_list_of_before_gets_ids() -> None:
     assert left == [user("a"), "b", Plain("c"), user("d", "4")]
 
 
-# ---- laws --------------------------------------------------------------------------------------------------------
-
 MESSAGES = st.builds(user, st.sampled_from("abc"), st.sampled_from([None, "1", "2", "3"]))
 UPDATES = st.lists(
     MESSAGES | st.sampled_from(["1", "2", REMOVE_ALL_MESSAGES]).map(RemoveMessage) | st.just("a"), max_size=6
@@ -466,9 +458,6 @@ def test_an_append_keeps_the_others_as_they_are() -> None:
     left = add_messages([], [user(n) for n in range(100)])
     got = add_messages(left, "one more")
     assert len(got) == 101 and all(a is b for a, b in zip(left, got))
-
-
-# ---- in a graph --------------------------------------------------------------------------------------------------
 
 
 class State(MessagesState, total=False):
@@ -550,9 +539,6 @@ async def test_messages_of_a_class_are_isolated_and_stored() -> None:
 
 class Chat(msgspec.Struct):
     messages: Annotated[list[Plain], add_messages()]
-
-
-# ---- what it does not load ---------------------------------------------------------------------------------------
 
 
 def test_it_loads_neither_langchain_nor_pydantic() -> None:

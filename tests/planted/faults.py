@@ -14,7 +14,6 @@ SHIELD = "anyio.CancelScope(shield=True)"
 NO_SHIELD = "anyio.CancelScope()"
 
 FAULTS: Final[tuple[Fault, ...]] = (
-    # ---- files and tables that are not ours any more ----------------------------------------------------------------
     Fault(
         "file-that-is-gone",
         "P4: what is stored in a file that was removed while it was open is lost with the process",
@@ -31,7 +30,6 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "pass",
         ("tests/savers/test_sqlite_replaced.py::test_an_upgrade_meanwhile_is_noticed",),
     ),
-    # ---- the commit's shield ---------------------------------------------------------------------------------------
     Fault(
         "shield-of-commits",
         "P3, P7: a superstep, or an update by hand, is on its way to storage, and a cancellation cuts it off",
@@ -94,7 +92,6 @@ FAULTS: Final[tuple[Fault, ...]] = (
         NO_SHIELD,
         ("tests/runtime/test_stream.py::test_a_read_that_is_cancelled",),
     ),
-    # ---- the bridge's wait -----------------------------------------------------------------------------------------
     Fault(
         "bridge-on-trio",
         "P13: a trio task that is cancelled leaves while the driver goes on with its commit",
@@ -119,7 +116,6 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "return",
         ("tests/savers/test_bridge.py::test_a_cancelled_scope_waits",),
     ),
-    # ---- one writer ------------------------------------------------------------------------------------------------
     Fault(
         "epoch-in-memory",
         "P6: an owner that was taken over goes on writing",
@@ -236,7 +232,6 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "expires_at=self.environment.now()",
         ("tests/durability/test_two_writers.py::test_the_heartbeat",),
     ),
-    # ---- stored bytes ----------------------------------------------------------------------------------------------
     Fault(
         "checksum",
         "P11: damaged bytes give a value",
@@ -269,7 +264,6 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "if False:",
         ("tests/savers/test_frames.py::test_a_newer_format_is_neither_read_nor_called_damaged",),
     ),
-    # ---- durability ------------------------------------------------------------------------------------------------
     Fault(
         "fsync",
         "P4: a power loss takes commits that were acknowledged",
@@ -494,7 +488,6 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "pass",
         ("tests/durability/test_storage_is_nobodys.py::test_of_a_graph_inside",),
     ),
-    # ---- what is recorded never runs again -------------------------------------------------------------------------
     Fault(
         "replay-of-results",
         "P5: a task that has its result runs again",
@@ -611,7 +604,6 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "",
         ("tests/threads/test_time_travel.py::test_recorded_results_are_run_again_by_a_replay",),
     ),
-    # ---- the attempt's fence ---------------------------------------------------------------------------------------
     Fault(
         "fence-of-abandoned-threads",
         "P7: an abandoned thread reaches the run",
@@ -719,7 +711,6 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "pass",
         ("tests/tasks/test_tasks.py::test_a_failed_caller_leaves_nothing_running",),
     ),
-    # ---- retries, budgets ------------------------------------------------------------------------------------------
     Fault(
         "one-attempt-too-many",
         "a policy of three attempts makes four",
@@ -752,7 +743,6 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "spent >= limit",
         ("tests/runtime/test_late_attempts.py::test_a_budget_may_be_spent_to_its_end",),
     ),
-    # ---- isolation -------------------------------------------------------------------------------------------------
     Fault(
         "own-results",
         "P1: what a node keeps of its result and changes later reaches the channel",
@@ -935,7 +925,6 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "data=part.data",
         ("tests/durability/test_kept_events.py::test_two_readers_have_their_own",),
     ),
-    # ---- determinism -----------------------------------------------------------------------------------------------
     Fault(
         "plan-order",
         "P2: nodes are not planned by name",
@@ -1000,7 +989,6 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "board.versions[channel] >= board.seen",
         ("tests/core/test_rearm.py::test_what_ran_is_not_triggered_again",),
     ),
-    # ---- failures, questions ---------------------------------------------------------------------------------------
     Fault(
         "without-the-cancelled",
         "P3: a superstep is applied without a task that was cancelled",
@@ -1033,7 +1021,6 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "answers={}",
         ("tests/questions/test_interrupts.py::test_a_failure_after_an_answer",),
     ),
-    # ---- streams, limits, drains -----------------------------------------------------------------------------------
     Fault(
         "stream-without-bounds",
         "P12: a slow reader does not slow the run",
@@ -1248,7 +1235,6 @@ FAULTS: Final[tuple[Fault, ...]] = (
             "tests/savers/test_drained.py::test_what_finished_is_recorded_and_the_rest_runs_on_a_resume",
         ),
     ),
-    # ---- a task of the event loop, shared ---------------------------------------------------------------------------
     Fault(
         "parting",
         "P13: a task of a superstep that waits holds up those that have not begun",
@@ -1281,7 +1267,6 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "contained=True)",
         ("tests/runtime/test_sharing_a_task.py::test_context_variables_stay_with_whoever_sets_them",),
     ),
-    # ---- what waits for nothing -------------------------------------------------------------------------------------
     Fault(
         "shield-of-subclasses",
         "P3, P7: a saver made of the one in memory waits in its commit, and a cancellation cuts that off",
@@ -1322,7 +1307,6 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "pass",
         ("tests/durability/test_growth.py::test_a_thread_of_1000_messages",),
     ),
-    # ---- sync verbs ------------------------------------------------------------------------------------------------
     Fault(
         "ctrl-c-waits-for-the-run",
         "P7: a sync verb is interrupted, and returns before its run has ended and cleaned up",
@@ -1369,7 +1353,6 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "question not in askers",
         ("tests/tasks/test_kept_results.py::test_a_task_that_asked_gets_its_answer_and_no_kept_result",),
     ),
-    # ---- ids of checkpoints --------------------------------------------------------------------------------------------
     Fault(
         "ids-go-back",
         "P2: a checkpoint that is made after the clock went back sorts before the one it follows",
@@ -1394,7 +1377,6 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "0",
         ("tests/core/test_checkpoint_ids.py::test_an_id_is_a_uuid_of_version_7",),
     ),
-    # ---- after a refusal -----------------------------------------------------------------------------------------------
     Fault(
         "calls-after-a-refusal",
         "P5: code that has caught the refusal of a call calls a task, whose work is recorded in another place",
@@ -1443,7 +1425,6 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "if False:",
         ("tests/tasks/test_changed_calls.py::test_a_retry_is_compared_too",),
     ),
-    # ---- what is encoded -----------------------------------------------------------------------------------------------
     Fault(
         "lists-that-have-moved",
         "P2: a recorded send refers to a channel that holds its list no more, and gets the channel's new value",
@@ -1508,7 +1489,6 @@ FAULTS: Final[tuple[Fault, ...]] = (
         'paths = (f"{file}-wal",)',
         ("tests/savers/test_sqlite_replaced.py::test_a_file_that_is_gone_is_not_written",),
     ),
-    # ---- a superstep's group of tasks ----------------------------------------------------------------------------------
     Fault(
         "last-shown-before-stored",
         "P4, P5: the result of the last task of several is shown before the superstep is stored",
@@ -1573,7 +1553,6 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "if True:",
         ("tests/runtime/test_single_task.py::test_a_node_that_fails_while_the_run_is_cancelled",),
     ),
-    # ---- called tasks, retries and handlers ----------------------------------------------------------------------------
     Fault(
         "calls-after-broken-storage",
         "P4: a task is called after the result of another could not be stored",
@@ -1614,7 +1593,6 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "pass",
         ("tests/runtime/test_retries.py::test_what_a_node_wrote_is_stored_before_the_wait_for_its_router",),
     ),
-    # ---- what a called graph stores of its events ----------------------------------------------------------------------
     Fault(
         "first-events-of-a-checkpoint",
         "P5, P12: what a superstep shows as it closes is not stored with its commit",
@@ -1727,7 +1705,6 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "recorded",
         ("tests/durability/test_adversary.py::test_what_is_shown_is_stored",),
     ),
-    # ---- graphs inside, and runs that store nothing --------------------------------------------------------------------
     Fault(
         "nodes-after-broken-storage",
         "P4: with durability 'async', a node starts after the last superstep could not be stored",
@@ -1802,7 +1779,6 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "pass",
         ("tests/threads/test_time_travel.py::test_a_tip_that_is_asked_again_becomes_the_head",),
     ),
-    # ---- units of handlers and routers ---------------------------------------------------------------------------------
     Fault(
         "shown-before-the-record",
         "P4, P5: a task's last events are shown before its record is stored",

@@ -84,9 +84,6 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BaseCheck
         yield saver
 
 
-# ---- each verb and its twin ------------------------------------------------------------------------------------------
-
-
 def test_each_verb(opened: BaseCheckpointSaver) -> None:
     """Invoke, stream, batch, get_state and get_state_history give what their twins give."""
     graph = chain(first, second, checkpointer=opened)
@@ -179,9 +176,6 @@ def test_a_bad_config_raises_at_once() -> None:
     """As with `astream`: a bad config raises where it is given."""
     with pytest.raises(ConfigError):
         graph_of(first).stream({"log": []}, {"thread_id": "t"})
-
-
-# ---- context and exceptions ------------------------------------------------------------------------------------------
 
 
 def test_context_variables() -> None:
@@ -320,9 +314,6 @@ def test_a_failure_leaves_nothing_alive() -> None:
         gc.enable()
 
 
-# ---- Ctrl-C ----------------------------------------------------------------------------------------------------------
-
-
 class Interrupted:
     """A node that has Ctrl-C pressed, and is slow to end."""
 
@@ -437,9 +428,6 @@ def test_a_job_that_is_cancelled_before_its_first_step() -> None:
         assert (ran, over) == ([], [job])
 
     asyncio.run(main())
-
-
-# ---- streams ---------------------------------------------------------------------------------------------------------
 
 
 class Living:
@@ -620,9 +608,6 @@ def test_closed_while_it_is_read() -> None:
         stream.close()
         assert living.ended.is_set()
         assert reading.result(LONG) == []
-
-
-# ---- worker threads of a loop ----------------------------------------------------------------------------------------
 
 
 def running() -> object:
@@ -893,9 +878,6 @@ async def test_a_stream_of_a_loop_stays_there() -> None:
     with ThreadPoolExecutor(1) as pool:
         await anyio.to_thread.run_sync(pool.submit(elsewhere).result, LONG)
     assert await anyio.to_thread.run_sync(list, made) == [{"second": {"log": ["second"]}}]
-
-
-# ---- many threads, and the end ---------------------------------------------------------------------------------------
 
 
 def test_twenty_threads(opened: BaseCheckpointSaver) -> None:

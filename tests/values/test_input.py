@@ -34,9 +34,6 @@ def graph(node: Any = None, saver: Any = None, **settings: Any) -> Any:
     return made.compile(saver, blocking=False, **settings)
 
 
-# ---- inputs ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("given", "says"),
     [
@@ -214,9 +211,6 @@ async def test_a_second_input() -> None:
     assert await made.ainvoke({"name": "x"}, "t") == {"count": 1, "name": "x", "log": ["n", "n"]}
 
 
-# ---- results of nodes --------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "result", [1, "text", ["a"], [{"log": ["x"]}, 1], Ellipsis, True, {"log"}, ("log", ["x"])], ids=repr
 )
@@ -292,9 +286,6 @@ async def test_a_node_may_return_its_whole_state() -> None:
     assert await graph(node).ainvoke({"count": 1, "tags": []}) == {"count": 2, "tags": ["new"], "log": []}
 
 
-# ---- answers of routers ------------------------------------------------------------------------------------------
-
-
 def routed(answer: Any, path_map: Any = None) -> Any:
     def router(state: Any) -> Any:
         return answer
@@ -340,9 +331,6 @@ async def test_a_send_to_an_unknown_node() -> None:
     for wrong in ("zz", END, START):
         with pytest.raises(InvalidUpdateError, match=f"'n' returned.*{wrong}"):
             await graph(lambda state, wrong=wrong: Send(wrong, {})).ainvoke({})
-
-
-# ---- folding -----------------------------------------------------------------------------------------------------
 
 
 async def test_two_writers_of_a_last_value() -> None:

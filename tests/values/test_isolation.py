@@ -46,9 +46,6 @@ def plain(state: Any) -> dict[str, Any]:
     return {key: deepcopy(get(state, key)) for key in ("items", "table", "log", "note")}
 
 
-# ---- nodes -------------------------------------------------------------------------------------------------------
-
-
 @each_kind
 async def test_a_node_reaches_no_sibling(kind: Any) -> None:
     """P1: what a node changes in its input reaches no sibling of the superstep, whichever runs first. (In
@@ -154,9 +151,6 @@ async def test_a_router_reaches_nobody(kind: Any) -> None:
     assert seen == [{**given(), "note": "n"}] * 2
 
 
-# ---- sends -------------------------------------------------------------------------------------------------------
-
-
 @each_kind
 async def test_an_argument_shared_by_several_sends(kind: Any) -> None:
     """P1: sends that share one argument, or the state, get copies of it, each task its own."""
@@ -191,9 +185,6 @@ async def test_an_argument_that_is_changed_after_it_was_sent() -> None:
     )
     await made.compile(blocking=False).ainvoke({})
     assert seen == [{"n": [1]}]
-
-
-# ---- callers and readers -----------------------------------------------------------------------------------------
 
 
 @each_kind
@@ -301,9 +292,6 @@ async def test_concurrent_runs_do_not_meet() -> None:
     assert all(result["log"] == [{"l": 4}, 2, 3] for result in results)
 
 
-# ---- reducers and channels ---------------------------------------------------------------------------------------
-
-
 def extend(current: list[Any], update: list[Any]) -> list[Any]:
     current.extend(update)
     return current
@@ -393,9 +381,6 @@ async def test_the_low_level_is_isolated_too() -> None:
     assert await graph.ainvoke(mine) == {"x": [1, "changed"], "y": [1, "changed"]}
     assert seen == [[1], [1], [1, "changed"], [1, "changed"]]
     assert mine == [1]
-
-
-# ---- the debug mode ----------------------------------------------------------------------------------------------
 
 
 @each_kind

@@ -117,9 +117,6 @@ async def test_a_class_state_has_its_own_keys_in_v2(saver: BaseCheckpointSaver) 
     }
 
 
-# ---- a graph of channels -----------------------------------------------------------------------------------------
-
-
 def asking(saver: BaseCheckpointSaver, outputs: Any = "out") -> Pregel:
     """Writes `total`, asks when the input is negative, and writes `out`."""
 

@@ -100,9 +100,6 @@ async def make_later() -> object:
     return greeting
 
 
-# ---- runs that do not end well ---------------------------------------------------------------------------------------
-
-
 class Fan(TypedDict, total=False):
     items: int
     done: Annotated[list[int], operator.add]

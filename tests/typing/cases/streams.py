@@ -23,9 +23,6 @@ class State(TypedDict):
 graph = StateGraph(State).compile()
 
 
-# ---- parts -----------------------------------------------------------------------------------------------------------
-
-
 async def narrows() -> None:
     async with graph.astream({"count": 1}, stream_mode=["values", "updates"], version="v2") as parts:
         async for part in parts:
@@ -76,9 +73,6 @@ async def first(parts: list[StreamPart]) -> None:
             pass
 
 
-# ---- outputs ---------------------------------------------------------------------------------------------------------
-
-
 async def outputs() -> None:
     output = await graph.ainvoke({"count": 1}, version="v2")
     assert_type(output, GraphOutput[State])
@@ -97,8 +91,6 @@ async def outputs() -> None:
     await graph.ainvoke({"count": 1}, version="v3")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType,reportCallIssue]  # wrong on purpose
 
 
-# ---- arguments -------------------------------------------------------------------------------------------------------
-
 control = RunControl()
 graph.astream(
     {"count": 1}, stream_mode=("values", "debug"), overflow={"values": "coalesce"}, capacity=8, control=control
@@ -107,9 +99,6 @@ graph.astream({"count": 1}, overflow="drop_oldest", subgraphs=True)
 graph.astream({"count": 1}, overflow="drop")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]  # wrong on purpose
 graph.astream({"count": 1}, overflow={"nope": "block"})  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]  # wrong on purpose
 graph.astream({"count": 1}, stream_mode=["nope"])  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]  # wrong on purpose
-
-
-# ---- writers ---------------------------------------------------------------------------------------------------------
 
 
 async def node(state: State, writer: StreamWriter, runtime: Runtime[None]) -> State:
