@@ -1011,7 +1011,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "stays_open",
         "elif isinstance(outcome, (Paused, NotStarted)):\n            waits = True",
         "elif isinstance(outcome, (Paused, NotStarted)):\n            waits = waits",
-        ("tests/core/test_pauses.py::test_what_stays_open",),
+        ("tests/core/test_pauses.py::test_which_outcomes_leave_a_superstep_open",),
     ),
     Fault(
         "answers-are-forgotten",
