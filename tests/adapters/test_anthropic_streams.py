@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.adapters.adapter_world import EnoughError, Written, events, joined, server, wire
+from tests.adapters.fakes import EnoughError, Written, events, joined, server, wire
 
 anthropic = pytest.importorskip("anthropic", reason="Anthropic's SDK is not installed here")
 http = pytest.importorskip("httpx2", reason="this Anthropic SDK is older than the one that these tests are for")
@@ -19,7 +19,7 @@ pytestmark = [
     pytest.mark.anyio,
     # A stream that is left early leaves generators inside of the SDK and of httpx to the garbage collector, where trio
     # complains. The connection is closed by then, as the tests see.
-    pytest.mark.filterwarnings("ignore:Async generator '(anthropic|httpx2|adapter_world):ResourceWarning"),
+    pytest.mark.filterwarnings("ignore:Async generator '(anthropic|httpx2|fakes):ResourceWarning"),
     pytest.mark.filterwarnings(
         "ignore:Exception ignored in. <async_generator object:pytest.PytestUnraisableExceptionWarning"
     ),

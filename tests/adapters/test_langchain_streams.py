@@ -14,7 +14,7 @@ import anyio
 import pytest
 from anyio import to_thread
 
-from tests.adapters.adapter_world import EnoughError, Written
+from tests.adapters.fakes import EnoughError, Written
 
 pytest.importorskip("langchain_core", reason="langchain-core is not installed here: nox -s langchain installs it")
 

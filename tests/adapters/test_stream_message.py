@@ -19,7 +19,7 @@ from pregel_async import START, StateGraph
 from pregel_async.adapters import InvalidSourceError, StreamFailedError, stream_message, stream_message_sync
 from pregel_async.errors import OutsideRunError
 from pregel_async.messages import MessagesState, add_messages
-from tests.adapters.adapter_world import EnoughError, Written, joined
+from tests.adapters.fakes import EnoughError, Written, joined
 
 pytestmark = pytest.mark.anyio
 

@@ -29,8 +29,8 @@ CHANNELS = ("p", "q", "r", "s", "t", "u")
 
 def digest(*parts: Any) -> int:
     """Return a number that depends only on the parts: the same in every process and for every order of keys."""
-    told = [sorted(part.items()) if isinstance(part, dict) else part for part in parts]
-    return int.from_bytes(sha256(repr(told).encode()).digest()[:8], "big")
+    ordered = [sorted(part.items()) if isinstance(part, dict) else part for part in parts]
+    return int.from_bytes(sha256(repr(ordered).encode()).digest()[:8], "big")
 
 
 def appended(current: list[Any], update: Any) -> list[Any]:

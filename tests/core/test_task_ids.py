@@ -142,8 +142,8 @@ def test_another_thread_has_other_ids() -> None:
 def test_siblings_do_not_change_an_id() -> None:
     """P2: a task's id does not depend on its siblings in the superstep."""
     alone = program(node("m", "x"), x=LastValue())
-    beside = program(node("a", "x"), node("m", "x"), node("z", "x"), x=LastValue())
-    by_name = {task.node.name: task.id for task in plan(beside, begin(beside, {"x": 1}))}
+    several = program(node("a", "x"), node("m", "x"), node("z", "x"), x=LastValue())
+    by_name = {task.node.name: task.id for task in plan(several, begin(several, {"x": 1}))}
     assert plan(alone, begin(alone, {"x": 1}))[0].id == by_name["m"]
 
 

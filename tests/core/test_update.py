@@ -40,11 +40,11 @@ def log() -> BinaryOperatorAggregate[Any]:
 class LoggedChannel(BaseChannel[Any, Any, Any]):
     """A channel that appends to a list when it is folded."""
 
-    told: list[tuple[str, list[Any]]]
+    folded: list[tuple[str, list[Any]]]
 
-    def __init__(self, told: list[tuple[str, list[Any]]]) -> None:
+    def __init__(self, folded: list[tuple[str, list[Any]]]) -> None:
         super().__init__()
-        self.told = told
+        self.folded = folded
         self.value: Any = Missing.MISSING
 
     def get(self) -> Any:
@@ -53,29 +53,29 @@ class LoggedChannel(BaseChannel[Any, Any, Any]):
         return self.value
 
     def update(self, values: Sequence[Any]) -> bool:
-        self.told.append((self.key, list(values)))
+        self.folded.append((self.key, list(values)))
         if not values:
             return False
         self.value = values[-1]
         return True
 
     def from_checkpoint(self, stored: Any) -> Self:
-        twin = type(self)(self.told)
+        twin = type(self)(self.folded)
         twin.key, twin.value = self.key, stored
         return twin
 
 
 def test_channels_are_folded_in_name_order() -> None:
     """P2: channels are folded in alphabetical order, whatever the order of nodes and writes."""
-    told: list[tuple[str, list[Any]]] = []
+    folded: list[tuple[str, list[Any]]] = []
     graph = program(
         node("a", "x", lambda seen: [("q", 1), ("m", 2), ("z", 3)]),
         node("b", "x", lambda seen: [("z", 4), ("b", 5), ("m", 6)]),
         x=LastValue(),
-        **{name: LoggedChannel(told) for name in ("z", "m", "q", "b")},
+        **{name: LoggedChannel(folded) for name in ("z", "m", "q", "b")},
     )
     run(graph, {"x": 1})
-    assert told == [("b", [5]), ("m", [2, 6]), ("q", [1]), ("z", [3, 4])]
+    assert folded == [("b", [5]), ("m", [2, 6]), ("q", [1]), ("z", [3, 4])]
 
 
 def mixed_program() -> Program:

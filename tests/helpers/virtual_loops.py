@@ -1,4 +1,4 @@
-"""A clock of the tests' own: when nothing but sleepers is left to go on, the time jumps to the one that is due first."""
+"""A virtual clock: when all tasks sleep, time jumps to the sleeper that is due first."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HEARTBEAT = 10.0
 
 
 class VirtualWorld(SystemEnvironment):
-    """A world in which time passes at once.
+    """An environment in which time passes at once.
 
     Args:
         start: unix seconds at the beginning.

@@ -1,4 +1,4 @@
-"""What the laws share: a conversation driven to its end, the trace that it leaves, and savers that are disturbed."""
+"""Shared by the laws: driving a conversation to its end, the trace that it leaves, and faulty savers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from checkpoint_savers.records import (
 from pregel_async import Command, Interrupt, StateSnapshot
 from pregel_async._runtime.platform.environment import SystemEnvironment
 from pregel_async.errors import GraphRecursionError
-from tests.helpers.law_programs import Build, Program, Tell, answer_to, inputs_of, story
+from tests.helpers.law_programs import Build, Hooks, Program, answer_to, inputs_of, story
 
 T = TypeVar("T")
 
@@ -30,7 +30,7 @@ THREAD: dict[str, Any] = {"configurable": {"thread_id": "t"}, "recursion_limit":
 
 
 def law(share: float = 1.0) -> Any:
-    """Settings of a law: PREGEL_LAWS says how many programs it is tried on."""
+    """Return the settings of a law; PREGEL_LAWS sets the number of programs to try."""
     return settings(
         max_examples=max(1, int(int(os.environ.get("PREGEL_LAWS", "10")) * share)),
         deadline=None,
@@ -41,12 +41,12 @@ def law(share: float = 1.0) -> Any:
 
 
 def show(made: Program) -> None:
-    """Make a failing example tell its program."""
+    """Print the program of a failing example."""
     note("the program:\n    " + "\n    ".join(story(made)))
 
 
 class Environment(SystemEnvironment):
-    """A clock that goes on by a millisecond with each look, and by what it is told; ids from a seed."""
+    """A clock that advances by a millisecond on each read and by sleeps; ids come from a seed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,8 +67,8 @@ class Environment(SystemEnvironment):
         return self.random.random()
 
 
-class Scheduled(Tell):
-    """Programs that are suspended for a random number of turns of the event loop, wherever they can be."""
+class ScheduledHooks(Hooks):
+    """Programs that wait a random number of turns of the event loop at each suspension point."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ def all_at_once(asked: Sequence[Interrupt]) -> Any:
     return Command(resume={question.id: answer_to(question.value) for question in asked})
 
 
-class Talk:
+class Conversation:
     """How a conversation went.
 
     Attributes:
@@ -108,7 +108,7 @@ async def converse(
     answer: Callable[[Sequence[Interrupt]], Any] = all_at_once,
     at_pause: Callable[[], Awaitable[None]] | None = None,
     stops: bool = False,
-) -> Talk:
+) -> Conversation:
     """Call a graph until nothing is left to do, answering what it asks.
 
     Args:
@@ -118,7 +118,7 @@ async def converse(
         at_pause: called after each call.
         stops: the graph stops at breakpoints too.
     """
-    talk = Talk()
+    talk = Conversation()
     config = THREAD if config is None else {**THREAD, **config}
     inputs = list(given)
     call = inputs.pop(0)
@@ -188,17 +188,17 @@ async def trace_of(graph: Any, saver: BaseCheckpointSaver, *, sources: bool = Tr
         ]
         for row, snapshot in zip(rows, reversed(snapshots), strict=True):
             row["next"] = snapshot.next
-            row["tasks"] = [told(task) for task in snapshot.tasks]
+            row["tasks"] = [described(task) for task in snapshot.tasks]
     return trace
 
 
-def told(task: Any) -> Any:
+def described(task: Any) -> Any:
     error = None if task.error is None else (task.error.type, task.error.message)
     return (task.name, task.id, task.path, task.result, error, task.interrupts)
 
 
 def diff(one: Any, other: Any, path: str = "") -> str:
-    """The first place in which two traces differ, to be read."""
+    """Return the first difference between two traces, as text."""
     if isinstance(one, dict) and isinstance(other, dict):
         for key in [*one, *(key for key in other if key not in one)]:
             if key not in one or key not in other:
@@ -221,16 +221,16 @@ def same(one: Any, other: Any, what: str) -> None:
 
 async def undisturbed(
     made: Program, saver: BaseCheckpointSaver, environment: Environment, turns: int = 2
-) -> tuple[Talk, dict[str, list[Any]], Tell]:
-    """A program's conversation, with nothing in its way."""
-    tell = Tell()
-    graph = Build(tell)(made, saver, environment)
+) -> tuple[Conversation, dict[str, list[Any]], Hooks]:
+    """Run a program's conversation without faults."""
+    hooks = Hooks()
+    graph = Build(hooks)(made, saver, environment)
     talk = await converse(graph, inputs_of(made)[:turns])
-    return talk, await trace_of(graph, saver), tell
+    return talk, await trace_of(graph, saver), hooks
 
 
 async def recorded_in(saver: BaseCheckpointSaver) -> set[str]:
-    """Ids of the tasks whose results are stored (of some, only the routers are left to run)."""
+    """Return the ids of the tasks whose results are stored (for some, only the routers are left to run)."""
     ids: set[str] = set()
     async for header, reader, records in walk(saver, "t", None):
         ids.update(reader.results(header.checkpoint_id))
@@ -242,7 +242,7 @@ async def recorded_in(saver: BaseCheckpointSaver) -> set[str]:
 
 
 def plain(snapshot: StateSnapshot) -> Any:
-    """A snapshot, all that it says."""
+    """Return all data of a snapshot."""
     return (
         snapshot.values,
         snapshot.next,
