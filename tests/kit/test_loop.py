@@ -1,4 +1,4 @@
-"""`SimulatedLoop`: an event loop whose schedule and time come from a seed."""
+"""`SimulatedLoop`: an event loop with a schedule and time from a seed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def run(seed: int, work: Callable[[], Awaitable[Any]], **options: Any) -> tuple[
 
 
 async def three() -> list[str]:
-    """Three tasks that take turns, and tell of each."""
+    """Three tasks that take turns, and report each turn."""
     told: list[str] = []
 
     async def one(name: str) -> None:
@@ -44,7 +44,7 @@ async def three() -> list[str]:
 
 
 def test_a_seed_is_an_interleaving() -> None:
-    """The same seed gives the same, other seeds give others; each task's own steps keep their order."""
+    """The same seed gives the same interleaving, other seeds give others; each task's own steps keep their order."""
     first = [run(seed, three)[0] for seed in SEEDS]
     assert first == [run(seed, three)[0] for seed in SEEDS]
     assert len({tuple(told) for told in first}) > 15
@@ -53,7 +53,7 @@ def test_a_seed_is_an_interleaving() -> None:
 
 
 def test_sleeping_takes_no_time_whatever_sleeps() -> None:
-    """asyncio's and anyio's timers and the clock's go by the same time, in the order of their moments."""
+    """asyncio's and anyio's timers and the clock's use the same virtual time, in order."""
 
     async def work() -> list[float]:
         loop: Any = asyncio.get_running_loop()
@@ -75,7 +75,7 @@ def test_sleeping_takes_no_time_whatever_sleeps() -> None:
 
 
 def test_callbacks_keep_their_order() -> None:
-    """asyncio promises that of `call_soon`, and code relies on it."""
+    """Callbacks of `call_soon` keep their order, as asyncio promises and code relies on."""
 
     async def work() -> list[int]:
         told: list[int] = []
@@ -89,7 +89,7 @@ def test_callbacks_keep_their_order() -> None:
 
 
 async def threaded() -> list[str]:
-    """Plain functions in worker threads, which ask things of the loop in between."""
+    """Plain functions in worker threads that call the loop in between."""
     told: list[str] = []
 
     async def ask(name: str) -> str:
@@ -109,7 +109,7 @@ async def threaded() -> list[str]:
 
 
 def test_worker_threads_take_turns_by_the_seed() -> None:
-    """Only one thread runs at a time, the loop's included: so they too have an order, which is the seed's."""
+    """Only one thread runs at a time, the loop's included, so the seed determines the order of threads too."""
     first = [run(seed, threaded)[0] for seed in SEEDS]
     assert first == [run(seed, threaded)[0] for seed in SEEDS]
     assert len({tuple(told) for told in first}) > 10
@@ -117,7 +117,7 @@ def test_worker_threads_take_turns_by_the_seed() -> None:
 
 
 def test_other_loops_are_as_they_were() -> None:
-    """A simulation in one thread changes nothing for a loop in another, and leaves nothing behind."""
+    """A simulation in one thread does not affect a loop in another thread, and leaves nothing behind."""
     went: list[list[str]] = []
 
     async def beside() -> None:
@@ -132,8 +132,8 @@ def test_other_loops_are_as_they_were() -> None:
     assert not lockstep._users
 
 
-def test_what_can_never_go_on_is_told() -> None:
-    """Where all wait for each other, or go round without end, the loop says so, and does not hang."""
+def test_a_deadlock_is_reported() -> None:
+    """If all tasks wait for each other, or loop without end, the loop raises instead of hanging."""
 
     async def waits() -> None:
         await asyncio.get_running_loop().create_future()
@@ -150,7 +150,8 @@ def test_what_can_never_go_on_is_told() -> None:
 
 
 def test_a_thread_that_waits_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would wait for ever, as they run one at a time: that is told after a while."""
+    """A thread that waits for another would wait forever, as only one runs at a time: the loop reports this after a
+    while."""
     monkeypatch.setattr(lockstep, "PATIENCE", 0.05)
     gate = threading.Event()
 

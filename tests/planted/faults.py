@@ -768,7 +768,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "Board.view_of",
         "mapping = isolate(values)",
         "mapping = values",
-        ("tests/values/test_isolation.py::test_a_router_reaches_nobody",),
+        ("tests/values/test_isolation.py::test_a_router_affects_no_other_object",),
     ),
     Fault(
         "unchecked-updates",
