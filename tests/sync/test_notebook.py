@@ -1,4 +1,4 @@
-"""A real notebook: its cells run in a thread whose event loop is running, and call sync and async verbs alike."""
+"""A real notebook: its cells run in a thread with a running event loop, and call sync and async verbs."""
 
 from __future__ import annotations
 
