@@ -15,7 +15,7 @@ class FakeWriter:
 
     Attributes:
         chunks, metadata: what was written, in order.
-        waited: how often somebody has awaited.
+        waited: the number of awaits.
         threads: the threads that wrote.
         fail_at: from which chunk on waiting fails, as a reader's end or a cancellation would make it.
     """

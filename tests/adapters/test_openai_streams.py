@@ -108,7 +108,7 @@ CALLED = {"id": "fc_1", "type": "function_call", "status": "completed", "call_id
 USED = {"input_tokens": 5, "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0}, "output_tokens": 7, "output_tokens_details": {"reasoning_tokens": 3}, "total_tokens": 12}  # fmt: skip
 
 
-def told_response(*, thought: bool) -> bytes:
+def response_events(*, thought: bool) -> bytes:
     at = 1 if thought else 0
     output = [*([THOUGHT] if thought else []), SAID, CALLED]
     part = {"item_id": "rs_1", "output_index": 0}
@@ -262,7 +262,7 @@ RESPONSE_WAYS: list[Any] = [
 @pytest.mark.parametrize("ask", RESPONSE_WAYS)
 async def test_a_response(ask: Callable[[Any], Any]) -> None:
     """The message has the response's id."""
-    body, written = wire(http, told_response(thought=False)), FakeWriter()
+    body, written = wire(http, response_events(thought=False)), FakeWriter()
     async with client(body) as made:
         message = await stream_message(ask(made), writer=written)
     assert message == RESPONDED
@@ -274,7 +274,7 @@ async def test_a_response(ask: Callable[[Any], Any]) -> None:
 async def test_a_response_with_reasoning() -> None:
     """Reasoning items that the next request needs are in `blocks`, unchanged."""
     written = FakeWriter()
-    async with client(wire(http, told_response(thought=True))) as made:
+    async with client(wire(http, response_events(thought=True))) as made:
         message = await stream_message(made.responses.create(model="m", input="x", stream=True), writer=written)
     blocks = message.pop("blocks")
     assert message == {**RESPONDED, "reasoning": "A\n\nB"}

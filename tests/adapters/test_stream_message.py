@@ -250,7 +250,7 @@ async def test_several_choices_are_refused() -> None:
 
 async def test_a_message_of_anthropic_in_events_of_both_kinds() -> None:
     """Events that the helper derives add nothing twice. Content that a string cannot hold is kept in blocks."""
-    told = [
+    items = [
         {"type": "ping"},
         {"type": "message_start", "message": {"id": "msg_1", "model": "claude", "usage": {"input_tokens": 5, "cache_read_input_tokens": 2, "output_tokens": 1}}},
         {"type": "content_block_start", "index": 0, "content_block": {"type": "thinking", "thinking": "", "signature": ""}},
@@ -270,7 +270,7 @@ async def test_a_message_of_anthropic_in_events_of_both_kinds() -> None:
         {"type": "message_stop"},
     ]  # fmt: skip
     written = FakeWriter()
-    message = await stream_message(told, writer=written)
+    message = await stream_message(items, writer=written)
     assert message == {
         "role": "assistant",
         "id": "msg_1",
@@ -296,7 +296,7 @@ async def test_a_message_of_anthropic_in_events_of_both_kinds() -> None:
 
 async def test_a_response_with_a_custom_tool() -> None:
     """The text input of a custom tool becomes arguments when it is complete."""
-    told = [
+    items = [
         {"type": "response.created", "response": {"id": "resp_1", "model": "gpt-x"}},
         {"type": "response.output_item.added", "output_index": 0, "item": {"type": "custom_tool_call", "call_id": "c", "name": "run", "input": ""}},
         {"type": "response.custom_tool_call_input.delta", "output_index": 0, "delta": "ls"},
@@ -304,14 +304,14 @@ async def test_a_response_with_a_custom_tool() -> None:
         {"type": "response.incomplete", "response": {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}, "output": []}},
     ]  # fmt: skip
     written = FakeWriter()
-    message = await stream_message(told, writer=written)
+    message = await stream_message(items, writer=written)
     assert message["tool_calls"] == [{"type": "tool_call", "id": "c", "name": "run", "args": {"input": "ls"}}]
     assert message["finish_reason"] == "max_output_tokens"
     assert joined(written.chunks) == message
 
 
 @pytest.mark.parametrize(
-    ("told", "provider", "code"),
+    ("items", "provider", "code"),
     [
         ([{"type": "error", "error": {"type": "overloaded_error", "message": "too much"}}], "anthropic", "overloaded_error"),
         ([{"type": "message_start", "message": {"id": "m", "usage": None}}], "anthropic", None),
@@ -321,9 +321,9 @@ async def test_a_response_with_a_custom_tool() -> None:
         ([completion({"content": "a"}, error={"code": 502, "message": "too much"})], "openai", "502"),
     ],
 )  # fmt: skip
-async def test_a_message_that_is_not_whole_is_an_error(told: list[Any], provider: str, code: str | None) -> None:
+async def test_a_message_that_is_not_whole_is_an_error(items: list[Any], provider: str, code: str | None) -> None:
     """An incomplete message raises, whether the provider reports it or the stream ends before its final event."""
-    stream = AsyncStream(*told)
+    stream = AsyncStream(*items)
     with pytest.raises(StreamFailedError, match="too much" if code else "ended before") as raised:
         await stream_message(stream, writer=FakeWriter())
     assert (raised.value.provider, raised.value.code) == (provider, code)
@@ -463,12 +463,12 @@ async def test_a_context_manager_cannot_swallow_the_end_of_half_a_message() -> N
             try:
                 yield ["a", "b"]
             except EnoughError as error:
-                told.append(error)
+                errors.append(error)
 
-    told: list[Any] = []
+    errors: list[Any] = []
     with pytest.raises(EnoughError):
         await stream_message(swallowing(), id="m", writer=FakeWriter(fail_at=1))
-    assert len(told) == 1
+    assert len(errors) == 1
 
 
 async def test_all_is_closed_when_the_first_clean_up_is_cancelled() -> None:
@@ -535,8 +535,8 @@ async def test_ids_names_metadata_and_tags() -> None:
 
 async def test_a_message_is_stored_and_sent() -> None:
     """A message is JSON, is stored without registration, and is merged into a list of messages by its id."""
-    told = [completion({"content": "a", "tool_calls": [piece(0, "c", "f", "{}")]}), completion({}, finish="stop")]
-    message = await stream_message(told, writer=FakeWriter())
+    chunks = [completion({"content": "a", "tool_calls": [piece(0, "c", "f", "{}")]}), completion({}, finish="stop")]
+    message = await stream_message(chunks, writer=FakeWriter())
     assert json.loads(json.dumps(message)) == message
     codec = Codec()
     assert codec.decode(codec.encode(message, channel="messages"), channel="messages") == message

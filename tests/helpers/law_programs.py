@@ -18,7 +18,7 @@ from pregel_async import END, START, Command, Overwrite, Send, StateGraph, entry
 from pregel_async.channels import AnyValue
 
 BOUND = 4
-"""Above this count nobody routes any more."""
+"""Above this count routers send no more tasks."""
 
 NODES = ("a", "b", "c", "d")
 

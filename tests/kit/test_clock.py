@@ -152,9 +152,9 @@ async def test_a_timeout_comes_when_its_time_has_come() -> None:
 async def test_ids_and_randomness_come_from_the_seed() -> None:
     """Two clocks with one seed give the same ids; another seed gives others."""
 
-    def told(clock: VirtualClock) -> Any:
+    def draws(clock: VirtualClock) -> Any:
         return clock.new_id(), clock.entropy(), clock.jitter()
 
-    assert told(VirtualClock(seed=3)) == told(VirtualClock(seed=3)) != told(VirtualClock(seed=4))
+    assert draws(VirtualClock(seed=3)) == draws(VirtualClock(seed=3)) != draws(VirtualClock(seed=4))
     assert 0 <= VirtualClock().jitter() < 1
     assert VirtualClock().entropy() < 2**62

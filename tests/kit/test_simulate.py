@@ -149,7 +149,7 @@ def broken_on_some_seed(promise: str) -> None:
     """Assert that some of the first seeds find the defect."""
     found: list[str] = []
     for seed in range(60):
-        if any(told.startswith(promise) for told in found):
+        if any(failure.startswith(promise) for failure in found):
             return
         try:
             simulate(GRAPH, {"log": []}, seed=seed, answers=ANSWERS, faults=Faults(crashes=2, failures=2))

@@ -89,7 +89,7 @@ print(json.dumps(["".join(out.get("text", "") for out in cell.outputs) for cell 
 
 
 def test_the_cells_of_a_notebook(tmp_path: Path) -> None:
-    """`graph.invoke()`, `stream()` and the others work in cells, without a warning, beside `await` in other cells; an
+    """`graph.invoke()`, `stream()` and the others work in cells, without a warning, next to `await` in other cells; an
     interrupted cell cancels its run, and the next cell runs."""
     for tool in ("nbclient", "ipykernel"):
         if find_spec(tool) is None:

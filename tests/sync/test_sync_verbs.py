@@ -727,13 +727,13 @@ class Nest:
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("beside", [False, True])
+@pytest.mark.parametrize("with_sibling", [False, True])
 @pytest.mark.parametrize("how", ["invoke", "stream"])
-async def test_nested_is_cancelled_with_the_parent(how: str, beside: bool) -> None:
+async def test_nested_is_cancelled_with_the_parent(how: str, with_sibling: bool) -> None:
     """P7: cancelling the outer run cancels the nested one, which has ended before the cancellation completes."""
     nest = Nest(how)
     made = StateGraph(State).add_node("nest", nest).add_edge(START, "nest")
-    if beside:
+    if with_sibling:
         made.add_node("b", second).add_edge(START, "b")
     with anyio.fail_after(LONG):
         async with anyio.create_task_group() as group:
@@ -743,13 +743,13 @@ async def test_nested_is_cancelled_with_the_parent(how: str, beside: bool) -> No
     nest.check(anyio.get_cancelled_exc_class())
 
 
-@pytest.mark.parametrize("beside", [False, True])
+@pytest.mark.parametrize("with_sibling", [False, True])
 @pytest.mark.parametrize("how", ["invoke", "stream"])
-def test_nested_is_cancelled_natively(how: str, beside: bool) -> None:
+def test_nested_is_cancelled_natively(how: str, with_sibling: bool) -> None:
     """P7: asyncio's own `Task.cancel()` cancels the nested run, too."""
     nest = Nest(how)
     made = StateGraph(State).add_node("nest", nest).add_edge(START, "nest")
-    if beside:
+    if with_sibling:
         made.add_node("b", second).add_edge(START, "b")
 
     async def main() -> None:

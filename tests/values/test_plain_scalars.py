@@ -92,8 +92,8 @@ async def test_what_is_written_becomes_plain(saver: BaseCheckpointSaver, stored:
 
     async def first(state: State) -> Any:
         seen.append(kinds(state["given"]))
-        told = await call(Text("t"))
-        seen.append(kinds(told))
+        texts = await call(Text("t"))
+        seen.append(kinds(texts))
         return Command(update={"value": {"in": GIVEN, "t": (Text("x"),)}}, goto=Send("second", {"sent": Text("s")}))
 
     def second(sent: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What type checkers make of graphs. Read by mypy and pyright (test_typing.py), and never run."""
+"""How type checkers see graphs. Read by mypy and pyright (test_typing.py), and never run."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What type checkers make of streams: parts are narrowed by their type. Read by mypy and pyright (test_typing.py), and
-never run."""
+"""How type checkers see streams: parts are narrowed by their type. Read by mypy and pyright (test_typing.py), and never
+run."""
 
 from __future__ import annotations
 
