@@ -39,7 +39,7 @@ def test_threads_are_listed(call: Any) -> None:
 def test_a_thread_is_shown(call: Any) -> None:
     """A thread is shown with its checkpoints, bytes and pins; an unknown one is an error."""
     shown = json.loads(call("threads", "show", "a", "--json").out)
-    assert shown["checkpoints"] == told["namespaces"][0]["checkpoints"] > 1
+    assert shown["checkpoints"] == shown["namespaces"][0]["checkpoints"] > 1
     assert shown["bytes"] > 100
     assert "checkpoints: " in call("threads", "show", "a").out
     missing = call("threads", "show", "c")

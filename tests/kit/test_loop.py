@@ -120,13 +120,13 @@ def test_other_loops_are_as_they_were() -> None:
     """A simulation in one thread does not affect a loop in another thread, and leaves nothing behind."""
     went: list[list[str]] = []
 
-    async def same_clock() -> None:
+    async def run_in_another_thread() -> None:
         thread = threading.Thread(target=lambda: went.append(anyio.run(threaded)))
         thread.start()
         while thread.is_alive():
             await asyncio.sleep(0)
 
-    run(0, same_clock)
+    run(0, run_in_another_thread)
     assert len(went[0]) == 12
     assert len(anyio.run(threaded)) == 12
     assert not lockstep._users
