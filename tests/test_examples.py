@@ -103,7 +103,7 @@ ONCE = {
     "07_ask_a_person.py": ["    writing the reason (once)"],
     "09_workflow.py": ["    counting the words of 'one two'", "    counting the words of 'three'"],
 }
-"""Lines that an example prints once, however often it stops and goes on."""
+"""Lines that an example prints once, however often it stops and resumes."""
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in EXAMPLES.glob("[0-9]*.py")))

@@ -154,7 +154,7 @@ async def total(state: Any) -> dict[str, int]:
 
 SUBJECT = "abcdefghij" * 10
 BUMPS = 10
-INNER = 2 + BUMPS  # supersteps of the graph inside
+INNER = 2 + BUMPS  # supersteps of the subgraph
 
 
 async def edit(state: Any) -> dict[str, str]:

@@ -24,7 +24,7 @@ def test_opens_when_all_names_were_written() -> None:
     assert not channel.update([])
     assert channel.update(["c", "a"])
     assert channel.is_available()
-    assert channel.get() is None  # None is the value, and the promise
+    assert channel.get() is None  # None is the promised value
 
 
 def test_the_same_name_twice_changes_nothing() -> None:
@@ -117,7 +117,7 @@ class TestAfterFinish:
         assert channel.finish()
         assert not channel.finish()
         assert channel.is_available()
-        assert channel.get() is None  # None is the value, and the promise
+        assert channel.get() is None  # None is the promised value
 
     def test_consume_resets_a_deferred_barrier(self) -> None:
         """After `consume`, a deferred barrier needs all names and another `finish`."""

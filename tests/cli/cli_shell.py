@@ -85,7 +85,7 @@ class Shell:
         return file.read_text().splitlines() if file.exists() else []
 
     def open(self) -> None:
-        """Let the nodes go on that wait for it."""
+        """Let the nodes continue that wait for it."""
         (self.cwd / "open").touch()
 
 

@@ -74,7 +74,7 @@ class RandomProgram(NamedTuple):
     given: tuple[str, ...]
 
     def build(self, order: Sequence[int] = ()) -> Program:
-        """The program; `order` permutes the order in which nodes and channels are handed over."""
+        """Build the program; `order` permutes the order in which nodes and channels are registered."""
         names = [each.name for each in self.nodes]
         channels = {name: KINDS[kind](names) for name, kind in self.channels.items()}
         nodes = [self._node(each) for each in self.nodes]

@@ -291,7 +291,7 @@ async def test_the_recursion_limit(length: int) -> None:
         assert (caught.value.limit, caught.value.pending) == (length - 1, (names[-1],))
         state = await made.aget_state("t2")
         assert (state.values, state.next) == ({"log": names[:-1]}, (names[-1],))
-        assert await made.ainvoke(None, config) == {"log": names}, "the same limit for the run that goes on"
+        assert await made.ainvoke(None, config) == {"log": names}, "the same limit for the resumed run"
 
 
 async def test_the_default_limit() -> None:

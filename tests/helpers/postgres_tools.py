@@ -43,7 +43,7 @@ HOW = (
 
 @cache
 def conninfo() -> str:
-    """Of a server that goes on while the tests run, or the test is skipped."""
+    """Return the connection string of a server that runs during the tests, or skip the test."""
     given = os.environ.get("PREGEL_POSTGRES")
     if given is not None:
         return given
@@ -132,10 +132,10 @@ class Proxy:
     """Stands between a saver and the server, counts round trips, and breaks connections on request.
 
     Attributes:
-        turns: how often the server was asked something, on all connections. What a new connection begins with does not
-            count: a pool opens them in the background.
-        connections: how many there have been.
-        refuses: whether the server is gone, for new connections at once, and for all when a plan has broken one.
+        turns: the number of queries on all connections. The first queries of a new connection do not count, as a pool
+            opens connections in the background.
+        connections: the number of connections so far.
+        refuses: True if new connections are refused, and all are broken once a plan has broken one.
     """
 
     def __init__(self, url: str) -> None:
@@ -216,7 +216,7 @@ class Proxy:
                             return
                         if key.fileobj is server:
                             if plan is not None:
-                                return  # the answer is lost
+                                return  # the response is lost
                             asked = False
                             ready = ready or data.endswith(READY)
                             client.sendall(data)

@@ -88,11 +88,11 @@ def all_at_once(asked: Sequence[Interrupt]) -> Any:
 
 
 class Conversation:
-    """How a conversation went.
+    """The course of a conversation.
 
     Attributes:
-        asked: what was open at each pause: ids and questions, in order.
-        values: the state in the end.
+        asked: the open questions at each pause, with ids, in order.
+        values: the final state.
     """
 
     def __init__(self) -> None:
@@ -109,14 +109,14 @@ async def converse(
     at_pause: Callable[[], Awaitable[None]] | None = None,
     stops: bool = False,
 ) -> Conversation:
-    """Call a graph until nothing is left to do, answering what it asks.
+    """Call a graph until no work is left, answering its questions.
 
     Args:
-        given: the inputs; the next one when nothing is left to do.
-        config: of the first call; those after it go on at the head.
-        answer: the call's input that answers some of the open questions, or all.
+        given: the inputs; the next one is passed when no work is left.
+        config: the config of the first call; later calls continue at the head.
+        answer: returns the call's input that answers some of the open questions, or all.
         at_pause: called after each call.
-        stops: the graph stops at breakpoints too.
+        stops: True if the graph also stops at breakpoints.
     """
     talk = Conversation()
     config = THREAD if config is None else {**THREAD, **config}
@@ -126,7 +126,7 @@ async def converse(
         try:
             result = await graph.ainvoke(call, config)
         except GraphRecursionError:
-            reject()  # graphs in graphs that count nothing: nothing is learned from them
+            reject()  # subgraphs that count nothing: such an example tests nothing
         config = THREAD
         asked = questions_in(result)
         state = await graph.aget_state("t")
@@ -142,20 +142,20 @@ async def converse(
         elif state.next and stops:
             call = None
         elif inputs:
-            assert not state.next, f"it has ended, and {state.next} are left"
+            assert not state.next, f"the run has ended, but {state.next} are left"
             call = inputs.pop(0)
         else:
-            assert not state.next, f"it has ended, and {state.next} are left"
+            assert not state.next, f"the run has ended, but {state.next} are left"
             talk.values = state.values
             return talk
     raise AssertionError("the conversation does not end")
 
 
 async def trace_of(graph: Any, saver: BaseCheckpointSaver, *, sources: bool = True) -> dict[str, list[Any]]:
-    """P2: what has to be the same in every run of the same work: namespace -> its checkpoints, oldest first.
+    """P2: return the trace, which is the same in every run of the same work: namespace -> its checkpoints, oldest first.
 
-    Each with its values, versions, what was seen of them, the tasks planned on it with their results, and on which
-    checkpoints of the graphs around it was made.
+    Each checkpoint has its values, versions, versions seen, the planned tasks with their results, and the parent graphs'
+    checkpoints on which it was made.
     """
     found: list[tuple[Header, Any]] = []
     async for header, reader, _ in walk(saver, "t", None):

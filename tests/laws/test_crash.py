@@ -156,7 +156,7 @@ async def disturbed(
                 ended = True
             except (StorageError, PlannedError, Died) as raised:
                 error = raised
-            except BaseExceptionGroup as group:  # several could not be stored; or several are dead
+            except BaseExceptionGroup as group:  # several results could not be stored, or several tasks died
                 if group.split((StorageError, PlannedError, Died))[1] is not None:
                     raise
                 error = group
@@ -166,15 +166,15 @@ async def disturbed(
         if (storage.hit or bodies.hit) and not ended:
             storage = Trouble(0, "error", False)
             bodies = Trouble(0, "error", False)
-            environment.time += 31  # the lease of a dead process lapses
+            environment.time += 31  # the lease of a dead process expires
         elif error is not None:
             raise error
         state = await Build(Hooks())(made, saver, environment).aget_state("t")
         if not state.metadata or state.metadata.get("turn") != turn:
-            continue  # nothing was stored: the same input again
+            continue  # nothing was stored: pass the same input again
         asked = state.interrupts
         again += [f"question {each.id}" for each in asked if each.id in answered]
-        if asked and (ended or seed & 2):  # what is open can be answered at once, after a crash too
+        if asked and (ended or seed & 2):  # open questions can be answered at once, also after a crash
             talk.asked.append([(question.id, question.value) for question in asked])
             given = all_at_once(asked)
         elif ended and not state.next and turn + 1 < len(inputs):
@@ -205,7 +205,7 @@ def test_a_crash_anywhere_changes_nothing(mode: Durability, made: Program, seed:
             environment = Environment()
             saver = InMemorySaver(clock=environment.now)
             other, found, again = await disturbed(made, mode, saver, environment, storage, bodies, luck.randrange(1000))
-            assert not again, f"recorded, and run again: {again}"
+            assert not again, f"ran again although recorded: {again}"
             same(talk.values, other.values, "values")
             if mode != "exit":
                 same(trace, found, "traces")

@@ -57,8 +57,8 @@ def test_retained_checkpoints_are_unchanged(
         gone = {key for thread in done.threads for key in thread.gone}
         stayed = {(one.ns, one.checkpoint_id): one.why for thread in done.threads for one in thread.stayed}
         await compare(made, saver, pruned, luck, gone, stayed)
-        if retention.max_bytes is None:  # else rows that were made anew may be larger than they were
-            assert not (await pruned.aprune("t", retention=retention)).checkpoints, "nothing is left to go"
+        if retention.max_bytes is None:  # otherwise rebased rows may be larger than before
+            assert not (await pruned.aprune("t", retention=retention)).checkpoints, "no checkpoint is left to prune"
 
     anyio.run(tried, backend=loop)
 
@@ -78,7 +78,7 @@ async def compare(
     assert all(left[key].pinned == headers[key].pinned for key in left)
     assert not any(key in gone for key, header in headers.items() if header.pinned)
     closed = {header.parent_id for header in headers.values() if header.metadata["source"] != "fork"}
-    assert all(("", at) in left for ns, at in headers if ns == "" and at not in closed), "a tip of a branch is gone"
+    assert all(("", at) in left for ns, at in headers if ns == "" and at not in closed), "a tip of a branch was pruned"
     for ns, checkpoint_id in sorted(left):
         config = {"configurable": {"thread_id": "t", "checkpoint_ns": ns, "checkpoint_id": checkpoint_id}}
         one, other = [await each.aget_tuple(config, codec=before._definition.codec) for each in (saver, pruned)]
@@ -101,7 +101,7 @@ async def compare(
     assert await read_head(saver) == await read_head(pruned)
     roots = [checkpoint_id for ns, checkpoint_id in sorted(left) if ns == ""]
     for checkpoint_id in [None, *luck.sample(roots, min(3, len(roots)))]:
-        note(f"goes on from {checkpoint_id}")
+        note(f"continues from {checkpoint_id}")
         config = THREAD
         if checkpoint_id is not None:
             config = {**THREAD, "configurable": {"thread_id": "t", "checkpoint_id": checkpoint_id}}

@@ -145,7 +145,7 @@ def test_replays_end_where_the_run_ended(made: Program, seed: int, loop: str, ot
             if not other_answers:
                 head = await graph.aget_state("t")
                 same(await branch(graph, tip), await branch(graph, head), "the branches")
-        # Back to the first tip: the head moves there.
+        # Continue the first tip: the head moves there.
         if not other_answers:
             await graph.ainvoke(None, tip.config)
             same(tip.values, (await graph.aget_state("t")).values, "the tip gone back to")
@@ -194,7 +194,7 @@ def test_an_edit_as_a_pending_node_is_that_node(made: Program, seed: int, loop: 
                     if task.result is None
                     and task.name in plain_nodes
                     and luck.random() < share
-                    and task.id in hooks.given  # the others end with commands of a graph that they run
+                    and task.id in hooks.given  # the others end with parent commands of their subgraph
                 ]
                 if not again:
                     return

@@ -34,8 +34,8 @@ class Trouble:
     """What ends one process: it dies at one of its steps, its run is cancelled there, or its reader leaves.
 
     Attributes:
-        left: steps until then.
-        scope: of the run.
+        left: the number of steps until then.
+        scope: the run's cancel scope.
     """
 
     def __init__(self, how: How, left: int) -> None:
@@ -83,7 +83,7 @@ class Client:
     """A client that calls a graph, answers its questions, and reads its stream.
 
     Attributes:
-        seen: all parts.
+        seen: all parts received.
     """
 
     def __init__(self, made: Program, mode: Durability) -> None:

@@ -139,10 +139,10 @@ async def copied(saver: BaseCheckpointSaver) -> InMemorySaver:
 
 
 async def shown(graph: Any, snapshot: StateSnapshot, *, results: bool = True) -> Any:
-    """All that a snapshot says, but for its parent: of graphs inside what they say, wherever their configs lead.
+    """Return all data of a snapshot except its parent; for subgraphs the data at their configs.
 
     Args:
-        results: with what tasks gave.
+        results: include the results of tasks.
     """
     tasks: list[Any] = []
     for task in snapshot.tasks:

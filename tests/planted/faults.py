@@ -1,7 +1,7 @@
-"""The faults: each takes away a line that keeps a promise, and names the tests that must notice.
+"""The planted faults: each removes a line that keeps a promise, and names the tests that must notice.
 
-A fault names the symbol that it edits, and a short piece of its code. When `test_planted.py` does not find that, look for
-the code that keeps the promise now.
+A fault names the symbol that it edits, and a short piece of its code. If `test_planted.py` does not find this piece, look
+for the code that keeps the promise now.
 """
 
 from __future__ import annotations
@@ -780,7 +780,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "changed-classes-are-damage",
-        "P15: an object that its changed class does not accept is reported as damage, with the advice to restore a backup",
+        "P15: an object that its changed class does not accept is reported as damage, with advice for damage",
         "Registered.make",
         "raise Changed(self.tag, full_name(self.shape.cls)) from error",
         "raise",
@@ -1090,7 +1090,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "restart-with-the-record",
-        "P12: a record is stored before the restart of its attempt, and a reader in another process keeps the chunks twice",
+        "P12: a record is stored before the restart of its attempt, and another process's reader keeps chunks twice",
         "EventRecorder.close_units",
         "*self._take_restart(), ",
         "",

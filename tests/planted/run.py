@@ -1,12 +1,12 @@
-"""Removes, one at a time, the lines that keep the promises, and sees whether the suite notices.
+"""Remove the lines that keep the promises, one at a time, and check that the suite notices.
 
     python -m tests.planted.run                 the whole list
-    python -m tests.planted.run --only NAME     one fault, or those whose names begin so; may be given several times
-    python -m tests.planted.run --list          what there is
+    python -m tests.planted.run --only NAME     the faults whose names begin with NAME; may be repeated
+    python -m tests.planted.run --list          the names of all faults
 
-The repository is copied to a temporary folder, a fault of `faults.py` is put in there, and the tests that must notice it
-are run: each of them has to fail. Before that they all run once on the copy as it is, and have to pass. The exit
-status is 1 when a fault survives, when a named test does not notice it, or when the list does not fit the source.
+The repository is copied to a temporary folder, a fault of `faults.py` is planted there, and the tests named for it are
+run: each of them must fail. Before that all named tests run once on the unchanged copy, and must pass. The exit status
+is 1 if a named test does not notice its fault, or if the list does not fit the source.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.planted.faults import FAULTS
 from tests.planted.planting import ROOT, Fault, FaultNotFound, place_of, planted
 
 TIMEOUT = 180.0
-"""Seconds for the tests of one fault. A fault that makes a test hang is noticed by that."""
+"""Seconds for the tests of one fault. A test that hangs notices its fault."""
 
 PYTEST = ("-m", "pytest", "-q", "--tb=no", "-rfE", "-p", "no:cacheprovider", "-o", "addopts=--strict-markers")
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
@@ -141,8 +141,8 @@ def judge(base: Path, fault: Fault, timeout: float) -> Verdict:
     """Put a fault into a copy of its own, and run the tests that must notice it.
 
     Args:
-        base: a copy without it. Byte code that is there is used, but for the fault's own file: an edit of the same size,
-            in the same second, would not be seen past it.
+        base: a copy without the fault. Its byte code is used, except for the fault's own file: Python would not notice an
+            edit of the same size within the same second.
     """
     with tempfile.TemporaryDirectory(prefix="planted-") as folder:
         root = Path(folder) / "copy"
@@ -154,8 +154,8 @@ def judge(base: Path, fault: Fault, timeout: float) -> Verdict:
         answer = run_tests(root, fault.tests, timeout)
     if answer.status is None:
         return Verdict(fault, True, f"the tests hang, and were ended after {timeout:.0f} s", "", answer.seconds)
-    if answer.status not in (0, 1):  # not a test that failed: the code does not even load, or a test is not there
-        summary = f"pytest ends with status {answer.status}, and no test has said anything"
+    if answer.status not in (0, 1):  # no test failed: the code cannot be imported, or a test does not exist
+        summary = f"pytest ends with status {answer.status}, and no test has reported a result"
         return Verdict(fault, False, summary, answer.output, answer.seconds)
     silent = [test for test in fault.tests if test not in answer.failed]
     if silent:

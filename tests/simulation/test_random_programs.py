@@ -34,7 +34,8 @@ def one(seed: int) -> Simulation | None:
     made = program(random.Random(seed))
     graph = PolicyBuild(YieldingHooks(seed))(made, InMemorySaver())
     inputs = inputs_of(made)[: 2 if seed % 4 == 0 else 1]
-    # An error handler also handles injected failures, so a program with one may reach another end. (Error handlers never get storage errors.)
+    # An error handler also handles injected failures, so a program with one may reach another end.
+    # (Error handlers never get storage errors.)
     faults = Faults(crashes=2, failures=0 if handles(made) else 2)
     try:
         return simulate(graph, *inputs, seed=seed, answers=answers, faults=faults, config={"recursion_limit": 30})

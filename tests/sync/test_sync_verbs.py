@@ -41,7 +41,7 @@ from pregel_async.types import StateUpdate
 
 ROOT = Path(__file__).parents[2]
 LONG = 30
-"""Seconds after which a test gives up on what should have happened."""
+"""Seconds after which a test stops waiting for an event."""
 
 who: contextvars.ContextVar[str] = contextvars.ContextVar("who", default="nobody")
 
@@ -722,7 +722,7 @@ class Nest:
         await anyio.to_thread.run_sync(self.living.began.wait, LONG)
 
     def check(self, cancelled: type[BaseException]) -> None:
-        assert self.over, "the nested run had ended before the node went on"
+        assert self.over, "the nested run had ended before the node continued"
         assert isinstance(self.raised, cancelled), "what `except Exception` does not catch"
 
 

@@ -190,7 +190,7 @@ async def test_no_input() -> None:
     with anyio.fail_after(20), pytest.raises(EmptyInputError, match="'t'"):
         _ = [chunk async for chunk in made.astream(None, "t")]
     assert [header async for header in saver.alist(None)] == []
-    assert await made.ainvoke({}, "t") == {"log": ["n"]}, "the thread was not left claimed"
+    assert await made.ainvoke({}, "t") == {"log": ["n"]}, "the thread was not left leased"
 
 
 async def test_no_input_on_a_finished_thread() -> None:
