@@ -16,9 +16,9 @@ from ..workloads import (
     SUBJECT,
     WIDE,
     Case,
-    ChainReader,
     Gauge,
     Laps,
+    MessageReader,
     agent,
     asks,
     bump,
@@ -212,7 +212,7 @@ class Driver:
     async def reads(self, messages: int, how: str, supersteps: int = 20) -> Case:
         """The loop, whose node reads the one list of messages that there is: nothing isolates it. Time is taken from the node's first
         call to its last."""
-        reader = ChainReader(how)
+        reader = MessageReader(how)
         said = [message(number) for number in range(messages)]
         return await self._repeat(reader, supersteps, reader.figures, messages=said)
 

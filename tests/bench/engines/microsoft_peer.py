@@ -25,8 +25,8 @@ from ..workloads import (
     WIDE,
     CannotError,
     Case,
-    ChainReader,
     Gauge,
+    MessageReader,
     agent,
     asks,
     bump,
@@ -246,7 +246,7 @@ class Driver:
         )
 
     async def reads(self, messages: int, how: str, supersteps: int = 20) -> Case:
-        reader = ChainReader(how)
+        reader = MessageReader(how)
         start, only = executor("keep", keep), sharing("node", reader, lambda seen: seen["x"] >= supersteps)
         workflow = build(start, (start, only), (only, only))
         given = {"messages": [message(number) for number in range(messages)], "x": 0}

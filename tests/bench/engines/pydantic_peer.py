@@ -23,8 +23,8 @@ from ..workloads import (
     WIDE,
     CannotError,
     Case,
-    ChainReader,
     Gauge,
+    MessageReader,
     agent,
     asks,
     bump,
@@ -239,7 +239,7 @@ class Driver:
         )
 
     async def reads(self, messages: int, how: str, supersteps: int = 20) -> Case:
-        reader = ChainReader(how)
+        reader = MessageReader(how)
         graph = self._shared_loop({"node": (reader, lambda state: "node" if state["x"] < supersteps else None)})
         said = [message(number) for number in range(messages)]
         return Case(

@@ -16,7 +16,6 @@ from ..workloads import (
     UNLIMITED,
     WIDE,
     Case,
-    ChainReader,
     Chat,
     Counter,
     Fan,
@@ -24,6 +23,7 @@ from ..workloads import (
     Joke,
     Jokes,
     Laps,
+    MessageReader,
     Reading,
     Show,
     Subject,
@@ -193,7 +193,7 @@ class StateGraphDriver:
         )
 
     async def reads(self, messages: int, how: str, supersteps: int = 20) -> Case:
-        reader = ChainReader(how)
+        reader = MessageReader(how)
         graph = self._loop(Reading, reader, lambda state: state["x"] >= supersteps)
         given = {"messages": [message(number) for number in range(messages)], "x": 0}
         return Case(
