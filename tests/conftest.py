@@ -1,7 +1,8 @@
 """One fixture for all event loops: `anyio_backend`.
 
-asyncio and trio by default, and all of `ALL_LOOPS` in tests/runtime and tests/kit, whose promises are about the event
-loop itself; `--loops=all` uses all of them everywhere. What is marked `one_loop` is the same on each, and runs on asyncio.
+It uses asyncio and trio by default, and all of `ALL_LOOPS` in tests/runtime and tests/kit, whose promises are about
+event loops; `--loops=all` uses all of them everywhere. A test marked `one_loop` behaves the same on each loop, and runs
+on asyncio.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Give `anyio_backend` its parameters: those of the folder, or all of them with `--loops=all`."""
+    """Set the parameters of `anyio_backend`: the folder's, or all with `--loops=all`."""
     if "anyio_backend" in metafunc.fixturenames:
         everywhere = metafunc.config.getoption("--loops") == "all"
         path = metafunc.module.__file__.replace("\\", "/")
@@ -63,20 +64,21 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What pytest knows of twenty thousand tests lives as long as it does: no garbage collection looks at it again."""
+    """Exclude pytest's data about twenty thousand tests, which lives as long as the process, from garbage
+    collection."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture(scope="module")
 def anyio_backend(request: pytest.FixtureRequest) -> Any:
-    """The event loop's name and options."""
+    """Return the event loop's name and options."""
     return request.param
 
 
 @pytest.fixture(params=["memory", "sqlite"])
 async def saver(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[BaseCheckpointSaver]:
-    """Each saver."""
+    """Open each saver."""
     if request.param == "memory":
         yield InMemorySaver()
         return

@@ -1,5 +1,7 @@
-"""examples/chat_service, over sockets: several at once, reloads in mid-answer, restarts and crashes. Nothing is lost, and
-nothing comes twice. (`tests/browser` looks at its page.)"""
+"""examples/chat_service over sockets: concurrent users, reloads in mid-answer, restarts and crashes.
+
+Nothing is lost or duplicated. (`tests/browser` tests its page.)
+"""
 
 from __future__ import annotations
 
@@ -34,14 +36,14 @@ SENT = ("tool", "Sent to ada@example.org: News of your graph")
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ChatService]:
-    """One for all tests that stop none. Its model takes its time."""
+    """One service for all tests that do not stop it. Its model is slow."""
     with chat_service(tmp_path_factory.mktemp("chat"), CHAT_PAUSE="0.003") as service:
         yield service
         assert service.complaints == []
 
 
 def test_tokens(service: ChatService) -> None:
-    """One by one, in order, and together the answer; which is stored."""
+    """Tokens arrive one by one and in order, and add up to the stored answer."""
     browser = service.browser()
     chat = browser.new()
     events = browser.say(chat, RELOAD)
@@ -54,7 +56,7 @@ def test_tokens(service: ChatService) -> None:
 
 
 def test_several_conversations_at_once(service: ChatService) -> None:
-    """Of several users: each has its own, and sees its own."""
+    """Each of several users has and sees only their own conversation."""
     words = list(SCRIPT) * 3
     users = [service.browser() for _ in range(3)]
     browsers = [users[at % 3] for at in range(len(words))]
@@ -69,7 +71,7 @@ def test_several_conversations_at_once(service: ChatService) -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 40])
 def test_a_reload_in_mid_answer(service: ChatService, count: int) -> None:
-    """Whoever remembers the last event gets exactly the rest; whoever remembers nothing gets all of it, once."""
+    """A client that sends its last event id gets exactly the rest; a client without one gets all events once."""
     browser = service.browser()
     chat = browser.new()
     with browser.start(chat, input={"text": RELOAD}) as events:
@@ -79,7 +81,7 @@ def test_a_reload_in_mid_answer(service: ChatService, count: int) -> None:
 
 
 def test_two_tabs(service: ChatService) -> None:
-    """Both see the answer grow. What the second says meanwhile is refused, and lost on nobody."""
+    """Both tabs see the answer grow. A message from the second tab meanwhile is refused and not lost."""
     browser = service.browser()
     chat = browser.new()
     with browser.start(chat, input={"text": RELOAD}) as events:
@@ -94,7 +96,7 @@ def test_two_tabs(service: ChatService) -> None:
 
 @pytest.mark.parametrize("allowed", [True, False], ids=["allowed", "refused"])
 def test_a_tool_asks(service: ChatService, allowed: bool) -> None:
-    """The question is there after a reload, is answered once, and the model knows what has become of it."""
+    """A tool's question is still open after a reload, is answered once, and the model gets the outcome."""
     browser = service.browser()
     chat = browser.new()
     assert status(browser.say(chat, EMAIL)) == "interrupted"
@@ -113,7 +115,7 @@ def test_a_tool_asks(service: ChatService, allowed: bool) -> None:
 
 
 def test_something_else_is_said_instead_of_an_answer(service: ChatService) -> None:
-    """That refuses; models do not go on with calls that have no result."""
+    """Another message instead of an answer refuses the call, as models do not continue with calls without results."""
     browser = service.browser()
     chat = browser.new()
     browser.say(chat, EMAIL)
@@ -125,7 +127,7 @@ def test_something_else_is_said_instead_of_an_answer(service: ChatService) -> No
 
 
 def test_strangers(service: ChatService) -> None:
-    """See nothing of a conversation, and do not learn whether there is one."""
+    """Other users see nothing of a conversation, not even whether it exists."""
     browser, stranger = service.browser(), service.browser()
     chat = browser.new()
     browser.say(chat, EMAIL)
@@ -159,8 +161,8 @@ def test_strangers(service: ChatService) -> None:
         ({"command": {"resume": True}}, 422),
     ],
 )
-def test_what_users_may_not_bring(service: ChatService, body: object, code: int) -> None:
-    """Words of the model, orders to the graph, answers to what nobody asked: refused, and nothing has happened."""
+def test_requests_that_are_refused(service: ChatService, body: object, code: int) -> None:
+    """Messages of the model, commands to the graph, and answers to unknown questions are refused without effect."""
     browser = service.browser()
     chat = browser.new()
     browser.say(chat, "hello")
@@ -169,8 +171,8 @@ def test_what_users_may_not_bring(service: ChatService, body: object, code: int)
     assert browser.load(chat) == before
 
 
-def test_the_page_needs_nobody_else(service: ChatService) -> None:
-    """It loads nothing from elsewhere, and its policy forbids it."""
+def test_the_page_loads_nothing_from_elsewhere(service: ChatService) -> None:
+    """The page loads nothing from other hosts, and its content policy forbids it."""
     page = service.browser().http.get("/")
     assert "//" not in page.text.replace("  // ", "").replace(";  //", "")
     assert page.headers["content-security-policy"].startswith("default-src 'none'; connect-src 'self';")
@@ -179,11 +181,8 @@ def test_the_page_needs_nobody_else(service: ChatService) -> None:
     assert "samesite=lax" in cookie
 
 
-# ---- the service ends ------------------------------------------------------------------------------------------------
-
-
 def test_sigterm_in_mid_answer(tmp_path: Path) -> None:
-    """The answer is finished and told first; then the process ends."""
+    """After SIGTERM the service first finishes and sends the answer, and then exits."""
     with chat_service(tmp_path, CHAT_PAUSE="0.003") as service:
         browser = service.browser()
         chat = browser.new()
@@ -200,7 +199,7 @@ def test_sigterm_in_mid_answer(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
 def test_cut_off_in_mid_answer(tmp_path: Path, end: signal.Signals) -> None:
-    """It is taken up again when the service is back: for who read along, and for who only comes then."""
+    """The answer is continued when the service is back, for readers of the first part and for new ones."""
     with chat_service(tmp_path, CHAT_PAUSE=HANGS, CHAT_GRACE="0.1") as service:
         browser = service.browser()
         chat = browser.new()
@@ -219,7 +218,8 @@ def test_cut_off_in_mid_answer(tmp_path: Path, end: signal.Signals) -> None:
 
 
 def test_killed_while_a_question_is_open(tmp_path: Path) -> None:
-    """It is still open. What was allowed is done once, though the service is killed again in the answer after it."""
+    """The question is still open after a kill. The allowed call is made once, although the service is killed again
+    during the next answer."""
     with chat_service(tmp_path) as service:
         browser = service.browser()
         chat = browser.new()
@@ -242,13 +242,11 @@ def test_killed_while_a_question_is_open(tmp_path: Path) -> None:
         assert browser.reload(chat) == [("user", EMAIL), DRAFT, SENT, done]
 
 
-# ---- models of providers ---------------------------------------------------------------------------------------------
-
 ARGS = {"to": "ada@example.org", "subject": "News", "body": "All is well."}
 
 
 def of_openai(body: Any) -> list[dict[str, Any]]:
-    """What OpenAI streams: an email to be sent, and then thanks."""
+    """OpenAI's stream: a call that sends an email, and then a thank-you."""
 
     def chunk(delta: dict[str, Any], finish_reason: str | None = None) -> dict[str, Any]:
         choice = {"index": 0, "delta": delta, "finish_reason": finish_reason}
@@ -267,7 +265,7 @@ def of_openai(body: Any) -> list[dict[str, Any]]:
 
 
 def of_anthropic(body: Any) -> list[dict[str, Any]]:
-    """The same from Anthropic."""
+    """Anthropic's stream of the same."""
     usage = {"input_tokens": 1, "output_tokens": 1}
     message = {"id": f"msg_{len(body['messages'])}", "type": "message", "role": "assistant", "content": []}
     start = {**message, "model": body["model"], "stop_reason": None, "stop_sequence": None, "usage": usage}
@@ -297,7 +295,8 @@ def of_anthropic(body: Any) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("name", ["openai", "anthropic"])
 def test_models_of_providers(tmp_path: Path, name: str) -> None:
-    """With a key in the environment: through their own SDKs, with the conversation as they want it."""
+    """With a key in the environment, the models are called through their own SDKs with the conversation in their
+    format."""
     pytest.importorskip(name, reason=f"{name} is not installed: nox -s adapters")
     with provider(of_openai if name == "openai" else of_anthropic) as (url, asked):
         env = {f"{name.upper()}_API_KEY": "key", f"{name.upper()}_BASE_URL": url, "CHAT_MODEL": "a-model"}
@@ -333,7 +332,7 @@ def test_models_of_providers(tmp_path: Path, name: str) -> None:
 
 
 def test_an_answer_that_breaks_off(tmp_path: Path) -> None:
-    """It is tried again when the user says so, and what was said of it the first time is not in it."""
+    """A broken-off answer is retried on the user's request, and contains nothing of the first try."""
     pytest.importorskip("openai", reason="openai is not installed: nox -s adapters")
     with provider(breaking_off()) as (url, asked):
         with chat_service(tmp_path, OPENAI_API_KEY="key", OPENAI_BASE_URL=url) as service:

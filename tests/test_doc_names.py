@@ -1,10 +1,9 @@
-"""What README and docs/ name is there: modules, classes, calls, keyword arguments, links, extras.
+"""All names in README and docs/ exist: modules, classes, calls, keyword arguments, links, extras.
 
-Python blocks run (`test_docs.py`). This is for the prose, and for the blocks that are marked as text because they cannot
-run: a name in them may never have existed, or may have been removed.
-
-Every module is imported to read its names, and `pregel_async.langchain` needs langchain-core, which the suite's
-environment does not have: the nox session `langchain` runs this file.
+Python blocks are run (`test_docs.py`). This module checks the prose, and the blocks marked as text because they cannot
+run: a name in them may never have existed, or may have been removed. Every module is imported to read its names, and
+`pregel_async.langchain` needs langchain-core, which the suite's environment does not have: the nox session `langchain`
+runs this file.
 """
 
 from __future__ import annotations
@@ -82,7 +81,7 @@ def classes() -> dict[str, tuple[type, ...]]:
 
 @cache
 def attributes(kind: type) -> frozenset[str]:
-    """Of a class: what `dir` lists, what is annotated, and what its methods set."""
+    """Return a class's attributes: those that `dir` lists, the annotated ones, and those that its methods set."""
     found = set(dir(kind))
     for each in kind.__mro__:
         found.update(vars(each).get("__annotations__", {}))
@@ -93,7 +92,7 @@ def attributes(kind: type) -> frozenset[str]:
 
 @cache
 def set_in(module: str) -> dict[str, set[str]]:
-    """By class of a module: the attributes that its methods set."""
+    """Return the attributes that methods set, by class of a module."""
     tree = ast.parse(inspect.getsource(modules()[module]))
     return {
         each.name: {
@@ -106,7 +105,7 @@ def set_in(module: str) -> dict[str, set[str]]:
 
 @cache
 def names() -> frozenset[str]:
-    """Whatever has a name in our packages: modules, what is in them, attributes, parameters."""
+    """Return all names in our packages: modules, their members, attributes, parameters."""
     found = set(dir(builtins))
     for path, module in modules().items():
         found.update(path.split("."))
@@ -130,8 +129,6 @@ def _parameters(value: Any) -> list[str]:
         return []
 
 
-# ---- what a text names -----------------------------------------------------------------------------------------------
-
 CODE = re.compile(r"`([^`\n]+)`")
 DOTTED = re.compile(r"(?<![\w./-])((?:pregel_async|checkpoint_savers)(?:\.\w+)+)")
 CALL = re.compile(r"(?<![\w.])([A-Za-z_]\w*)((?:\.\w+)*)\(")
@@ -140,7 +137,7 @@ KEYWORD = re.compile(r"(?<![\w.\"'?&])([a-z_]\w*)=(?!=)")
 
 
 def unknown_in(text: str) -> list[str]:
-    """What a page names that is not there."""
+    """Return the names on a page that do not exist."""
     prose = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
     found = [f"`{span}`" for span in CODE.findall(prose) if not _is_known(span)]
     for code in re.findall(r"^```text\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL):
@@ -149,7 +146,7 @@ def unknown_in(text: str) -> list[str]:
 
 
 def _is_known(span: str) -> bool:
-    """Whether all that a piece of inline code names is there."""
+    """Return True if all names in a piece of inline code exist."""
     if not all(_has(path) for path in DOTTED.findall(span)):
         return False
     whole = CLASS.fullmatch(span)
@@ -173,20 +170,20 @@ def _has(path: str) -> bool:
 
 
 def _split(path: str) -> list[str]:
-    """The longest module that a path begins with, and the names behind it."""
+    """Return the longest module that a path begins with, and the names after it."""
     parts = path.split(".")
     size = max(size for size in range(1, len(parts)) if ".".join(parts[:size]) in modules())
     return [".".join(parts[:size]), *parts[size:]]
 
 
 def _has_attribute(first: str, rest: str) -> bool:
-    """Whether a class of ours has the attribute that is named behind it; of all else, nothing is known."""
+    """Return True if a class of ours has the attribute; for other objects return True as well."""
     kinds = classes().get(first)
     return not rest or kinds is None or any(rest.split(".")[1] in attributes(kind) for kind in kinds)
 
 
 def _unknown_in_block(code: str) -> list[str]:
-    """Of Python that cannot run: what it imports from our packages, and what it calls by a name of its own."""
+    """Check Python that cannot run: its imports from our packages, and its calls by their names."""
     try:
         tree = ast.parse(code)
     except SyntaxError:
@@ -210,12 +207,9 @@ def _unknown_in_block(code: str) -> list[str]:
     return missing + sorted(f"{name}()" for name in called - defined - names() - GIVEN)
 
 
-# ---- the tests -------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_what_a_page_names_is_there(page: Path) -> None:
-    """No page calls, imports or passes what there is not."""
+def test_names_on_a_page_exist(page: Path) -> None:
+    """No page calls, imports or passes a name that does not exist."""
     assert unknown_in(page.read_text("utf-8")) == []
 
 
@@ -235,8 +229,8 @@ def test_what_a_page_names_is_there(page: Path) -> None:
         "```text\nx = as_openai(chat)\n```",
     ],
 )
-def test_what_is_not_there_is_found(text: str) -> None:
-    """The test above sees names that never were."""
+def test_unknown_names_are_found(text: str) -> None:
+    """The test above finds names that never existed."""
     assert unknown_in(text) != []
 
 
@@ -249,20 +243,20 @@ def test_what_is_not_there_is_found(text: str) -> None:
         "```text\nGET /chat\n```",
     ],
 )
-def test_what_is_there_is_not_found(text: str) -> None:
-    """And leaves alone what is there, and what is no name of ours."""
+def test_known_names_are_accepted(text: str) -> None:
+    """The test above accepts existing names, and names that are not ours."""
     assert unknown_in(text) == []
 
 
 def anchors(page: Path) -> set[str]:
-    """The anchors of a page's headings, as code hosts make them."""
+    """Return the anchors of a page's headings, as code hosts generate them."""
     headings = re.findall(r"^#+ (.+)$", page.read_text("utf-8"), flags=re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_lead_somewhere(page: Path) -> None:
-    """Links within the repository: the file is there, and so is the heading."""
+def test_links_have_targets(page: Path) -> None:
+    """The file and heading of each link within the repository exist."""
     for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text("utf-8")):
         if "://" in target or target.startswith("mailto:"):
             continue
@@ -273,7 +267,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def test_extras_that_are_installed_are_there() -> None:
-    """`pip install 'pregel-async[serve]'`, and `[serve]` and "extra `serve`" in the text around it."""
+    """Each extra in `pip install 'pregel-async[serve]'`, `[serve]` and "extra `serve`" exists."""
     known = set(tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"])
     named: set[str] = set()
     for page in PAGES:
@@ -285,7 +279,8 @@ def test_extras_that_are_installed_are_there() -> None:
 
 
 def test_nothing_is_installed_by_name_before_there_is_a_release() -> None:
-    """A command that starts from nothing names a checkout. What is installed is known by name, for its extras."""
+    """Before a release, an install command for a new environment names a checkout; only installed packages are named,
+    for their extras."""
     for page in PAGES:
         found = re.findall(r"pip install [^`\n]*?\bpregel-async(?!\[)", page.read_text("utf-8"))
         assert not [each for each in found if "/" not in each], page.name

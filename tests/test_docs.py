@@ -1,6 +1,6 @@
 """Every Python block of docs/ runs, as README's do: by itself, in a process of its own, without a warning.
 
-What cannot run, such as code of another library, is marked as text there.
+A block that cannot run, such as code of another library, is marked as text.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ DOCS = sorted((ROOT / "docs").glob("*.md"))
     [pytest.param(code, id=f"{path.name} line {line}") for path in DOCS for line, code in blocks(path)],
 )
 def test_a_block_of_the_docs_runs(block: str, tmp_path: Path) -> None:
-    """As a reader would run it. Its assertions are the leases of the text around it."""
+    """The block runs as a reader would run it. Its assertions are the claims of the text around it."""
     run_block(block, tmp_path)
 
 
 def test_there_are_blocks() -> None:
-    """The test above has found them."""
+    """The test above has found some blocks."""
     assert len(blocks(ROOT / "docs" / "from-langgraph.md")) >= 4

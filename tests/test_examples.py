@@ -1,4 +1,4 @@
-"""Every example runs, and so does every Python block of README: as a user would run them, in a process of their own."""
+"""Every example and every Python block of README runs, as users would run it, in a process of its own."""
 
 from __future__ import annotations
 
@@ -103,12 +103,13 @@ ONCE = {
     "07_ask_a_person.py": ["    writing the reason (once)"],
     "09_workflow.py": ["    counting the words of 'one two'", "    counting the words of 'three'"],
 }
-"""Lines that an example prints once, however often it stops and goes on."""
+"""Lines that an example prints once, however often it stops and resumes."""
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in EXAMPLES.glob("[0-9]*.py")))
 def test_an_example_runs_and_says_what_it_should(name: str, tmp_path: Path) -> None:
-    """Offline, from anywhere, without a warning, and without leaving anything behind."""
+    """An example runs offline, from any directory, without a warning, leaves nothing behind, and prints the expected
+    lines."""
     printed = run(tmp_path, str(EXAMPLES / name)).splitlines()
     places = [printed.index(line) for line in SAYS[name]]
     assert places == sorted(places)
@@ -118,7 +119,7 @@ def test_an_example_runs_and_says_what_it_should(name: str, tmp_path: Path) -> N
 
 
 def test_importing_an_example_runs_nothing(tmp_path: Path) -> None:
-    """What it does is in `main`, guarded."""
+    """An example does its work in a guarded `main`."""
     names = [f"examples.{path.stem}" for path in EXAMPLES.glob("[0-9]*.py")]
     code = f"import importlib\nfor name in {names!r}: importlib.import_module(name)"
     assert run(tmp_path, "-c", code) == ""
@@ -126,7 +127,7 @@ def test_importing_an_example_runs_nothing(tmp_path: Path) -> None:
 
 
 def test_the_main_job_runs_by_itself(tmp_path: Path) -> None:
-    """`python -m examples.code_audit`, on this repository's own sources; a second call begins anew."""
+    """`python -m examples.code_audit` audits this repository's own sources; a second call starts a new audit."""
     args = ("-m", "examples.code_audit", str(ROOT / "pregel_async"), "--limit", "3")
     first = run(tmp_path, *args)
     assert run(tmp_path, *args) == first
@@ -137,7 +138,7 @@ def test_the_main_job_runs_by_itself(tmp_path: Path) -> None:
 
 
 def test_the_main_job_runs_on_the_command_line(tmp_path: Path) -> None:
-    """As README's first command runs it, but for the tree. (`tests/cli` looks at the rest of the command line.)"""
+    """README's first command runs, on a smaller tree. (`tests/cli` tests the rest of the command line.)"""
     command = ("run", "examples.code_audit.graph:graph", "--thread", "audit", "--db", "audit.db", "--input", "-")
     done = python(tmp_path, "-m", "pregel_async.cli", *command, input=json.dumps({"root": str(EXAMPLES)}))
     assert done.stdout.startswith(f"report: '{tmp_path / 'code-audit.md'}'")
@@ -146,7 +147,7 @@ def test_the_main_job_runs_on_the_command_line(tmp_path: Path) -> None:
 
 
 class TestMean(ChannelLaws):
-    """The channel of `05_custom_channel.py` keeps the laws of channels, as its docstring says that it can be tried."""
+    """The channel of `05_custom_channel.py` obeys the laws of channels, as its docstring suggests to check."""
 
     folds = True
     commutes = True
@@ -158,10 +159,7 @@ class TestMean(ChannelLaws):
         return st.integers(-1000, 1000).map(float)  # whose sums are exact
 
 
-# ---- README, and what else has blocks --------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("block", [pytest.param(code, id=f"line {line}") for line, code in blocks(README)])
 def test_a_block_of_the_readme_runs(block: str, tmp_path: Path) -> None:
-    """By itself, as it stands there, in an empty directory."""
+    """The block runs by itself, unchanged, in an empty directory."""
     run_block(block, tmp_path)

@@ -1,4 +1,4 @@
-"""Anthropic's SDK reads bytes as its servers send them, and `stream_message` reads the SDK."""
+"""Anthropic's SDK reads bytes as its servers send them, and `stream_message` reads the SDK's stream."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.adapters.adapter_world import EnoughError, Written, events, joined, server, wire
+from tests.adapters.fakes import EnoughError, FakeWriter, events, joined, server, wire
 
 anthropic = pytest.importorskip("anthropic", reason="Anthropic's SDK is not installed here")
 http = pytest.importorskip("httpx2", reason="this Anthropic SDK is older than the one that these tests are for")
@@ -19,7 +19,7 @@ pytestmark = [
     pytest.mark.anyio,
     # A stream that is left early leaves generators inside of the SDK and of httpx to the garbage collector, where trio
     # complains. The connection is closed by then, as the tests see.
-    pytest.mark.filterwarnings("ignore:Async generator '(anthropic|httpx2|adapter_world):ResourceWarning"),
+    pytest.mark.filterwarnings("ignore:Async generator '(anthropic|httpx2|fakes):ResourceWarning"),
     pytest.mark.filterwarnings(
         "ignore:Exception ignored in. <async_generator object:pytest.PytestUnraisableExceptionWarning"
     ),
@@ -136,8 +136,8 @@ WAYS: list[Any] = [
 
 @pytest.mark.parametrize("ask", WAYS)
 async def test_text_and_a_tool(ask: Callable[[Any], Any]) -> None:
-    """Raw events, and those of the helper, which shows each token twice: it is streamed once."""
-    body, written = wire(http, TEXT_AND_TOOL), Written()
+    """Each token is streamed once, from raw events and from those of the helper, which contain it twice."""
+    body, written = wire(http, TEXT_AND_TOOL), FakeWriter()
     async with client(body) as made:
         message = await stream_message(ask(made), writer=written)
     assert message == SAID
@@ -149,8 +149,8 @@ async def test_text_and_a_tool(ask: Callable[[Any], Any]) -> None:
 
 @pytest.mark.parametrize("ask", WAYS)
 def test_text_and_a_tool_in_a_thread(ask: Callable[[Any], Any]) -> None:
-    """The sync client and the sync verb."""
-    body, written = wire(http, TEXT_AND_TOOL), Written()
+    """The sync client and the sync verb stream the same message."""
+    body, written = wire(http, TEXT_AND_TOOL), FakeWriter()
     with sync_client(body) as made:
         assert stream_message_sync(ask(made), writer=written) == SAID
     assert joined(written.chunks) == SAID
@@ -158,8 +158,8 @@ def test_text_and_a_tool_in_a_thread(ask: Callable[[Any], Any]) -> None:
 
 
 async def test_the_sync_client_in_async_code() -> None:
-    """Its request is made in a worker thread too: the context manager makes it when it is entered."""
-    written = Written()
+    """The sync client sends its request in a worker thread, when its context manager is entered."""
+    written = FakeWriter()
     with sync_client(wire(http, TEXT_AND_TOOL)) as made:
         stream = made.messages.stream(model="m", max_tokens=9, messages=[])
         assert await stream_message(stream, writer=written) == SAID
@@ -167,17 +167,18 @@ async def test_the_sync_client_in_async_code() -> None:
 
 
 async def test_the_text_alone() -> None:
-    """`text_stream` is a stream of strings; nobody says what the message is called."""
+    """`text_stream` is read as a stream of strings, without the message's id."""
     async with client(wire(http, TEXT_AND_TOOL)) as made:
         async with made.messages.stream(model="m", max_tokens=9, messages=[]) as stream:
-            message = await stream_message(stream.text_stream, id="mine", writer=Written())
+            message = await stream_message(stream.text_stream, id="mine", writer=FakeWriter())
     assert message == {"role": "assistant", "id": "mine", "content": "Hello"}
 
 
 @pytest.mark.parametrize("ask", WAYS)
 async def test_what_a_string_cannot_hold_is_in_blocks(ask: Callable[[Any], Any]) -> None:
-    """As Anthropic takes it back: thoughts with their signature, its own tools, citations."""
-    written = Written()
+    """Thoughts with their signature, Anthropic's own tools and citations are in `blocks`, in the form that Anthropic
+    accepts back."""
+    written = FakeWriter()
     async with client(wire(http, THOUGHT)) as made:
         message = await stream_message(ask(made), writer=written)
     assert (message["content"], message["reasoning"]) == ("It is y", "Let me see")
@@ -193,19 +194,19 @@ async def test_what_a_string_cannot_hold_is_in_blocks(ask: Callable[[Any], Any])
 
 @pytest.mark.parametrize("ask", WAYS)
 async def test_a_stream_that_is_left_early_is_closed(ask: Callable[[Any], Any]) -> None:
-    """The connection is given back at once."""
+    """The connection is released at once."""
     body = wire(http, TEXT_AND_TOOL)
     async with client(body) as made:
         with pytest.raises(EnoughError):
-            await stream_message(ask(made), writer=Written(fail_at=1))
+            await stream_message(ask(made), writer=FakeWriter(fail_at=1))
         assert body.closed
 
 
 @pytest.mark.parametrize("ask", WAYS)
 async def test_a_message_that_breaks_off(ask: Callable[[Any], Any]) -> None:
-    """The connection ended in the middle, politely: half a message is none."""
+    """A connection that ends cleanly in mid-message raises an error, and no partial message is returned."""
     half = events(message_start(), start(0, type="text", text=""), delta(0, "text_delta", text="Hel"), named=True)
-    written = Written()
+    written = FakeWriter()
     async with client(wire(http, half)) as made:
         with pytest.raises(StreamFailedError, match="message_stop"):
             await stream_message(ask(made), writer=written)
@@ -213,10 +214,10 @@ async def test_a_message_that_breaks_off(ask: Callable[[Any], Any]) -> None:
 
 
 async def test_an_error_of_the_server() -> None:
-    """The SDK makes an error of its own of it, which is let through."""
+    """The SDK's own exception for a server error is raised unchanged."""
     broken = events(message_start(), {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}, named=True)  # fmt: skip
     async with client(wire(http, broken)) as made:
         with pytest.raises(anthropic.APIStatusError, match="Overloaded"):
             await stream_message(
-                made.messages.create(model="m", max_tokens=9, messages=[], stream=True), writer=Written()
+                made.messages.create(model="m", max_tokens=9, messages=[], stream=True), writer=FakeWriter()
             )

@@ -1,4 +1,4 @@
-"""langchain-core's models: read by `stream_message`, or merely called, with their tokens written by callbacks."""
+"""langchain-core's models: read by `stream_message`, or called, with callbacks that write their tokens."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import anyio
 import pytest
 from anyio import to_thread
 
-from tests.adapters.adapter_world import EnoughError, Written
+from tests.adapters.fakes import EnoughError, FakeWriter
 
 pytest.importorskip("langchain_core", reason="langchain-core is not installed here: nox -s langchain installs it")
 
@@ -53,7 +53,7 @@ async def chunks(*made: Any) -> Any:
 
 
 class Tracer(BaseCallbackHandler):
-    """Callbacks of the user's own."""
+    """User-defined callbacks."""
 
     started = 0
 
@@ -61,12 +61,9 @@ class Tracer(BaseCallbackHandler):
         self.started += 1
 
 
-# ---- stream_message --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.anyio
 async def test_chunks_are_summed() -> None:
-    """They are written as they are; the message is the one that they are chunks of, tool calls and all."""
+    """Chunks are written unchanged; the message is their sum, including tool calls."""
     given = [
         lc.AIMessageChunk(content="Hel", id="m", response_metadata={"model_provider": "p", "model_name": "n"}),
         lc.AIMessageChunk(content="lo", id="m"),
@@ -76,7 +73,7 @@ async def test_chunks_are_summed() -> None:
         ),
         lc.AIMessageChunk(content="", id="m", chunk_position="last"),
     ]
-    written = Written()
+    written = FakeWriter()
     message = await stream_message(chunks(*given), writer=written)
     assert all(one is other for one, other in zip(written.chunks, given, strict=True))
     assert type(message) is lc.AIMessage
@@ -87,44 +84,45 @@ async def test_chunks_are_summed() -> None:
 
 @pytest.mark.anyio
 async def test_chunks_have_one_id() -> None:
-    """That of the first, which is the message's too: given, the provider's, or langchain's own for the others."""
+    """All chunks have the message's id: the one passed, the provider's, or langchain's own."""
     given = [lc.AIMessageChunk(content="a", id="msg_1"), lc.AIMessageChunk(content="b", id="lc_run--1")]
-    written = Written()
+    written = FakeWriter()
     message = await stream_message(chunks(*given), writer=written)
     assert written.ids == {message.id} == {"msg_1"}
-    written = Written()
+    written = FakeWriter()
     message = await stream_message(chunks(*given), id="mine", name="bob", writer=written)
     assert written.ids == {message.id} == {"mine"}
     assert message.name == "bob"
-    written = Written()
+    written = FakeWriter()
     message = await stream_message(chunks(given[1], given[0]), writer=written)
     assert written.ids == {message.id} == {"lc_run--1"}
 
 
 @pytest.mark.anyio
 async def test_a_message_of_a_model_that_does_not_stream() -> None:
-    """It is one, whole; a second one is an error."""
-    whole, written = lc.AIMessage("Hello", id="m"), Written()
+    """A whole message is one chunk; a second one raises an error."""
+    whole, written = lc.AIMessage("Hello", id="m"), FakeWriter()
     assert await stream_message(chunks(whole), writer=written) is whole
     assert written.chunks == [whole]
     for others in ([whole, whole], [lc.AIMessageChunk("a", id="m"), whole], [lc.AIMessageChunk("a", id="m"), "b"]):
         with pytest.raises(InvalidSourceError):
-            await stream_message(chunks(*others), writer=Written())
+            await stream_message(chunks(*others), writer=FakeWriter())
 
 
 @pytest.mark.anyio
 async def test_a_model_is_no_stream() -> None:
-    """It can be iterated, over its fields, as all of pydantic's models can."""
+    """A model passed instead of its stream is refused, although pydantic models can be iterated over their fields."""
     for given in (speaker("a"), lc.AIMessage("a")):
         with pytest.raises(InvalidSourceError, match="astream"):
-            await stream_message(given, writer=Written())
+            await stream_message(given, writer=FakeWriter())
 
 
 @pytest.mark.anyio
 @pytest.mark.usefixtures("only_asyncio")
 async def test_a_model_that_is_read_is_not_written_by_callbacks_too() -> None:
-    """Each chunk once, with what `stream_message` was told; the next call in the node is written again."""
-    seen = Written()
+    """While `stream_message` reads a model, callbacks do not write its chunks; the node's next call is written by
+    callbacks again."""
+    seen = FakeWriter()
     with ambient(seen):
         message = await stream_message(speaker("Hello you").astream("x"), tags=["t"], writer=seen)
         assert seen.content == message.content == "Hello you"
@@ -136,14 +134,11 @@ async def test_a_model_that_is_read_is_not_written_by_callbacks_too() -> None:
     assert seen.content == "Hello youa bc d"
 
 
-# ---- callbacks -------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.anyio
 @pytest.mark.usefixtures("only_asyncio")
 async def test_a_model_that_is_called_writes_its_tokens() -> None:
-    """`ainvoke` without a config; the chunks have the id of the message that it returns. It waits for room."""
-    written = Written()
+    """`ainvoke` without a config writes chunks with the id of the returned message, and waits for capacity."""
+    written = FakeWriter()
     with ambient(written):
         message = await speaker("Hello you").ainvoke("x")
     assert [chunk.content for chunk in written.chunks] == ["Hello", " ", "you"]
@@ -154,8 +149,8 @@ async def test_a_model_that_is_called_writes_its_tokens() -> None:
 
 
 def test_a_model_that_is_called_in_a_thread_writes_its_tokens() -> None:
-    """`invoke` in a plain function, without an event loop."""
-    written = Written()
+    """`invoke` in a plain function, without an event loop, writes its tokens."""
+    written = FakeWriter()
     with ambient(written):
         message = speaker("Hello you").invoke("x")
     assert [chunk.content for chunk in written.chunks] == ["Hello", " ", "you"]
@@ -167,8 +162,8 @@ def test_a_model_that_is_called_in_a_thread_writes_its_tokens() -> None:
 @pytest.mark.anyio
 @pytest.mark.usefixtures("only_asyncio")
 async def test_a_model_that_blocks_the_event_loop_writes_its_tokens() -> None:
-    """`invoke` in an async node. Nobody can wait for room there, and nobody does."""
-    written = Written()
+    """`invoke` in an async node writes its tokens without waiting for capacity, as it blocks the event loop."""
+    written = FakeWriter()
     with ambient(written):
         speaker("Hello you").invoke("x")
     assert written.content == "Hello you"
@@ -179,20 +174,20 @@ async def test_a_model_that_blocks_the_event_loop_writes_its_tokens() -> None:
 @pytest.mark.anyio
 @pytest.mark.usefixtures("only_asyncio")
 async def test_whatever_config_a_call_brings() -> None:
-    """Tags, metadata and even callbacks of its own leave the tokens as they are."""
+    """Tags, metadata and callbacks in a call's own config do not affect the tokens."""
     for config in (
         {"callbacks": [Tracer()]},
         {"callbacks": []},
         {"tags": ["a", "seq:step:1"], "metadata": {"k": 1}},
-        {"callbacks": callbacks(Written())},
+        {"callbacks": callbacks(FakeWriter())},
     ):
-        written = Written()
+        written = FakeWriter()
         with ambient(written):
             await speaker("a b").ainvoke("x", config)
             assert speaker("c").invoke("x", config)
         assert written.content == "a bc"
         assert len(written.chunks) == 4
-    written, tracer = Written(), Tracer()
+    written, tracer = FakeWriter(), Tracer()
     with ambient(written):
         await speaker("a").ainvoke("x", {"callbacks": [tracer], "tags": ["a", "seq:step:1"], "metadata": {"k": 1}})
     assert tracer.started == 1
@@ -202,8 +197,9 @@ async def test_whatever_config_a_call_brings() -> None:
 @pytest.mark.anyio
 @pytest.mark.usefixtures("only_asyncio")
 async def test_models_deep_inside_and_side_by_side() -> None:
-    """In chains, in tasks and in langchain's threads, each token once; runs that interleave are told apart by ids."""
-    written = Written()
+    """Each token is written once in chains, tasks and langchain's threads; concurrent calls are distinguished by
+    ids."""
+    written = FakeWriter()
     with ambient(written):
         chain = RunnableLambda(lambda x: x) | speaker("a b") | RunnableLambda(lambda m: m.content) | speaker("c d")
         await chain.ainvoke("x")
@@ -222,8 +218,8 @@ async def test_models_deep_inside_and_side_by_side() -> None:
 @pytest.mark.anyio
 @pytest.mark.usefixtures("only_asyncio")
 async def test_what_was_not_streamed_is_written_whole() -> None:
-    """Of a model that cannot stream, and of one that was told not to; once."""
-    written = Written()
+    """The message of a model that does not stream is written whole, once."""
+    written = FakeWriter()
     with ambient(written):
         whole = await FakeMessagesListChatModel(responses=[lc.AIMessage("Hello you")]).ainvoke("x")
         assert (written.chunks[0].content, written.chunks[0].id, written.waited) == ("Hello you", whole.id, 1)
@@ -234,9 +230,9 @@ async def test_what_was_not_streamed_is_written_whole() -> None:
 @pytest.mark.anyio
 @pytest.mark.usefixtures("only_asyncio")
 async def test_a_message_that_was_written_is_not_written_again() -> None:
-    """A cache gives the same message a second time."""
+    """A message that a cache returns a second time is not written again."""
     model = FakeListChatModel(responses=["ab"], cache=InMemoryCache())
-    written = Written()
+    written = FakeWriter()
     with ambient(written):
         first = await model.ainvoke("x")
         again = await model.ainvoke("x")
@@ -246,9 +242,9 @@ async def test_a_message_that_was_written_is_not_written_again() -> None:
 
 @pytest.mark.anyio
 @pytest.mark.usefixtures("only_asyncio")
-async def test_a_model_that_is_to_be_left_alone() -> None:
-    """The tag `nostream`, on the model or on the call: nothing is written, not even at the end."""
-    written = Written()
+async def test_the_tag_nostream() -> None:
+    """With the tag `nostream` on the model or the call, nothing is written, not even the whole message."""
+    written = FakeWriter()
     with ambient(written):
         await speaker("a").with_config(tags=["nostream"]).ainvoke("x")
         await speaker("a").ainvoke("x", {"tags": ["nostream"]})
@@ -259,15 +255,15 @@ async def test_a_model_that_is_to_be_left_alone() -> None:
 @pytest.mark.anyio
 @pytest.mark.usefixtures("only_asyncio")
 async def test_errors() -> None:
-    """A model's own leaves nothing behind; one in writing reaches the node, and is not only logged."""
-    written = Written()
+    """A model's own error leaves no state behind; an error in writing reaches the node instead of only a log."""
+    written = FakeWriter()
     with ambient(written):
         with pytest.raises(FakeListChatModelError):
             await FakeListChatModel(responses=["abc"], error_on_chunk_number=1).ainvoke("x")
         handler = adapter._AMBIENT.get()
         assert (handler._runs, handler._streamed) == ({}, set())
     assert written.content == "a"
-    with ambient(Written(fail_at=1)):
+    with ambient(FakeWriter(fail_at=1)):
         with pytest.raises(EnoughError):
             await speaker("a b").ainvoke("x")
 
@@ -275,8 +271,9 @@ async def test_errors() -> None:
 @pytest.mark.anyio
 @pytest.mark.usefixtures("only_asyncio")
 async def test_a_node_inside_writes_with_its_own_writer() -> None:
-    """What is handed down by a config, from the node outside, is silent there."""
-    outer, inner = Written(), Written()
+    """A subgraph's node writes with its own writer; the handler inherited by config from the outer node writes nothing
+    there."""
+    outer, inner = FakeWriter(), FakeWriter()
 
     async def node(x: Any, config: RunnableConfig) -> Any:
         with ambient(inner):
@@ -294,25 +291,25 @@ async def test_a_node_inside_writes_with_its_own_writer() -> None:
 @pytest.mark.anyio
 @pytest.mark.usefixtures("only_asyncio")
 async def test_handlers_can_be_given() -> None:
-    """`callbacks` is for those who build configs themselves."""
-    written = Written()
+    """Users who build configs themselves can pass the handler in `callbacks`."""
+    written = FakeWriter()
     await speaker("a b").ainvoke("x", {"callbacks": callbacks(written)})
     assert written.content == "a b"
 
 
 def test_without_the_marker_models_are_still_heard(monkeypatch: pytest.MonkeyPatch) -> None:
-    """langchain-core's marker of streaming handlers is its own: where it is missing, messages are written whole."""
+    """Without langchain-core's private marker of streaming handlers, messages are written whole."""
     monkeypatch.setitem(sys.modules, "langchain_core.tracers._streaming", None)
     kind = adapter._handler_class.__wrapped__()
     for name in ("tap_output_aiter", "tap_output_iter"):
         monkeypatch.delattr(adapter._TokenHandler, name)
-    written = Written()
+    written = FakeWriter()
     message = speaker("a b").invoke("x", {"callbacks": [kind(written)]})
     assert [(chunk.content, chunk.id) for chunk in written.chunks] == [("a b", message.id)]
 
 
-def test_nothing_is_imported_that_nobody_has_given() -> None:
-    """The adapters know SDKs and langchain-core by shape; only a node's callbacks need langchain-core."""
+def test_adapters_import_no_sdk() -> None:
+    """The adapters recognize SDKs and langchain-core by shape; only a node's callbacks need langchain-core."""
     code = (
         "import sys, pregel_async.adapters.langchain\n"
         "from pregel_async.adapters import stream_message_sync\n"
@@ -326,13 +323,13 @@ def test_nothing_is_imported_that_nobody_has_given() -> None:
 
 
 def test_generators_of_the_users_own() -> None:
-    """A generator that reads a model and gives its text is read as strings, each token once."""
+    """A generator that reads a model and yields its text is read as strings, and each token is written once."""
 
     def text() -> Iterator[str]:
         for chunk in speaker("a b").stream("x"):
             yield chunk.content
 
-    written = Written()
+    written = FakeWriter()
     with ambient(written):
         assert stream_message_sync(text(), id="m", writer=written)["content"] == "a b"
     assert written.content == "a b"

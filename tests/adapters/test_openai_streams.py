@@ -1,4 +1,4 @@
-"""OpenAI's SDK reads bytes as its servers send them, and `stream_message` reads the SDK."""
+"""OpenAI's SDK reads bytes as its servers send them, and `stream_message` reads the SDK's stream."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.adapters.adapter_world import EnoughError, Written, events, joined, server, wire
+from tests.adapters.fakes import EnoughError, FakeWriter, events, joined, server, wire
 
 openai = pytest.importorskip("openai", reason="the OpenAI SDK is not installed here")
 http = pytest.importorskip("httpx2", reason="this OpenAI SDK is older than the one that these tests are for")
@@ -19,7 +19,7 @@ pytestmark = [
     pytest.mark.anyio,
     # A stream that is left early leaves generators inside of the SDK and of httpx to the garbage collector, where trio
     # complains. The connection is closed by then, as the tests see.
-    pytest.mark.filterwarnings("ignore:Async generator '(openai|httpx2|adapter_world):ResourceWarning"),
+    pytest.mark.filterwarnings("ignore:Async generator '(openai|httpx2|fakes):ResourceWarning"),
     pytest.mark.filterwarnings(
         "ignore:Exception ignored in. <async_generator object:pytest.PytestUnraisableExceptionWarning"
     ),
@@ -98,8 +98,8 @@ def response(status: str, **more: Any) -> dict[str, Any]:
     }
 
 
-def numbered(*told: dict[str, Any]) -> bytes:
-    return events(*({**one, "sequence_number": number} for number, one in enumerate(told)), named=True)
+def numbered(*items: dict[str, Any]) -> bytes:
+    return events(*({**one, "sequence_number": number} for number, one in enumerate(items)), named=True)
 
 
 THOUGHT = {"id": "rs_1", "type": "reasoning", "summary": [{"type": "summary_text", "text": "A"}, {"type": "summary_text", "text": "B"}]}  # fmt: skip
@@ -108,7 +108,7 @@ CALLED = {"id": "fc_1", "type": "function_call", "status": "completed", "call_id
 USED = {"input_tokens": 5, "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0}, "output_tokens": 7, "output_tokens_details": {"reasoning_tokens": 3}, "total_tokens": 12}  # fmt: skip
 
 
-def told_response(*, thought: bool) -> bytes:
+def response_events(*, thought: bool) -> bytes:
     at = 1 if thought else 0
     output = [*([THOUGHT] if thought else []), SAID, CALLED]
     part = {"item_id": "rs_1", "output_index": 0}
@@ -183,8 +183,8 @@ WAYS: list[Any] = [
 
 @pytest.mark.parametrize("ask", WAYS)
 async def test_a_completion(ask: Callable[[Any], Any]) -> None:
-    """The call goes in as it is, unawaited or as a context manager."""
-    body, written = wire(http, COMPLETION), Written()
+    """`stream_message` accepts the SDK's call unawaited, or as a context manager."""
+    body, written = wire(http, COMPLETION), FakeWriter()
     async with client(body) as made:
         message = await stream_message(ask(made), writer=written)
     assert message == COMPLETED
@@ -199,8 +199,8 @@ async def test_a_completion(ask: Callable[[Any], Any]) -> None:
 
 
 async def test_a_completion_of_the_sync_client() -> None:
-    """In an async node its stream is read in threads."""
-    written = Written()
+    """In an async node the sync client's stream is read in threads."""
+    written = FakeWriter()
     with sync_client(wire(http, COMPLETION)) as made:
         stream = made.chat.completions.create(model="m", messages=[], stream=True)
         assert await stream_message(stream, writer=written) == COMPLETED
@@ -209,8 +209,8 @@ async def test_a_completion_of_the_sync_client() -> None:
 
 @pytest.mark.parametrize("ask", WAYS)
 def test_a_completion_in_a_thread(ask: Callable[[Any], Any]) -> None:
-    """The sync client and the sync verb."""
-    body, written = wire(http, COMPLETION), Written()
+    """The sync client and the sync verb stream the same message."""
+    body, written = wire(http, COMPLETION), FakeWriter()
     with sync_client(body) as made:
         assert stream_message_sync(ask(made), writer=written) == COMPLETED
     assert joined(written.chunks) == COMPLETED
@@ -218,10 +218,10 @@ def test_a_completion_in_a_thread(ask: Callable[[Any], Any]) -> None:
 
 
 async def test_a_refusal() -> None:
-    """It is no content."""
+    """A refusal does not count as content."""
     async with client(wire(http, REFUSAL)) as made:
         message = await stream_message(
-            made.chat.completions.create(model="m", messages=[], stream=True), writer=Written()
+            made.chat.completions.create(model="m", messages=[], stream=True), writer=FakeWriter()
         )
     assert message == {
         "role": "assistant",
@@ -234,23 +234,23 @@ async def test_a_refusal() -> None:
 
 @pytest.mark.parametrize("ask", WAYS)
 async def test_a_completion_that_is_left_early_is_closed(ask: Callable[[Any], Any]) -> None:
-    """The connection is given back at once."""
+    """The connection is released at once."""
     body = wire(http, COMPLETION)
     async with client(body) as made:
         with pytest.raises(EnoughError):
-            await stream_message(ask(made), writer=Written(fail_at=1))
+            await stream_message(ask(made), writer=FakeWriter(fail_at=1))
         assert body.closed
 
 
 async def test_a_whole_completion_is_refused() -> None:
-    """`stream=True` was forgotten: the error says so."""
+    """A whole completion raises an error that mentions the missing `stream=True`."""
     whole = {**chunk(), "object": "chat.completion", "choices": []}
     transport = http.MockTransport(lambda request: http.Response(200, json=whole))
     async with openai.AsyncOpenAI(
         api_key="k", base_url="http://there/v1", http_client=http.AsyncClient(transport=transport)
     ) as made:
         with pytest.raises(InvalidSourceError, match="ChatCompletion is a whole object and no stream.*stream=True"):
-            await stream_message(made.chat.completions.create(model="m", messages=[]), writer=Written())
+            await stream_message(made.chat.completions.create(model="m", messages=[]), writer=FakeWriter())
 
 
 RESPONSE_WAYS: list[Any] = [
@@ -261,8 +261,8 @@ RESPONSE_WAYS: list[Any] = [
 
 @pytest.mark.parametrize("ask", RESPONSE_WAYS)
 async def test_a_response(ask: Callable[[Any], Any]) -> None:
-    """Its message has the response's id."""
-    body, written = wire(http, told_response(thought=False)), Written()
+    """The message has the response's id."""
+    body, written = wire(http, response_events(thought=False)), FakeWriter()
     async with client(body) as made:
         message = await stream_message(ask(made), writer=written)
     assert message == RESPONDED
@@ -271,10 +271,10 @@ async def test_a_response(ask: Callable[[Any], Any]) -> None:
     assert body.closed
 
 
-async def test_a_response_that_was_thought_about() -> None:
-    """What the next request wants back is in `blocks`, as it came."""
-    written = Written()
-    async with client(wire(http, told_response(thought=True))) as made:
+async def test_a_response_with_reasoning() -> None:
+    """Reasoning items that the next request needs are in `blocks`, unchanged."""
+    written = FakeWriter()
+    async with client(wire(http, response_events(thought=True))) as made:
         message = await stream_message(made.responses.create(model="m", input="x", stream=True), writer=written)
     blocks = message.pop("blocks")
     assert message == {**RESPONDED, "reasoning": "A\n\nB"}
@@ -284,7 +284,7 @@ async def test_a_response_that_was_thought_about() -> None:
 
 
 async def test_a_response_that_fails() -> None:
-    """In an event of the response, or of the stream; both by name."""
+    """A failure in an event of the response, or of the stream, raises an error that names it."""
     failed = response("failed", error={"code": "server_error", "message": "no luck"})
     for last in (
         {"type": "response.failed", "response": failed},
@@ -293,6 +293,6 @@ async def test_a_response_that_fails() -> None:
         body = wire(http, numbered({"type": "response.created", "response": response("in_progress")}, last))
         async with client(body) as made:
             with pytest.raises(StreamFailedError, match="no luck") as raised:
-                await stream_message(made.responses.create(model="m", input="x", stream=True), writer=Written())
+                await stream_message(made.responses.create(model="m", input="x", stream=True), writer=FakeWriter())
         assert (raised.value.provider, raised.value.code) == ("openai", "server_error")
         assert body.closed

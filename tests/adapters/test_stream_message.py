@@ -1,4 +1,5 @@
-"""`stream_message` on streams of the right shape, without any SDK: what it takes, writes, returns, refuses and closes."""
+"""`stream_message` on streams of the right shape, without an SDK: what it accepts, writes, returns, refuses and
+closes."""
 
 from __future__ import annotations
 
@@ -19,13 +20,13 @@ from pregel_async import START, StateGraph
 from pregel_async.adapters import InvalidSourceError, StreamFailedError, stream_message, stream_message_sync
 from pregel_async.errors import OutsideRunError
 from pregel_async.messages import MessagesState, add_messages
-from tests.adapters.adapter_world import EnoughError, Written, joined
+from tests.adapters.fakes import EnoughError, FakeWriter, joined
 
 pytestmark = pytest.mark.anyio
 
 
-class Counted:
-    """An SDK's stream, in what of it is used. It counts what was read, and how often it was closed."""
+class FakeStream:
+    """The parts of an SDK's stream that are used. It counts the items read, and the calls of close."""
 
     def __init__(self, *items: Any) -> None:
         self.items = iter(items)
@@ -33,7 +34,7 @@ class Counted:
         self.closed = 0
 
 
-class Stream(Counted):
+class Stream(FakeStream):
     def __iter__(self) -> Iterator[Any]:
         return self
 
@@ -46,7 +47,7 @@ class Stream(Counted):
         self.closed += 1
 
 
-class AsyncStream(Counted):
+class AsyncStream(FakeStream):
     def __aiter__(self) -> AsyncIterator[Any]:
         return self
 
@@ -89,12 +90,9 @@ def piece(index: int | None, id: str | None = None, name: str | None = None, arg
     return Obj(index=index, id=id, function=Obj(name=name, arguments=args))
 
 
-# ---- what is taken -------------------------------------------------------------------------------------------------
-
-
 async def test_strings_are_tokens() -> None:
-    """Each is a chunk with the message's id, and the message is their sum."""
-    written = Written()
+    """Each string is a chunk with the message's id, and the message is their sum."""
+    written = FakeWriter()
     message = await stream_message(tokens("Hel", "", "lo"), id="m", writer=written)
     assert message == {"role": "assistant", "id": "m", "content": "Hello"}
     assert written.chunks == [
@@ -106,7 +104,7 @@ async def test_strings_are_tokens() -> None:
 
 
 async def test_all_ways_to_hand_over_a_stream() -> None:
-    """An iterable, an async iterable, an awaitable, a context manager, and these in each other."""
+    """A stream may be an iterable, an async iterable, an awaitable, a context manager, or a nesting of these."""
 
     @asynccontextmanager
     async def around(source: Any) -> AsyncIterator[Any]:
@@ -132,7 +130,7 @@ async def test_all_ways_to_hand_over_a_stream() -> None:
         of(tokens(*parts)),
         of(of(parts)),
     ):
-        assert (await stream_message(source, id="m", writer=Written()))["content"] == "ab"
+        assert (await stream_message(source, id="m", writer=FakeWriter()))["content"] == "ab"
     for source in (
         around(tokens(*parts)),
         around_sync(parts),
@@ -140,12 +138,12 @@ async def test_all_ways_to_hand_over_a_stream() -> None:
         around(around_sync(iter(parts))),
     ):
         left: list[str] = []
-        assert (await stream_message(source, id="m", writer=Written()))["content"] == "ab"
+        assert (await stream_message(source, id="m", writer=FakeWriter()))["content"] == "ab"
         assert left and left.count("left") == left.count("entered")
 
 
 async def test_what_is_not_async_is_read_in_threads() -> None:
-    """A blocking stream does not block the event loop, and is written from there."""
+    """A blocking stream is read and written in a thread, so that it does not block the event loop."""
     here, readers = threading.get_ident(), set()
 
     def blocking() -> Iterator[str]:
@@ -153,19 +151,19 @@ async def test_what_is_not_async_is_read_in_threads() -> None:
             readers.add(threading.get_ident())
             yield part
 
-    written = Written()
+    written = FakeWriter()
     await stream_message(blocking(), id="m", writer=written)
     assert here not in readers
     assert written.threads == {here}
 
 
 async def test_nothing_is_a_message_too() -> None:
-    """A stream without items, whosever it was, is a message without text."""
-    assert await stream_message([], id="m", writer=Written()) == {"role": "assistant", "id": "m", "content": ""}
+    """An empty stream of any kind gives a message without text."""
+    assert await stream_message([], id="m", writer=FakeWriter()) == {"role": "assistant", "id": "m", "content": ""}
 
 
 async def test_a_completion_with_tools_as_objects_and_as_dicts() -> None:
-    """Calls are merged by index; an ending and the usage come last, in one chunk. Dicts have the same shape."""
+    """Tool calls are merged by index; finish reason and usage are in one last chunk. Dicts have the same shape."""
     usage = {
         "prompt_tokens": 3,
         "completion_tokens": 4,
@@ -183,7 +181,7 @@ async def test_a_completion_with_tools_as_objects_and_as_dicts() -> None:
     ]
     as_dicts = [json.loads(json.dumps(chunk, default=vars)) for chunk in chunks]
     for given in (chunks, as_dicts):
-        written = Written()
+        written = FakeWriter()
         message = await stream_message(AsyncStream(*given), writer=written, name="bob")
         assert message == {
             "role": "assistant",
@@ -215,19 +213,19 @@ async def test_a_completion_with_tools_as_objects_and_as_dicts() -> None:
 
 
 async def test_calls_of_servers_that_do_not_count() -> None:
-    """All are numbered 0, or none is: an id that is new begins a call."""
+    """If all tool calls have index 0 or none, a new id begins a new call."""
     for index in (0, None):
         chunks = [completion({"tool_calls": [piece(index, f"c{n}", "f", "{}")]}) for n in range(2)]
-        message = await stream_message(chunks, writer=Written())
+        message = await stream_message(chunks, writer=FakeWriter())
         assert [call["id"] for call in message["tool_calls"]] == ["c0", "c1"]
 
 
 async def test_arguments_that_are_no_json() -> None:
-    """The message is returned, and says which call cannot be made."""
+    """The message is returned, and marks the call whose arguments are invalid."""
     chunk = completion(
         {"tool_calls": [piece(0, "a", "f", '{"x": '), piece(1, "b", "f", "[1]"), piece(2, "c", "f", "{}")]}
     )
-    message = await stream_message([chunk], writer=Written())
+    message = await stream_message([chunk], writer=FakeWriter())
     assert [call["id"] for call in message["tool_calls"]] == ["c"]
     first, second = message["invalid_tool_calls"]
     assert (first["id"], first["args"]) == ("a", '{"x": ') and "no JSON" in first["error"]
@@ -235,24 +233,24 @@ async def test_arguments_that_are_no_json() -> None:
 
 
 async def test_the_first_chunk_of_azure() -> None:
-    """It has no choice, id or model; the message has those of the next one."""
-    written = Written()
+    """The first chunk has no choice, id or model; the message has those of the next chunk."""
+    written = FakeWriter()
     message = await stream_message([Obj(id="", model="", choices=[]), completion({"content": "a"})], writer=written)
     assert message["id"] == "chatcmpl-1"
     assert written.metadata[0]["ls_model_name"] == "gpt-x"
 
 
 async def test_several_choices_are_refused() -> None:
-    """They are several messages."""
+    """Several choices are refused, as they are several messages."""
     stream = AsyncStream(completion({"content": "a"}), completion({"content": "b"}, index=1))
     with pytest.raises(InvalidSourceError, match="n=1"):
-        await stream_message(stream, writer=Written())
+        await stream_message(stream, writer=FakeWriter())
     assert stream.closed
 
 
 async def test_a_message_of_anthropic_in_events_of_both_kinds() -> None:
-    """Events that the helper derives say nothing twice. What a string cannot hold is kept in blocks."""
-    told = [
+    """Events that the helper derives add nothing twice. Content that a string cannot hold is kept in blocks."""
+    items = [
         {"type": "ping"},
         {"type": "message_start", "message": {"id": "msg_1", "model": "claude", "usage": {"input_tokens": 5, "cache_read_input_tokens": 2, "output_tokens": 1}}},
         {"type": "content_block_start", "index": 0, "content_block": {"type": "thinking", "thinking": "", "signature": ""}},
@@ -271,8 +269,8 @@ async def test_a_message_of_anthropic_in_events_of_both_kinds() -> None:
         {"type": "message_delta", "delta": {"stop_reason": "tool_use"}, "usage": {"output_tokens": 9}},
         {"type": "message_stop"},
     ]  # fmt: skip
-    written = Written()
-    message = await stream_message(told, writer=written)
+    written = FakeWriter()
+    message = await stream_message(items, writer=written)
     assert message == {
         "role": "assistant",
         "id": "msg_1",
@@ -297,23 +295,23 @@ async def test_a_message_of_anthropic_in_events_of_both_kinds() -> None:
 
 
 async def test_a_response_with_a_custom_tool() -> None:
-    """Its input is text: it becomes arguments when it is whole."""
-    told = [
+    """The text input of a custom tool becomes arguments when it is complete."""
+    items = [
         {"type": "response.created", "response": {"id": "resp_1", "model": "gpt-x"}},
         {"type": "response.output_item.added", "output_index": 0, "item": {"type": "custom_tool_call", "call_id": "c", "name": "run", "input": ""}},
         {"type": "response.custom_tool_call_input.delta", "output_index": 0, "delta": "ls"},
         {"type": "response.output_item.done", "output_index": 0, "item": {"type": "custom_tool_call", "call_id": "c", "name": "run", "input": "ls"}},
         {"type": "response.incomplete", "response": {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}, "output": []}},
     ]  # fmt: skip
-    written = Written()
-    message = await stream_message(told, writer=written)
+    written = FakeWriter()
+    message = await stream_message(items, writer=written)
     assert message["tool_calls"] == [{"type": "tool_call", "id": "c", "name": "run", "args": {"input": "ls"}}]
     assert message["finish_reason"] == "max_output_tokens"
     assert joined(written.chunks) == message
 
 
 @pytest.mark.parametrize(
-    ("told", "provider", "code"),
+    ("items", "provider", "code"),
     [
         ([{"type": "error", "error": {"type": "overloaded_error", "message": "too much"}}], "anthropic", "overloaded_error"),
         ([{"type": "message_start", "message": {"id": "m", "usage": None}}], "anthropic", None),
@@ -323,30 +321,27 @@ async def test_a_response_with_a_custom_tool() -> None:
         ([completion({"content": "a"}, error={"code": 502, "message": "too much"})], "openai", "502"),
     ],
 )  # fmt: skip
-async def test_a_message_that_is_not_whole_is_an_error(told: list[Any], provider: str, code: str | None) -> None:
-    """The provider says so, or the stream ends before the end that it promises."""
-    stream = AsyncStream(*told)
+async def test_a_message_that_is_not_whole_is_an_error(items: list[Any], provider: str, code: str | None) -> None:
+    """An incomplete message raises, whether the provider reports it or the stream ends before its final event."""
+    stream = AsyncStream(*items)
     with pytest.raises(StreamFailedError, match="too much" if code else "ended before") as raised:
-        await stream_message(stream, writer=Written())
+        await stream_message(stream, writer=FakeWriter())
     assert (raised.value.provider, raised.value.code) == (provider, code)
     assert stream.closed
 
 
-# ---- what is refused -------------------------------------------------------------------------------------------------
-
-
 async def test_what_is_no_stream_is_refused_before_anything_is_read() -> None:
-    """With the name of what was given."""
+    """An object that is no stream raises an error with its type, before anything is read."""
     for given, said in (("text", "str"), ({"content": "x"}, "dict"), (None, "NoneType"), (b"", "bytes"), (3, "int")):
         with pytest.raises(InvalidSourceError, match=f"^{said} ") as raised:
-            await stream_message(given, writer=Written())
+            await stream_message(given, writer=FakeWriter())
         assert raised.value.given == said
         with pytest.raises(InvalidSourceError, match=f"^{said} "):
-            stream_message_sync(given, writer=Written())
+            stream_message_sync(given, writer=FakeWriter())
 
 
 async def test_a_context_manager_of_nothing_is_left_again() -> None:
-    """It gives itself, or something else that is no stream."""
+    """A context manager whose value is no stream is exited again."""
 
     class Scope:
         left = 0
@@ -359,46 +354,44 @@ async def test_a_context_manager_of_nothing_is_left_again() -> None:
 
     scope = Scope()
     with pytest.raises(InvalidSourceError, match="Scope was entered"):
-        await stream_message(scope, id="m", writer=Written())
+        await stream_message(scope, id="m", writer=FakeWriter())
     with pytest.raises(InvalidSourceError, match="Scope was entered"):
-        stream_message_sync(scope, id="m", writer=Written())
+        stream_message_sync(scope, id="m", writer=FakeWriter())
     assert scope.left == 2
 
 
 async def test_a_stream_of_something_else_is_refused_and_closed() -> None:
-    """It is told by its first item; later ones have to fit."""
+    """The first item determines the kind of stream; an unknown kind, or a later item of another kind, is refused and
+    the stream closed."""
     for items in ([3], ["a", 3], [Obj(type="weather")], [{"choices": [{"message": {}}]}], [[1]]):
         stream = AsyncStream(*items)
         with pytest.raises(InvalidSourceError):
-            await stream_message(stream, id="m", writer=Written())
+            await stream_message(stream, id="m", writer=FakeWriter())
         assert (stream.read, stream.closed) == (len(items), 1)
 
 
 async def test_an_async_stream_in_a_thread_is_refused() -> None:
-    """Unread, with what to use instead."""
+    """An async stream in a thread is refused unread, with the alternative in the message."""
     stream = AsyncStream("a")
     with pytest.raises(InvalidSourceError, match="await stream_message"):
-        await to_thread.run_sync(lambda: stream_message_sync(stream, writer=Written()))
+        await to_thread.run_sync(lambda: stream_message_sync(stream, writer=FakeWriter()))
     assert stream.read == 0
 
 
 async def test_a_message_without_id_outside_of_a_run() -> None:
-    """There is no task to name it after."""
+    """Outside a run an id is required, as there is no task to derive one from."""
     with pytest.raises(OutsideRunError, match="id"):
-        await stream_message(["a"], writer=Written())
+        await stream_message(["a"], writer=FakeWriter())
     with pytest.raises(OutsideRunError, match="get_stream_writer"):
         await stream_message(["a"])
 
 
-# ---- how it is left --------------------------------------------------------------------------------------------------
-
-
 async def test_a_stream_is_closed_when_its_reading_fails() -> None:
-    """An error in writing, and one in the stream itself. The error is the one that is raised."""
+    """After an error in writing or in the stream itself the stream is closed, and this error is raised."""
     for make in (AsyncStream, Stream):
         stream = make("a", "b", "c")
         with pytest.raises(EnoughError):
-            await stream_message(stream, id="m", writer=Written(fail_at=1))
+            await stream_message(stream, id="m", writer=FakeWriter(fail_at=1))
         assert (stream.read, stream.closed) == (1, 1)
 
     async def failing() -> AsyncIterator[str]:
@@ -410,12 +403,13 @@ async def test_a_stream_is_closed_when_its_reading_fails() -> None:
 
     closed: list[int] = []
     with pytest.raises(ConnectionError, match="gone"):
-        await stream_message(failing(), id="m", writer=Written())
+        await stream_message(failing(), id="m", writer=FakeWriter())
     assert closed
 
 
 async def test_a_stream_is_closed_when_its_reading_is_cancelled() -> None:
-    """While it waits for a token, and while it waits for room; its clean-up may wait, and is not cut short."""
+    """A cancellation while waiting for a token or for capacity closes the stream; its clean-up may wait and is not
+    interrupted."""
 
     class Endless(AsyncStream):
         async def __anext__(self) -> str:
@@ -425,12 +419,12 @@ async def test_a_stream_is_closed_when_its_reading_is_cancelled() -> None:
             self.read += 1
             return "a"
 
-    class Full(Written):
+    class Full(FakeWriter):
         def message(self, chunk: Any, metadata: Any = None) -> Any:
             waiting.set()
             return anyio.sleep_forever()
 
-    for written in (Written(), Full()):
+    for written in (FakeWriter(), Full()):
         stream, waiting = Endless(), anyio.Event()
         async with anyio.create_task_group() as group:
 
@@ -444,7 +438,7 @@ async def test_a_stream_is_closed_when_its_reading_is_cancelled() -> None:
 
 
 async def test_a_generator_cleans_up_before_the_error_goes_on() -> None:
-    """It is closed here, and not by whoever collects garbage."""
+    """A generator is closed before the error is raised, and not by the garbage collector."""
 
     async def generator() -> AsyncIterator[str]:
         try:
@@ -456,12 +450,12 @@ async def test_a_generator_cleans_up_before_the_error_goes_on() -> None:
 
     closed: list[int] = []
     with pytest.raises(EnoughError):
-        await stream_message(generator(), id="m", writer=Written(fail_at=1))
+        await stream_message(generator(), id="m", writer=FakeWriter(fail_at=1))
     assert closed == [1]
 
 
 async def test_a_context_manager_cannot_swallow_the_end_of_half_a_message() -> None:
-    """It is told the error, which goes on; it may hold a task group of its own."""
+    """A context manager gets the error but cannot suppress it; it may contain a task group."""
 
     @asynccontextmanager
     async def swallowing() -> AsyncIterator[Any]:
@@ -469,16 +463,17 @@ async def test_a_context_manager_cannot_swallow_the_end_of_half_a_message() -> N
             try:
                 yield ["a", "b"]
             except EnoughError as error:
-                told.append(error)
+                errors.append(error)
 
-    told: list[Any] = []
+    errors: list[Any] = []
     with pytest.raises(EnoughError):
-        await stream_message(swallowing(), id="m", writer=Written(fail_at=1))
-    assert len(told) == 1
+        await stream_message(swallowing(), id="m", writer=FakeWriter(fail_at=1))
+    assert len(errors) == 1
 
 
 async def test_all_is_closed_when_the_first_clean_up_is_cancelled() -> None:
-    """A context manager's own is not shielded, and what is around it is left all the same; no cancellation gets lost."""
+    """If a context manager's clean-up is cancelled, which is not shielded, the outer ones are exited nevertheless, and
+    no cancellation is lost."""
 
     @asynccontextmanager
     async def slow() -> AsyncIterator[Any]:
@@ -497,31 +492,28 @@ async def test_all_is_closed_when_the_first_clean_up_is_cancelled() -> None:
 
     left: list[str] = []
     with anyio.move_on_after(0.05) as scope:
-        await stream_message(around(), id="m", writer=Written(fail_at=1))
+        await stream_message(around(), id="m", writer=FakeWriter(fail_at=1))
     assert scope.cancelled_caught
     assert left == ["inner", "outer"]
 
 
 async def test_a_stream_that_cannot_be_closed() -> None:
-    """Its error is a note of the one before; by itself it is raised."""
+    """An error in closing is a note on the earlier error, and is raised if there is none."""
 
     class Stuck(AsyncStream):
         async def close(self) -> None:
             raise OSError("stuck")
 
     with pytest.raises(EnoughError) as raised:
-        await stream_message(Stuck("a"), id="m", writer=Written(fail_at=1))
+        await stream_message(Stuck("a"), id="m", writer=FakeWriter(fail_at=1))
     assert "stuck" in raised.value.__notes__[0]
     with pytest.raises(OSError, match="stuck"):
-        await stream_message(Stuck("a"), id="m", writer=Written())
-
-
-# ---- what goes with it -----------------------------------------------------------------------------------------------
+        await stream_message(Stuck("a"), id="m", writer=FakeWriter())
 
 
 async def test_ids_names_metadata_and_tags() -> None:
-    """What is given goes before what is known, and tags are added."""
-    written = Written()
+    """Passed values override derived ones, and tags are added."""
+    written = FakeWriter()
     message = await stream_message(
         [completion({"content": "a"})],
         id="mine",
@@ -542,9 +534,9 @@ async def test_ids_names_metadata_and_tags() -> None:
 
 
 async def test_a_message_is_stored_and_sent() -> None:
-    """It is JSON, a codec takes it without registration, and a list of messages takes it by its id."""
-    told = [completion({"content": "a", "tool_calls": [piece(0, "c", "f", "{}")]}), completion({}, finish="stop")]
-    message = await stream_message(told, writer=Written())
+    """A message is JSON, is stored without registration, and is merged into a list of messages by its id."""
+    chunks = [completion({"content": "a", "tool_calls": [piece(0, "c", "f", "{}")]}), completion({}, finish="stop")]
+    message = await stream_message(chunks, writer=FakeWriter())
     assert json.loads(json.dumps(message)) == message
     codec = Codec()
     assert codec.decode(codec.encode(message, channel="messages"), channel="messages") == message
@@ -552,12 +544,12 @@ async def test_a_message_is_stored_and_sent() -> None:
 
 
 async def test_in_a_node_ids_are_made_of_the_task() -> None:
-    """The same on every attempt, replay and run of the thread's checkpoint; another for each message of the node."""
+    """In a node an id is the same on every attempt, replay and resume, and differs for each message of the node."""
     seen: list[str] = []
 
     async def speak(state: MessagesState) -> dict[str, Any]:
-        first = await stream_message(["a"], writer=Written())
-        second = await to_thread.run_sync(lambda: stream_message_sync(["a"], writer=Written()))
+        first = await stream_message(["a"], writer=FakeWriter())
+        second = await to_thread.run_sync(lambda: stream_message_sync(["a"], writer=FakeWriter()))
         seen.extend((first["id"], second["id"]))
         return {"messages": [first, second]}
 
@@ -569,11 +561,8 @@ async def test_in_a_node_ids_are_made_of_the_task() -> None:
     assert seen[0] != seen[1]
 
 
-# ---- in threads ------------------------------------------------------------------------------------------------------
-
-
 def test_in_threads_it_is_the_same() -> None:
-    """The same sources where they are not async, the same message; nothing is awaited."""
+    """In a thread the sync sources give the same message, and nothing is awaited."""
 
     @contextmanager
     def around(source: Any) -> Iterator[Any]:
@@ -582,16 +571,16 @@ def test_in_threads_it_is_the_same() -> None:
 
     left: list[int] = []
     for source in (["a", "b"], Stream("a", "b"), around(["a", "b"]), (part for part in "ab")):
-        written = Written()
+        written = FakeWriter()
         assert stream_message_sync(source, id="m", writer=written)["content"] == written.content == "ab"
         assert written.waited == 0
     assert left == [1]
-    message = stream_message_sync([completion({"content": "a"}), completion({}, finish="stop")], writer=Written())
+    message = stream_message_sync([completion({"content": "a"}), completion({}, finish="stop")], writer=FakeWriter())
     assert message == {"role": "assistant", "id": "chatcmpl-1", "content": "a", "finish_reason": "stop"}
 
 
 def test_in_threads_it_is_closed_as_well() -> None:
-    """After an error of the stream, and after one of its context manager."""
+    """In a thread the stream is closed after its own error, and after one of its context manager."""
 
     class Failing(Stream):
         def __next__(self) -> Any:
@@ -599,7 +588,7 @@ def test_in_threads_it_is_closed_as_well() -> None:
 
     stream = Failing()
     with pytest.raises(ConnectionError):
-        stream_message_sync(stream, id="m", writer=Written())
+        stream_message_sync(stream, id="m", writer=FakeWriter())
     assert stream.closed == 1
 
     class Stuck(Stream):
@@ -607,4 +596,4 @@ def test_in_threads_it_is_closed_as_well() -> None:
             raise OSError("stuck")
 
     with pytest.raises(OSError, match="stuck"):
-        stream_message_sync(Stuck("a"), id="m", writer=Written())
+        stream_message_sync(Stuck("a"), id="m", writer=FakeWriter())

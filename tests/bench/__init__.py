@@ -1,1 +1,1 @@
-"""Workloads x engines, side by side: `nox -s bench` writes docs/benchmarks.md."""
+"""Workloads on several engines, compared: `nox -s bench` writes docs/benchmarks.md."""

@@ -1,4 +1,4 @@
-"""`python -m tests.bench`, from the checkout."""
+"""Run as `python -m tests.bench` from the checkout."""
 
 from __future__ import annotations
 

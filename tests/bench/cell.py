@@ -42,8 +42,7 @@ print(resident())
 
 
 def environment() -> dict[str, str]:
-    """For a process that is to find this package, the checkout around it, compiled, and no service that its run is sent
-    to."""
+    """Return the environment of a process that finds this package and the compiled checkout, and no tracing service."""
     root = Path(__file__).parents[2]
     unwanted = ("LANGSMITH_", "LANGCHAIN_", "PYTHONDONTWRITEBYTECODE")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(unwanted)}
@@ -52,7 +51,7 @@ def environment() -> dict[str, str]:
 
 
 async def timed(case: Case, budget: float) -> Figures:
-    """Medians of operations until they have taken the budget."""
+    """Return medians over operations until they have used up the budget."""
     before = resident()
     times: list[float] = []
     figures: list[Figures] = []
@@ -88,7 +87,7 @@ async def measure(engine: Engine, workload: str, params: dict[str, Any], budget:
 
 
 def importing(engine: Engine, times: int) -> Figures:
-    """Of fresh interpreters: milliseconds that the import takes, and memory after it."""
+    """Return the milliseconds that an import takes in a fresh interpreter, and the memory after it."""
     code, found = IMPORT.format(imports=engine.imports), list[list[float]]()
     for _ in range(times):
         command = [sys.executable, "-c", code]
@@ -101,7 +100,7 @@ def importing(engine: Engine, times: int) -> Figures:
 
 
 def cell(name: str, workload: str, params: dict[str, Any], budget: float) -> dict[str, Any]:
-    """The figures, or why there are none."""
+    """Return the figures, or the reason why there are none."""
     engine = ENGINES[name]
     try:
         if workload == "importing":

@@ -1,4 +1,7 @@
-"""Memory of this process. It imports next to nothing, as it is measured what other imports take."""
+"""Memory of this process.
+
+This module imports next to nothing, as the memory of other imports is measured.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import sys
 
 
 def resident(peak: bool = False) -> float:
-    """Resident memory in MB: now, or the most there was. Where there is no /proc, the system only tells the most."""
+    """Return the resident memory in MB, now or at its peak. Without /proc, the system gives only the peak."""
     try:
         with open("/proc/self/status", encoding="ascii") as file:
             lines = file.readlines()

@@ -1,4 +1,4 @@
-"""Plots as SVG, by hand: bars and lines on logarithmic scales, which is how far engines are apart."""
+"""Plots as SVG without a library: bars and lines on logarithmic scales, since engines differ by orders of magnitude."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ INK, FAINT = "#24292f", "#d8dee4"
 
 
 def number(value: float) -> str:
-    """Three digits that matter, and thousands apart."""
+    """Format a number with three significant digits and separated thousands."""
     value = float(f"{value:.3g}") if value < 1000 else value
     if value >= 100 or value == 0:
         return f"{value:,.0f}".replace(",", " ")
@@ -54,7 +54,7 @@ def _picture(title: str, height: float, parts: Sequence[str]) -> str:
 
 
 class Scale:
-    """A logarithmic scale on some pixels, which begins and ends at 1, 2 or 5 times a power of ten."""
+    """A logarithmic scale over some pixels, which begins and ends at 1, 2 or 5 times a power of ten."""
 
     def __init__(self, values: Sequence[float], start: float, end: float) -> None:
         marks = [lead * 10.0**power for power in range(-6, 10) for lead in (1, 2, 5)]
@@ -71,7 +71,7 @@ class Scale:
 
 
 def bars(title: str, groups: Mapping[str, Mapping[str, float]], titles: Mapping[str, str]) -> str:
-    """A bar for each engine, in groups.
+    """Draw a bar for each engine, in groups.
 
     Args:
         title: what is shown, with its unit.
@@ -100,7 +100,7 @@ def bars(title: str, groups: Mapping[str, Mapping[str, float]], titles: Mapping[
 
 
 def lines(title: str, across: str, series: Mapping[str, Mapping[float, float]], titles: Mapping[str, str]) -> str:
-    """A line for each engine, both scales logarithmic.
+    """Draw a line for each engine, both scales logarithmic.
 
     Args:
         title: what is shown upwards, with its unit.

@@ -1,4 +1,4 @@
-"""docs/benchmarks.md and its plots, made of results."""
+"""Write docs/benchmarks.md and its plots from results."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ beyond anyio's. It runs on asyncio. It has nothing to compile, and imports anyio
 
 
 def heading() -> str:
-    """The two first lines of a table."""
+    """Return the first two lines of a table."""
     return f"| {' | '.join(COLUMNS)} |\n|---{'|---:' * (len(COLUMNS) - 1)}|"
 
 
 class Notes:
-    """Footnotes under a table, each reason once."""
+    """Footnotes under a table, one for each distinct reason."""
 
     def __init__(self) -> None:
         self.numbers: dict[str, int] = {}
@@ -81,7 +81,7 @@ class Notes:
 
 
 def line(results: Results, row: Row, notes: Notes | None = None) -> str:
-    """A row of a table; it has what is missing explained in notes."""
+    """Return a row of a table, with notes for its missing figures."""
     notes = Notes() if notes is None else notes
     found: list[str] = []
     for engine in ENGINES:
@@ -94,7 +94,7 @@ def line(results: Results, row: Row, notes: Notes | None = None) -> str:
 
 
 def target(results: Results, goal: Target) -> str:
-    """A row of the table of targets."""
+    """Return a row of the table of targets."""
     group = next(group.title for group in GROUPS if goal.row in group.rows)
     title = f"{group} | {goal.row.title}"
     match goal:
@@ -109,12 +109,12 @@ def target(results: Results, goal: Target) -> str:
     measured, reached = results.measured(goal), results.reached(goal)
     if measured is None:
         return f"| {title} | {asked} | not measured | |"
-    told = number(measured) + (f" {goal.row.unit}" if isinstance(goal, AtMost) else " x")
-    return f"| {title} | {asked} | {told} | {'reached' if reached else '**missed**'} |"
+    reported = number(measured) + (f" {goal.row.unit}" if isinstance(goal, AtMost) else " x")
+    return f"| {title} | {asked} | {reported} | {'reached' if reached else '**missed**'} |"
 
 
 def drawn(results: Results) -> dict[str, str]:
-    """The plots, by the name of their file; those whose figures there are."""
+    """Return the plots by file name, for which there are figures."""
     found: dict[str, str] = {}
 
     def bars(name: str, title: str, **groups: Row) -> None:
@@ -158,13 +158,13 @@ def section(results: Results, group: Group, pictures: list[str]) -> str:
 
 
 def limits() -> str:
-    """What the limit does for each workload, as its methods say."""
-    told: list[str] = []
+    """Describe how the limit runs each workload, from its methods' docstrings."""
+    lines: list[str] = []
     for workload in dict.fromkeys(cell.workload for cell in cells()):
         text = inspect.getdoc(getattr(Limit, workload, None))
         if text:
-            told.append(f"- `{workload}`: {' '.join(text.split())}")
-    return LIMITS + "\n" + "\n".join(told)
+            lines.append(f"- `{workload}`: {' '.join(text.split())}")
+    return LIMITS + "\n" + "\n".join(lines)
 
 
 def document(results: Results, folder: str) -> str:
@@ -188,7 +188,7 @@ def document(results: Results, folder: str) -> str:
 
 
 def write(results: Results, output: Path) -> None:
-    """The page, and its plots in a folder of its name beside it."""
+    """Write the page, and its plots in a folder of its name next to it."""
     folder = output.with_suffix("")
     folder.mkdir(parents=True, exist_ok=True)
     output.write_text(document(results, folder.name), "utf-8")

@@ -1,4 +1,4 @@
-"""What was measured, round by round, and what is made of it: medians, and medians of the rounds' ratios."""
+"""Measurements by round, and their medians, and medians of the rounds' ratios."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Results:
         return statistics.median(found) if found else None
 
     def cannot(self, row: Row, engine: str) -> str:
-        """Why there is no figure, if there is a reason to tell."""
+        """Return the reason why there is no figure, if there is one."""
         reasons = [each.get(engine, {}).get("cannot", "") for each in self.rounds.get(row.cell.id, ())]
         return next(filter(None, reasons), "")
 
@@ -51,16 +51,16 @@ class Results:
         return statistics.median(found) if found else None
 
     def _cost(self, row: Row, one: str, other: str) -> float | None:
-        """How much more one engine takes than the other."""
+        """Return how much more one engine takes than the other."""
         one, other = (other, one) if row.more_is_better else (one, other)
         return self._ratio(self._figures(row, one), self._figures(row, other))
 
     def faster(self, row: Row) -> float | None:
-        """How many times better than LangGraph."""
+        """Return how many times faster than LangGraph."""
         return self._cost(row, PEER, OURS)
 
     def over_limit(self, row: Row) -> float | None:
-        """How many times the limit's cost."""
+        """Return how many times the limit's cost."""
         return self._cost(row, OURS, LIMIT)
 
     def measured(self, target: Target) -> float | None:
@@ -75,7 +75,7 @@ class Results:
                 return self._ratio(self._figures(row, OURS), self._figures(under, OURS))
 
     def reached(self, target: Target) -> bool | None:
-        """None if it was not measured."""
+        """Return whether the target is reached; None if it was not measured."""
         found = self.measured(target)
         if found is None:
             return None

@@ -1,4 +1,4 @@
-"""The table: its groups and rows, what each row is to reach, and what is plotted."""
+"""The table: its groups and rows, the target of each row, and the plots."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ONE_LOOP = (OURS, PEER, PYDANTIC, MICROSOFT, LIMIT)  # what has nothing to do wi
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """A workload with its parameters, which every engine does in a process of its own.
+    """A workload with its parameters, which every engine runs in a process of its own.
 
     Attributes:
         workload: the name of the engines' methods.
@@ -64,7 +64,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Group:
-    """Rows that stand together, under one heading, with what is to be known about them."""
+    """Rows under one heading, with an introduction."""
 
     title: str
     about: str
@@ -73,7 +73,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Faster:
-    """So many times better than LangGraph, at least."""
+    """At least this many times faster than LangGraph."""
 
     row: Row
     bound: float
@@ -81,7 +81,7 @@ class Faster:
 
 @dataclass(frozen=True)
 class Within:
-    """So many times the limit's cost, at most."""
+    """At most this many times the limit's cost."""
 
     row: Row
     bound: float
@@ -97,7 +97,7 @@ class AtMost:
 
 @dataclass(frozen=True)
 class Grows:
-    """A row over a smaller one, at most."""
+    """At most this ratio of a row to a smaller one."""
 
     row: Row
     under: Row
@@ -299,6 +299,6 @@ TARGETS: tuple[Target, ...] = (
 
 
 def cells(only: frozenset[str] = frozenset()) -> list[Cell]:
-    """Each cell once, in the order of the table: all, or those of some workloads."""
+    """Return each cell once, in the order of the table: all, or those of some workloads."""
     found = {row.cell.id: row.cell for group in GROUPS for row in group.rows}
     return [each for each in found.values() if not only or each.workload in only]

@@ -35,7 +35,7 @@ TIMEOUT = 300  # seconds, for a cell
 
 
 def measure(engine: str, cell: Cell, budget: float) -> dict[str, Any]:
-    """One cell, in a process of its own. A failure is told on the terminal and in the cell."""
+    """Run one cell in a process of its own. A failure is printed and recorded in the cell."""
     params = json.dumps(dict(cell.params))
     command = [sys.executable, "-m", "tests.bench.cell", engine, cell.workload, params, "--budget", str(budget)]
     try:
@@ -51,7 +51,7 @@ def measure(engine: str, cell: Cell, budget: float) -> dict[str, Any]:
 
 
 def rounds_of(cell: Cell, engines: tuple[str, ...], rounds: int, budget: float) -> list[Round]:
-    """All engines in each round, each time another one first."""
+    """Run all engines in each round, each time beginning with another one."""
     able = [engine for engine in cell.engines if engine in engines]
     found: list[Round] = []
     for number in range(min(rounds, cell.rounds or rounds)):
@@ -63,7 +63,7 @@ def rounds_of(cell: Cell, engines: tuple[str, ...], rounds: int, budget: float) 
 
 
 def machine(rounds: int, budget: float) -> dict[str, str]:
-    """When, where and of what."""
+    """Return date, host and versions."""
     names = [name for engine in ENGINES.values() for name in engine.packages]
     versions: list[str] = []
     for name in (*names, "aiosqlite", "psycopg"):

@@ -25,7 +25,7 @@ TOKENS = 20
 
 
 def serve(clients: int, saver: str) -> None:
-    """The service. It prints its port."""
+    """Run the service. It prints its port."""
     import socket
     from typing import TypedDict
 
@@ -76,7 +76,7 @@ def serve(clients: int, saver: str) -> None:
 
 
 async def client(port: int, number: int, places: asyncio.Semaphore) -> dict[str, float]:
-    """One reader, by hand: what a library costs is not measured here."""
+    """Read a stream without an HTTP library, whose cost is not to be measured."""
     body = json.dumps({"input": {"text": ""}, "stream_mode": ["custom", "messages", "updates"]})
     head = f"POST /speak HTTP/1.1\r\nhost: x\r\nuser: {number}\r\ncontent-type: application/json\r\n"
     async with places:

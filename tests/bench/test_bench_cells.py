@@ -1,4 +1,5 @@
-"""The benchmark itself: its workloads are right on our engine and on the limit, and its report says what was measured."""
+"""The benchmark itself: its workloads give right results on our engine and on the limit, and its report shows the
+measurements."""
 
 from __future__ import annotations
 
@@ -38,8 +39,8 @@ SMALL = {f"{each.workload} {tiny(each)}": each for each in cells() if dict(each.
 @pytest.mark.parametrize("engine", [OURS, TRIO, LIMIT])
 @pytest.mark.parametrize("whole", [pytest.param(each, id=name) for name, each in SMALL.items()])
 def test_a_cell_is_right_and_has_the_figures_that_the_table_shows(whole: Cell, engine: str) -> None:
-    """Each workload runs, with a right result, on both event loops and as bare code; its rows find their figures. (Those on
-    PostgreSQL differ in the saver alone, and need a server.)"""
+    """Each workload runs with a right result on both event loops and as bare code, and has the figures of its rows.
+    (Those on PostgreSQL differ in the saver alone, and need a server.)"""
     found = cell(engine, whole.workload, tiny(whole), 0)
     if whole.workload == "compiling" and engine == LIMIT:
         assert found == {"cannot": ""}  # there is nothing to compile
@@ -50,7 +51,7 @@ def test_a_cell_is_right_and_has_the_figures_that_the_table_shows(whole: Cell, e
 
 
 def test_a_wrong_result_is_no_figure() -> None:
-    """What is fast and wrong fails."""
+    """A wrong result fails the cell."""
 
     async def run() -> int:
         return 41
@@ -75,7 +76,7 @@ def some() -> Results:
 
 
 def test_ratios_compare_what_ran_in_one_round() -> None:
-    """A round on a busy machine changes times and no ratio; of a rate more is better."""
+    """A round on a busy machine changes times but not ratios; for a rate, more is better."""
     results = some()
     assert results.median(CHAIN, OURS) == 20
     assert results.faster(CHAIN) == pytest.approx(10) and results.over_limit(CHAIN) == pytest.approx(0.5)
@@ -84,7 +85,8 @@ def test_ratios_compare_what_ran_in_one_round() -> None:
 
 
 def test_targets_are_reached_or_missed() -> None:
-    """At least for what is to be faster, at most for what is to be small; what was not measured is neither."""
+    """A target for speed is a minimum, one for size a maximum; one without a measurement is neither reached nor
+    missed."""
     results = some()
     assert results.reached(Faster(CHAIN, 10)) is True and results.reached(Faster(CHAIN, 11)) is False
     assert results.reached(Within(CHAIN, 0.5)) is True and results.reached(Within(CHAIN, 0.4)) is False
@@ -95,7 +97,8 @@ def test_targets_are_reached_or_missed() -> None:
 
 
 def test_the_report_says_what_is_missing_and_why() -> None:
-    """A cell that an engine cannot do is a dash with a note; each group and target has its row, whatever was measured."""
+    """A cell that an engine cannot run is a dash with a note; each group and target has its row, whatever was
+    measured."""
     page = report.document(some(), "benchmarks")
     assert "— <sup>1</sup>" in page and "<sup>1</sup> pydantic-graph: it keeps no threads." in page
     assert all(f"## {group.title}\n" in page for group in GROUPS)
@@ -105,7 +108,7 @@ def test_the_report_says_what_is_missing_and_why() -> None:
 
 
 def test_plots_are_drawn_of_what_there_is() -> None:
-    """SVG that a parser takes; all bars and lines stay inside the picture."""
+    """The plots are valid SVG, and all bars and lines stay inside."""
     drawn = report.drawn(some())
     assert drawn.keys() == {"supersteps", "conversations", "file"}
     drawn["all"] = plots.bars("a & b", {"one": dict.fromkeys(ENGINES, 0.002)}, report.TITLES)
@@ -116,13 +119,14 @@ def test_plots_are_drawn_of_what_there_is() -> None:
 
 
 def test_numbers_have_three_digits_that_matter() -> None:
-    """Whatever their size."""
-    told = {0: "0", 0.01234: "0.0123", 1.5: "1.50", 12.34: "12.3", 99.96: "100", 123.4: "123", 45678.9: "45 679"}
-    assert {value: plots.number(value) for value in told} == told
+    """Numbers of any size have three significant digits."""
+    shown = {0: "0", 0.01234: "0.0123", 1.5: "1.50", 12.34: "12.3", 99.96: "100", 123.4: "123", 45678.9: "45 679"}
+    assert {value: plots.number(value) for value in shown} == shown
 
 
 def test_engines_take_turns_and_what_fails_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No engine is always first, a cell's own number of rounds is kept, and an engine without figures costs one try."""
+    """The first engine changes from round to round, a cell's own number of rounds is honoured, and an engine without
+    figures is tried once."""
     asked: list[str] = []
 
     def measure(engine: str, whole: Cell, budget: float) -> dict[str, Any]:
@@ -138,7 +142,7 @@ def test_engines_take_turns_and_what_fails_is_not_asked_again(monkeypatch: pytes
 
 
 def test_figures_that_are_not_measured_again_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A long run may be made in parts; the report is written when all of it is there, or where it is asked for."""
+    """A long run can be split; the report is written when all figures exist, or on request."""
     file, page, measured = tmp_path / "all.json", tmp_path / "bench.md", list[str]()
 
     def bench(*arguments: str) -> int:
@@ -161,10 +165,8 @@ def test_figures_that_are_not_measured_again_stay(tmp_path: Path, monkeypatch: p
         bench("--only", "nothing")
 
 
-def test_a_cell_that_fails_is_told_and_fails_the_run(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The others go on; the exit status and the footnote say that something broke."""
+def test_a_failing_cell_fails_the_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The other cells are measured; the exit status and a footnote report the failure."""
     broken = Cell(workload="chain", params=(("nodes", 3),), engines=(OURS,))  # there is no such parameter
     found = run.measure(OURS, broken, 0)
     assert found["failed"] and "nodes" in found["cannot"]

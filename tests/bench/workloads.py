@@ -1,4 +1,4 @@
-"""What all engines run: the same node coroutines, states and messages; and a `Case`, which is one workload ready to run.
+"""The workloads of all engines: the same node coroutines, states and messages; and `Case`, one workload ready to run.
 
 Nodes take a state and return an update. They use no event loop of their own, so that they run on all of them.
 """
@@ -26,18 +26,18 @@ UNLIMITED = 10_000_000
 
 
 class CannotError(Exception):
-    """The engine has nothing that does this workload; the message says what is missing."""
+    """The engine does not support this workload; the message says what is missing."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """What is timed. It was built outside the clock.
+    """The timed part of a workload. It is built before the clock starts.
 
     Attributes:
         run: one operation.
         units: supersteps, tasks, chunks or conversations that it does.
         right: whether its result is right.
-        figures: figures made of its result, beside the time; `us` here replaces the time per unit by one that the
+        figures: figures made of its result, in addition to the time; `us` here replaces the time per unit by one that the
             operation took itself.
     """
 
@@ -94,7 +94,7 @@ async def increment(state: Any) -> dict[str, int]:
 
 
 def waiting(pause: float) -> Callable[[Any], Awaitable[dict[str, int]]]:
-    """A node that waits as for a service."""
+    """A node that waits as if for a service."""
 
     async def node(state: Any) -> dict[str, int]:
         await anyio.sleep(pause)
@@ -104,7 +104,7 @@ def waiting(pause: float) -> Callable[[Any], Awaitable[dict[str, int]]]:
 
 
 def message(number: int, role: str = "assistant") -> dict[str, Any]:
-    """About 270 bytes: a chat message of plain data."""
+    """A chat message of plain data, about 270 bytes."""
     return {
         "id": f"msg-{number:08d}",
         "role": role,
@@ -134,7 +134,7 @@ async def tool(state: Any) -> dict[str, Any]:
 
 
 def asks(state: Any) -> bool:
-    """Whether the agent has called a tool."""
+    """Return True if the agent has called a tool."""
     return "tool_calls" in state["messages"][-1]
 
 
@@ -143,7 +143,7 @@ async def work(item: Any) -> dict[str, list[int]]:
 
 
 async def work_later(item: Any) -> dict[str, list[int]]:
-    """The same, for whom the event loop has a turn first."""
+    """The same, after one turn of the event loop."""
     await anyio.lowlevel.checkpoint()
     return {"out": [item["i"]]}
 
@@ -154,7 +154,7 @@ async def total(state: Any) -> dict[str, int]:
 
 SUBJECT = "abcdefghij" * 10
 BUMPS = 10
-INNER = 2 + BUMPS  # supersteps of the graph inside
+INNER = 2 + BUMPS  # supersteps of the subgraph
 
 
 async def edit(state: Any) -> dict[str, str]:
@@ -169,7 +169,7 @@ async def bump(state: Any) -> dict[str, list[str]]:
     return {"jokes": [state["jokes"][0] + " a"]}
 
 
-def told(state: Any) -> bool:
+def ends_with_bumps(state: Any) -> bool:
     return bool(state["jokes"][0].endswith(" a" * BUMPS))
 
 
@@ -183,7 +183,7 @@ def wide_keys(count: int) -> list[str]:
 
 
 def wide_node(place: int, keys: list[str]) -> Callable[[Any], Awaitable[dict[str, int]]]:
-    """Reads two keys and writes two; the last of a round counts it."""
+    """Reads two keys and writes two; the last node of a round counts it."""
     first, second, third, fourth = keys[place * 4 : place * 4 + 4]
 
     async def node(state: Any) -> dict[str, int]:
@@ -193,8 +193,8 @@ def wide_node(place: int, keys: list[str]) -> Callable[[Any], Awaitable[dict[str
     return node
 
 
-class ChainReader:
-    """A node that reads the last message, or each of them; it notes when its first and its last call began."""
+class MessageReader:
+    """A node that reads the last message, or each of them, and records when its first and last calls began."""
 
     def __init__(self, how: str) -> None:
         self.how, self.began, self.ended = how, 0.0, 0.0
@@ -211,12 +211,12 @@ class ChainReader:
         return {"x": state["x"] + 1}
 
     def figures(self, result: Any) -> dict[str, float]:
-        """µs from one call to the next, so that input and output of the run do not count."""
+        """Return µs from one call to the next, so that the run's input and output do not count."""
         return {"us": (self.ended - self.began) / (result["x"] - 1) * 1e6}
 
 
 class Gauge:
-    """A node that looks at the process's memory when it has run so often, and when it runs for the last time."""
+    """A node that measures the process's memory after a number of calls, and at its last call."""
 
     def __init__(self, early: int, late: int) -> None:
         self.seen: dict[str, float] = {}
@@ -236,7 +236,7 @@ class Gauge:
 
 
 class Laps:
-    """A stopwatch: seconds from one call to the next, by the name of what was done meanwhile."""
+    """A stopwatch: seconds from one call to the next, by the name of the work between."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
@@ -252,19 +252,19 @@ class Laps:
 
 
 def database(stack: AsyncExitStack) -> str:
-    """The path of a new SQLite database in a directory that goes with the stack."""
+    """Return the path of a new SQLite database in a directory that is removed with the stack."""
     return str(Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-"))) / "threads.db")
 
 
 def file_size(path: str) -> int:
-    """Bytes of a database, with what its log holds."""
+    """Return the bytes of a database, with its log."""
     with closing(sqlite3.connect(path)) as db:
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     return Path(path).stat().st_size
 
 
 def postgres(stack: AsyncExitStack) -> tuple[str, str]:
-    """The database that PREGEL_POSTGRES names, and a new schema in it that goes with the stack."""
+    """Return the database that PREGEL_POSTGRES names, and a new schema in it that is removed with the stack."""
     import psycopg
 
     url = os.environ.get("PREGEL_POSTGRES", "postgresql://127.0.0.1:5432/test")

@@ -1,4 +1,4 @@
-"""The page of examples/chat_service, in a headless Chromium: `nox -s browser`."""
+"""The page of examples/chat_service in a headless Chromium: `nox -s browser`."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ SENT = [("tool", "Sent to ada@example.org: News of your graph"), ("assistant", "
 
 
 class Page:
-    """The page, as its user sees it."""
+    """The page as its user sees it."""
 
     def __init__(self, driver: Any) -> None:
         self.driver = driver
@@ -60,7 +60,7 @@ class Page:
         return self.driver.execute_script(script, *args)
 
     def until(self, condition: Callable[[], Any]) -> Any:
-        """Wait until something is so."""
+        """Wait until a condition holds."""
         return WebDriverWait(self.driver, 20, poll_frequency=0.01).until(lambda _: condition())
 
     def find(self, css: str) -> Any:
@@ -76,12 +76,12 @@ class Page:
 
     @property
     def messages(self) -> list[tuple[str, str]]:
-        """Those that are to be seen."""
+        """Return the visible messages."""
         script = "return [...document.querySelectorAll('#log > :not([hidden])')].map(m => [m.className, m.textContent])"
         return [(role, text) for role, text in self.run(script)]
 
     def until_shown(self, *messages: tuple[str, str]) -> None:
-        """Wait until these are shown, and no others, and nothing more is to come."""
+        """Wait until exactly these messages are shown, and no more are expected."""
         self.until(lambda: self.messages == [*messages] and not self.busy)
 
     @property
@@ -90,13 +90,13 @@ class Page:
 
     @property
     def last(self) -> str:
-        """What the model has said so far."""
+        """Return the text of the model's last message so far."""
         said = [text for role, text in self.messages if role == "assistant"]
         return said[-1] if said else ""
 
     @property
     def seen(self) -> list[str]:
-        """All that the last message has been since the page was loaded."""
+        """Return all texts of the last message since the page was loaded."""
         return self.run("return seen")
 
     @property
@@ -110,7 +110,7 @@ class Page:
 
 @pytest.fixture
 def page(tmp_path: Path) -> Iterator[Page]:
-    """Of a browser that is new here."""
+    """Open the page in a new browser."""
     options = webdriver.ChromeOptions()
     options.binary_location = CHROMIUM
     for flag in [*FLAGS.split(), f"--user-data-dir={tmp_path / 'browser'}"]:
@@ -132,7 +132,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ChatService]:
 
 
 def test_tokens_show_one_by_one(service: ChatService, page: Page) -> None:
-    """And the answer is there once, and still after a reload."""
+    """The page shows tokens one by one; the answer is there once, and still after a reload."""
     page.driver.get(service.url)
     page.say("And on a reload?")
     page.until_shown(*WHOLE)
@@ -146,7 +146,7 @@ def test_tokens_show_one_by_one(service: ChatService, page: Page) -> None:
 
 @pytest.mark.parametrize("count", [1, 30])
 def test_a_reload_in_mid_answer(service: ChatService, page: Page, count: int) -> None:
-    """The words that were read are there again, and then come the others: never one twice, or out of order."""
+    """A reload shows the earlier words and then the others, none twice and none out of order."""
     page.driver.get(service.url)
     page.say("And on a reload?")
     page.until(lambda: len(page.last.split()) >= count)
@@ -161,7 +161,7 @@ def test_a_reload_in_mid_answer(service: ChatService, page: Page, count: int) ->
 
 @pytest.mark.parametrize("button", ["Allow", "Refuse"])
 def test_a_tool_asks(service: ChatService, page: Page, button: str) -> None:
-    """After a reload too; and only once."""
+    """A tool's question is shown once, after a reload too."""
     page.driver.get(service.url)
     page.say(EMAIL)
     page.until_shown(("user", EMAIL), DRAFT)
@@ -176,7 +176,7 @@ def test_a_tool_asks(service: ChatService, page: Page, button: str) -> None:
 
 
 def test_several_conversations(service: ChatService, page: Page) -> None:
-    """One goes on while another is shown; going back finds it whole."""
+    """One conversation continues while another is shown; switching back shows all of it."""
     page.driver.get(service.url)
     page.say("And on a reload?")
     page.until(lambda: page.last)
@@ -194,7 +194,7 @@ def test_several_conversations(service: ChatService, page: Page) -> None:
 
 
 def test_two_tabs(service: ChatService, page: Page) -> None:
-    """What is said or allowed in one is there in the other."""
+    """A message or permission in one tab appears in the other."""
     page.driver.get(service.url)
     page.say(EMAIL)
     page.until_shown(("user", EMAIL), DRAFT)
@@ -210,7 +210,7 @@ def test_two_tabs(service: ChatService, page: Page) -> None:
 
 
 def test_the_service_is_killed_under_the_page(tmp_path: Path, page: Page) -> None:
-    """It waits, and shows the answer when the service is back, without a reload."""
+    """The page waits, and shows the answer without a reload when the service is back."""
     folder = tmp_path / "service"
     folder.mkdir()
     with chat_service(folder, CHAT_PAUSE=HANGS) as service:
@@ -228,7 +228,7 @@ def test_the_service_is_killed_under_the_page(tmp_path: Path, page: Page) -> Non
 
 
 def test_an_answer_that_breaks_off(tmp_path: Path, page: Page) -> None:
-    """The page says so, after a reload too; and tries again when it is told to."""
+    """The page reports the failure, after a reload too, and retries on request."""
     pytest.importorskip("openai", reason=HOW)
     folder = tmp_path / "service"
     folder.mkdir()
@@ -250,7 +250,7 @@ def test_an_answer_that_breaks_off(tmp_path: Path, page: Page) -> None:
 
 
 def test_what_it_looks_like(service: ChatService, page: Page) -> None:
-    """The picture in README, where PREGEL_SCREENSHOT says that it is to be taken. And nothing sticks out, on a phone too."""
+    """Nothing overflows, on a phone either. PREGEL_SCREENSHOT sets the path of the screenshot for README."""
     page.driver.get(service.url)
     for text in ("What do you do on a reload?", "hello"):
         page.say(text)

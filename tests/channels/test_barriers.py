@@ -1,4 +1,4 @@
-"""Barriers: what edges from several nodes wait for."""
+"""Barriers: channels that wait for writes from several nodes."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def barrier() -> NamedBarrierValue[str]:
     return NamedBarrierValue(str, {"a", "b", "c"})
 
 
-def test_opens_when_all_names_were_seen() -> None:
-    """In one superstep or in several; its value is None."""
+def test_opens_when_all_names_were_written() -> None:
+    """A barrier opens when all names were written, in one superstep or several; its value is None."""
     channel = barrier()
     assert channel.update(["b"])
     with pytest.raises(EmptyChannelError):
@@ -24,11 +24,11 @@ def test_opens_when_all_names_were_seen() -> None:
     assert not channel.update([])
     assert channel.update(["c", "a"])
     assert channel.is_available()
-    assert channel.get() is None  # None is the value, and the promise
+    assert channel.get() is None  # None is the promised value
 
 
 def test_the_same_name_twice_changes_nothing() -> None:
-    """A name that the barrier does not wait for is refused."""
+    """Writing a name twice has no effect."""
     channel = barrier()
     assert channel.update(["a", "a"])
     assert not channel.update(["a"])
@@ -37,7 +37,7 @@ def test_the_same_name_twice_changes_nothing() -> None:
 
 @pytest.mark.parametrize("unknown", ["d", ["a"], None])
 def test_an_unknown_name_is_refused(unknown: Any) -> None:
-    """The error names the channel, the name and those that it waits for, and nothing was taken."""
+    """The error names the channel, the name and the expected names, and the barrier is unchanged."""
     channel = barrier()
     channel.key = "join:a+b+c:d"
     with pytest.raises(InvalidUpdateError, match=r"'join:a\+b\+c:d' was written .*'a', 'b', 'c'") as caught:
@@ -47,8 +47,9 @@ def test_an_unknown_name_is_refused(unknown: Any) -> None:
     assert channel.checkpoint() is MISSING
 
 
-def test_consume_starts_anew_only_when_complete() -> None:
-    """What it waits for comes again in a loop; half of it is not lost to another trigger's run."""
+def test_consume_resets_only_a_complete_barrier() -> None:
+    """`consume` resets a complete barrier, and leaves an incomplete one as it is when its node runs because of another
+    trigger."""
     channel = barrier()
     channel.update(["a", "b"])
     assert not channel.consume()
@@ -62,7 +63,7 @@ def test_consume_starts_anew_only_when_complete() -> None:
 
 
 def test_partly_seen_names_are_stored_in_order() -> None:
-    """A barrier that waits holds something: the names seen, sorted, whatever the order of the writes or of a set."""
+    """An incomplete barrier stores the names seen so far, sorted, whatever the order of the writes or of a set."""
     channel = barrier()
     channel.update(["c"])
     channel.update(["a"])
@@ -74,7 +75,7 @@ def test_partly_seen_names_are_stored_in_order() -> None:
 
 
 def test_names_of_any_hashable_kind() -> None:
-    """Those that Python does not order are ordered by how they print."""
+    """Names that Python cannot order are ordered by their `repr`."""
 
     class Side(Enum):
         RIGHT = 1
@@ -86,7 +87,7 @@ def test_names_of_any_hashable_kind() -> None:
 
 
 def test_a_name_that_code_no_longer_has_is_not_waited_for() -> None:
-    """Restored into a barrier with fewer names, it opens with these."""
+    """A state restored into a barrier with fewer names opens with these."""
     channel = NamedBarrierValue(str, ["a", "b"]).from_checkpoint(["a", "gone"])
     assert channel.checkpoint() == ["a"]
     channel.update(["b"])
@@ -96,7 +97,7 @@ def test_a_name_that_code_no_longer_has_is_not_waited_for() -> None:
 
 
 def test_needs_a_name() -> None:
-    """A barrier that waits for nothing cannot be made."""
+    """A barrier without names cannot be created."""
     with pytest.raises(GraphValidationError, match="without names"):
         NamedBarrierValue(str, [])
 
@@ -106,7 +107,7 @@ class TestAfterFinish:
         return NamedBarrierValueAfterFinish(str, {"a", "b"})
 
     def test_opens_at_the_end(self) -> None:
-        """All names and `finish` are needed; names alone are not enough, nor is the end."""
+        """The barrier of a deferred node opens only after all names and `finish`."""
         channel = self.make()
         channel.update(["a"])
         assert not channel.finish()
@@ -116,10 +117,10 @@ class TestAfterFinish:
         assert channel.finish()
         assert not channel.finish()
         assert channel.is_available()
-        assert channel.get() is None  # None is the value, and the promise
+        assert channel.get() is None  # None is the promised value
 
-    def test_consume_starts_anew(self) -> None:
-        """The next time needs all names and another end."""
+    def test_consume_resets_a_deferred_barrier(self) -> None:
+        """After `consume`, a deferred barrier needs all names and another `finish`."""
         channel = self.make()
         channel.update(["a", "b"])
         channel.finish()
@@ -130,7 +131,7 @@ class TestAfterFinish:
         assert channel.finish()
 
     def test_stores_names_and_end(self) -> None:
-        """A run that stopped between the end and the deferred node goes on with the node."""
+        """A run that stopped between `finish` and the deferred node continues with the node."""
         channel = self.make()
         channel.update(["b"])
         assert channel.checkpoint() == (["b"], False)

@@ -1,4 +1,4 @@
-"""The laws of channels, held by every built-in kind and by classes of a user's own."""
+"""The laws of channels, checked for every built-in kind and for user-defined classes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ refused = st.just(None)
 
 
 def overwriting(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """An overwrite in each of its spellings."""
+    """Return an overwrite in each of its spellings."""
     return st.one_of(
         values.map(Overwrite),
         values.map(lambda value: {"__overwrite__": value}),
@@ -141,7 +141,7 @@ class TestListsAdded(ChannelLaws):
 
 
 class TestListsExtended(TestListsAdded):
-    """`operator.iadd` changes its argument, and the channel's value all the same stays as it was."""
+    """`operator.iadd` changes its argument, but the channel's earlier value stays as it was."""
 
     def make(self) -> Channel:
         return BinaryOperatorAggregate(list[int], operator.iadd)
@@ -172,7 +172,7 @@ class TestNumbersSummed(ChannelLaws):
 
 
 class TestReducerWithoutStart(ChannelLaws):
-    """The type has no value without arguments: the first write becomes the value."""
+    """The type cannot be created without arguments, so the first write becomes the value."""
 
     folds = True
 
@@ -184,7 +184,7 @@ class TestReducerWithoutStart(ChannelLaws):
 
 
 class TestOverwrittenLists(ChannelLaws):
-    """For a channel with a reducer; what refuses two overwrites neither folds nor commutes."""
+    """A channel with a reducer; it refuses two overwrites, so it neither folds nor commutes."""
 
     overwritten = True
 
@@ -199,7 +199,7 @@ class TestOverwrittenLists(ChannelLaws):
 
 
 class TestOverwrittenDicts(TestOverwrittenLists):
-    """An ordinary dict is folded, and one that only begins like an overwrite is an ordinary dict."""
+    """A dict that only begins like an overwrite is folded as an ordinary dict."""
 
     def make(self) -> Channel:
         return BinaryOperatorAggregate(dict[str, Any], operator.or_)
@@ -213,7 +213,7 @@ class TestOverwrittenDicts(TestOverwrittenLists):
 
 
 class TestOverwrittenWithoutStart(ChannelLaws):
-    """An overwrite that is the first write of a type without an empty value, too."""
+    """An overwrite may be the first write of a type without an empty value."""
 
     overwritten = True
 
@@ -241,7 +241,7 @@ class TestOverwrittenTopic(ChannelLaws):
 
 
 class TestOverwrittenSingleValue(ChannelLaws):
-    """A channel without a fold takes it for what is in it."""
+    """A channel without a fold stores the value in the overwrite."""
 
     def make(self) -> Channel:
         return AnyValue()
@@ -251,7 +251,7 @@ class TestOverwrittenSingleValue(ChannelLaws):
 
 
 def gather(current: list[Any], updates: list[Any]) -> list[Any]:
-    """A batch reducer that does not depend on how writes are split."""
+    """A batch reducer whose result does not depend on how writes are split."""
     gathered = [*current]
     for update in updates:
         gathered += update
@@ -285,7 +285,7 @@ class TestOverwrittenDeltaChannel(TestOverwrittenLists):
 
 
 class Highest(BaseChannel[int, int, int]):
-    """A user's channel with only what has to be written: the highest number so far, and none below zero."""
+    """A user-defined channel with the required methods only: the highest number so far, none below zero."""
 
     def __init__(self, value: int | Missing = MISSING) -> None:
         super().__init__(int)
@@ -323,7 +323,8 @@ class TestHighest(ChannelLaws):
 
 
 class Waiting(BaseChannel[str, str, tuple[str, ...]]):
-    """A user's channel that uses all of the protocol: a queue that shows its head, and lets go of it once it was read.
+    """A user-defined channel that uses the whole protocol: a queue that shows its head and removes it on `consume`. A
+    word is hidden until `finish`; two supersteps without a word empty the queue.
 
     A word is hidden until the run would end; two supersteps without a word empty the queue.
     """
@@ -397,7 +398,7 @@ class TestWaiting(ChannelLaws):
 
 
 class Capped(LastValue[int]):
-    """A user's subclass of a built-in channel with a parameter of its own."""
+    """A user-defined subclass of a built-in channel with a parameter of its own."""
 
     def __init__(self, limit: int) -> None:
         super().__init__(int)

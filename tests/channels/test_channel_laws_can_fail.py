@@ -1,4 +1,4 @@
-"""Each law of channels is broken by some channel: a law that nothing can break holds nothing."""
+"""Each law of channels is broken by some faulty channel, so that each law can fail."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from pregel_async.types import Overwrite
 
 
 @dataclass(frozen=True)
-class Planted:
+class FaultyChannel:
     """A channel with a mistake, and the law that finds it."""
 
     law: str
@@ -39,15 +39,15 @@ class Planted:
     flags: dict[str, bool]
 
 
-BROKEN: list[Planted] = []
+BROKEN: list[FaultyChannel] = []
 Kind = TypeVar("Kind", bound=type[BaseChannel[Any, Any, Any]])
 
 
 def breaks(law: str, *parameters: Any, **flags: bool) -> Callable[[Kind], Kind]:
-    """Have it checked that a channel made of the class with these parameters breaks the law."""
+    """Declare that a channel made of the class with these parameters breaks the law."""
 
     def plant(kind: Kind) -> Kind:
-        BROKEN.append(Planted(law, partial(kind, *parameters), flags))
+        BROKEN.append(FaultyChannel(law, partial(kind, *parameters), flags))
         return kind
 
     return plant
@@ -296,7 +296,7 @@ class ChangesWhatItWasGiven(LastValue[Any]):
         return super().update(values)
 
 
-def laws_of(planted: Planted) -> ChannelLaws:
+def laws_of(planted: FaultyChannel) -> ChannelLaws:
     class Laws(ChannelLaws):
         folds = planted.flags.get("folds", False)
         commutes = planted.flags.get("commutes", False)
@@ -314,11 +314,11 @@ def laws_of(planted: Planted) -> ChannelLaws:
 
 
 @pytest.mark.parametrize("planted", BROKEN, ids=lambda planted: f"{type(planted.make()).__name__}-{planted.law}")
-def test_a_broken_channel_breaks_its_law(planted: Planted) -> None:
+def test_a_broken_channel_breaks_its_law(planted: FaultyChannel) -> None:
     """The law finds a channel with this mistake.
 
-    One example in ten shows the rarest of them. Examples are drawn at random, so a law has three goes. Nobody wants to
-    know the smallest.
+    One example in ten shows the rarest of them. Examples are drawn at random, so a law has three tries. Shrinking is
+    off, as the smallest example does not matter.
     """
     said = getattr(ChannelLaws, planted.law).hypothesis.inner_test
     checks = [HealthCheck.differing_executors, HealthCheck.too_slow]
@@ -336,12 +336,12 @@ def test_a_broken_channel_breaks_its_law(planted: Planted) -> None:
 
 
 def test_each_law_can_be_broken() -> None:
-    """No law is without a channel that breaks it."""
+    """Every law is broken by at least one channel."""
     assert {planted.law for planted in BROKEN} == {name for name in vars(ChannelLaws) if name.startswith("test_")}
 
 
 def test_laws_say_what_a_subclass_has_to_write() -> None:
-    """The laws by themselves have no channel."""
+    """The base class of the laws refuses to run without a channel."""
     with pytest.raises(NotImplementedError):
         ChannelLaws().make()
     with pytest.raises(NotImplementedError):

@@ -1,4 +1,4 @@
-"""What holds of every channel class: names, flags, defaults."""
+"""Properties of every channel class: names, flags, defaults."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def flags(name: str) -> set[str]:
 
 
 def test_names_are_listed_sorted() -> None:
-    """`__all__` is what there is: the contract, `MISSING` and its type, and the built-in kinds."""
+    """`__all__` lists the contract, `MISSING` and its type, and the built-in kinds, sorted."""
     assert sorted(channels.__all__) == sorted(
         {"BaseChannel", "MISSING", "Missing", *(kind.__name__ for kind in BUILT_IN)}
     )
@@ -67,13 +67,13 @@ def test_names_are_listed_sorted() -> None:
 
 
 def test_hypothesis_is_not_imported_by_the_package() -> None:
-    """The laws need it; who only runs graphs does not."""
+    """Importing the package does not import hypothesis, which only the laws need."""
     code = "import sys, pregel_async.channels; sys.exit('hypothesis' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_flags_of_the_built_in_kinds() -> None:
-    """What lets the runtime do work in proportion to what changed."""
+    """The flags of each built-in kind, which let the runtime do work in proportion to changes."""
     assert flags("expires") == {"AnyValue", "EphemeralValue", "Topic"}
     assert flags("consumes") == {"LastValueAfterFinish", "NamedBarrierValue", "NamedBarrierValueAfterFinish"}
     assert flags("finishes") == {"LastValueAfterFinish", "NamedBarrierValueAfterFinish"}
@@ -81,7 +81,9 @@ def test_flags_of_the_built_in_kinds() -> None:
 
 
 def test_kinds_are_stored_under_stable_names() -> None:
-    """A built-in kind is named by its class; a user's by where it is defined, unless it says otherwise.
+    """A built-in kind is stored under its class name, a user-defined one under its module and name, unless it sets
+    another. A DeltaChannel stores the same as a reducer channel, so that a thread survives the change from one to the
+    other.
 
     What a DeltaChannel stores is what a reducer stores, so that a thread outlives the change from one to the other.
     """
@@ -103,13 +105,13 @@ def test_kinds_are_stored_under_stable_names() -> None:
 
 
 def test_instances_are_small() -> None:
-    """The built-in kinds have slots all the way up."""
+    """The built-in kinds have `__slots__` in every base class."""
     assert not any(hasattr(channel, "__dict__") for channel in BUILT_IN.values())
 
 
 @pytest.mark.parametrize("channel", BUILT_IN.values(), ids=lambda channel: type(channel).__name__)
 def test_declarations_agree_with_themselves_only(channel: BaseChannel[Any, Any, Any]) -> None:
-    """Two of one kind with the same parameters agree, whatever they hold; two kinds do not."""
+    """Two channels of one kind and with equal parameters agree, whatever their values; two kinds do not."""
     for other in BUILT_IN.values():
         assert channel.same_declaration(other.fresh()) is (channel is other)
 
@@ -128,31 +130,33 @@ def test_declarations_agree_with_themselves_only(channel: BaseChannel[Any, Any, 
     ],
     ids=repr,
 )
-def test_parameters_tell_declarations_apart(one: BaseChannel[Any, Any, Any], other: BaseChannel[Any, Any, Any]) -> None:
-    """Another guard, other names, another reducer: another declaration."""
+def test_parameters_distinguish_declarations(
+    one: BaseChannel[Any, Any, Any], other: BaseChannel[Any, Any, Any]
+) -> None:
+    """Another guard, other names or another reducer make another declaration."""
     assert not one.same_declaration(other)
     assert not other.same_declaration(one)
 
 
 def test_the_annotation_and_the_key_do_not_count() -> None:
-    """`list` in one schema and `list[str]` in another are no conflict."""
+    """`list` in one schema and `list[str]` in another do not conflict."""
     assert LastValue(list, key="a").same_declaration(LastValue(list[str]))
 
 
-def test_missing_is_one_of_its_kind() -> None:
-    """Its own type, one object wherever it travels, and readable."""
+def test_missing_is_a_singleton() -> None:
+    """`MISSING` has a type of its own, stays one object through copies and pickles, and has a readable repr."""
     assert isinstance(MISSING, Missing)
     assert pickle.loads(pickle.dumps(MISSING)) is MISSING
     assert repr(MISSING) == "MISSING"
 
 
 def test_a_channel_prints_its_kind_and_key() -> None:
-    """As in a traceback or a failed test."""
+    """A channel's repr shows its kind and key, for tracebacks and failed tests."""
     assert repr(LastValue(int, key="total")) == "<LastValue 'total'>"
 
 
 class Plain(BaseChannel[int, int, int]):
-    """The least that a user writes, on slots that the contract has."""
+    """The smallest channel that a user can write, with the slots of the contract."""
 
     def get(self) -> int:
         return 1
@@ -165,8 +169,8 @@ class Plain(BaseChannel[int, int, int]):
 
 
 class TestDefaults:
-    def test_of_the_least_that_a_user_writes(self) -> None:
-        """It expires to be safe, is stored as it shows itself, and its twins keep the key."""
+    def test_defaults_of_a_minimal_channel(self) -> None:
+        """By default a channel expires, stores the value that it shows, and gives its key to its copies."""
         channel = Plain(int, "a key")
         assert channel.expires
         assert not channel.consume()
@@ -176,8 +180,9 @@ class TestDefaults:
         assert channel.checkpoint() == 1
         assert channel.fresh().key == channel.copy().key == "a key"
 
-    def test_a_promise_is_that_of_the_update_it_was_made_for(self) -> None:
-        """Who inherits `expires = False` and overrides `update`, or mixes one in, is called again, or promises too."""
+    def test_expires_is_reset_by_an_overridden_update(self) -> None:
+        """A class that inherits `expires = False` and overrides `update`, also by a mixin, is called in every superstep
+        unless it sets the flag again."""
 
         class Silent(LastValue[int]):
             pass
@@ -205,7 +210,7 @@ class TestDefaults:
         assert Mixed(int).expires
 
     def test_a_topic_decides_by_its_parameter(self) -> None:
-        """A subclass with an update of its own can be made, too."""
+        """A subclass of Topic with its own `update` can be created."""
 
         class Mine(Topic[int]):
             def update(self, values: Sequence[int | list[int]]) -> bool:
@@ -215,7 +220,7 @@ class TestDefaults:
         assert not Mine(int, accumulate=True).expires
 
     def test_flags_follow_what_is_overridden(self) -> None:
-        """A user's class need not know of them."""
+        """A user-defined class gets its flags from the methods that it overrides."""
 
         class Both(Plain):
             def consume(self) -> bool:

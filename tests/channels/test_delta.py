@@ -1,4 +1,4 @@
-"""`DeltaChannel`: a reducer that is called once per superstep, with all of its writes."""
+"""`DeltaChannel`: a reducer that is called once per superstep, with all writes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pregel_async.types import Overwrite
 
 
 class Calls:
-    """A batch reducer that notes what it was called with."""
+    """A batch reducer that records its arguments."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[Any, Any]] = []
@@ -23,7 +23,7 @@ class Calls:
 
 
 def test_one_call_per_superstep() -> None:
-    """It gets the value and a list of the writes in the order given; a superstep without a write calls nothing."""
+    """The reducer gets the value and a list of the writes in order; a superstep without a write does not call it."""
     reducer = Calls()
     channel = DeltaChannel(reducer, list)
     assert channel.update(("a", "b")) is True
@@ -34,7 +34,7 @@ def test_one_call_per_superstep() -> None:
 
 
 def test_the_list_of_writes_is_the_reducers_own() -> None:
-    """What it does to the list reaches nobody else."""
+    """A reducer that changes the list of writes affects no other object."""
 
     def emptying(current: list[Any], updates: list[Any]) -> list[Any]:
         made = [*current, *updates]
@@ -49,7 +49,7 @@ def test_the_list_of_writes_is_the_reducers_own() -> None:
 
 
 def test_without_an_empty_value_the_first_write_becomes_the_value() -> None:
-    """As for other reducers: what else the superstep brings is merged into it; alone it is no call."""
+    """Without an empty value the first write becomes the value; further writes of the superstep are merged into it."""
     reducer = Calls()
     channel: DeltaChannel[Any] = DeltaChannel(reducer)
     with pytest.raises(EmptyChannelError):
@@ -63,7 +63,7 @@ def test_without_an_empty_value_the_first_write_becomes_the_value() -> None:
 
 
 def test_an_overwrite_is_no_call() -> None:
-    """It understands `Overwrite`."""
+    """An `Overwrite` replaces the value without a call of the reducer."""
     reducer = Calls()
     channel = DeltaChannel(reducer, list)
     channel.update(["a", Overwrite(["z"]), "b"])
@@ -72,7 +72,7 @@ def test_an_overwrite_is_no_call() -> None:
 
 
 def test_a_reducer_that_raises_leaves_the_value() -> None:
-    """It is the user's own exception that comes out."""
+    """A reducer's own exception is raised, and the value stays as it was."""
 
     def failing(current: list[Any], updates: list[Any]) -> list[Any]:
         if "bad" in updates:
@@ -88,7 +88,7 @@ def test_a_reducer_that_raises_leaves_the_value() -> None:
 
 @pytest.mark.parametrize("frequency", [0, -1, 1.5, "10", None], ids=repr)
 def test_the_frequency_is_checked(frequency: Any) -> None:
-    """A number from 1 on."""
+    """The frequency is a number of at least 1."""
     with pytest.raises(GraphValidationError, match=f"snapshot_frequency.*{frequency!r}"):
         DeltaChannel(Calls(), snapshot_frequency=frequency)
     assert DeltaChannel(Calls(), snapshot_frequency=1).snapshot_frequency == 1
@@ -97,13 +97,13 @@ def test_the_frequency_is_checked(frequency: Any) -> None:
 
 @pytest.mark.parametrize("reducer", [None, list, "add"], ids=repr)
 def test_the_reducer_is_checked(reducer: Any) -> None:
-    """A type in its place is what `DeltaChannel` without a reducer in an annotation comes to."""
+    """A type in place of the reducer is refused; `DeltaChannel` without a reducer in an annotation gives one."""
     with pytest.raises(GraphValidationError, match="needs its reducer"):
         DeltaChannel(reducer)
 
 
 def test_takes_its_type_from_an_annotation() -> None:
-    """`of_type` declares the same for another type, and leaves its source."""
+    """`of_type` declares the same channel for another type, and leaves the original unchanged."""
     reducer = Calls()
     untyped: DeltaChannel[Any] = DeltaChannel(reducer, snapshot_frequency=7)
     untyped.key = "log"
@@ -115,7 +115,7 @@ def test_takes_its_type_from_an_annotation() -> None:
 
 
 def test_the_frequency_makes_no_other_declaration() -> None:
-    """It has no effect here, and so is no conflict; twins keep it all the same."""
+    """Two frequencies do not conflict, as the frequency has no effect here; copies keep it."""
     reducer = Calls()
     one = DeltaChannel(reducer, list, snapshot_frequency=1)
     assert one.same_declaration(DeltaChannel(reducer, list[int]))
@@ -123,7 +123,7 @@ def test_the_frequency_makes_no_other_declaration() -> None:
 
 
 def test_is_not_the_same_as_a_reducer() -> None:
-    """One key is not both, though each can be restored from what the other stored."""
+    """A DeltaChannel and a reducer channel for one key conflict, though each can restore the other's stored value."""
     reducer = Calls()
     batch, plain = DeltaChannel(reducer, list), BinaryOperatorAggregate(list, reducer)
     assert not batch.same_declaration(plain)

@@ -1,4 +1,4 @@
-"""The fold of many writes: equal to folding one by one, and linear."""
+"""The fold of many writes equals folding one by one, in linear time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OPERATORS: list[Any] = [
 
 
 class Bag(list[Any]):
-    """A list with an operator of its own, on both sides."""
+    """A list that overloads its operators on both sides."""
 
     def __add__(self, other: Any) -> Any:
         return Bag(["left", *self, *other])
@@ -36,8 +36,8 @@ class Bag(list[Any]):
         return Bag(["right", *other, *self])
 
 
-class EventRecorder:
-    """Something that is no container and gives back the list that it is added to, or one of its own."""
+class OddOperand:
+    """An operand that is no container and returns the list to which it is added, or its own."""
 
     def __init__(self, kept: list[Any] | None) -> None:
         self.kept = kept
@@ -46,7 +46,7 @@ class EventRecorder:
         return other if self.kept is None else self.kept
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, EventRecorder) and other.kept == self.kept
+        return isinstance(other, OddOperand) and other.kept == self.kept
 
     def __hash__(self) -> int:
         return 0
@@ -57,13 +57,13 @@ VALUES: st.SearchStrategy[Any] = st.sampled_from(
     [
         *([], [1], [2, 3], [[4]], (), (1,), (2, 3), "", "a", "bc", b"", b"a", bytearray(b"a"), 0, 1, 2.5, None),
         *({}, {"a": 1}, {"b": 2, "a": 3}, OrderedDict(c=4), set[int](), {1}, {2, 3}, frozenset({1, 2}), frozenset({3})),
-        *(Bag([1]), Bag(), EventRecorder(None), EventRecorder([9]), deque([1]), deque([1, 2], maxlen=2), VIEW),
+        *(Bag([1]), Bag(), OddOperand(None), OddOperand([9]), deque([1]), deque([1, 2], maxlen=2), VIEW),
     ]
 )
 
 
 def outcome(fold: Callable[[], Any]) -> Any:
-    """What it returned and of which type, or which error it raised."""
+    """Return the type and value of the result, or the type of the error."""
     try:
         value = fold()
     except Exception as error:  # whatever the types at hand raise
@@ -72,13 +72,14 @@ def outcome(fold: Callable[[], Any]) -> Any:
 
 
 def copied(value: object) -> object:
-    """A copy; a view of a dict has none, and cannot be changed."""
+    """Return a deep copy; a view of a dict cannot be copied, and is immutable."""
     return value if value is VIEW else deepcopy(value)
 
 
 @given(op=st.sampled_from(OPERATORS), start=VALUES, updates=st.lists(VALUES, max_size=5))
 def test_equals_the_fold_one_by_one(op: Any, start: Any, updates: list[Any]) -> None:
-    """For any mix of types: the same value of the same type, dicts in the same order, or the same error."""
+    """For any mix of types, the fold gives the same value, type and order of dicts as folding one by one, or the same
+    error."""
     expected = outcome(lambda: reduce(op, map(copied, updates), copied(start)))
     assert outcome(lambda: left_fold(op, copied(start), [*map(copied, updates)])) == expected
 
@@ -87,11 +88,11 @@ def test_equals_the_fold_one_by_one(op: Any, start: Any, updates: list[Any]) -> 
 @given(
     start=st.lists(st.integers(), max_size=3),
     updates=st.lists(
-        st.lists(st.integers(), max_size=2) | st.sampled_from([EventRecorder(None), EventRecorder([7]), Bag([1])])
+        st.lists(st.integers(), max_size=2) | st.sampled_from([OddOperand(None), OddOperand([7]), Bag([1])])
     ),
 )
 def test_changes_neither_value_nor_updates(op: Any, start: list[int], updates: list[Any]) -> None:
-    """What was read and what was written stays as it is (P1), also when an operand gives its own list away."""
+    """P1: a fold changes neither the value nor the writes, even if an operand returns its own list."""
     before = deepcopy((start, updates))
     outcome(lambda: left_fold(op, start, updates))
     assert (start, updates) == before
@@ -112,7 +113,7 @@ def test_changes_neither_value_nor_updates(op: Any, start: list[int], updates: l
     ],
 )
 def test_no_operator_changes_the_value_in_place(op: Any, start: Any) -> None:
-    """Of the operators of the standard library, those that are made for it included."""
+    """No operator of the standard library changes the value, not even the in-place ones."""
     update = 2 if op is operator.imul else type(start)() if op is not operator.isub else {1}
     before = deepcopy(start)
     made = left_fold(op, start, [update])
@@ -122,7 +123,7 @@ def test_no_operator_changes_the_value_in_place(op: Any, start: Any) -> None:
 
 
 def calls_of(run: Callable[[], object]) -> Counter[str]:
-    """How often which function written in C was called from Python code."""
+    """Return how often Python code called each C function."""
     calls: Counter[str] = Counter()
 
     def note(frame: FrameType, event: str, arg: Any) -> None:
@@ -151,9 +152,9 @@ def calls_of(run: Callable[[], object]) -> Counter[str]:
     ],
 )
 def test_many_writes_are_put_together_once(op: Any, typ: Any, write: Any) -> None:
-    """Ten thousand writes make one new value, not ten thousand.
+    """Ten thousand writes create one new value instead of ten thousand.
 
-    Each call of the operator copies all that there is; a value that is extended grows by what is added.
+    Each call of the operator copies the whole value; a value that is extended grows by the new elements only.
     """
     channel = BinaryOperatorAggregate(typ, op)
     channel.update([write])
@@ -164,7 +165,7 @@ def test_many_writes_are_put_together_once(op: Any, typ: Any, write: Any) -> Non
 
 
 def test_many_writes_in_place_copy_once() -> None:
-    """An operator that changes its argument is given one copy, and the same one each time."""
+    """An in-place operator gets one copy of the value, the same for all writes."""
     channel = BinaryOperatorAggregate(list[int], operator.iadd)
     channel.update([[0]])
     calls = calls_of(lambda: channel.update([[0]] * 10_000))
@@ -173,7 +174,7 @@ def test_many_writes_in_place_copy_once() -> None:
     assert channel.get() == [0] * 10_001
 
 
-def test_what_is_counted_is_counted() -> None:
-    """Writes that cannot be put together are folded one by one, and the count shows it."""
+def test_writes_that_cannot_be_joined_are_folded_one_by_one() -> None:
+    """Writes that cannot be joined are folded one by one, and the count shows it."""
     updates = [Bag([0])] * 100
     assert calls_of(lambda: left_fold(operator.add, [], updates))["add"] == 100

@@ -1,4 +1,4 @@
-"""`Overwrite`: what takes the place of a fold, and what is merely data."""
+"""`Overwrite`: which values replace a fold, and which are data."""
 
 from __future__ import annotations
 
@@ -52,19 +52,19 @@ SPELLINGS: dict[str, Any] = {
 
 @pytest.fixture(params=FOLDING)
 def folding(request: pytest.FixtureRequest) -> Any:
-    """Makes a channel of a type that folds by adding."""
+    """Return a channel of a type that folds by adding."""
     return FOLDING[request.param]
 
 
 @pytest.fixture(params=SPELLINGS)
 def spelled(request: pytest.FixtureRequest) -> Any:
-    """Makes an overwrite."""
+    """Return an overwrite in the given spelling."""
     return SPELLINGS[request.param]
 
 
 def test_bypasses_the_reducer(folding: Any, spelled: Any) -> None:
-    """The overwritten value wins wherever it stands, and the other writes of the superstep are dropped; the next
-    superstep folds into it."""
+    """The overwriting value wins at any position, and the superstep's other writes are dropped; the next superstep
+    folds into it."""
     for place in range(3):
         channel = folding(list)
         channel.update([[1]])
@@ -77,7 +77,7 @@ def test_bypasses_the_reducer(folding: Any, spelled: Any) -> None:
 
 
 def test_as_the_first_write(folding: Any, spelled: Any) -> None:
-    """To a type with an empty value and to one without; the wrapper is never what is held."""
+    """An overwrite may be the first write of a type with or without an empty value; the wrapper is never stored."""
     for typ in (int, int | None, Any):
         channel = folding(typ)
         channel.update([spelled(5)])
@@ -89,7 +89,7 @@ def test_as_the_first_write(folding: Any, spelled: Any) -> None:
 
 @pytest.mark.parametrize("nothing", [None, 0, [], {}], ids=repr)
 def test_with_a_value_that_is_false(folding: Any, spelled: Any, nothing: Any) -> None:
-    """A reset is the ordinary use of it."""
+    """An overwrite with a falsy value resets the key."""
     channel = folding(list)
     channel.update([[1]])
     assert channel.update([spelled(nothing)]) is True
@@ -97,7 +97,7 @@ def test_with_a_value_that_is_false(folding: Any, spelled: Any, nothing: Any) ->
 
 
 def test_two_are_refused(folding: Any, spelled: Any) -> None:
-    """By name, with the code; in equal and in different spellings; the channel is as it was."""
+    """Two overwrites in one superstep, in any spelling, raise an error with key and code; the channel is unchanged."""
     channel = folding(list)
     channel.key = "log"
     channel.update([[1]])
@@ -125,7 +125,7 @@ def test_two_are_refused(folding: Any, spelled: Any) -> None:
     ids=repr,
 )
 def test_dicts_that_only_look_like_one(data: dict[str, Any]) -> None:
-    """A dict that says anything else is folded as any other."""
+    """A dict with any other content is folded as an ordinary dict."""
     channel = BinaryOperatorAggregate(dict[str, Any], operator.or_)
     channel.update([{"before": 0}])
     channel.update([data])
@@ -133,7 +133,7 @@ def test_dicts_that_only_look_like_one(data: dict[str, Any]) -> None:
 
 
 class Array:
-    """What compares element by element, and has no truth of its own, as arrays do."""
+    """A value that compares element by element and has no truth value, as arrays do."""
 
     __hash__ = None
 
@@ -145,7 +145,7 @@ class Array:
 
 
 def test_a_dict_of_arrays_is_data() -> None:
-    """Nothing is asked of a value that is no string."""
+    """Only string values of a dict are compared."""
     channel = BinaryOperatorAggregate(dict[str, Any], operator.or_)
     array = Array()
     channel.update([{"value": 1, "type": array}])
@@ -153,16 +153,16 @@ def test_a_dict_of_arrays_is_data() -> None:
 
 
 @pytest.mark.parametrize("kind", SINGLE, ids=lambda kind: kind.__name__)
-def test_a_key_without_a_reducer_takes_what_is_in_it(kind: Any) -> None:
-    """The wrapper is never stored, and a falsy value is one."""
+def test_a_key_without_a_reducer_stores_its_value(kind: Any) -> None:
+    """A key without a reducer stores the overwrite's value, falsy ones too, never the wrapper."""
     channel = kind()
     for value in ([1], None, 0):
         assert channel.update([Overwrite(value)]) is True
         assert channel.get() == value
 
 
-def test_a_deferred_trigger_takes_what_is_in_it() -> None:
-    """The same of `LastValueAfterFinish`."""
+def test_a_deferred_trigger_stores_its_value() -> None:
+    """A `LastValueAfterFinish` stores the overwrite's value."""
     channel = LastValueAfterFinish[Any]()
     channel.update([Overwrite([1])])
     assert channel.checkpoint() == ([1], False)
@@ -171,7 +171,7 @@ def test_a_deferred_trigger_takes_what_is_in_it() -> None:
 @pytest.mark.parametrize("kind", SINGLE, ids=lambda kind: kind.__name__)
 @pytest.mark.parametrize("spelling", ["short", "long"])
 def test_dicts_are_data_to_a_key_without_a_reducer(kind: Any, spelling: str) -> None:
-    """They count only where a fold could be bypassed."""
+    """A dict in the spelling of an overwrite is data for a key without a reducer."""
     channel = kind()
     data = SPELLINGS[spelling]([1])
     channel.update([data])
@@ -179,8 +179,9 @@ def test_dicts_are_data_to_a_key_without_a_reducer(kind: Any, spelling: str) -> 
 
 
 @pytest.mark.parametrize("kind", [EphemeralValue, LastValue, UntrackedValue], ids=lambda kind: kind.__name__)
-def test_beside_another_write_to_a_key_without_a_reducer(kind: Any) -> None:
-    """It is a write like any other: which of two stays would be left to chance."""
+def test_with_another_write_to_a_key_without_a_reducer(kind: Any) -> None:
+    """For a key without a reducer, an overwrite together with another write is refused, as the winner would be
+    undefined."""
     channel = kind()
     channel.key = "answer"
     for writes in ([Overwrite(1), 2], [2, Overwrite(1)], [Overwrite(1), Overwrite(1)]):
@@ -191,7 +192,7 @@ def test_beside_another_write_to_a_key_without_a_reducer(kind: Any) -> None:
 
 @pytest.mark.parametrize("accumulate", [False, True])
 def test_a_topic_starts_anew(accumulate: bool) -> None:
-    """It takes the place of what was gathered and of what the superstep brings; dicts are elements."""
+    """An overwrite replaces a topic's values and the superstep's other writes; dicts are elements."""
     channel: Channel = Topic(Any, accumulate=accumulate)
     channel.update(["a", "b"])
     channel.update(["c", Overwrite(["d", ["e"]]), "f"])
@@ -207,7 +208,7 @@ def test_a_topic_starts_anew(accumulate: bool) -> None:
 
 
 def test_a_topic_does_not_keep_the_list_that_it_was_given() -> None:
-    """Or changes it, at least: it stays as it is, whatever is written afterwards."""
+    """Later writes to a topic do not change the list in the overwrite."""
     channel: Channel = Topic(Any, accumulate=True)
     given = ["a"]
     channel.update([Overwrite(given)])
@@ -216,7 +217,7 @@ def test_a_topic_does_not_keep_the_list_that_it_was_given() -> None:
 
 
 def test_a_barrier_refuses_it() -> None:
-    """It is none of the names."""
+    """A barrier refuses an overwrite, as it is not one of its names."""
     channel = NamedBarrierValue(str, ["a", "b"])
     for value in ("a", ["a"]):
         with pytest.raises(InvalidUpdateError, match="was written Overwrite"):
@@ -224,7 +225,7 @@ def test_a_barrier_refuses_it() -> None:
 
 
 def test_what_it_holds_is_owned_like_any_write() -> None:
-    """P1: neither the wrapper's value nor what is inside it is the writer's own object any more."""
+    """P1: the overwrite's value is copied, so it shares no object with the writer."""
     inner = {"n": 1}
     given = Overwrite([inner])
     taken = own(given)
@@ -239,7 +240,7 @@ def test_what_it_holds_is_owned_like_any_write() -> None:
 
 
 def test_as_json() -> None:
-    """What msgspec makes of one is a spelling of it, and can be read back."""
+    """An overwrite encoded by msgspec is one of its spellings, and can be decoded."""
     text = msgspec.json.encode(Overwrite([1]))
     assert msgspec.json.decode(text) == {"type": "__overwrite__", "value": [1]}
     assert msgspec.json.decode(text, type=Overwrite) == Overwrite([1])
@@ -250,7 +251,7 @@ def test_as_json() -> None:
 
 
 def test_is_a_value() -> None:
-    """It cannot be changed, prints what it is, and equals its equal."""
+    """An overwrite is immutable, has a readable repr, and compares by value."""
     one = Overwrite([1])
     assert one == Overwrite([1]) != Overwrite([2])
     assert repr(one) == "Overwrite(value=[1])"

@@ -1,4 +1,4 @@
-"""Channels with a reducer: where the fold starts, how it goes, and what an error leaves."""
+"""Channels with a reducer: the first value, the fold, and the state after an error."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ EMPTY: list[tuple[object, object]] = [
 
 @pytest.mark.parametrize(("typ", "start"), EMPTY)
 def test_starts_with_an_empty_value(typ: object, start: object) -> None:
-    """A type that can be made without arguments is there before the first write; nothing is held or stored yet."""
+    """A type that can be created without arguments is readable before the first write; nothing is stored yet."""
     channel = BinaryOperatorAggregate(typ, operator.add)
     for empty in (channel, channel.fresh(), channel.copy(), channel.from_checkpoint(MISSING)):
         assert empty.is_available()
@@ -112,7 +112,7 @@ def test_starts_with_an_empty_value(typ: object, start: object) -> None:
     ],
 )
 def test_the_first_write_becomes_the_value_where_a_type_has_no_empty_one(typ: object) -> None:
-    """The reducer is not called for it."""
+    """If the type has no empty value, the first write becomes the value without a call of the reducer."""
     channel = BinaryOperatorAggregate(typ, noted)
     assert not channel.is_available()
     with pytest.raises(EmptyChannelError):
@@ -125,7 +125,7 @@ def test_the_first_write_becomes_the_value_where_a_type_has_no_empty_one(typ: ob
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="the type statement came with Python 3.12")
 def test_an_alias_is_what_it_stands_for() -> None:
-    """`type Names = list[str]` starts with an empty list; one that cannot be resolved has no empty value."""
+    """`type Names = list[str]` starts with an empty list; an alias that cannot be resolved has no empty value."""
     scope: dict[str, Any] = {}
     exec("type Names = list[str]\ntype Pairs[T] = dict[str, T]\ntype Lost = Unheard", scope)  # 3.11 cannot parse it
     assert BinaryOperatorAggregate(scope["Names"], operator.add).get() == []
@@ -134,14 +134,15 @@ def test_an_alias_is_what_it_stands_for() -> None:
 
 
 def test_an_alias_before_the_type_statement_too() -> None:
-    """As typing_extensions has them for Python 3.11, also for one of an alias and for one with parameters."""
+    """An alias made by typing_extensions for Python 3.11 is resolved, nested and with parameters too."""
     assert BinaryOperatorAggregate(Names, operator.add).get() == []
     assert BinaryOperatorAggregate(Again, operator.add).get() == []
     assert BinaryOperatorAggregate(Pairs[int], operator.or_).get() == {}
 
 
 def test_folds_from_the_left() -> None:
-    """Within a superstep and from one to the next; a superstep without a write changes nothing."""
+    """Writes are folded from the left, within a superstep and across supersteps; a superstep without a write changes
+    nothing."""
     channel = BinaryOperatorAggregate(str, noted)
     assert channel.update(["a", "b"])
     assert not channel.update([])
@@ -150,14 +151,14 @@ def test_folds_from_the_left() -> None:
 
 
 def test_a_write_of_an_empty_value_is_held() -> None:
-    """What was written is stored, equal to the empty value or not."""
+    """A written value is stored, even if it equals the empty value."""
     channel = BinaryOperatorAggregate(list[int], operator.add)
     assert channel.update([[]])
     assert channel.checkpoint() == []
 
 
-def test_the_empty_value_is_nobody_elses() -> None:
-    """Who changes the one that was shown changes no other (P1)."""
+def test_the_empty_value_is_not_shared() -> None:
+    """P1: changing the empty value that was read changes no other."""
     channel = BinaryOperatorAggregate(list[int], operator.add)
     channel.get().append(1)
     assert channel.get() == []
@@ -165,7 +166,7 @@ def test_the_empty_value_is_nobody_elses() -> None:
 
 
 def test_a_reducer_that_raises_leaves_the_value() -> None:
-    """In the middle of a fold too, and it is the user's own exception that comes out."""
+    """A reducer's own exception is raised, and the value stays as it was, in the middle of a fold too."""
     channel = BinaryOperatorAggregate(list[int], operator.add)
     channel.update([[1]])
     value = channel.get()
@@ -176,7 +177,7 @@ def test_a_reducer_that_raises_leaves_the_value() -> None:
 
 
 def test_extending_in_place_does_not_reach_what_was_read() -> None:
-    """`operator.iadd` and the like are given a copy (P1); what was written stays as it is too."""
+    """P1: an in-place reducer such as `operator.iadd` gets a copy; the writes stay as they were, too."""
     channel = BinaryOperatorAggregate(list[int], operator.iadd)
     channel.update([first := [1]])
     read = channel.get()
@@ -188,10 +189,10 @@ def test_extending_in_place_does_not_reach_what_was_read() -> None:
 
 
 class TestSameDeclaration:
-    """Whether one key may be declared in both ways."""
+    """Whether one key may be declared in two ways."""
 
     def test_of_reducers(self) -> None:
-        """The same function, equal methods and equal partials agree; two lambdas are two functions."""
+        """Reducers agree if they are the same function, equal methods or equal partials; two lambdas never do."""
 
         def same(one: Callable[..., Any], other: Callable[..., Any]) -> bool:
             return BinaryOperatorAggregate(list, one).same_declaration(BinaryOperatorAggregate(list, other))
@@ -213,7 +214,7 @@ class TestSameDeclaration:
         assert not same(partial(noted), noted)
 
     def test_of_types(self) -> None:
-        """How a type is written does not matter; where the fold starts does."""
+        """Two spellings of a type agree if they have the same empty value."""
 
         def same(one: object, other: object) -> bool:
             return BinaryOperatorAggregate(one, noted).same_declaration(BinaryOperatorAggregate(other, noted))
@@ -225,7 +226,7 @@ class TestSameDeclaration:
         assert not same(list, list | None)
 
     def test_of_kinds(self) -> None:
-        """A reducer is no plain value."""
+        """A reducer and a plain value never agree."""
         plain: BaseChannel[Any, Any, Any] = LastValue(list)
         assert not plain.same_declaration(BinaryOperatorAggregate(list, noted))
         assert not BinaryOperatorAggregate(list, noted).same_declaration(plain)

@@ -1,4 +1,4 @@
-"""Channels with one value: what each kind does with many writes, with none, and with the end of the run."""
+"""Channels with one value: what each kind does with many writes, with no write, and at the end of the run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ KINDS: list[Callable[[], BaseChannel[Any, Any, Any]]] = [
 
 @pytest.mark.parametrize("make", KINDS)
 def test_none_is_a_value(make: Callable[[], BaseChannel[Any, Any, Any]]) -> None:
-    """None can be written and read, and is not the same as nothing."""
+    """None can be written and read, and differs from an empty channel."""
     channel = make()
     assert channel.update([None])
     channel.finish()
@@ -39,7 +39,7 @@ def test_none_is_a_value(make: Callable[[], BaseChannel[Any, Any, Any]]) -> None
 
 @pytest.mark.parametrize("make", KINDS)
 def test_reading_nothing_names_the_channel(make: Callable[[], BaseChannel[Any, Any, Any]]) -> None:
-    """An empty channel says which one it is."""
+    """The error of reading an empty channel names the channel."""
     channel = make()
     channel.key = "answer"
     with pytest.raises(EmptyChannelError, match="'answer'"):
@@ -47,7 +47,7 @@ def test_reading_nothing_names_the_channel(make: Callable[[], BaseChannel[Any, A
 
 
 def test_a_type_may_be_left_out() -> None:
-    """`LastValue()` and the like hold anything, as the seeds write them."""
+    """`LastValue()` and the like hold values of any type."""
     assert [make().typ for make in KINDS] == [Any] * len(KINDS)
     assert LastValue(int).typ is int
     assert LastValue(int, "count").key == "count"
@@ -55,7 +55,7 @@ def test_a_type_may_be_left_out() -> None:
 
 class TestLastValue:
     def test_keeps_its_value_until_the_next_write(self) -> None:
-        """A superstep without a write changes nothing."""
+        """A superstep without a write keeps the value."""
         channel = LastValue(int)
         assert channel.update([1])
         assert not channel.update([])
@@ -64,7 +64,7 @@ class TestLastValue:
         assert channel.get() == 2
 
     def test_refuses_two_writes_in_one_superstep(self) -> None:
-        """The error names the key and says what to do, and the value stays."""
+        """The error of two writes names the key and a remedy, and the value stays."""
         channel = LastValue(int, key="total")
         channel.update([1])
         with pytest.raises(InvalidUpdateError, match=r"'total' was written 2 times.*Annotated\[") as caught:
@@ -76,13 +76,13 @@ class TestLastValue:
 
 class TestAnyValue:
     def test_keeps_the_last_of_many(self) -> None:
-        """Several writes in a superstep are allowed, and the last stays."""
+        """Of several writes in a superstep the last one stays."""
         channel = AnyValue(str)
         assert channel.update(["a", "b"])
         assert channel.get() == "b"
 
     def test_is_cleared_by_a_superstep_without_a_write(self) -> None:
-        """And a second one changes nothing more."""
+        """A superstep without a write clears the value; a second one has no further effect."""
         channel = AnyValue(str)
         channel.update(["a"])
         assert channel.update([])
@@ -92,7 +92,7 @@ class TestAnyValue:
 
 class TestEphemeralValue:
     def test_lives_one_superstep_and_not_until_it_is_read(self) -> None:
-        """It can be read any number of times in its superstep, and is gone in the next, read or not."""
+        """The value is readable any number of times in its superstep, and gone in the next, read or not."""
         channel = EphemeralValue(str)
         channel.update(["a"])
         assert channel.get() == channel.get() == "a"
@@ -101,7 +101,7 @@ class TestEphemeralValue:
         assert channel.checkpoint() is MISSING
 
     def test_a_write_replaces_the_value(self) -> None:
-        """Written in each superstep, it is there in each."""
+        """A channel written in each superstep has a value in each."""
         channel = EphemeralValue(str)
         channel.update(["a"])
         channel.update(["b"])
@@ -118,7 +118,7 @@ class TestEphemeralValue:
 
 class TestUntrackedValue:
     def test_is_never_stored(self) -> None:
-        """It stays between supersteps and in copies, and is not in a checkpoint."""
+        """The value survives between supersteps and in copies, but is not in a checkpoint."""
         channel = UntrackedValue(object)
         channel.update([connection := object()])
         assert not channel.update([])
@@ -142,7 +142,7 @@ class TestUntrackedValue:
 
 class TestLastValueAfterFinish:
     def test_shows_its_value_only_at_the_end(self) -> None:
-        """Hidden until `finish`, gone once it was consumed: a deferred node runs once per end."""
+        """The value is hidden until `finish` and gone after `consume`: a deferred node runs once per end."""
         channel = LastValueAfterFinish(str)
         channel.update(["a"])
         assert not channel.is_available()
@@ -154,14 +154,14 @@ class TestLastValueAfterFinish:
         assert not channel.is_available()
         assert channel.checkpoint() is MISSING
 
-    def test_nothing_is_there_to_finish(self) -> None:
-        """An end without a write shows nothing."""
+    def test_finish_without_a_write(self) -> None:
+        """`finish` without a write makes nothing available."""
         channel = LastValueAfterFinish(str)
         assert not channel.finish()
         assert not channel.is_available()
 
     def test_a_write_hides_it_again(self) -> None:
-        """What was written after the end waits for the next one."""
+        """A value written after `finish` waits for the next one."""
         channel = LastValueAfterFinish(str)
         channel.update(["a"])
         channel.finish()
@@ -173,14 +173,14 @@ class TestLastValueAfterFinish:
         assert channel.get() == "b"
 
     def test_many_edges_may_lead_to_a_deferred_node(self) -> None:
-        """Several writes in a superstep are allowed, and the last stays."""
+        """Several writes in a superstep are allowed, and the last one stays."""
         channel = LastValueAfterFinish(str)
         assert channel.update(["a", "b"])
         channel.finish()
         assert channel.get() == "b"
 
     def test_whether_it_had_finished_is_stored(self) -> None:
-        """A run that stopped between the end and the deferred node goes on with the node."""
+        """A run that stopped between `finish` and the deferred node continues with the node."""
         channel = LastValueAfterFinish(str)
         channel.update(["a"])
         assert channel.checkpoint() == ("a", False)

@@ -1,4 +1,4 @@
-"""Topics: what many writers bring, in order."""
+"""Topics: the values of many writers, in order."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pregel_async.errors import EmptyChannelError
 
 
 def test_collects_in_the_order_written() -> None:
-    """Values as they are, and lists as their elements, one level deep; other containers are values."""
+    """Values are collected in order, lists as their elements, one level deep; other containers count as values."""
     channel = Topic(object)
     assert channel.update([1, [2, [3]], (4, 5), []])
     assert channel.get() == [1, 2, [3], (4, 5)]
 
 
 def test_forgets_in_a_superstep_without_a_write() -> None:
-    """And says that it changed, once."""
+    """A superstep without a write empties the topic, which reports the change once."""
     channel = Topic(int)
     channel.update([1])
     assert channel.update([])
@@ -26,7 +26,7 @@ def test_forgets_in_a_superstep_without_a_write() -> None:
 
 
 def test_a_write_replaces_what_was_there() -> None:
-    """Even one without elements."""
+    """A write replaces the earlier values, even with an empty list."""
     channel = Topic(int)
     channel.update([1])
     channel.update([2, 3])
@@ -37,7 +37,7 @@ def test_a_write_replaces_what_was_there() -> None:
 
 
 def test_accumulating_keeps_all() -> None:
-    """In a superstep without a write too, so that it need not be told of it."""
+    """An accumulating topic keeps all values, in a superstep without a write too."""
     channel = Topic(int, accumulate=True)
     channel.update([1])
     assert not channel.update([])
@@ -50,7 +50,7 @@ def test_accumulating_keeps_all() -> None:
 
 
 def test_reading_an_empty_one_raises() -> None:
-    """As for all channels; an empty list is not shown."""
+    """Reading an empty topic raises, as for all channels."""
     channel = Topic(int)
     channel.key = "news"
     with pytest.raises(EmptyChannelError, match="'news'"):
@@ -58,7 +58,7 @@ def test_reading_an_empty_one_raises() -> None:
 
 
 def test_what_was_read_does_not_grow() -> None:
-    """A list that was handed out stays as it is (P1)."""
+    """P1: a list read from a topic does not change with later writes."""
     channel = Topic(int, accumulate=True)
     channel.update([1])
     read, stored = channel.get(), channel.checkpoint()

@@ -1,4 +1,4 @@
-"""The command line, as its users have it: a process, its streams piped or on a terminal, and a working directory."""
+"""The command line as users run it: a process with piped or terminal streams, and a working directory."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class Ended:
 
     @property
     def again(self) -> list[str]:
-        """The arguments of the command that it says goes on."""
+        """Return the arguments of the command that the output suggests for resuming."""
         found = re.search(r"^to go on: (?:python -m pregel_async\.cli|pregel-async) (.*)$", self.err, re.MULTILINE)
         assert found is not None, self.err
         return shlex.split(found[1])
 
 
 class Shell:
-    """Runs the command line in a working directory of its own."""
+    """Runs the command line in its own working directory."""
 
     def __init__(self, cwd: Path) -> None:
         self.cwd = cwd
@@ -52,7 +52,7 @@ class Shell:
         return [sys.executable, "-W", "error", "-m", "pregel_async.cli", *args]
 
     def run(self, *args: str, input: str | None = None, **env: str) -> Ended:
-        """Run to the end."""
+        """Run a command to its end."""
         done = subprocess.run(
             self.command(*args),
             cwd=self.cwd,
@@ -66,7 +66,7 @@ class Shell:
         return Ended(done.returncode, done.stdout, done.stderr)
 
     def start(self, *args: str, **options: Any) -> subprocess.Popen[str]:
-        """Start, with both streams piped."""
+        """Start a command with both streams piped."""
         return subprocess.Popen(
             self.command(*args),
             cwd=self.cwd,
@@ -80,17 +80,17 @@ class Shell:
 
     @property
     def ran(self) -> list[str]:
-        """What nodes said that they did, in order."""
+        """Return the lines that nodes wrote about their runs, in order."""
         file = self.cwd / "ran.txt"
         return file.read_text().splitlines() if file.exists() else []
 
     def open(self) -> None:
-        """Let the nodes go on that wait for it."""
+        """Let the nodes continue that wait for it."""
         (self.cwd / "open").touch()
 
 
 def wait_for(stream: Any, text: str) -> str:
-    """Read lines until one has the text; all that was read."""
+    """Read lines until one contains the text; return all that was read."""
     read = ""
     for line in stream:
         read += line
@@ -100,7 +100,7 @@ def wait_for(stream: Any, text: str) -> str:
 
 
 class Terminal:
-    """A process on a pseudo-terminal, which is its controlling one: what is typed there may be a Ctrl-C."""
+    """A process on a pseudo-terminal that is its controlling terminal, so that a typed Ctrl-C is a signal."""
 
     def __init__(self, shell: Shell, *args: str, **env: str) -> None:
         self.master, slave = os.openpty()
@@ -119,14 +119,14 @@ class Terminal:
         self.seen = ""
 
     def read_until(self, text: str) -> None:
-        """Read what is drawn until the text is in it."""
+        """Read the drawn text until it contains the text."""
         end = time.monotonic() + DEADLINE
         while text not in self.seen:
             assert time.monotonic() < end, self.seen
             assert self._read(1.0) or self.process.poll() is None, f"ended without {text!r}: {self.seen!r}"
 
     def read_all(self) -> int:
-        """Read to the end. The exit code."""
+        """Read to the end, and return the exit code."""
         end = time.monotonic() + DEADLINE
         while self._read(1.0) or self.process.poll() is None:
             assert time.monotonic() < end, self.seen

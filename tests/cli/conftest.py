@@ -1,4 +1,4 @@
-"""Fixtures for the command line's tests: a shell, and processes that the test's end ends."""
+"""Fixtures for the command line's tests: a shell, and processes that end with the test."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def shell(tmp_path: Path) -> Shell:
 
 @pytest.fixture
 def started(shell: Shell) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Start processes that the test's end ends, whatever has happened."""
+    """Start processes that end with the test, whatever its outcome."""
     processes: list[subprocess.Popen[str]] = []
 
     def start(*args: str) -> subprocess.Popen[str]:
@@ -36,7 +36,7 @@ def started(shell: Shell) -> Iterator[Callable[..., subprocess.Popen[str]]]:
 
 @pytest.fixture
 def call(shell: Shell, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Ended]:
-    """As `shell.run`, in this process: ten times as fast, for what ends before anything runs."""
+    """Like `shell.run`, but in this process: ten times as fast, for commands that end before they run a graph."""
     from pregel_async.cli import app
 
     monkeypatch.chdir(shell.cwd)
@@ -59,7 +59,7 @@ def call(shell: Shell, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
 
 @pytest.fixture
 def terminal(shell: Shell) -> Iterator[Callable[..., Terminal]]:
-    """As `started`, on terminals."""
+    """Like `started`, on terminals."""
     terminals: list[Terminal] = []
 
     def start(*args: str, **env: str) -> Terminal:

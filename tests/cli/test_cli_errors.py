@@ -1,4 +1,4 @@
-"""What the command line answers when something is wrong: few lines, no traceback, and the right exit code."""
+"""The command line's errors: few lines, no traceback, and the right exit code."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ import pytest
     ],
 )
 def test_what_names_no_graph_is_a_usage_error(shell: Any, call: Any, target: str, said: str) -> None:
-    """Exit code 2, one line, and nothing was run or made."""
+    """A name of no graph gives exit code 2 and one line; nothing is run or created."""
     ended = call("run", target, "--db", "new.db")
     assert (ended.code, ended.out) == (2, "")
     assert said in ended.err
@@ -40,7 +40,7 @@ def test_what_names_no_graph_is_a_usage_error(shell: Any, call: Any, target: str
 
 
 def test_a_module_that_cannot_be_imported_fails_with_its_own_error(shell: Any, call: Any) -> None:
-    """And with a note that says who was importing it."""
+    """The import's own error is shown, with a note on its importer."""
     broken = call("run", "broken:graph")
     assert broken.code == 1
     assert broken.err.splitlines()[:2] == ["error: LookupError: broken on purpose", "  while importing broken"]
@@ -95,9 +95,6 @@ def test_options_that_are_wrong_are_usage_errors(shell: Any, call: Any, args: tu
     assert not shell.db.exists()
 
 
-# ---- databases -------------------------------------------------------------------------------------------------------
-
-
 def _foreign(path: Path) -> None:
     with sqlite3.connect(path) as connection:
         connection.execute("CREATE TABLE theirs (x)")
@@ -130,7 +127,7 @@ def _damaged(path: Path) -> None:
 def test_a_database_that_cannot_be_used_fails_and_is_left_as_it_is(
     shell: Any, call: Any, name: str, spoil: Any, said: str
 ) -> None:
-    """Exit code 1, and the typed error's own words; for `history` too."""
+    """An unusable database gives exit code 1 and the typed error's message, for `history` too, and is not changed."""
     assert call("run", "flows:greeting", "--thread", "t").code == 0
     file = shell.cwd / name
     spoil(file)
@@ -147,7 +144,7 @@ def test_a_database_that_cannot_be_used_fails_and_is_left_as_it_is(
 
 
 def test_a_read_only_database_can_be_looked_at_and_not_written(shell: Any, call: Any) -> None:
-    """Nothing runs that could not be stored."""
+    """A read-only database can be read; a run on it is refused before any node runs."""
     assert call("run", "flows:greeting", "--thread", "t").code == 0
     uri = f"file:{shell.db}?mode=ro"
     assert call("history", "--thread", "t", "--db", uri).code == 0
@@ -164,12 +161,9 @@ def test_history_makes_no_database(shell: Any, call: Any) -> None:
     assert not shell.db.exists()
 
 
-# ---- the package -----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("missing", ["typer", "rich"])
 def test_without_the_extra_it_says_how_to_get_it(shell: Any, missing: str) -> None:
-    """In one line, whichever is missing."""
+    """Without any module of the extra, one line says how to install it."""
     code = f"import sys; sys.modules[{missing!r}] = None; from pregel_async.cli import main; main()"
     done = subprocess.run([sys.executable, "-c", code], env=shell.env, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
@@ -179,7 +173,7 @@ def test_without_the_extra_it_says_how_to_get_it(shell: Any, missing: str) -> No
 
 
 def test_the_package_does_not_import_its_command_line(shell: Any) -> None:
-    """Nor what that needs."""
+    """The package imports neither its command line nor its dependencies."""
     code = (
         "import sys, pregel_async; "
         "print([name for name in sys.modules if name.startswith(('typer', 'rich', 'click', 'pregel_async.cli'))])"

@@ -1,4 +1,4 @@
-"""Values, errors and tables as text."""
+"""Formatting of values, errors and tables as text."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Color(Enum):
     ],
 )
 def test_every_value_has_a_json_form(value: object, expected: object, capsys: pytest.CaptureFixture[str]) -> None:
-    """Which is one line of ASCII, and reads back."""
+    """Every value has a JSON form, which is one line of ASCII and can be parsed."""
     assert as_json(value) == expected
     print_json(value)
     out = capsys.readouterr().out
@@ -94,7 +94,7 @@ def test_every_value_has_a_json_form(value: object, expected: object, capsys: py
 
 
 def test_values_for_people_are_short(capsys: pytest.CaptureFixture[str]) -> None:
-    """Of a mapping every key, of what is in it a few items; markup is text like any other."""
+    """The text of a mapping has every key and only a few items of each value; markup is plain text."""
     print_value({f"key {number}": list(range(100)) for number in range(20)} | {"[bold]:smile:": "[red]x"})
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 21
@@ -115,13 +115,13 @@ def test_values_for_people_are_short(capsys: pytest.CaptureFixture[str]) -> None
     ],
 )
 def test_what_would_not_be_seen_is_escaped(text: str, expected: str) -> None:
-    """C0, C1, line breaks, format characters, halves of surrogate pairs; text stays text."""
+    """C0, C1, line breaks, format characters and lone surrogates are escaped; other text is unchanged."""
     assert escape(text) == expected == escape(expected)
 
 
 @pytest.mark.parametrize("word", ["plain", "it's", "", "a\x1b1\n\\'b", "é\u202e\x9b\U000e0041", "\udcff"])
 def test_words_of_commands_can_be_pasted(word: str) -> None:
-    """Into a shell that knows $'...': they come back as they were."""
+    """Words can be pasted into a shell that knows $'...', and give the original text."""
     assert shell_word(word).isprintable()
     script = f"printf %s {shell_word(word)}"
     env = {"LC_ALL": "C.UTF-8", "PATH": os.environ["PATH"]}
@@ -133,14 +133,14 @@ def test_words_of_commands_can_be_pasted(word: str) -> None:
 
 
 class Painted:
-    """An object whose `__repr__` would paint the terminal."""
+    """An object whose `__repr__` contains terminal control sequences."""
 
     def __repr__(self) -> str:
         return "\x1b[31mred\x9b\n\u202eand more"
 
 
 def test_values_do_not_paint_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    """Neither keys nor what the `__repr__` of a class returns."""
+    """Neither keys nor the result of a class's `__repr__` send control sequences to the terminal."""
     print_value({"key\x1b[2J": Painted(), "text": "\x1b[2J"})
     print_value(Painted())
     lines = capsys.readouterr().out.splitlines()
@@ -151,7 +151,7 @@ def test_values_do_not_paint_the_terminal(capsys: pytest.CaptureFixture[str]) ->
 def test_a_table_does_not_paint_the_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In a terminal `history` is drawn by rich, which lets escape sequences through."""
+    """`history` in a terminal escapes control sequences, which rich would pass through."""
     monkeypatch.setattr(history, "Console", partial(Console, force_terminal=True, color_system=None, width=200))
     row = history.HistoryRow(
         step=1,
@@ -171,7 +171,8 @@ def test_a_table_does_not_paint_the_terminal(
 
 
 def test_a_message_forges_no_line_of_the_command() -> None:
-    """Its own lines are indented, and control characters escaped; in a traceback and in groups as well."""
+    """The lines of an error message are indented, and control characters escaped, also in tracebacks and groups, so
+    that it cannot imitate the command's own lines."""
     bad = _error("bad\nfinished: \x1b[2J", "note\x9b")
     assert list(explain(bad, full=False)) == ["error: ValueError: bad", "  finished: \\x1b[2J", "  note\\x9b"]
     group = ExceptionGroup("many\nfinished", [bad])

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 
 def test_history_lists_checkpoints_newest_first(shell: Any, call: Any) -> None:
-    """In columns when it is piped: step, source, what ran, when, the checkpoint's id, and what there is to know."""
+    """Piped output has columns: step, source, nodes that ran, time, checkpoint id, and remarks."""
     assert call("run", "flows:failing", "--thread", "t").code == 1
     listed = shell.run("history", "--thread", "t")
     head, *rows = listed.out.splitlines()
@@ -29,7 +29,7 @@ def test_with_a_graph_it_shows_what_runs_next(shell: Any, call: Any) -> None:
 
 
 def test_history_as_json(shell: Any, call: Any) -> None:
-    """What people see, and ids, parents and metadata besides."""
+    """JSON has the fields of the text, and ids, parents and metadata."""
     call("run", "flows:failing", "--thread", "t")
     newest, *_, oldest = rows = json.loads(shell.run("history", "flows:failing", "--thread", "t", "--json").out)
     assert [row["step"] for row in rows] == [1, 0, -1]
@@ -43,8 +43,8 @@ def test_history_as_json(shell: Any, call: Any) -> None:
     assert [row["next"] for row in without] == [None, None, None]
 
 
-def test_history_tells_how_much_of_the_open_superstep_is_recorded(shell: Any, call: Any) -> None:
-    """And of closed ones it does not."""
+def test_history_shows_records_of_the_open_superstep(shell: Any, call: Any) -> None:
+    """The history shows how much of the open superstep is recorded, and not of closed ones."""
     call("run", "flows:breaking", "--thread", "t", "--max-concurrency", "1")
     first = call("history", "flows:breaking", "--thread", "t").out.splitlines()[1]
     assert "work x4" in first
@@ -68,7 +68,7 @@ def test_history_of_an_unknown_thread(shell: Any, call: Any) -> None:
 
 
 def test_draw_prints_mermaid(shell: Any, call: Any) -> None:
-    """Of a builder, of a compiled graph, and of what a function makes."""
+    """`draw` accepts a builder, a compiled graph, and a function that returns one."""
     drawn = [
         run("draw", f"flows:{name}") for run, name in ((shell.run, "greeting"), (call, "compiled"), (call, "make"))
     ]
@@ -80,7 +80,7 @@ def test_draw_prints_mermaid(shell: Any, call: Any) -> None:
 
 
 def test_draw_in_other_forms(call: Any) -> None:
-    """A drawing goes to text in a terminal, to an image, to JSON; a Pregel's channels too."""
+    """A drawing can be text in a terminal, an image, or JSON; a Pregel shows its channels."""
     for name in ("greeting", "make_stored"):
         text, image, data = (call("draw", f"flows:{name}", "--format", form) for form in ("text", "svg", "json"))
         assert (text.code, image.code, data.code) == (0, 0, 0)
@@ -90,6 +90,6 @@ def test_draw_in_other_forms(call: Any) -> None:
 
 
 def test_draw_looks_inside_on_demand(call: Any) -> None:
-    """`xray` draws the graphs that nodes run."""
+    """`--xray` draws the subgraphs of nodes."""
     assert "ask" not in call("draw", "flows:outer").out
     assert "ask" in call("draw", "flows:outer", "--xray").out

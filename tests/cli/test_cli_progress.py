@@ -1,4 +1,4 @@
-"""Counting what a stream tells, and showing it as lines; on a clock of the test's own."""
+"""Counting tasks from a stream, and showing them as lines, on a clock of the test's own."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def done(progress: RunProgress, name: str, *, recorded: bool = False) -> None:
 
 
 def test_tasks_are_counted_by_superstep(clock: Clock) -> None:
-    """A task that is told after all others are done belongs to the next superstep."""
+    """A task that starts after all others have finished belongs to the next superstep."""
     progress = RunProgress(1)
     plan(progress, "a")
     assert str(progress) == "superstep 1: a, 0 of 1 task done, 0.0 s"
@@ -80,7 +80,7 @@ def lines(progress: RunProgress) -> tuple[LineView, StringIO]:
 
 
 def test_a_long_superstep_says_now_and_then_how_far_it_is(clock: Clock) -> None:
-    """Every two seconds at most, whether tasks end or only time goes by."""
+    """A long superstep reports its progress at most every two seconds, whether tasks end or only time passes."""
     progress = RunProgress(1)
     view, stream = lines(progress)
     plan(progress, *["a"] * 100)
@@ -99,7 +99,7 @@ def test_a_long_superstep_says_now_and_then_how_far_it_is(clock: Clock) -> None:
 
 
 def test_many_supersteps_do_not_have_a_line_each(clock: Clock) -> None:
-    """The first ten have; after that two a second."""
+    """The first ten supersteps have a line each; after that there are two lines a second."""
     progress = RunProgress(1)
     view, stream = lines(progress)
     for _ in range(1010):

@@ -8,12 +8,12 @@ from typing import Any
 
 
 def questions(said: str) -> dict[str, str]:
-    """The text of each question, and its id."""
+    """Return the text of each question, and its id."""
     return {text: key for key, text in re.findall(r"^question ([0-9a-f]{32}): (.*)$", said, re.M)}
 
 
-def test_a_question_is_told_and_answered(shell: Any, call: Any) -> None:
-    """P8: open questions are shown, with their ids; they are answered by id, one by one, and asked no more."""
+def test_a_question_is_shown_and_answered(shell: Any, call: Any) -> None:
+    """P8: open questions are shown with their ids, answered by id one by one, and not asked again."""
     asked = call("run", "flows:asking", "-t", "t")
     ids = questions(asked.err)
     assert (asked.code, set(ids)) == (0, {"'who are you?'", "{'which': ['red', 'blue']}"})
@@ -28,7 +28,8 @@ def test_a_question_is_told_and_answered(shell: Any, call: Any) -> None:
 
 
 def test_what_cannot_be_answered(call: Any) -> None:
-    """Bad input: an answer without a question, an ambiguous one, one beside an input."""
+    """Bad input: an answer without a question, an ambiguous answer, and an answer together with an input are
+    refused."""
     assert call("run", "flows:asking", "-t", "t", "--resume", "1").code == 2
     call("run", "flows:asking", "-t", "t")
     bare = call("run", "flows:asking", "-t", "t", "--resume", "red")

@@ -1,4 +1,4 @@
-"""`pregel-async run`: what is run, with which input, on which thread, and what is said about it."""
+"""`pregel-async run`: the graph, its input and thread, and the output."""
 
 from __future__ import annotations
 
@@ -14,11 +14,8 @@ import pytest
 GREETED = {"name": "Ada", "times": 1, "answer": {"text": "hello, Ada", "letters": ["A", "d", "a"]}}
 
 
-# ---- output ----------------------------------------------------------------------------------------------------------
-
-
-def test_the_output_is_on_standard_output_and_everything_else_beside_it(shell: Any) -> None:
-    """Of a mapping every key is shown; progress is on standard error, as plain lines."""
+def test_the_output_is_on_standard_output_and_everything_else_on_standard_error(shell: Any) -> None:
+    """Standard output has every key of a mapping; progress is on standard error, as plain lines."""
     ended = shell.run("run", "flows:greeting", "--thread", "t", "--input", '{"name": "Ada"}')
     assert ended.code == 0
     assert ended.out.splitlines() == [
@@ -38,7 +35,8 @@ def test_the_output_is_on_standard_output_and_everything_else_beside_it(shell: A
 
 
 def test_the_figures_of_a_run_follow_its_end(shell: Any, call: Any) -> None:
-    """Tasks, writes to storage with how long they took, and the stream's queue; of a run that failed too."""
+    """A finished or failed run prints its number of tasks, its writes to storage with their durations, and the stream's
+    queue."""
     ended = call("run", "flows:greeting", "--thread", "t", "--input", '{"name": "Ada"}')
     figures = [re.sub(r"\d+\.\d (m?s)", r"_ \1", line) for line in ended.err.splitlines() if line.startswith("  ")]
     assert figures[0] == "  1 superstep, 1 task, _ s"
@@ -57,7 +55,7 @@ def test_the_figures_can_be_left_out(shell: Any, call: Any) -> None:
 
 
 def test_a_thread_that_was_not_run_has_no_figures(shell: Any, call: Any) -> None:
-    """A thread that has finished shows its output; nothing was taken."""
+    """A finished thread shows its output without figures, as nothing ran."""
     call("run", "flows:greeting", "--thread", "t")
     again = call("run", "flows:greeting", "--thread", "t")
     assert again.code == 0
@@ -65,7 +63,7 @@ def test_a_thread_that_was_not_run_has_no_figures(shell: Any, call: Any) -> None
 
 
 def test_output_json_is_one_document_and_nothing_else(shell: Any) -> None:
-    """What nodes print goes to standard error then, and nothing is shortened."""
+    """With JSON output, text that nodes print goes to standard error, and nothing is shortened."""
     ended = shell.run("run", "flows:greeting", "--output-json", "--input", json.dumps({"name": "Ada" * 500}))
     assert json.loads(ended.out)["answer"] == {"text": "hello, " + "Ada" * 500, "letters": list("Ada" * 500)}
     assert ended.out.count("\n") == 1
@@ -79,9 +77,6 @@ def test_long_values_are_shortened_for_people(shell: Any, call: Any) -> None:
     assert "... +1495" in ended.out
 
 
-# ---- input -----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("given", ['{"name": "Ada"}', "@input.json", "-"])
 def test_an_input_is_json_or_a_file_or_standard_input(shell: Any, call: Any, given: str) -> None:
     (shell.cwd / "input.json").write_text('{"name": "Ada"}')
@@ -91,7 +86,7 @@ def test_an_input_is_json_or_a_file_or_standard_input(shell: Any, call: Any, giv
 
 
 def test_a_new_thread_without_input_gets_an_empty_one(shell: Any) -> None:
-    """Its id is made up, and printed: the thread can be found again."""
+    """A generated thread id is printed, so that the thread can be found again."""
     ended = shell.run("run", "flows:greeting", "--output-json")
     assert json.loads(ended.out)["answer"]["text"] == "hello, world"
     found = re.search(r"^thread (\w+) in pregel\.db: new$", ended.err, re.MULTILINE)
@@ -109,11 +104,8 @@ def test_an_input_that_does_not_fit_is_refused_before_anything_is_stored(shell: 
     assert call("history", "--thread", "t").code == 1
 
 
-# ---- threads ---------------------------------------------------------------------------------------------------------
-
-
 def test_a_finished_thread_shows_its_output_and_runs_nothing(shell: Any) -> None:
-    """The same command can be given again at any time."""
+    """The same command can be repeated at any time."""
     first = shell.run("run", "flows:greeting", "--thread", "t", "--output-json")
     again = shell.run("run", "flows:greeting", "--thread", "t", "--output-json")
     assert (again.code, again.out) == (0, first.out)
@@ -122,7 +114,7 @@ def test_a_finished_thread_shows_its_output_and_runs_nothing(shell: Any) -> None
 
 
 def test_a_finished_thread_runs_again_with_an_input(shell: Any, call: Any) -> None:
-    """On its state: what has a reducer goes on from there."""
+    """A new input runs on the thread's state: reducers continue from there."""
     call("run", "flows:greeting", "--thread", "t")
     again = call("run", "flows:greeting", "--thread", "t", "--output-json", "--input", '{"name": "Ada"}')
     assert json.loads(again.out) == {**GREETED, "times": 2}
@@ -131,7 +123,8 @@ def test_a_finished_thread_runs_again_with_an_input(shell: Any, call: Any) -> No
 
 
 def test_a_failed_run_goes_on_with_the_command_that_it_prints(shell: Any) -> None:
-    """The error with its message and its place; exit code 1; nothing that is recorded runs again."""
+    """A failed run prints the error with its place and exits with code 1; the printed command resumes it, and nothing
+    recorded runs again."""
     failed = shell.run("run", "flows:failing", "--thread", "a thread", "--max-concurrency", "3")
     assert failed.code == 1
     assert failed.out == "a node prints this\n"
@@ -148,8 +141,8 @@ def test_a_failed_run_goes_on_with_the_command_that_it_prints(shell: Any) -> Non
     assert failed.again[-2:] == ["--max-concurrency", "3"]
 
 
-def test_what_finished_beside_a_failure_does_not_run_again(shell: Any) -> None:
-    """Item 1 fails, after item 0 is recorded: one at a time."""
+def test_tasks_that_finished_before_a_failure_do_not_run_again(shell: Any) -> None:
+    """With one task at a time, item 1 fails after item 0 is recorded, and a resume does not run item 0 again."""
     failed = shell.run("run", "flows:breaking", "--thread", "t", "--max-concurrency", "1")
     assert failed.code == 1
     assert "error: ValueError: item 1\n  is odd\n  in node 'work', superstep 2" in failed.err
@@ -170,7 +163,7 @@ def test_a_traceback_is_shown_when_asked_for(shell: Any, call: Any) -> None:
 
 
 def test_a_new_input_does_not_discard_unfinished_work_by_itself(shell: Any, call: Any) -> None:
-    """It is refused, saying both ways on; nothing is changed."""
+    """A new input to an unfinished thread is refused with both alternatives, and changes nothing."""
     failed = call("run", "flows:failing", "--thread", "t")
     before = call("history", "--thread", "t").out
     refused = call("run", "flows:failing", "--thread", "t", "--input", '{"name": "Ada"}')
@@ -190,7 +183,7 @@ def test_a_new_input_does_not_discard_unfinished_work_by_itself(shell: Any, call
 
 
 def test_the_recursion_limit_counts_for_one_call(shell: Any, call: Any) -> None:
-    """The thread goes on from there, with the same limit."""
+    """After the recursion limit the thread continues with the same limit."""
     ended = call("run", "flows:looping", "--thread", "t", "--recursion-limit", "3")
     assert ended.code == 1
     assert "error: GraphRecursionError: the run reached its limit of 3 supersteps (at step 3)" in ended.err
@@ -200,7 +193,7 @@ def test_the_recursion_limit_counts_for_one_call(shell: Any, call: Any) -> None:
 
 
 def test_lines_are_few_however_many_supersteps_there_are(shell: Any, call: Any) -> None:
-    """Ten supersteps have their line each, and after that there are at most two a second."""
+    """The first ten supersteps have a line each; after that there are at most two lines a second."""
     ended = call("run", "flows:looping", "--recursion-limit", "300")
     assert 10 <= ended.err.count("again, 1 task done") < 40
 
@@ -208,7 +201,7 @@ def test_lines_are_few_however_many_supersteps_there_are(shell: Any, call: Any) 
 def test_a_thread_that_is_in_use_is_refused_or_waited_for(
     shell: Any, started: Callable[..., subprocess.Popen[str]]
 ) -> None:
-    """`ThreadBusyError` names the holder; `--wait` runs when the other has ended."""
+    """`ThreadBusyError` names the lease's holder; `--wait` runs when the other process has ended."""
     os.mkfifo(shell.cwd / "pipe")
     first = started("run", "flows:reading", "--thread", "t")
     assert first.stdout is not None
@@ -228,7 +221,7 @@ def test_a_thread_that_is_in_use_is_refused_or_waited_for(
 
 
 def test_system_exit_and_keyboard_interrupt_in_a_node_end_the_run(shell: Any, call: Any) -> None:
-    """With their exit codes, and a thread that can go on."""
+    """SystemExit and KeyboardInterrupt end the run with their exit codes, and the thread can be resumed."""
     exited = call("run", "flows:exiting", "--thread", "e")
     assert (exited.code, exited.again[3]) == (7, "e")
     interrupted = call("run", "flows:interrupting", "--thread", "i")
@@ -236,7 +229,7 @@ def test_system_exit_and_keyboard_interrupt_in_a_node_end_the_run(shell: Any, ca
 
 
 def test_standard_output_that_is_closed_ends_the_command_quietly(shell: Any) -> None:
-    """`| head` is no error worth a traceback."""
+    """A pipe to `head` causes no traceback."""
     shell.run("run", "flows:looping", "--thread", "t", "--recursion-limit", "600")
     process = shell.start("history", "--thread", "t", "--json")
     process.stdout.readline()
@@ -247,12 +240,9 @@ def test_standard_output_that_is_closed_ends_the_command_quietly(shell: Any) -> 
     process.stderr.close()
 
 
-# ---- MODULE:GRAPH ----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("target", ["flows:compiled", "flows:make", "flows:Holder.graph"])
 def test_a_graph_may_be_a_builder_or_compiled_or_made_by_a_function(shell: Any, call: Any, target: str) -> None:
-    """It stores its threads in the command line's database, whatever it was compiled with."""
+    """The graph stores its threads in the command line's database, whatever saver it was compiled with."""
     ended = call("run", target, "--thread", "t", "--output-json", "--input", '{"name": "Ada"}')
     assert json.loads(ended.out) == GREETED
     assert ("InMemorySaver is not used" in ended.err) is (target == "flows:compiled")
@@ -260,7 +250,8 @@ def test_a_graph_may_be_a_builder_or_compiled_or_made_by_a_function(shell: Any, 
 
 
 def test_a_function_may_take_the_checkpointer(shell: Any, call: Any) -> None:
-    """The way for a graph that is not a StateGraph. Its supersteps are numbered as they are stored."""
+    """A function may take the checkpointer, for a graph that is not a StateGraph. Supersteps are shown with their
+    stored numbers."""
     ended = call("run", "flows:make_stored", "--thread", "t", "--output-json", "--input", "21")
     assert (ended.code, ended.out) == (0, "42\n")
     assert "superstep 0: double" in ended.err
@@ -268,7 +259,7 @@ def test_a_function_may_take_the_checkpointer(shell: Any, call: Any) -> None:
 
 
 def test_a_module_may_be_a_file_even_inside_a_package(shell: Any, call: Any) -> None:
-    """It gets the name that it has in its package, so that its relative imports work."""
+    """A file within a package gets its full module name, so that its relative imports work."""
     (shell.cwd / "here.py").write_text("from parcel.outer import builder\n")
     for target in ("here.py:builder", "here:builder", "parcel.inner:graph"):
         assert json.loads(call("run", target, "--output-json").out) == {"word": "parcel"}

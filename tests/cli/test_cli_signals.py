@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM, and the terminal: how a run is stopped, what it leaves, and what is seen meanwhile."""
+"""Ctrl-C, SIGTERM and the terminal: how a run stops, what it stores, and what is shown meanwhile."""
 
 from __future__ import annotations
 
@@ -22,12 +22,9 @@ Start = Callable[..., "subprocess.Popen[str]"]
 STEPS = ["first", *(f"work {item}" for item in range(5))]
 
 
-# ---- piped -----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_stops_the_run_in_order_and_it_goes_on(shell: Any, call: Any, started: Start, number: int) -> None:
-    """Exit code 128 + signal, and the command that goes on. What was recorded does not run again."""
+    """A signal gives exit code 128 + signal and prints the command that resumes. Recorded work does not run again."""
     process = started("run", "flows:waiting", "--thread", "t", "--no-figures")
     wait_for(process.stderr, "4 of 5 tasks done")
     process.send_signal(number)
@@ -51,7 +48,7 @@ def test_a_signal_stops_the_run_in_order_and_it_goes_on(shell: Any, call: Any, s
 
 
 def test_a_worker_thread_is_waited_for(shell: Any, call: Any, started: Start) -> None:
-    """Nothing that the run started outlives it; and what the thread did after all is recorded."""
+    """No work of the run outlives it, and the result of the worker thread is recorded."""
     os.mkfifo(shell.cwd / "pipe")
     process = started("run", "flows:reading", "--thread", "t")
     wait_for(process.stdout, "reading")
@@ -65,7 +62,7 @@ def test_a_worker_thread_is_waited_for(shell: Any, call: Any, started: Start) ->
 
 
 def test_the_second_signal_kills_even_a_loop_that_is_blocked(shell: Any, started: Start) -> None:
-    """And the thread is free at once, since its process is gone."""
+    """The thread is free at once, since its process has ended."""
     process = started("run", "flows:blocking", "--thread", "t")
     wait_for(process.stdout, "blocking")
     process.send_signal(signal.SIGINT)
@@ -79,18 +76,16 @@ def test_the_second_signal_kills_even_a_loop_that_is_blocked(shell: Any, started
     again.kill()
 
 
-# ---- on a terminal ---------------------------------------------------------------------------------------------------
-
-
 def _as_left(seen: str) -> list[str]:
-    """The lines that stay on the screen: no line that was drawn over, no control sequence."""
+    """Return the lines that stay on the screen, without overwritten lines and control sequences."""
     kept = [line.rpartition("\x1b[2K")[2] for line in seen.replace("\r\n", "\n").split("\n")]
     plain = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line).strip() for line in kept]
     return [line for line in plain if line]
 
 
 def test_progress_is_live_on_a_terminal_and_leaves_nothing(shell: Any, terminal: Callable[..., Terminal]) -> None:
-    """The superstep, tasks done of planned, the nodes at work, the time; the cursor comes back."""
+    """A terminal shows the superstep, finished and planned tasks, running nodes and the time; afterwards the cursor is
+    visible."""
     screen = terminal("run", "flows:waiting", "--thread", "t", "--no-figures")
     screen.read_until("4 of 5 tasks")
     drawn = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen.seen)
@@ -116,7 +111,7 @@ def test_progress_is_live_on_a_terminal_and_leaves_nothing(shell: Any, terminal:
 
 
 def test_names_are_drawn_as_they_are(terminal: Callable[..., Terminal]) -> None:
-    """Whatever they would mean as markup."""
+    """Markup in names is shown as plain text."""
     screen = terminal("run", "flows:odd", "--thread", "t")
     screen.read_until("[/red] smile")
     os.write(screen.master, b"\x03")

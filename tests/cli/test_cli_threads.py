@@ -1,4 +1,4 @@
-"""`pregel-async threads`: what is stored is listed, shown, copied, pruned, erased, exported and imported."""
+"""`pregel-async threads`: list, show, copy, prune, erase, export and import stored threads."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def rows(ended: Any) -> list[list[str]]:
 
 @pytest.mark.usefixtures("stored")
 def test_threads_are_listed(call: Any) -> None:
-    """In the order of their ids, in pages, by metadata, as text, JSON or a number."""
+    """Threads are listed by id, in pages, filtered by metadata, as text, JSON or a count."""
     assert [row[0] for row in rows(call("threads", "list"))] == ["a", "b"]
     assert [row[0] for row in rows(call("threads", "list", "--after", "a", "--limit", "1"))] == ["b"]
     assert call("threads", "list", "--count").out.strip() == "2"
@@ -37,10 +37,10 @@ def test_threads_are_listed(call: Any) -> None:
 
 @pytest.mark.usefixtures("stored")
 def test_a_thread_is_shown(call: Any) -> None:
-    """Its checkpoints, bytes and pins; one that is not there is an error."""
-    told = json.loads(call("threads", "show", "a", "--json").out)
-    assert told["checkpoints"] == told["namespaces"][0]["checkpoints"] > 1
-    assert told["bytes"] > 100
+    """A thread is shown with its checkpoints, bytes and pins; an unknown one is an error."""
+    shown = json.loads(call("threads", "show", "a", "--json").out)
+    assert shown["checkpoints"] == shown["namespaces"][0]["checkpoints"] > 1
+    assert shown["bytes"] > 100
     assert "checkpoints: " in call("threads", "show", "a").out
     missing = call("threads", "show", "c")
     assert missing.code == 1
@@ -60,7 +60,8 @@ def test_a_copy_is_a_thread(call: Any) -> None:
 
 @pytest.mark.usefixtures("stored")
 def test_pruning(call: Any) -> None:
-    """A dry run tells what would go and does nothing; nothing goes unless somebody says yes, and how much is kept."""
+    """A dry run shows what would be removed and removes nothing; a real one needs confirmation, and a retention
+    setting."""
     before = call("history", "--thread", "a", "--json").out
     assert call("threads", "prune").code == 2
     assert call("threads", "prune", "--keep", "1", "--max-age", "tomorrow").code == 2
@@ -81,7 +82,7 @@ def test_pruning(call: Any) -> None:
 
 @pytest.mark.usefixtures("stored")
 def test_erasing(call: Any) -> None:
-    """Nothing is erased without a yes, nor when one of the threads is not there."""
+    """Nothing is erased without confirmation, or if one of the threads does not exist."""
     assert call("threads", "erase", "a").code == 2
     assert call("threads", "erase", "a", "nobody", "--yes").code == 1
     assert call("threads", "list", "--count").out.strip() == "2"
@@ -91,8 +92,8 @@ def test_erasing(call: Any) -> None:
 
 @pytest.mark.usefixtures("stored")
 def test_an_erasure_that_broke_off_is_finished(call: Any, tmp_path: Path) -> None:
-    """What is gone as a thread, and left bytes in the file, is erased again: nothing of it stays, and it is said that
-    there was no such thread."""
+    """A thread whose erasure was interrupted and left bytes in the file is erased again: no bytes stay, and the command
+    reports that there was no such thread."""
     [file] = tmp_path.rglob("pregel.db")
     with closing(sqlite3.connect(file)) as database, database:
         database.execute("PRAGMA secure_delete = OFF")
@@ -107,7 +108,7 @@ def test_an_erasure_that_broke_off_is_finished(call: Any, tmp_path: Path) -> Non
 
 @pytest.mark.usefixtures("stored")
 def test_export_and_import(call: Any) -> None:
-    """Threads go through a file to another database, byte for byte; a damaged file is refused whole."""
+    """An exported thread is imported into another database byte for byte; a damaged file is refused as a whole."""
     assert call("threads", "export", "all.threads").code == 0
     assert call("threads", "import", "all.threads", "--db", "other.db").out.split() == ["a", "b"]
     here = call("history", "--thread", "a", "--json").out
@@ -119,7 +120,7 @@ def test_export_and_import(call: Any) -> None:
 
 
 def test_a_database_that_is_not_there(call: Any) -> None:
-    """It is not made by looking."""
+    """Reading a missing database does not create it."""
     missing = call("threads", "list", "--db", "none.db")
     assert missing.code == 1
     assert "there is no database none.db" in missing.err
@@ -130,7 +131,7 @@ NASTY = "t\x1b[31m\x9b2J\u202e\u200b\r\nforged line"
 
 
 def test_nothing_that_is_stored_reaches_the_terminal_raw(call: Any, tmp_path: Path) -> None:
-    """Control and format characters and line breaks are escaped by every command, on both streams; JSON stays JSON."""
+    """Every command escapes control and format characters and line breaks on both streams; JSON stays JSON."""
 
     def said(*args: str, code: int = 0, input: str = "") -> str:
         ended = call(*args, input=input)

@@ -1,4 +1,4 @@
-"""The main job's analysis, on sources that are hard to be fair to; and the whole job, on a small tree."""
+"""The analysis of the main example on difficult sources, and the whole job on a small tree."""
 
 from __future__ import annotations
 
@@ -27,8 +27,6 @@ def unused(source: str, path: str = "module.py") -> list[str]:
     assert result.problem is None, result.problem
     return [place.name for place in result.unused]
 
-
-# ---- unused imports --------------------------------------------------------------------------------------------------
 
 USED = {
     "a plain use": "import os\nos.getcwd()",
@@ -115,20 +113,20 @@ def test_what_nothing_uses_is_found(source: str, names: list[str]) -> None:
 
 
 def test_a_packages_init_re_exports() -> None:
-    """At its top, and not in its functions."""
+    """An `__init__` module re-exports at its top level, and not in functions."""
     source = "from .a import b\nif x:\n    import c\ndef f():\n    import d"
     assert unused(source, "package/__init__.py") == ["import d"]
     assert unused(source, "package/init.py") == ["from .a import b", "import c", "import d"]
 
 
 def test_imports_have_their_lines() -> None:
-    """Those of the names, in a list of several."""
+    """Each name in a multi-line import is reported with its own line."""
     result = audited("from os import (\n    sep,\n    linesep,\n)\nimport sys\nlinesep")
     assert [(place.line, place.name) for place in result.unused] == [(2, "from os import sep"), (5, "import sys")]
 
 
 def test_this_repository_has_no_unused_import() -> None:
-    """ruff says so, and the audit agrees: of real code it accuses nobody wrongly."""
+    """The audit agrees with ruff: it reports no unused import in this repository."""
     root = Path(__file__).parents[2]
     found = {
         f"{folder}/{path}": result.unused
@@ -137,9 +135,6 @@ def test_this_repository_has_no_unused_import() -> None:
         if (result := audit(path, (root / folder / path).read_bytes())).unused
     }
     assert found == {}
-
-
-# ---- complexity ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -171,7 +166,7 @@ def test_complexity_counts_the_places_where_the_path_forks(body: str, complexity
 
 
 def test_the_worst_function_is_named_with_its_scope() -> None:
-    """The first of several that are equal."""
+    """Of several equal functions the first is named."""
     result = audited("""
         class A:
             class B:
@@ -183,9 +178,6 @@ def test_the_worst_function_is_named_with_its_scope() -> None:
     """)
     assert (result.functions, result.classes) == (3, 2)
     assert result.worst == Function(5, "A.B.f.g", 2)
-
-
-# ---- docstrings ------------------------------------------------------------------------------------------------------
 
 
 def undocumented(source: str, path: str = "module.py") -> list[str]:
@@ -239,9 +231,6 @@ def test_an_empty_file_needs_no_docstring(path: str) -> None:
     assert undocumented("x = 1", path) == ["the module"]
 
 
-# ---- files that are hard to read -------------------------------------------------------------------------------------
-
-
 def nested(*lines: str) -> bytes:
     return "\n".join(lines).encode()
 
@@ -274,7 +263,8 @@ HARD: dict[str, tuple[bytes, str | None]] = {
 
 @pytest.mark.parametrize(("data", "problem"), HARD.values(), ids=HARD.keys())
 def test_whatever_is_in_a_file_becomes_a_fact(data: bytes, problem: str | None) -> None:
-    """And never an exception, a warning or a crash; in a worker thread, whose stack may be smaller."""
+    """Any content of a file becomes a fact, never an exception, a warning or a crash, also in a worker thread with a
+    smaller stack."""
     found: list[FileAudit] = []
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -291,9 +281,6 @@ def test_whatever_is_in_a_file_becomes_a_fact(data: bytes, problem: str | None) 
         assert result.lines == len(data.splitlines())
 
 
-# ---- sources ---------------------------------------------------------------------------------------------------------
-
-
 def tree(root: Path, *paths: str) -> Path:
     for path in paths:
         (root / path).parent.mkdir(parents=True, exist_ok=True)
@@ -302,7 +289,7 @@ def tree(root: Path, *paths: str) -> Path:
 
 
 def test_files_are_found_in_an_order_of_their_own(tmp_path: Path) -> None:
-    """By the parts of their paths; other people's code and tests are passed over unless they are asked for."""
+    """Files are ordered by the parts of their paths; third-party code and tests are skipped unless requested."""
     paths = [
         "b.py",
         "a/z.py",
@@ -323,7 +310,7 @@ def test_files_are_found_in_an_order_of_their_own(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has neither links for everybody nor named pipes")
 def test_what_is_no_file_is_not_opened(tmp_path: Path) -> None:
-    """A pipe would never end; a link to a folder could go round in circles."""
+    """Pipes, which would never end, and links to folders, which may form cycles, are not opened."""
     root = tree(tmp_path, "a.py")
     os.mkfifo(root / "pipe.py")
     os.symlink("nowhere", root / "broken.py")
@@ -340,11 +327,8 @@ def test_what_is_too_large_is_not_read(tmp_path: Path, monkeypatch: pytest.Monke
         sources.read(root / "a.py")
 
 
-# ---- ranking ---------------------------------------------------------------------------------------------------------
-
-
 def test_a_score_is_the_sum_of_its_parts() -> None:
-    """Each point says what it is for, and every part is explained."""
+    """Each point of the score names its reason, and every part is explained."""
     result = audited("import os\n" * 3 + "def f():\n" + "    if x: pass\n" * 14 + "\n" * 600)
     ranked = ranking.score(result)
     assert ranked.why == {"complexity": 5.0, "size": 2.4, "documentation": 1.0, "imports": 6.0}
@@ -360,9 +344,6 @@ def test_the_worst_come_first_and_equals_by_name() -> None:
     assert ranking.rank(audits, 0) == []
 
 
-# ---- the whole job ---------------------------------------------------------------------------------------------------
-
-
 def sample(root: Path) -> Path:
     for name, (data, _) in HARD.items():
         (root / f"{name.replace(' ', '_')}.py").write_bytes(data)
@@ -374,7 +355,7 @@ def sample(root: Path) -> Path:
 
 @pytest.mark.anyio
 async def test_the_report_is_the_same_for_the_same_tree(tmp_path: Path) -> None:
-    """Byte for byte, on both event loops, with and without storage, however many tasks run at once."""
+    """The report is the same byte for byte on both event loops, with and without storage, and for any concurrency."""
     root = sample(tmp_path)
     texts: list[bytes] = []
     async with SqliteSaver.from_conn_string(":memory:") as saver:
@@ -399,7 +380,7 @@ async def test_the_report_is_the_same_for_the_same_tree(tmp_path: Path) -> None:
 
 @pytest.mark.anyio
 async def test_a_second_audit_on_a_thread_is_of_its_own_tree(tmp_path: Path) -> None:
-    """What the thread still holds of the first does not show."""
+    """The first audit's data in the thread does not affect the second one's report."""
     graph = builder.compile(InMemorySaver())
     one, two = tree(tmp_path / "one", "same.py", "only.py"), tree(tmp_path / "two", "same.py")
     (two / "same.py").write_text("'fine'\n")
@@ -412,7 +393,7 @@ async def test_a_second_audit_on_a_thread_is_of_its_own_tree(tmp_path: Path) -> 
 
 @pytest.mark.anyio
 async def test_a_tree_may_be_empty_or_a_single_file(tmp_path: Path) -> None:
-    """A tree that is not there is an error of its own kind."""
+    """A missing tree raises a specific error."""
     graph = builder.compile()
     target = str(tmp_path / "new" / "report.md")
     (tmp_path / "empty").mkdir()

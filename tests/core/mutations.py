@@ -1,5 +1,9 @@
 """Values of every kind that counts as data, and random programs that change them in place.
 
+A program runs on two values at once: on the copy that `isolate` returned, and on a deep copy, which shows what a node
+expects. Each instruction picks an object obtained so far and applies one Python operation to it: take, store, sort,
+unpack.
+
 A program runs on two values at once: on what `isolate` handed out, and on a deep copy, which is what a node believes it
 has. Each instruction picks something that was obtained so far and does to it what Python code does: takes, stores,
 sorts, unpacks.
@@ -20,8 +24,6 @@ import pydantic
 from hypothesis import strategies as st
 
 from pregel_async._core.isolation import IsolatedDict, IsolatedList
-
-# ---- kinds of data -----------------------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass
@@ -62,11 +64,11 @@ OldPair = namedtuple("OldPair", "left right")
 
 
 class Names(list[Any]):
-    """A list of the user's own."""
+    """A user-defined subclass of list."""
 
 
 class Table(dict[Any, Any]):
-    """A dict of the user's own."""
+    """A user-defined subclass of dict."""
 
 
 class Noted(msgspec.Struct, dict=True):
@@ -88,11 +90,11 @@ class FrozenNoted(msgspec.Struct, frozen=True, dict=True):
 
 
 class Queue(deque[Any]):
-    """A deque of the user's own."""
+    """A user-defined subclass of deque."""
 
 
 class Groups(defaultdict[Any, Any]):
-    """A defaultdict of the user's own."""
+    """A user-defined subclass of defaultdict."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Groups:
         made = Groups(self.default_factory, copy.deepcopy(dict(self), memo))
@@ -101,29 +103,29 @@ class Groups(defaultdict[Any, Any]):
 
 
 class Sorted(OrderedDict[Any, Any]):
-    """An OrderedDict of the user's own."""
+    """A user-defined subclass of OrderedDict."""
 
 
 class Members(set[Any]):
-    """A set of the user's own."""
+    """A user-defined subclass of set."""
 
 
 class Slots(list[Any]):
-    """A list of the user's own, that carries its attribute in a slot."""
+    """A user-defined subclass of list that stores its attribute in a slot."""
 
     __slots__ = ("extra",)
 
 
 class Row(tuple[Any, ...]):
-    """A tuple of the user's own."""
+    """A user-defined subclass of tuple."""
 
 
 class Named(Pair):
-    """A subclass of a named tuple, which has a dict."""
+    """A subclass of a named tuple; its instances have a `__dict__`."""
 
 
 def carrying(value: Any, extra: Any) -> Any:
-    """The value, with an attribute besides its fields or elements."""
+    """Return the value with an attribute in addition to its fields or elements."""
     if isinstance(value, msgspec.Struct):
         value.__dict__["extra"] = extra
     else:
@@ -169,7 +171,7 @@ def _more(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 
 
 def _carriers(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """Objects that may carry attributes besides their fields or elements."""
+    """Objects that may carry attributes in addition to their fields or elements."""
     few, mappings = st.lists(inner, max_size=2), st.dictionaries(keys, inner, max_size=2)
     return st.one_of(
         st.builds(Point, inner),
@@ -203,7 +205,8 @@ plain_states = st.dictionaries(st.sampled_from("abcd"), plain_values, min_size=1
 
 
 def shape(value: Any) -> Any:
-    """A value as types and parts, so that True and 1, a list and a tuple, or two classes never compare equal."""
+    """Describe a value by types and parts, so that True and 1, a list and a tuple, or two classes never compare
+    equal."""
     kind: Any = type(value)
     kind = {IsolatedDict: dict, IsolatedList: list}.get(kind, kind)
     if (extra := carried_by(value)) is not _NONE:
@@ -224,7 +227,7 @@ _NONE = object()
 
 
 def carried_by(value: Any) -> Any:
-    """What `carrying` gave it."""
+    """Return the attribute that `carrying` set."""
     return getattr(value, "extra", _NONE)
 
 
@@ -237,7 +240,7 @@ def fields_of(value: Any) -> list[str]:
 
 
 def parts(value: Any) -> Iterator[Any]:
-    """The value and everything in it, in a fixed order, without asking any method that isolates."""
+    """Return the value and everything in it in a fixed order, without calling any method that isolates."""
     yield value
     if isinstance(value, dict):
         for item in dict.values(value):
@@ -255,7 +258,7 @@ def parts(value: Any) -> Iterator[Any]:
 
 
 def changeable(value: Any) -> bool:
-    """Whether anything about a value can be changed in place, at any depth."""
+    """Return True if any part of the value can be changed in place."""
     if isinstance(value, (Frozen, FrozenRecord, FrozenNoted)):
         return changeable(value.x) or changeable(carried_by(value))
     if isinstance(value, (Row, Named)):
@@ -264,8 +267,6 @@ def changeable(value: Any) -> bool:
         return any(map(changeable, value))
     return isinstance(value, (dict, list, set, deque, bytearray, Point, Slotted, Record, Noted, Model))
 
-
-# ---- programs ----------------------------------------------------------------------------------------------------
 
 Instruction = tuple[int, int, int, int]
 """What to take in hand, what to do with it, where, and with what; each modulo what there is."""
@@ -280,7 +281,7 @@ Action = Callable[[Any, int, Any], Any]
 
 
 class Got(list[Any]):
-    """Several things obtained at once."""
+    """Several objects obtained by one instruction."""
 
 
 def _key(held: dict[Any, Any], place: int) -> Any:
@@ -318,7 +319,7 @@ def _match_list(held: Any, place: int, value: Any) -> Any:
 
 
 def _while_growing(held: Any, place: int, value: Any) -> Any:
-    """Iterate and append what is met, as worklists do."""
+    """Iterate over a list and append each element met, as worklists do."""
     got = Got()
     for item in held:
         got.append(item)
@@ -538,7 +539,7 @@ FRESH: list[Callable[[], Any]] = [
 
 
 class Twins:
-    """Two values that a program is run on, step by step, and what it obtained from each."""
+    """Two values on which a program runs step by step, and the objects it obtained from each."""
 
     def __init__(self, subject: Any, model: Any) -> None:
         self.subject = [subject]
@@ -565,7 +566,7 @@ class Twins:
             self._keep(mine, theirs)
 
     def _values(self, value: int, at: int) -> tuple[Any, Any]:
-        """What an instruction stores: something new, which it also keeps, or something obtained earlier."""
+        """Return what an instruction stores: a new object, which is also kept for later, or one obtained earlier."""
         if value < len(FRESH):
             mine, theirs = FRESH[value](), FRESH[value]()
             self._keep(mine, theirs)

@@ -1,5 +1,4 @@
-"""Random programs, for hypothesis: of the low level and as state graphs, with nodes that are functions of their
-input."""
+"""Random programs for hypothesis, low-level and as state graphs; their nodes are pure functions of their input."""
 
 from __future__ import annotations
 
@@ -29,13 +28,13 @@ CHANNELS = ("p", "q", "r", "s", "t", "u")
 
 
 def digest(*parts: Any) -> int:
-    """A number that depends on the parts alone, in every process, and not on the order of keys."""
-    told = [sorted(part.items()) if isinstance(part, dict) else part for part in parts]
-    return int.from_bytes(sha256(repr(told).encode()).digest()[:8], "big")
+    """Return a number that depends only on the parts: the same in every process and for every order of keys."""
+    ordered = [sorted(part.items()) if isinstance(part, dict) else part for part in parts]
+    return int.from_bytes(sha256(repr(ordered).encode()).digest()[:8], "big")
 
 
 def appended(current: list[Any], update: Any) -> list[Any]:
-    """A reducer that shows in which order it was called."""
+    """A reducer whose result shows the order of its calls."""
     return [*current, update][-12:]
 
 
@@ -58,9 +57,6 @@ KINDS: dict[str, Callable[[Sequence[str]], Channel]] = {
 }
 
 
-# ---- the low level -----------------------------------------------------------------------------------------------
-
-
 class RandomNode(NamedTuple):
     name: str
     triggers: tuple[str, ...]
@@ -71,14 +67,14 @@ class RandomNode(NamedTuple):
 
 
 class RandomProgram(NamedTuple):
-    """A program as data: it can be built in any order of its parts."""
+    """A program as data; its parts can be registered in any order."""
 
     channels: dict[str, str]
     nodes: tuple[RandomNode, ...]
     given: tuple[str, ...]
 
     def build(self, order: Sequence[int] = ()) -> Program:
-        """The program; `order` permutes the order in which nodes and channels are handed over."""
+        """Build the program; `order` permutes the order in which nodes and channels are registered."""
         names = [each.name for each in self.nodes]
         channels = {name: KINDS[kind](names) for name, kind in self.channels.items()}
         nodes = [self._node(each) for each in self.nodes]
@@ -132,9 +128,6 @@ def random_programs(draw: st.DrawFn) -> RandomProgram:
     return RandomProgram(channels, nodes, given)
 
 
-# ---- state graphs ------------------------------------------------------------------------------------------------
-
-
 class State(TypedDict, total=False):
     log: Annotated[list[str], operator.add]
     count: Annotated[int, operator.add]
@@ -143,7 +136,7 @@ class State(TypedDict, total=False):
 
 
 class RandomGraph(NamedTuple):
-    """A state graph as data: any number of edges, joins, routers, sends and deferred nodes."""
+    """A state graph as data: edges, joins, routers, sends and deferred nodes."""
 
     nodes: tuple[str, ...]
     deferred: frozenset[str]

@@ -1,4 +1,7 @@
-"""The algorithm without an event loop: a scripted port, and small programs to run on it.
+"""Run the core algorithm without an event loop: a scripted port, and small programs.
+
+Nodes are plain functions. The script chooses the order in which the tasks of a superstep end; outcomes are in plan
+order regardless, as the port's contract requires.
 
 Nodes are plain functions. Which task of a superstep ends first is the script's choice; outcomes are in plan order
 whatever it chooses, as the port's contract says.
@@ -24,7 +27,7 @@ SCOPE = ("thread", "")
 
 
 def drive(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine that never really waits."""
+    """Run a coroutine that never suspends."""
     try:
         coroutine.send(None)
     except StopIteration as stop:
@@ -35,7 +38,7 @@ def drive(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 class Step(NamedTuple):
-    """What one superstep left behind, as plain data."""
+    """The results of one superstep, as plain data."""
 
     number: int
     ran: tuple[str, ...]
@@ -48,7 +51,7 @@ class Step(NamedTuple):
 
 
 class Script:
-    """A port that runs tasks one after the other, in an order of its choice, and keeps what it was told.
+    """A port that runs tasks one after the other, in an order of its choice, and records its calls.
 
     Args:
         order: given how many tasks a superstep has, the order of the places in which they run; plan order by default.
@@ -96,7 +99,7 @@ class Script:
 
 
 def outcome_of(program: Program, board: Board, task: Task) -> Outcome:
-    """Run one task: node, then routers, as the runtime does."""
+    """Run one task: its node, then its routers, as the runtime does."""
     node, writes = task.node, None
     try:
         value = board.input_of(node) if task.send < 0 else isolate(task.arg)
@@ -111,7 +114,7 @@ def outcome_of(program: Program, board: Board, task: Task) -> Outcome:
 
 
 def begin(program: Program, given: Any, board: Board | None = None) -> Board:
-    """The board with an input on it; what was pending counts as run."""
+    """Return a board with an input written to it; pending tasks count as run."""
     board = Board(program) if board is None else board
     writes = [(name, own(value)) for name, value in program.read_input(given)]
     superstep.update(program, board, superstep.plan(program, board, SCOPE), [writes])
@@ -128,7 +131,8 @@ def run(
     scope: superstep.Scope = SCOPE,
     limit: int = 1000,
 ) -> Script:
-    """Run a program to its end. The script's `steps` say what happened; `finished` the order in which it did."""
+    """Run a program to its end. The script's `steps` holds the supersteps; `finished` holds the order in which tasks
+    ended."""
     port = Script(program) if port is None else port
     drive(superstep.run(program, begin(program, given, board), port, scope=scope, limit=limit))
     return port
@@ -144,13 +148,13 @@ def write(
     *writes: Write,
     by: Sequence[Task] = (),
 ) -> Board:
-    """Fold writes into a board as the first of `by`, or from outside when nobody ran."""
+    """Fold writes into a board as the first task of `by`, or as input from outside if `by` is empty."""
     superstep.update(program, board, by, [list(writes), *([] for _ in by[1:])])
     return board
 
 
 def stored(graph: Program, board: Board) -> Board:
-    """What comes back when a board was stored: tracked channels that hold something, and nothing else."""
+    """Store and restore a board: only tracked channels that hold a value come back."""
     held = {
         name: board.held(name)
         for name, channel in board.channels.items()
@@ -167,9 +171,6 @@ def stored(graph: Program, board: Board) -> Board:
     )
 
 
-# ---- small programs ----------------------------------------------------------------------------------------------
-
-
 def nothing(value: Any) -> None:
     """A node that writes nothing."""
 
@@ -183,7 +184,7 @@ def node(
     sends: Sequence[str] = (),
     hidden: bool = False,
 ) -> Node:
-    """A node whose function returns a mapping of channels to values; a list of pairs works too.
+    """Return a node whose function returns a mapping of channels to values, or a list of pairs.
 
     Args:
         sends: channels that are written None after each run, as an edge is.
@@ -208,7 +209,7 @@ def pairs(result: Any) -> list[Write]:
 
 
 def program(*nodes: Node, keys: Any = None, **channels: Any) -> Program:
-    """A program whose input is a mapping of any channels. All channels are state, unless `keys` (names) says which are."""
+    """Return a program whose input is a mapping of any channels."""
     return build_program(
         name="scripted",
         nodes=nodes,

@@ -1,4 +1,4 @@
-"""P1 for a `DeltaChannel`: its reducer may change the value and the writes in place, and nobody notices."""
+"""P1 for a `DeltaChannel`: its reducer may change the value and the writes in place without affecting other objects."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ def mark_all(current: list[Any], updates: list[Any]) -> list[Any]:
     return current
 
 
-def test_nobody_notices() -> None:
-    """What was read before, the value before, and what the task wrote stay; the fold is what it would be on copies."""
+def test_a_batch_reducer_affects_no_other_object() -> None:
+    """A reducer that works in place leaves earlier reads, the earlier value and the task's writes as they were, and
+    folds to the same result as on copies."""
     returned = [{"n": 2}]
     graph = program(
         node("a", "x", lambda seen: {"v": returned}, reads=("v", "x")), x=LastValue(), v=DeltaChannel(mark_all, list)

@@ -1,4 +1,4 @@
-"""The board: sparse, a value, and the same after it was stored and read back."""
+"""The board: it is sparse, immutable to readers, and equal to itself after storing and restoring."""
 
 from __future__ import annotations
 
@@ -27,11 +27,9 @@ from pregel_async.errors import EmptyChannelError
 from pregel_async.types import Send
 from tests.core.scripted import SCOPE, Script, begin, drive, node, plan, program, run, stored, write
 
-# ---- sparse ------------------------------------------------------------------------------------------------------
 
-
-def test_only_what_holds_something_has_a_version() -> None:
-    """P10, `board`: a channel that holds nothing has no version, and what was seen of it is forgotten."""
+def test_only_a_channel_with_a_value_has_a_version() -> None:
+    """P10, `board`: an empty channel has no version, and its entry in versions_seen is removed."""
     graph = program(
         node("a", "e", lambda seen: {"x": 1}), node("b", "x"), e=EphemeralValue(), x=LastValue(), never=LastValue()
     )
@@ -42,8 +40,8 @@ def test_only_what_holds_something_has_a_version() -> None:
     assert set(board.channels) == {"e", "x"}, "channels that were never written are not made"
 
 
-def test_versions_rise_even_for_a_channel_that_was_forgotten() -> None:
-    """`board`: a channel that is written again gets a version above all others: forgetting what was seen loses
+def test_versions_rise_for_a_channel_that_was_emptied() -> None:
+    """`board`: a channel that is written again gets a version above all others, so removing its seen versions loses
     nothing."""
     ran: list[int] = []
     graph = program(
@@ -55,17 +53,14 @@ def test_versions_rise_even_for_a_channel_that_was_forgotten() -> None:
     assert [step.versions.get("e") for step in script.steps] == [2, 3, 4, 5, 6, None]
 
 
-def test_a_board_is_as_large_as_what_it_holds() -> None:
-    """P10: neither versions nor what was seen grow with the number of nodes, or of supersteps."""
+def test_a_boards_size_follows_its_values() -> None:
+    """P10: neither versions nor versions_seen grow with the number of nodes or supersteps."""
     length = 60
     nodes = [node(f"n{index}", f"c{index}", sends=[f"c{index + 1}"]) for index in range(length)]
     graph = program(*nodes, keys=(), **{f"c{index}": EphemeralValue() for index in range(length + 1)})
     script = run(graph, {"c0": 1})
     assert max(len(step.versions) for step in script.steps) == 1
     assert max(len(step.seen) for step in script.steps) == 0
-
-
-# ---- reading -----------------------------------------------------------------------------------------------------
 
 
 def everything() -> Program:
@@ -81,14 +76,15 @@ def everything() -> Program:
 
 
 def test_input_has_the_available_channels_only() -> None:
-    """Never-written keys are absent; a reducer with a constructible type is always there."""
+    """A node's input lacks keys that were never written; a reducer key whose type has an empty value is always
+    present."""
     graph = everything()
     board = begin(graph, {"x": 1})
     assert board.input_of(node("n", "x", reads=tuple("xyrutb"))) == {"x": 1, "r": []}
 
 
 def test_input_after_writes() -> None:
-    """What was written is there; a complete barrier shows None."""
+    """A node's input contains the written values; a complete barrier shows None."""
     graph = everything()
     board = begin(graph, {"x": 1, "y": None, "r": [1], "u": "a", "t": [1, 2], "b": "a"})
     assert board.input_of(node("n", "x", reads=tuple("xyrutb"))) == {
@@ -102,14 +98,14 @@ def test_input_after_writes() -> None:
 
 
 def test_input_of_a_node_that_reads_some_keys() -> None:
-    """PregelNode: a node gets the channels that it reads, and no other."""
+    """PregelNode: a node's input contains the channels that it reads, and no others."""
     graph = everything()
     board = begin(graph, {"x": 1, "y": 2})
     assert board.input_of(node("n", "x", reads=("y", "r"))) == {"y": 2, "r": []}
 
 
 def test_input_of_a_node_that_reads_one_channel_bare() -> None:
-    """`subscribe_only` gives the bare value; None is a value."""
+    """A node built with `subscribe_only` gets the bare value, and None counts as a value."""
     graph = everything()
     board = begin(graph, {"x": None})
     assert board.input_of(node("n", "x", reads="x")) is None
@@ -117,8 +113,8 @@ def test_input_of_a_node_that_reads_one_channel_bare() -> None:
         board.input_of(node("n", "x", reads="y"))
 
 
-def test_keys_that_are_no_state_are_read_when_named() -> None:
-    """Control channels hold no state, and a node that names one reads it all the same."""
+def test_control_channels_are_read_when_named() -> None:
+    """A control channel holds no state, but a node that names it reads it."""
     graph = program(node("a", "x"), x=LastValue(), c=EphemeralValue(), keys="x")
     board = begin(graph, {"x": 1, "c": [2]})
     assert board.values == {"x": 1}
@@ -126,8 +122,8 @@ def test_keys_that_are_no_state_are_read_when_named() -> None:
 
 
 def test_show() -> None:
-    """One output channel is shown bare (None when empty), several as a mapping of what there
-    is."""
+    """One output channel is shown as a bare value (None when empty), several as a mapping of those that hold a
+    value."""
     graph = everything()
     board = begin(graph, {"x": 1})
     assert board.show("x") == 1
@@ -136,7 +132,7 @@ def test_show() -> None:
 
 
 def test_every_read_is_isolated() -> None:
-    """P1: what a reader of the board changes in place reaches no channel and no other reader."""
+    """P1: a change in place of a value read from the board reaches no channel and no other reader."""
     graph = program(node("a", "x"), x=LastValue(), c=EphemeralValue(), keys="x")
     board = begin(graph, {"x": {"deep": [1]}, "c": {"deep": [1]}})
     readers: list[Callable[[], Any]] = [
@@ -156,16 +152,13 @@ def test_every_read_is_isolated() -> None:
     assert all(read() == {"deep": [1]} for read in readers)
 
 
-# ---- the view of a router ----------------------------------------------------------------------------------------
-
-
 def router(*reads: str, whole: bool = False) -> Router:
     return Router(name="r", call=lambda value: None, reads=reads, whole=whole, shape=None, route=lambda answer: [])
 
 
 @pytest.mark.parametrize("whole", [False, True])
 def test_a_router_sees_its_own_nodes_writes(whole: bool) -> None:
-    """A router's view is the state plus its own node's writes, folded as they will be."""
+    """A router sees the state plus its own node's writes, folded as the barrier will fold them."""
     graph = program(
         node("a", "x"),
         x=LastValue(),
@@ -182,14 +175,14 @@ def test_a_router_sees_its_own_nodes_writes(whole: bool) -> None:
 
 
 def test_a_router_with_its_own_schema_sees_only_that() -> None:
-    """Private schemas: a router that names its keys sees these, its node's writes to others not."""
+    """A router with a private schema sees the keys of this schema, and none of its node's other writes."""
     graph = program(node("a", "x"), x=LastValue(), y=LastValue())
     board = begin(graph, {"x": 1})
     assert board.view_of(router("x"), graph, [("y", 5)]) == {"x": 1}
 
 
-def test_what_a_router_changes_in_place_reaches_nobody() -> None:
-    """P1: a router's view is isolated, from the board and from its node's writes."""
+def test_a_routers_view_is_isolated() -> None:
+    """P1: a router's view is isolated from the board and from its node's writes."""
     graph = program(node("a", "x"), x=LastValue(), y=LastValue())
     board = begin(graph, {"x": {"n": [1]}})
     writes = [("y", {"n": [2]})]
@@ -200,11 +193,8 @@ def test_what_a_router_changes_in_place_reaches_nobody() -> None:
     assert writes == [("y", {"n": [2]})]
 
 
-# ---- stored and read back ----------------------------------------------------------------------------------------
-
-
 def big_program() -> Program:
-    """Every kind of channel, a loop, a barrier, sends and a deferred end."""
+    """A program with every kind of channel, a loop, a barrier, sends and a deferred end."""
 
     def a(seen: Any) -> Any:
         count = seen["n"] + 1
@@ -238,9 +228,8 @@ def big_program() -> Program:
 
 
 @pytest.mark.parametrize("stop", range(1, 7))
-def test_a_board_that_was_stored_goes_on_the_same(stop: int) -> None:
-    """P2: a run that goes on from a stored board makes the same supersteps as one that did not
-    stop."""
+def test_a_run_from_a_restored_board_is_the_same(stop: int) -> None:
+    """P2: a run that continues from a stored board makes the same supersteps as an uninterrupted run."""
     graph = big_program()
     whole = run(graph, {"go": 1, "n": 0}).steps
     board, script = begin(graph, {"go": 1, "n": 0}), Script(graph)
@@ -256,8 +245,8 @@ def test_a_board_that_was_stored_goes_on_the_same(stop: int) -> None:
 
 
 def test_the_order_of_keys_is_the_same_after_a_restore() -> None:
-    """P2: a node that goes by the order of its input's keys (a prompt of `json.dumps(state)`) answers the same in a run
-    that goes on from a stored board as in one that did not stop."""
+    """P2: the keys of a node's input have the same order after a restore, so a prompt made by `json.dumps(state)` does
+    not change."""
     graph = program(node("a", "x", lambda seen: {"b": 1}), node("n", "b"), x=LastValue(), c=LastValue(), b=LastValue())
     board = begin(graph, {"x": 1, "c": 1})
     write(graph, board, ("b", 1), by=plan(graph, board))
@@ -271,7 +260,7 @@ def test_the_order_of_keys_is_the_same_after_a_restore() -> None:
     assert list(board.input_of(shown)) == list(stored(graph, board).input_of(shown))
 
 
-def test_an_untracked_value_is_not_there_any_more() -> None:
+def test_a_restored_board_has_no_untracked_values() -> None:
     """UntrackedValue is excluded from checkpoints: a restored board starts without it."""
     graph = program(node("a", "x"), x=LastValue(), u=UntrackedValue())
     board = begin(graph, {"x": 1, "u": object()})
@@ -280,7 +269,8 @@ def test_an_untracked_value_is_not_there_any_more() -> None:
 
 
 def test_a_reducer_that_was_never_written_is_not_stored() -> None:
-    """P10: an empty list that a reducer only shows is not held, and is shown again after a restore."""
+    """P10: the empty value that an unwritten reducer channel shows is not stored, and is shown again after a
+    restore."""
     graph = program(node("a", "x"), x=LastValue(), r=BinaryOperatorAggregate(list, operator.add))
     board = begin(graph, {"x": 1})
     assert board.held("r") is MISSING
@@ -288,7 +278,7 @@ def test_a_reducer_that_was_never_written_is_not_stored() -> None:
 
 
 def test_initial_values_are_not_shared_between_boards() -> None:
-    """P13: one program serves concurrent runs: what one board shows at first is not another's to change."""
+    """P13: two boards of one program share no initial value, so one program serves concurrent runs."""
     graph = program(node("a", "x"), x=LastValue(), r=BinaryOperatorAggregate(list, operator.add))
     one, other = Board(graph), Board(graph)
     one.read("r").append("changed")
@@ -296,7 +286,7 @@ def test_initial_values_are_not_shared_between_boards() -> None:
     assert (one.read("r"), other.read("r"), Board(graph).read("r")) == ([1], [], [])
 
 
-def test_a_program_shares_no_channel_with_who_built_it() -> None:
+def test_a_program_shares_no_channel_with_its_builder() -> None:
     """`compile` never changes the builder: channels are copied."""
     given = LastValue(int)
     graph = program(node("a", "x"), x=given)

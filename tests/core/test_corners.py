@@ -1,4 +1,4 @@
-"""What happens seldom: channels that an update empties, tuples with attributes, deep nesting, a reserved channel's name."""
+"""Rare cases: channels that an update empties, tuples with attributes, deep nesting, reserved channel names."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ SCOPE = ("t", "")
 
 
 class Toggle(BaseChannel[int, int, Any]):
-    """Holds a positive number; a negative one empties it. Finishing changes it, and shows nothing."""
+    """A channel that holds a positive number; a negative one empties it. `finish` changes it without making it
+    available."""
 
     __slots__ = ("value",)
 
@@ -78,7 +79,7 @@ def program(*routers: Router) -> Program:
 
 
 def test_a_router_sees_that_its_node_emptied_a_key() -> None:
-    """A router's view is the state with its own node's writes folded in."""
+    """A router sees that a write of its own node emptied a channel."""
     router = Router(name="r", call=lambda state: None, reads=("k",), shape=None, route=lambda answer: [])
     graph = program(router)
     board = Board(graph)
@@ -88,7 +89,7 @@ def test_a_router_sees_that_its_node_emptied_a_key() -> None:
 
 
 def test_a_channel_that_finishing_empties_triggers_nothing() -> None:
-    """finish() at the end may change a channel without making anything available."""
+    """`finish` may change a channel without making it available, and then triggers no node."""
     graph = program()
     board = Board(graph)
     superstep.update(graph, board, [], [[("k", 1), ("go", None)]])
@@ -101,7 +102,7 @@ def test_a_channel_that_finishing_empties_triggers_nothing() -> None:
 
 
 def test_a_tuple_with_attributes_keeps_them() -> None:
-    """P1: a tuple's subclass is data too."""
+    """P1: a tuple subclass is data and keeps its attributes."""
 
     class Tagged(tuple[Any, ...]):
         tag: str
@@ -113,8 +114,8 @@ def test_a_tuple_with_attributes_keeps_them() -> None:
     assert copied[0] is not value[0]
 
 
-def test_what_the_holder_puts_in_is_the_holders() -> None:
-    """P1: only what was handed out is isolated."""
+def test_an_object_that_a_node_inserts_is_not_copied() -> None:
+    """P1: only values handed out by the runtime are isolated, not those that their holder inserts."""
     mine: list[int] = []
     taken: Any = isolate({"a": [1]})
     taken["b"] = mine
@@ -124,7 +125,7 @@ def test_what_the_holder_puts_in_is_the_holders() -> None:
 
 
 def test_a_value_nested_too_deeply_is_refused() -> None:
-    """Bad input: an error, and not a crash, names the channel."""
+    """Bad input: a value that is nested too deeply raises an error that names the channel, and does not crash."""
     deep: list[Any] = []
     for _ in range(5000):
         deep = [deep]
@@ -133,7 +134,7 @@ def test_a_value_nested_too_deeply_is_refused() -> None:
 
 
 def test_the_channel_of_sends_is_reserved() -> None:
-    """Another kind of channel under that name is refused."""
+    """Compiling refuses another kind of channel under the name of the channel of sends."""
     node = NodeBuilder().subscribe_only("a").do(len).write_to("a")
     with pytest.raises(GraphValidationError, match="reserved for pending sends"):
         Pregel(
@@ -141,8 +142,8 @@ def test_the_channel_of_sends_is_reserved() -> None:
         )
 
 
-def test_what_c_code_moved_is_isolated_all_the_same() -> None:
-    """P1: an element that was handed out is a copy wherever it stands in its container by now."""
+def test_elements_that_c_code_moved_are_isolated() -> None:
+    """P1: an element that was handed out stays a copy wherever C code moves it within its container."""
     origin = {"a": [1]}
     taken: Any = isolate(origin)
     dict.__setitem__(taken, "z", dict.__getitem__(taken, "a"))

@@ -1,4 +1,5 @@
-"""Isolation (P1), case by case: what a node gets behaves like the data that it is, and gives nothing away."""
+"""Isolation (P1), case by case: a value handed to a node behaves like the plain data, and changing it affects no other
+object."""
 
 # ruff: noqa: RUF005, RUF015, RUF017, C416, C417, SIM202  # each way to do a thing is one of the things to try
 
@@ -38,8 +39,6 @@ from tests.core.mutations import (
     plain_values,
     shape,
 )
-
-# ---- what leaves a container by each way out is isolated ---------------------------------------------------------
 
 Way = Callable[[Any], Any]
 
@@ -164,7 +163,8 @@ FROM_LIST: dict[str, Way] = {
 
 @pytest.mark.parametrize("way", FROM_LIST.values(), ids=FROM_LIST.keys())
 def test_ways_out_of_a_list(way: Way) -> None:
-    """P1: whatever Python code takes out of a list, by whatever way, is a copy: changing it reaches nobody."""
+    """P1: every way to take an element out of a list in Python code gives a copy, so changing it affects no other
+    object."""
     owned = own([{"n": [1]}, {"n": [1]}])
     got = way(isolate(owned))
     assert got == {"n": [1]}
@@ -251,7 +251,8 @@ FROM_DICT: dict[str, Way] = {
 
 @pytest.mark.parametrize("way", FROM_DICT.values(), ids=FROM_DICT.keys())
 def test_ways_out_of_a_dict(way: Way) -> None:
-    """P1: whatever Python code takes out of a dict, by whatever way, is a copy: changing it reaches nobody."""
+    """P1: every way to take a value out of a dict in Python code gives a copy, so changing it affects no other
+    object."""
     owned = own({"other": {"n": [1]}, "k": {"n": [1]}})
     got = way(isolate(owned))
     assert got == {"n": [1]}
@@ -295,7 +296,7 @@ def test_ways_out_of_other_data(wrap: Callable[[Any], Any], unwrap: Way) -> None
 
 
 class Words(tuple[Any, ...]):
-    """A tuple of the user's own."""
+    """A user-defined subclass of tuple."""
 
     __slots__ = ()
 
@@ -317,7 +318,7 @@ class Secretive(pydantic.BaseModel):
 
 
 def test_a_models_extras_and_private_attributes_are_data() -> None:
-    """`isolation`: pydantic models are isolated, with all that they hold."""
+    """`isolation`: pydantic models are isolated, including extra fields and private attributes."""
     mine = Secretive(shown=[1], more=[1])
     mine._hidden.append(1)
     owned = own(mine)
@@ -332,7 +333,7 @@ def test_a_models_extras_and_private_attributes_are_data() -> None:
 
 @dataclasses.dataclass
 class Rich:
-    """A dataclass with all that dataclasses may have."""
+    """A dataclass that uses all features of dataclasses."""
 
     shared: ClassVar[list[int]] = []
     given: list[int]
@@ -344,7 +345,7 @@ class Rich:
 
 
 def test_a_dataclass_is_copied_without_running_its_code() -> None:
-    """`isolation`: copying calls no constructor: what `__post_init__` made is copied, not made again."""
+    """`isolation`: copying a dataclass calls neither `__init__` nor `__post_init__`."""
     mine = Rich([1], flag=7)
     mine.made.append(8)
     owned = own(mine)
@@ -355,7 +356,7 @@ def test_a_dataclass_is_copied_without_running_its_code() -> None:
 
 
 def test_subclasses_come_back_as_they_are() -> None:
-    """`isolation`: a subclass stays what it is, with its own behaviour."""
+    """`isolation`: an instance of a subclass keeps its class and behaviour."""
     counts = own(Counter("aab"))
     assert isolate(counts).most_common(1) == [("a", 2)]
     table = isolate(own(defaultdict(list, a=[1])))
@@ -373,11 +374,11 @@ class Colour(Enum):
 
 
 class Opaque:
-    """Nothing that isolation knows."""
+    """A class that isolation does not know."""
 
 
-def test_what_is_shared_is_shared() -> None:
-    """P1: opaque objects are shared, as it is written down: their copies would be other objects."""
+def test_opaque_objects_are_shared() -> None:
+    """P1: instances of unknown classes are shared and not copied, as documented."""
     thing = Opaque()
     owned = own({"o": thing, "e": Colour.RED, "f": len, "t": Opaque})
     got = isolate(owned)
@@ -387,13 +388,10 @@ def test_what_is_shared_is_shared() -> None:
     assert got["t"] is Opaque
 
 
-# ---- it behaves like the value -----------------------------------------------------------------------------------
-
-
 @settings(deadline=None)
 @given(value=plain_values)
-def test_it_equals_the_value(value: Any) -> None:
-    """P1, `isolation`: `==`, `len`, `bool`, `repr` and `in` see the whole value, from both sides."""
+def test_an_isolated_value_equals_the_original(value: Any) -> None:
+    """P1, `isolation`: `==`, `len`, `bool`, `repr` and `in` work on the whole value, from both sides."""
     got = isolate(own(value))
     assert got == value
     assert value == got
@@ -423,8 +421,8 @@ def _keys_of_text(value: Any) -> Any:
 
 @settings(deadline=None)
 @given(value=json_values.map(_keys_of_text))
-def test_it_is_encoded_like_the_value(value: Any) -> None:
-    """json, msgspec and pydantic see the whole value, before anything was taken out of it."""
+def test_an_isolated_value_is_encoded_like_the_original(value: Any) -> None:
+    """json, msgspec and pydantic encode the whole value, even before any element was taken out."""
     owned = own(value)
     assert json.dumps(isolate(owned)) == json.dumps(value)
     assert json.dumps(isolate(owned), indent=1) == json.dumps(value, indent=1)
@@ -437,8 +435,8 @@ def test_it_is_encoded_like_the_value(value: Any) -> None:
 
 @settings(deadline=None)
 @given(value=plain_values)
-def test_its_copies_are_copies_of_the_value(value: Any) -> None:
-    """`isolation`: copy, deepcopy and pickle give equal values; deepcopy and pickle plain ones."""
+def test_copies_of_an_isolated_value(value: Any) -> None:
+    """`isolation`: copy, deepcopy and pickle give equal values; deepcopy and pickle give plain ones."""
     owned = own(value)
     assert copy.copy(isolate(owned)) == value
     deep = copy.deepcopy(isolate(owned))
@@ -447,8 +445,8 @@ def test_its_copies_are_copies_of_the_value(value: Any) -> None:
     assert type(deep) is type(back) is type(value)
 
 
-def test_json_and_msgspec_see_what_was_changed() -> None:
-    """And what was changed in place since."""
+def test_json_and_msgspec_encode_changes_in_place() -> None:
+    """json and msgspec encode the changes that a node made in place."""
     got = isolate(own({"a": [{"b": 1}]}))
     got["a"][0]["b"] = 2
     got["a"].append(3)
@@ -456,8 +454,8 @@ def test_json_and_msgspec_see_what_was_changed() -> None:
     assert msgspec.json.decode(msgspec.json.encode(got)) == {"a": [{"b": 2}, 3]}
 
 
-def test_it_is_an_instance_of_what_it_is() -> None:
-    """`isolation`: real lists, dicts and sets, for `isinstance` and the abstract classes."""
+def test_an_isolated_value_is_a_real_container() -> None:
+    """`isolation`: isolated values are real lists, dicts and sets for `isinstance` and the abstract classes."""
     assert isinstance(isolate([1]), list)
     assert isinstance(isolate([1]), (MutableSequence, Sequence))
     assert isinstance(isolate({"a": 1}), dict)
@@ -467,7 +465,7 @@ def test_it_is_an_instance_of_what_it_is() -> None:
 
 
 def test_match_statements() -> None:
-    """`match` sees lists, dicts, tuples and classes."""
+    """`match` matches isolated lists, dicts, tuples and classes."""
     got = isolate(own({"kind": "add", "args": [1, {"deep": Pair(2, [3])}]}))
     match got:
         case {"kind": "add", "args": [int(one), {"deep": Pair(two, [three])}], **rest}:
@@ -477,7 +475,7 @@ def test_match_statements() -> None:
 
 
 def test_operators_on_dicts() -> None:
-    """`isolation`: `|`, `|=` and `{**d}` give what they give on dicts, in the same order, on either side."""
+    """`isolation`: `|`, `|=` and `{**d}` give the same result and order as on dicts, on either side."""
     got, other = isolate(own({"a": [1], "b": 2})), {"b": 3, "c": 4}
     assert list((got | other).items()) == [("a", [1]), ("b", 3), ("c", 4)]
     assert list((other | got).items()) == [("b", 2), ("c", 4), ("a", [1])]
@@ -492,7 +490,7 @@ def test_operators_on_dicts() -> None:
 
 
 def test_operators_on_lists() -> None:
-    """`isolation`: `+`, `*`, `+=`, `*=`, comparison and slicing give what they give on lists, on either side."""
+    """`isolation`: `+`, `*`, `+=`, `*=`, comparison and slicing give the same result as on lists, on either side."""
     got = isolate(own([1, [2]]))
     assert got + [3] == [1, [2], 3]
     assert [0] + got == [0, 1, [2]]
@@ -515,7 +513,7 @@ def test_operators_on_lists() -> None:
 
 
 def test_errors_are_those_of_lists_and_dicts() -> None:
-    """`isolation`: a missing key or index, or an unhashable key, is the same error as ever."""
+    """`isolation`: a missing key or index, or an unhashable key, raises the same error as on lists and dicts."""
     for wrong, error in (
         (lambda: isolate([])[0], IndexError),
         (lambda: isolate([]).pop(), IndexError),
@@ -536,7 +534,7 @@ def test_errors_are_those_of_lists_and_dicts() -> None:
 
 
 def test_a_dict_that_changes_while_it_is_iterated() -> None:
-    """`isolation`: iterating notices a changed size, as on a dict; taking elements out meanwhile is no change."""
+    """`isolation`: iteration detects a changed size, as on a dict; taking elements out meanwhile is no change."""
     got = isolate(own({"a": [1], "b": [2]}))
     for key in got:
         got[key].append(0)
@@ -551,7 +549,7 @@ def test_a_dict_that_changes_while_it_is_iterated() -> None:
 
 
 def test_a_list_that_grows_while_it_is_iterated() -> None:
-    """`isolation`: a worklist: what is appended while iterating is met too, as on a list."""
+    """`isolation`: iteration over a list reaches elements that are appended meanwhile, as on a list."""
     got = isolate(own([[2]]))
     met = []
     for item in got:
@@ -561,8 +559,6 @@ def test_a_list_that_grows_while_it_is_iterated() -> None:
     assert met == [[2], [1], [0]]
     assert all(one is other for one, other in zip(met, got, strict=True))
 
-
-# ---- what was taken is the same object the next time -------------------------------------------------------------
 
 KINDS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "list": (lambda: [1], lambda it: it.append(2)),
@@ -584,8 +580,8 @@ each_kind = pytest.mark.parametrize(("make", "change"), KINDS.values(), ids=KIND
 
 
 @each_kind
-def test_taken_twice_it_is_the_same_object(make: Callable[[], Any], change: Callable[[Any], Any]) -> None:
-    """`isolation`: what is taken stays in the copy, so that it is the same object the next time."""
+def test_an_element_taken_twice_is_the_same_object(make: Callable[[], Any], change: Callable[[Any], Any]) -> None:
+    """`isolation`: an element taken twice from one copy is the same object."""
     in_dict, in_list = isolate(own({"k": make()})), isolate(own([make()]))
     assert in_dict["k"] is in_dict["k"]
     assert in_list[0] is in_list[0]
@@ -595,7 +591,7 @@ def test_taken_twice_it_is_the_same_object(make: Callable[[], Any], change: Call
 
 @each_kind
 def test_a_change_through_an_earlier_reference_counts(make: Callable[[], Any], change: Callable[[Any], Any]) -> None:
-    """P1: what a node returns counts: a change through a reference that it took earlier is in what it returns."""
+    """P1: a node's result contains changes made through a reference that the node took earlier."""
     changed = make()
     change(changed)
     state = isolate(own({"k": make(), "items": [make()]}))
@@ -609,8 +605,10 @@ def test_a_change_through_an_earlier_reference_counts(make: Callable[[], Any], c
 
 
 @each_kind
-def test_what_a_node_puts_in_is_its_own_object(make: Callable[[], Any], change: Callable[[Any], Any]) -> None:
-    """P1, `isolation`: what its holder put in is the holder's: it stays that object, and is changed with it."""
+def test_an_object_that_a_node_inserts_keeps_its_identity(
+    make: Callable[[], Any], change: Callable[[Any], Any]
+) -> None:
+    """P1, `isolation`: an object that a node inserts stays that object, and changes with it."""
     changed = make()
     change(changed)
     state = isolate(own({"k": 0, "items": [0]}))
@@ -659,7 +657,8 @@ def test_what_a_node_puts_in_is_its_own_object(make: Callable[[], Any], change: 
     ids=["slice", "copy()", "copy.copy", "x + y", "y + x", "[*x]", "reversed"],
 )
 def test_an_element_belongs_to_slices_and_copies_too(derive: Callable[[Any], Any]) -> None:
-    """P1: slices, shallow copies and sums hold the same elements: marking those of `items[-2:]` marks the list's own."""
+    """P1: slices, shallow copies and sums hold the same elements: marking those of `items[-2:]` marks the list's
+    own."""
     items = isolate(own([{"seen": False}]))
     for item in derive(items):
         if item:
@@ -673,14 +672,14 @@ def test_an_element_belongs_to_slices_and_copies_too(derive: Callable[[Any], Any
     ids=["copy()", "copy.copy", "d | e", "e | d", "dict"],
 )
 def test_a_value_belongs_to_merged_dicts_too(derive: Callable[[Any], Any]) -> None:
-    """P1: and so do shallow copies and merges of dicts."""
+    """P1: shallow copies and merges of dicts hold the same values."""
     state = isolate(own({"k": {"seen": False}}))
     derive(state)["k"]["seen"] = True
     assert own(state) == {"k": {"seen": True}}
 
 
 def test_one_object_in_two_places_of_a_node() -> None:
-    """P1: what a node put into two places is one object there, and two values once it was written."""
+    """P1: an object that a node puts into two places is one object there, and two values after it was written."""
     state = isolate(own({"a": [1], "b": 0}))
     state["b"] = state["a"]
     state["b"].append(2)
@@ -691,12 +690,9 @@ def test_one_object_in_two_places_of_a_node() -> None:
     assert owned["b"] == [1, 2]
 
 
-# ---- on the way in -----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("deep", [10, 200])
-def test_depth(deep: int) -> None:
-    """P1: at any depth."""
+def test_isolation_at_any_depth(deep: int) -> None:
+    """P1: values are isolated at any depth."""
     value: Any = "bottom"
     for _ in range(deep):
         value = [value]
@@ -709,7 +705,7 @@ def test_depth(deep: int) -> None:
 
 
 def test_a_value_that_contains_itself_is_refused() -> None:
-    """Cycles are refused; the error says why, and what to do."""
+    """A value that contains itself is refused; the error says why, and what to do."""
     for make in (list, dict, lambda: Point(), lambda: deque()):
         loop: Any = make()
         if isinstance(loop, dict):
@@ -723,7 +719,7 @@ def test_a_value_that_contains_itself_is_refused() -> None:
 
 
 def test_a_node_that_makes_a_cycle_of_its_input() -> None:
-    """And so is one that a node made of what it was given."""
+    """A cycle that a node builds from its input is refused."""
     got = isolate(own({"a": [1]}))
     got["a"].append(got["a"])
     with pytest.raises(InvalidUpdateError, match="contains itself"):
@@ -731,25 +727,22 @@ def test_a_node_that_makes_a_cycle_of_its_input() -> None:
 
 
 def test_owning_twice_copies_twice() -> None:
-    """P1: a plain container is copied however often it comes in: who wrote it may hold it still."""
+    """P1: `own` copies a plain container each time, as the writer may still hold it."""
     mine = [[1]]
     one, other = own(mine), own(mine)
     assert one is not other
     assert one[0] is not other[0] is not mine[0]
 
 
-# ---- folding -----------------------------------------------------------------------------------------------------
-
-
-def test_what_a_reducer_keeps_is_kept() -> None:
-    """`isolation`: elements of a fold's parts stay the very same objects: nothing is copied again."""
+def test_elements_that_a_reducer_keeps_are_not_copied() -> None:
+    """`isolation`: elements that a fold takes from its operands keep their identity and are not copied again."""
     current, update = own([{"a": 1}, {"b": 2}]), own([{"c": 3}])
     made = own_fold([*current, *update], current, update)
     assert [made[0] is current[0], made[1] is current[1], made[2] is update[0]] == [True, True, True]
 
 
-def test_what_a_reducer_makes_is_copied() -> None:
-    """P1: what a reducer puts in that is of neither part may be its own, and is copied."""
+def test_objects_that_a_reducer_adds_are_copied() -> None:
+    """P1: an object in the fold's result that comes from neither operand may belong to the reducer, and is copied."""
     kept: list[Any] = [{"kept": 1}]
     made = own_fold([{"old": 1}, kept[0]], own([{"old": 1}]), [])
     kept[0]["kept"] = 2

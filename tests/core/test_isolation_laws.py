@@ -1,4 +1,4 @@
-"""Isolation (P1) as laws: random values of every kind, random programs that change them in place."""
+"""Isolation (P1) as laws: random values of every kind, and random programs that change them in place."""
 
 from __future__ import annotations
 
@@ -29,13 +29,10 @@ def identities(value: Any) -> list[int]:
     return [id(part) for part in parts(value)]
 
 
-# ---- what a node changes in place reaches nobody -----------------------------------------------------------------
-
-
 @MANY
 @given(state=states, program=instructions)
 def test_the_owned_value_stays_as_it_is(state: dict[str, Any], program: list[Instruction]) -> None:
-    """P1: a node may do any sequence of in-place mutations on its input: the owned original stays equal and
+    """P1: any sequence of changes in place that a node makes to its input leaves the owned original equal and
     identical."""
     owned = own(state)
     before, ids = shape(owned), identities(owned)
@@ -46,8 +43,8 @@ def test_the_owned_value_stays_as_it_is(state: dict[str, Any], program: list[Ins
 
 @MANY
 @given(state=states, program=instructions, other=instructions)
-def test_two_readers_never_meet(state: dict[str, Any], program: list[Instruction], other: list[Instruction]) -> None:
-    """P1: what one reader changes in place reaches no other reader of the same value."""
+def test_two_readers_are_isolated(state: dict[str, Any], program: list[Instruction], other: list[Instruction]) -> None:
+    """P1: a change in place by one reader reaches no other reader of the same value."""
     owned = own(state)
     one, two = Twins(isolate(owned), copy.deepcopy(state)), isolate(owned)
     untouched = shape(isolate(owned))
@@ -63,7 +60,7 @@ def test_two_readers_never_meet(state: dict[str, Any], program: list[Instruction
 def test_what_a_node_keeps_and_changes_later_does_not_count(
     state: dict[str, Any], program: list[Instruction], later: list[Instruction]
 ) -> None:
-    """P1: only what a node returned counts, as it was then: what it keeps hold of and changes later reaches nobody."""
+    """P1: a node's result counts as it was on return; later changes to objects that the node keeps have no effect."""
     node = Twins(isolate(own(state)), copy.deepcopy(state))
     node.run(program, compare=False)
     written = [own(part) for part in node.subject]
@@ -74,8 +71,8 @@ def test_what_a_node_keeps_and_changes_later_does_not_count(
 
 @MANY
 @given(value=values)
-def test_what_comes_in_is_nobody_elses(value: Any) -> None:
-    """P1: the caller's input is copied on its way in: no changeable part of it is shared."""
+def test_the_callers_input_is_copied(value: Any) -> None:
+    """P1: the caller's input is copied: no changeable part of it is shared."""
     owned = own(value)
     assert shape(owned) == shape(value)
     theirs = {id(part) for part in parts(value) if changeable(part)}
@@ -85,21 +82,17 @@ def test_what_comes_in_is_nobody_elses(value: Any) -> None:
 @MANY
 @given(state=states, program=instructions)
 def test_an_owned_value_is_plain(state: dict[str, Any], program: list[Instruction]) -> None:
-    """`isolation`: a channel's value is made of plain containers; nothing that was handed out gets into it."""
+    """`isolation`: a channel's value consists of plain containers; no handed-out object gets into it."""
     node = Twins(isolate(own(state)), copy.deepcopy(state))
     node.run(program, compare=False)
     for part in node.subject:
         assert not any(isinstance(inner, (IsolatedDict, IsolatedList)) for inner in parts(own(part)))
 
 
-# ---- what a node gets behaves like what it believes it has -------------------------------------------------------
-
-
 @MANY
 @given(state=plain_states, program=instructions)
 def test_changing_lists_and_dicts_is_changing_a_deep_copy(state: dict[str, Any], program: list[Instruction]) -> None:
-    """P1, `isolation`: what is taken is the same object the next time: a node sees its own changes, as on a deep
-    copy."""
+    """P1, `isolation`: an element taken twice is the same object: a node sees its own changes, as on a deep copy."""
     node = Twins(isolate(own(state)), copy.deepcopy(state))
     node.run(program, compare=True, deriving=False)
     node.check_all()
@@ -109,7 +102,8 @@ def test_changing_lists_and_dicts_is_changing_a_deep_copy(state: dict[str, Any],
 @given(state=states, program=instructions)
 @example(state={"a": {1}}, program=[(0, 0, 0, 0), (0, 0, 0, 0), (1, 3, 4, 0)])
 def test_changing_any_data_is_changing_a_deep_copy(state: dict[str, Any], program: list[Instruction]) -> None:
-    """P1, `isolation`: the same for sets, deques, tuples, dataclasses, Structs, pydantic models and subclasses."""
+    """P1, `isolation`: sets, deques, tuples, dataclasses, Structs, pydantic models and subclasses behave like a deep
+    copy, too."""
     node = Twins(isolate(own(state)), copy.deepcopy(state))
     node.run(program, compare=True, deriving=False)
     node.check_all()
@@ -118,8 +112,8 @@ def test_changing_any_data_is_changing_a_deep_copy(state: dict[str, Any], progra
 @MANY
 @given(state=plain_states, program=instructions)
 def test_slices_and_shallow_copies_share_their_elements(state: dict[str, Any], program: list[Instruction]) -> None:
-    """P1: a slice, a shallow copy or a sum holds the same elements as what it was made of, as on a deep copy: a change
-    in place through one of them is in what the node returns."""
+    """P1: a slice, a shallow copy or a sum holds the same elements as its source, as on a deep copy: the node's result
+    contains a change in place through any of them."""
     node = Twins(isolate(own(state)), copy.deepcopy(state))
     node.run(program, compare=True, deriving=True)
     node.check_all()
@@ -128,14 +122,11 @@ def test_slices_and_shallow_copies_share_their_elements(state: dict[str, Any], p
 @MANY
 @given(state=states, program=instructions)
 def test_what_a_node_returns_is_what_it_made(state: dict[str, Any], program: list[Instruction]) -> None:
-    """P1: what a node returns counts, equal in value and type to what it sees at that moment."""
+    """P1: a node's result counts as it is on return, equal in value and type."""
     node = Twins(isolate(own(state)), copy.deepcopy(state))
     node.run(program, compare=False)
     for part in node.subject:
         assert shape(own(part)) == shape(part)
-
-
-# ---- own undoes isolate ------------------------------------------------------------------------------------------
 
 
 @MANY
@@ -149,7 +140,7 @@ def test_an_unchanged_value_is_the_very_same_object(value: Any) -> None:
 @MANY
 @given(state=plain_states)
 def test_looking_at_a_value_does_not_change_it(state: dict[str, Any]) -> None:
-    """`isolation`: an unchanged element keeps its identity through a node, even when it was taken and looked at."""
+    """`isolation`: an unchanged element keeps its identity through a node, even if the node took it out and read it."""
     owned = own(state)
     seen = isolate(owned)
 
@@ -168,7 +159,7 @@ def test_looking_at_a_value_does_not_change_it(state: dict[str, Any]) -> None:
 @MANY
 @given(value=values)
 def test_an_unchanged_value_is_equal(value: Any) -> None:
-    """P1: what went out and came back unchanged is equal, in value and in type."""
+    """P1: a value that a node returns unchanged is equal in value and type."""
     owned = own(value)
     assert shape(own(isolate(owned))) == shape(owned) == shape(value)
 
@@ -176,8 +167,8 @@ def test_an_unchanged_value_is_equal(value: Any) -> None:
 @MANY
 @given(values=st.lists(plain_values, min_size=2, max_size=6), at=st.integers(0, 5))
 def test_unchanged_neighbours_keep_their_identity(values: list[Any], at: int) -> None:
-    """P10, `isolation`: a node that appends to or changes one element of a list leaves the others the very same
-    objects."""
+    """P10, `isolation`: when a node appends to a list or changes one element, the other elements keep their
+    identity."""
     owned = own(values)
     at %= len(values)
     seen = isolate(owned)
@@ -192,7 +183,7 @@ def test_unchanged_neighbours_keep_their_identity(values: list[Any], at: int) ->
 
 @given(at=st.sampled_from(["key", "item"]))
 def test_true_is_not_one(at: str) -> None:
-    """`isolation`: True equals 1, and is no 1: neither as a value nor as a key does one pass for the other."""
+    """`isolation`: True equals 1 but is not the same: neither replaces the other as a value or a key."""
     for before, after in ((1, True), (True, 1), (1, 1.0), (0, False), ("", b"")):
         owned = own({"k": [before, {before: before}]})
         seen = isolate(owned)

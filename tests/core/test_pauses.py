@@ -1,4 +1,4 @@
-"""Supersteps that stay open, and breakpoints: decided without an event loop."""
+"""Open supersteps and breakpoints, without an event loop."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ FAILED = Failed(ValueError("oops"))
 LEAVES = Finished([(PARENT, Command(graph="outer"))], leaves=True)
 
 
-class Told(Script):
-    """Says what becomes of each task instead of running it."""
+class FixedOutcomes(Script):
+    """A port that returns given outcomes instead of running tasks."""
 
     def __init__(self, program: Program, **outcomes: Outcome) -> None:
         super().__init__(program)
@@ -37,7 +37,7 @@ class Told(Script):
         return [self.outcomes.get(task.node.name, DONE) for task in tasks]
 
 
-def pair(**outcomes: Outcome) -> tuple[Told, Any]:
+def pair(**outcomes: Outcome) -> tuple[FixedOutcomes, Any]:
     """`a` and `b` in one superstep, then `c`."""
     made = program(
         node("a", "in", sends=["go"]),
@@ -45,7 +45,7 @@ def pair(**outcomes: Outcome) -> tuple[Told, Any]:
         node("c", "go"),
         **{"in": EphemeralValue(int), "go": EphemeralValue(int)},
     )
-    port = Told(made, **outcomes)
+    port = FixedOutcomes(made, **outcomes)
     return port, superstep.run(made, begin(made, {"in": 1}), port, scope=SCOPE, limit=10)
 
 
@@ -63,28 +63,30 @@ def pair(**outcomes: Outcome) -> tuple[Told, Any]:
         ([], False),
     ],
 )
-def test_what_stays_open(outcomes: list[Outcome], open: bool) -> None:
-    """Rules 4 and 7: a superstep in which somebody asked, or left, stays open; a failure is told before a question."""
+def test_which_outcomes_leave_a_superstep_open(outcomes: list[Outcome], open: bool) -> None:
+    """Rules 4 and 7: a question or a parent command leaves the superstep open; a failure takes precedence over a
+    question."""
     assert superstep.stays_open(outcomes) is open
 
 
 def test_a_question_ends_the_run_before_the_update() -> None:
-    """Rule 4: with a question open nothing is folded, and nothing follows; the run says that it is not done."""
+    """Rule 4: with a question open the superstep is not folded and no superstep follows; the run reports that it is not
+    done."""
     port, run = pair(a=ASKED)
     assert drive(run) is False
     assert port.calls == ["execute", "pause 0"]
 
 
-def test_a_failure_beside_a_question() -> None:
-    """P9, rule 4: the failure is raised, and told to the port with the question beside it."""
+def test_a_failure_with_an_open_question() -> None:
+    """P9, rule 4: the failure is raised, and the port gets it together with the question."""
     port, run = pair(a=ASKED, b=FAILED)
     with pytest.raises(ValueError, match="oops"):
         drive(run)
     assert [outcomes for _, outcomes, _ in port.given_up] == [(ASKED, FAILED)]
 
 
-def test_a_command_for_outside() -> None:
-    """A graph that a command leaves ends with it, its superstep open; a question is asked first."""
+def test_a_parent_command_ends_the_graph() -> None:
+    """A parent command ends its graph with the superstep open; an open question takes precedence."""
     port, run = pair(a=LEAVES)
     with pytest.raises(ParentCommand) as caught:
         drive(run)
@@ -106,7 +108,7 @@ def test_a_command_for_outside() -> None:
     ],
 )
 def test_breakpoints(breakpoints: Breakpoints, resumed: bool, steps: int) -> None:
-    """A run stops before or after what is named, once the superstep is stored; one that goes on from a stop does
+    """A run stops before or after the named nodes, after the superstep is stored; a run that continues from a stop does
     not stop there again."""
     made = program(
         node("a", "in", sends=["go"]), node("b", "go"), **{"in": EphemeralValue(int), "go": EphemeralValue(int)}
@@ -122,7 +124,7 @@ def test_breakpoints(breakpoints: Breakpoints, resumed: bool, steps: int) -> Non
 
 
 def test_a_breakpoint_comes_before_the_limit() -> None:
-    """P14: a run that stops has not reached its limit."""
+    """P14: a run that stops at a breakpoint has not reached its recursion limit."""
     made = program(
         node("a", "in", sends=["go"]), node("b", "go"), **{"in": EphemeralValue(int), "go": EphemeralValue(int)}
     )
@@ -131,9 +133,6 @@ def test_a_breakpoint_comes_before_the_limit() -> None:
     assert drive(superstep.run(made, board, Script(made), scope=SCOPE, limit=1, breakpoints=stop)) is False
     with pytest.raises(GraphRecursionError):
         drive(superstep.run(made, board, Script(made), scope=SCOPE, limit=0, breakpoints=stop, resumed=True))
-
-
-# ---- amending --------------------------------------------------------------------------------------------------------
 
 
 def add(left: int, right: int) -> int:
@@ -169,8 +168,8 @@ def ids(made: Program, board: Board) -> dict[Any, str]:
 
 @pytest.mark.parametrize("reload", [False, True])
 def test_amending_an_open_superstep(reload: bool) -> None:
-    """P2: an update from a call changes the state, and neither the tasks that were planned nor their ids; what it
-    triggers or sends joins them, after those that are sent already. A reloaded board is amended to the same."""
+    """P2: an update passed to a call changes the state but neither the planned tasks nor their ids; its triggers and
+    sends join them, after sends that are pending. A reloaded board is amended to the same."""
     made, board = amendable()
     before = ids(made, board)
     if reload:
@@ -189,14 +188,14 @@ def test_amending_an_open_superstep(reload: bool) -> None:
 
 
 def test_an_amendment_that_cannot_be_folded() -> None:
-    """Two values of one call for a key that keeps one are refused."""
+    """Two values in one call for a key that holds one value are refused."""
     made, board = amendable()
     with pytest.raises(InvalidUpdateError):
         amend(made, board, [("note", "n"), ("note", "m")], scope=SCOPE, number=0)
 
 
 def test_ids_of_questions() -> None:
-    """P8: 32 hex digits, distinct by task and number, and always the same."""
+    """P8: a question id is 32 hex digits, distinct by task and number, and always the same."""
     made, board = amendable()
     several = {interrupt_id(task.id, index) for task in plan(made, board) for index in range(10)}
     assert len(several) == 30

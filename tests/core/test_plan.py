@@ -1,4 +1,4 @@
-"""Planning: who runs next, and in which order."""
+"""Planning: which tasks run next, and in which order."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ def names(tasks: list[Any]) -> list[str]:
 
 
 def test_nothing_is_planned_on_an_empty_board() -> None:
-    """A node fires when a trigger is newer than what it saw; on an empty board nothing is."""
+    """A node runs when a trigger is newer than the version it saw; on an empty board no trigger is."""
     graph = program(node("a", "x"), x=LastValue(), y=BinaryOperatorAggregate(list, lambda a, b: a + b))
     assert plan(graph, Board(graph)) == []
 
 
 def test_nodes_are_planned_by_name() -> None:
-    """P2: candidates are visited in alphabetical order, however the graph was written down."""
+    """P2: triggered nodes are planned in alphabetical order, whatever the order of registration."""
     for order in (("c", "a", "b"), ("b", "c", "a")):
         graph = program(*(node(name, "x") for name in order), x=LastValue())
         assert names(plan(graph, begin(graph, {"x": 1}))) == ["a", "b", "c"]
 
 
 def test_triggered_nodes_come_before_sends_in_the_plan() -> None:
-    """P2: plan order is pull tasks by node name, then sends by index."""
+    """P2: the plan lists triggered nodes by name, then sends by index."""
     graph = program(node("z", "x"), node("b", "x"), x=LastValue())
     board = begin(graph, {"x": 1})
     write(graph, board, (SENDS, Send("z", 0)), (SENDS, Send("b", 1)), ("x", 2))
@@ -50,7 +50,7 @@ def test_triggered_nodes_come_before_sends_in_the_plan() -> None:
 
 
 def test_next_lists_sends_first() -> None:
-    """P2: what users see as `next` begins with the sends by index, then the triggered nodes by name."""
+    """P2: `next`, as users see it, lists sends by index, then triggered nodes by name."""
     graph = program(node("z", "x"), node("b", "x"), x=LastValue())
     board = begin(graph, {"x": 1})
     write(graph, board, (SENDS, Send("z", 0)), (SENDS, Send("b", 1)), ("x", 2))
@@ -64,7 +64,7 @@ def test_one_run_however_many_triggers_fired() -> None:
 
 
 def test_each_send_is_a_task() -> None:
-    """Two equal sends are two tasks, with paths of their own."""
+    """Two equal sends are two tasks with different paths."""
     graph = program(node("a", "x"), x=LastValue())
     board = write(graph, Board(graph), (SENDS, Send("a", "same")), (SENDS, Send("a", "same")))
     first, second = plan(graph, board)
@@ -73,21 +73,21 @@ def test_each_send_is_a_task() -> None:
 
 
 def test_paths() -> None:
-    """`("__pregel_pull", name)` of a triggered node, `("__pregel_push", index, False)` of a send."""
+    """The path of a triggered node is `("__pregel_pull", name)`, of a send `("__pregel_push", index, False)`."""
     graph = program(node("a", "x"), x=LastValue())
     board = write(graph, Board(graph), ("x", 1), (SENDS, Send("a", None)))
     assert [task.path for task in plan(graph, board)] == [("__pregel_pull", "a"), ("__pregel_push", 0, False)]
 
 
 def test_a_node_runs_again_only_for_a_newer_version() -> None:
-    """A node whose trigger nobody wrote since it ran does not run again."""
+    """A node whose triggers were not written since it ran does not run again."""
     graph = program(node("a", "x", lambda seen: {"y": 1}), x=LastValue(), y=LastValue())
     script = run(graph, {"x": 1})
     assert [step.ran for step in script.steps] == [("a",)]
 
 
 def test_a_write_of_an_equal_value_triggers_too() -> None:
-    """Versions are compared, never values."""
+    """Triggering compares versions, never values."""
     count = iter(range(10))
     graph = program(
         node("a", "x", lambda seen: {"x": seen["x"]} if next(count) < 3 else None),
@@ -97,8 +97,7 @@ def test_a_write_of_an_equal_value_triggers_too() -> None:
 
 
 def test_seen_is_noted_for_a_tasks_own_triggers_alone() -> None:
-    """`versions_seen` of a task is updated for the channels in its trigger list; reading a channel is not seeing
-    it."""
+    """`versions_seen` of a task is updated only for the channels in its trigger list, not for others that it reads."""
     graph = program(
         node("a", "x", reads=("x", "y")), node("b", "y", reads=("x", "y")), x=LastValue(), y=LastValue(), z=LastValue()
     )
@@ -108,7 +107,7 @@ def test_seen_is_noted_for_a_tasks_own_triggers_alone() -> None:
 
 
 def test_seen_is_the_version_before_the_steps_own_writes() -> None:
-    """What a superstep writes to a channel is newer than what its tasks saw of it, so that a loop goes on."""
+    """A superstep's writes are newer than the versions its tasks saw, so that a loop continues."""
     graph = program(node("a", "x"), x=LastValue())
     board = begin(graph, {"x": 1})
     write(graph, board, ("x", 2), by=plan(graph, board))
@@ -117,7 +116,7 @@ def test_seen_is_the_version_before_the_steps_own_writes() -> None:
 
 
 def test_a_send_sees_nothing() -> None:
-    """A send is triggered by being sent; it uses up none of its node's triggers."""
+    """A send consumes none of its node's triggers."""
     graph = program(node("a", "x"), x=LastValue())
     board = write(graph, Board(graph), (SENDS, Send("a", 1)))
     (task,) = plan(graph, board)
@@ -145,15 +144,15 @@ def test_versions_are_ordered_integers() -> None:
 
 
 def test_a_superstep_that_changes_nothing_makes_no_version() -> None:
-    """The clock counts changes; a superstep without any leaves it alone."""
+    """A superstep without changes leaves the version counter unchanged."""
     graph = program(node("a", "x"), x=LastValue())
     board = begin(graph, {"x": 1})
     write(graph, board, by=plan(graph, board))
     assert (board.clock, board.step, board.changed) == (1, 0, [])
 
 
-def test_an_emptied_channel_triggers_nobody() -> None:
-    """Only an available channel counts as updated: one that was emptied can never trigger."""
+def test_an_emptied_channel_triggers_no_node() -> None:
+    """A channel that an update empties does not count as updated, and triggers no node."""
     graph = program(node("a", "e"), node("b", "t"), node("c", "any"), e=EphemeralValue(), t=Topic(), any=AnyValue())
     board = begin(graph, {"e": 1, "t": 1, "any": 1})
     tasks = plan(graph, board)
@@ -163,8 +162,8 @@ def test_an_emptied_channel_triggers_nobody() -> None:
     assert (list(board.updated), plan(graph, board)) == ([], [])
 
 
-def test_a_barrier_that_still_waits_triggers_nobody() -> None:
-    """A barrier fires only when every name has come."""
+def test_an_incomplete_barrier_triggers_no_node() -> None:
+    """A barrier triggers its node only when every name has been written."""
     graph = program(node("j", "b"), b=NamedBarrierValue(str, {"one", "two"}))
     board = write(graph, Board(graph), ("b", "one"))
     assert plan(graph, board) == []
@@ -173,7 +172,7 @@ def test_a_barrier_that_still_waits_triggers_nobody() -> None:
 
 
 def test_plan_changes_nothing() -> None:
-    """Rule 2: a board is a value to all but `update`; planning twice gives the same tasks."""
+    """Rule 2: planning does not change the board; planning twice gives the same tasks."""
     graph = program(node("a", "x"), node("b", "x"), x=LastValue())
     board = write(graph, Board(graph), ("x", 1), (SENDS, Send("b", [1])))
     before = (board.step, board.clock, dict(board.versions), dict(board.seen), list(board.updated), board.values.copy())
@@ -185,7 +184,7 @@ def test_plan_changes_nothing() -> None:
 
 
 def test_work_of_planning_does_not_grow_with_the_graph() -> None:
-    """Planning looks at what changed, and never at all nodes or channels."""
+    """Planning looks only at changed channels, never at all nodes or channels."""
     graph = program(
         *(node(f"n{index}", f"c{index}") for index in range(50)), **{f"c{index}": LastValue() for index in range(50)}
     )
@@ -210,7 +209,7 @@ def test_every_kind_triggers(kind: Any) -> None:
 
 
 def test_two_nodes_see_the_same_write_each_once() -> None:
-    """Several nodes may subscribe to one channel; each sees each write once."""
+    """Several nodes may subscribe to one channel; each runs once per write."""
     graph = program(node("a", "x"), node("b", "x"), x=LastValue())
     board = begin(graph, {"x": 1})
     tasks = plan(graph, board)
@@ -220,8 +219,7 @@ def test_two_nodes_see_the_same_write_each_once() -> None:
 
 
 def test_a_node_that_ran_on_an_old_write_runs_on_a_new_one() -> None:
-    """Seen versions are kept per node: a write after one node's run triggers that node again, and the
-    others."""
+    """Seen versions are stored per node: a write after one node's run triggers that node again, and the others."""
     graph = program(node("a", "x"), node("b", ["x", "y"]), x=LastValue(), y=LastValue())
     board = begin(graph, {"y": 1})
     assert names(plan(graph, board)) == ["b"]
@@ -230,7 +228,7 @@ def test_a_node_that_ran_on_an_old_write_runs_on_a_new_one() -> None:
 
 
 def test_tasks_know_the_superstep_that_they_run_in() -> None:
-    """P2: a task belongs to the superstep about to run, one after the board's."""
+    """P2: a task's superstep number is the board's plus one."""
     graph = program(node("a", "x"), x=LastValue())
     board = begin(graph, {"x": 1})
     assert (board.step, [task.step for task in superstep.plan(graph, board, SCOPE)]) == (-1, [0])

@@ -1,4 +1,4 @@
-"""What a superstep leaves pending: tasks of the plan that do not run in it, and are pending after it as before."""
+"""Tasks of the plan that a superstep does not run stay pending after it."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def log() -> BinaryOperatorAggregate[Any]:
     return BinaryOperatorAggregate(list, operator.add)
 
 
-def beside(graph: Program, name: str, board: Board) -> Task:
-    """A task that is not of the plan."""
+def unplanned_task(graph: Program, name: str, board: Board) -> Task:
+    """Return a task that is not part of the plan."""
     return Task(graph.nodes[name], board.step + 1, -1, ("thread", ""))
 
 
 def fold(graph: Program, board: Board, ran: Sequence[Task], *writes: Any, left: Sequence[Task]) -> list[str]:
-    """Update, and say what is pending: the same in memory as when it was stored and loaded."""
+    """Update the board and return the names of pending tasks, the same in memory as after storing and loading."""
     superstep.update(graph, board, ran, [list(each) for each in writes], left=left)
     pending = plan(graph, board)
     again = plan(graph, stored(graph, board))
@@ -43,11 +43,11 @@ def fold(graph: Program, board: Board, ran: Sequence[Task], *writes: Any, left: 
 
 
 def test_an_ephemeral_trigger_is_kept() -> None:
-    """An update as any other node re-arms what was pending, with what it was to see."""
+    """An update as another node re-arms the pending tasks with the input they were to get."""
     graph = program(node("a", "go"), node("x", "never"), go=EphemeralValue(int), never=LastValue(int), log=log())
     board = begin(graph, {"go": 7})
     pending = plan(graph, board)
-    assert fold(graph, board, [beside(graph, "x", board)], [("log", ["x"])], left=pending) == ["a"]
+    assert fold(graph, board, [unplanned_task(graph, "x", board)], [("log", ["x"])], left=pending) == ["a"]
     (task,) = plan(graph, board)
     assert board.input_of(task.node) == {"go": 7}
     assert fold(graph, board, [task], [("log", ["a"])], left=[]) == []
@@ -55,7 +55,7 @@ def test_an_ephemeral_trigger_is_kept() -> None:
 
 
 def test_what_ran_is_not_triggered_again() -> None:
-    """P5, rule 5: of two nodes that one channel triggers, the one that has run does not run again."""
+    """P5, rule 5: of two nodes with a common trigger, the one that has run does not run again."""
     for channel in (EphemeralValue(int), Topic(int), LastValue(int)):
         graph = program(node("a", "go"), node("b", "go"), go=channel)
         board = begin(graph, {"go": 7})
@@ -64,37 +64,37 @@ def test_what_ran_is_not_triggered_again() -> None:
         assert fold(graph, board, plan(graph, board), [], left=[]) == []
 
 
-def test_two_that_wait_for_one_guarded_channel() -> None:
-    """Several tasks that one channel triggers stay pending, each once, on the value as it is."""
+def test_several_pending_tasks_of_one_channel() -> None:
+    """Several tasks triggered by one channel stay pending, each once, and read its current value."""
     graph = program(
         node("a", "go"), node("b", "go"), node("x", "never"), go=EphemeralValue(int), never=EphemeralValue(int)
     )
     board = begin(graph, {"go": 7})
-    assert fold(graph, board, [beside(graph, "x", board)], [], left=plan(graph, board)) == ["a", "b"]
+    assert fold(graph, board, [unplanned_task(graph, "x", board)], [], left=plan(graph, board)) == ["a", "b"]
     assert board.values["go"] == 7
 
 
 def test_a_topic_is_not_doubled() -> None:
-    """What waits sees each value of its topic once, and what was added after them."""
+    """A pending task sees each value of its topic once, followed by values added later."""
     graph = program(node("a", "t"), node("b", "t"), node("x", "never"), t=Topic(int), never=EphemeralValue(int))
     board = begin(graph, {"t": [1, 2]})
-    assert fold(graph, board, [beside(graph, "x", board)], [], left=plan(graph, board)) == ["a", "b"]
+    assert fold(graph, board, [unplanned_task(graph, "x", board)], [], left=plan(graph, board)) == ["a", "b"]
     assert board.values["t"] == [1, 2]
-    assert fold(graph, board, [beside(graph, "x", board)], [("t", 3)], left=plan(graph, board)) == ["a", "b"]
+    assert fold(graph, board, [unplanned_task(graph, "x", board)], [("t", 3)], left=plan(graph, board)) == ["a", "b"]
     assert board.values["t"] == [1, 2, 3]
 
 
 def test_a_new_value_wins() -> None:
-    """What is written in the superstep takes the place of what was there, guarded or not."""
+    """A value written in the superstep replaces the earlier one, guarded or not."""
     for guard in (True, False):
         graph = program(node("a", "go"), node("x", "never"), go=EphemeralValue(int, guard), never=EphemeralValue(int))
         board = begin(graph, {"go": 7})
-        assert fold(graph, board, [beside(graph, "x", board)], [("go", 8)], left=plan(graph, board)) == ["a"]
+        assert fold(graph, board, [unplanned_task(graph, "x", board)], [("go", 8)], left=plan(graph, board)) == ["a"]
         assert board.values["go"] == 8
 
 
 def test_sends_are_sent_again() -> None:
-    """Pending sends stay pending, before those that the superstep adds; the one that ran is gone."""
+    """Pending sends stay pending, before sends that the superstep adds; the send that ran is removed."""
     graph = program(node("w", "never"), never=EphemeralValue(int))
     board = Board(graph)
     superstep.update(graph, board, (), [[(SENDS, Send("w", number)) for number in range(3)]])
@@ -105,18 +105,18 @@ def test_sends_are_sent_again() -> None:
 
 @pytest.mark.parametrize("after", [0, 1])
 def test_a_barrier(after: int) -> None:
-    """A barrier that is half complete stays so; one that is complete triggers its node as before."""
+    """A half-complete barrier stays so; a complete one triggers its node as before."""
     names = ["a", "b"]
     graph = program(node("j", "both"), node("x", "never"), both=NamedBarrierValue(str, names), never=LastValue(int))
     board = begin(graph, {"both": names[after]})
-    assert fold(graph, board, [beside(graph, "x", board)], [], left=plan(graph, board)) == []
-    assert fold(graph, board, [beside(graph, "x", board)], [("both", names[1 - after])], left=[]) == ["j"]
-    assert fold(graph, board, [beside(graph, "x", board)], [], left=plan(graph, board)) == ["j"]
+    assert fold(graph, board, [unplanned_task(graph, "x", board)], [], left=plan(graph, board)) == []
+    assert fold(graph, board, [unplanned_task(graph, "x", board)], [("both", names[1 - after])], left=[]) == ["j"]
+    assert fold(graph, board, [unplanned_task(graph, "x", board)], [], left=plan(graph, board)) == ["j"]
     assert fold(graph, board, plan(graph, board), [], left=[]) == []
 
 
 def test_a_barrier_that_two_share() -> None:
-    """P5: the one that runs does not use up what triggers the other."""
+    """P5: a node that runs does not consume the barrier that also triggers another, pending node."""
     graph = program(node("j", "both"), node("k", "both"), both=NamedBarrierValue(str, ["a"]))
     board = begin(graph, {"both": "a"})
     ran, left = plan(graph, board)
@@ -124,35 +124,37 @@ def test_a_barrier_that_two_share() -> None:
     assert fold(graph, board, plan(graph, board), [], left=[]) == []
 
 
-def test_what_was_put_off_stays_so() -> None:
-    """Deferred nodes come at a tentative end, and while a task is pending there is none."""
+def test_deferred_nodes_wait_for_pending_tasks() -> None:
+    """Deferred nodes run at a tentative end, and there is none while a task is pending."""
     for channel, go in ((NamedBarrierValue(str, ["a"]), "a"), (LastValue(str), "a"), (EphemeralValue(str), "a")):
         graph = program(
             node("d", "end"), node("j", "go"), node("x", "never"),
             end=LastValueAfterFinish(int), go=channel, never=LastValue(int),
         )  # fmt: skip
         board = begin(graph, {"go": go, "end": 1})
-        assert fold(graph, board, [beside(graph, "x", board)], [], left=plan(graph, board)) == ["j"]
+        assert fold(graph, board, [unplanned_task(graph, "x", board)], [], left=plan(graph, board)) == ["j"]
         assert fold(graph, board, plan(graph, board), [], left=[]) == ["d"]
-        assert fold(graph, board, [beside(graph, "x", board)], [], left=plan(graph, board)) == ["d"]
+        assert fold(graph, board, [unplanned_task(graph, "x", board)], [], left=plan(graph, board)) == ["d"]
         assert fold(graph, board, plan(graph, board), [], left=[]) == []
 
 
-def test_what_is_put_off_again() -> None:
-    """A deferred node that was due, and is triggered again beside something else, is put off again."""
+def test_a_due_deferred_node_is_deferred_again() -> None:
+    """A deferred node that was due and is triggered again together with another node is deferred again."""
     graph = program(
         node("a", "go"), node("d", "end"), node("x", "never"),
         end=LastValueAfterFinish(int), go=EphemeralValue(int), never=LastValue(int),
     )  # fmt: skip
     board = begin(graph, {"end": 1})
-    assert fold(graph, board, [beside(graph, "x", board)], [], left=[]) == ["d"]
-    assert fold(graph, board, [beside(graph, "x", board)], [("end", 2), ("go", 3)], left=plan(graph, board)) == ["a"]
+    assert fold(graph, board, [unplanned_task(graph, "x", board)], [], left=[]) == ["d"]
+    assert fold(
+        graph, board, [unplanned_task(graph, "x", board)], [("end", 2), ("go", 3)], left=plan(graph, board)
+    ) == ["a"]
     assert fold(graph, board, plan(graph, board), [], left=[]) == ["d"]
     assert board.values["end"] == 2
 
 
-def test_nobody_runs() -> None:
-    """An update that changes nothing leaves all that is pending, of every kind."""
+def test_an_update_without_tasks_keeps_all_pending() -> None:
+    """An update that changes nothing leaves all pending tasks of every kind."""
     graph = program(
         node("a", "go"), node("j", "both"), node("t", "topic"), node("w", "never"),
         go=EphemeralValue(int), both=NamedBarrierValue(str, ["a"]), topic=Topic(int), never=LastValue(int),

@@ -1,4 +1,5 @@
-"""P1 for those who fold: a reducer or a channel of the user's own may change things in place, and nobody notices."""
+"""P1 for folds: a reducer or a user-defined channel may change its arguments in place without affecting other
+objects."""
 
 from __future__ import annotations
 
@@ -59,7 +60,7 @@ class Case(NamedTuple):
 
 @pytest.fixture(params=REDUCERS)
 def case(request: pytest.FixtureRequest) -> Case:
-    """A reducer, and values of its own to fold."""
+    """Return a reducer, and fresh values to fold."""
     kind, reducer, first, second = REDUCERS[request.param]
     return Case(kind, reducer, deepcopy(first), deepcopy(second))
 
@@ -73,7 +74,7 @@ def folding(case: Case) -> Program:
 
 
 def test_what_was_read_before_stays(case: Case) -> None:
-    """P1: what a node, a chunk or a snapshot was given before a fold is not changed by it."""
+    """P1: a fold does not change values that nodes, chunks or snapshots got before it."""
     graph = folding(case)
     board = begin(graph, {"x": 1, "v": case.first})
     got, value = board.read("v"), board.values["v"]
@@ -84,8 +85,7 @@ def test_what_was_read_before_stays(case: Case) -> None:
 
 
 def test_what_a_task_wrote_stays(case: Case) -> None:
-    """P1, P3: a task's recorded result is what the node returned: a reducer that changes its update in place does not
-    reach it."""
+    """P1, P3: a reducer that changes its update in place does not change the task's recorded result."""
     graph = folding(case)
     board = begin(graph, {"x": 1, "v": case.first})
     tasks = plan(graph, board)
@@ -97,7 +97,8 @@ def test_what_a_task_wrote_stays(case: Case) -> None:
 
 
 def test_what_the_node_keeps_stays_its_own(case: Case) -> None:
-    """P1: nor does it reach the object that the node returned, or that the caller passed."""
+    """P1: a reducer that changes its update in place does not change the object that the node returned or the caller
+    passed."""
     graph = folding(case)
     given, returned = repr(case.first), repr(case.second)
     drive(superstep.run(graph, begin(graph, {"x": 1, "v": case.first}), Script(graph), scope=SCOPE, limit=9))
@@ -105,7 +106,7 @@ def test_what_the_node_keeps_stays_its_own(case: Case) -> None:
 
 
 def test_the_fold_is_the_same_as_on_copies(case: Case) -> None:
-    """Isolation changes no result: the fold gives what the reducer gives on copies of its own."""
+    """Isolation changes no result: a fold gives what the reducer gives on copies."""
     graph = folding(case)
     board = begin(graph, {"x": 1, "v": case.first})
     write(graph, board, ("v", own(case.second)), ("v", own(case.second)), by=plan(graph, board))
@@ -115,8 +116,8 @@ def test_the_fold_is_the_same_as_on_copies(case: Case) -> None:
     assert board.values["v"] == value
 
 
-class Kept(BaseChannel[list[Any], Any, list[Any]]):
-    """A channel of the user's own that breaks the rule: it changes its value in place."""
+class InPlaceChannel(BaseChannel[list[Any], Any, list[Any]]):
+    """A user-defined channel that breaks the contract: it changes its value in place."""
 
     def __init__(self) -> None:
         super().__init__(list)
@@ -140,8 +141,9 @@ class Kept(BaseChannel[list[Any], Any, list[Any]]):
 
 
 def test_a_users_channel_that_changes_in_place() -> None:
-    """P1, `program`: what a channel of the user's own class gives is copied, as it may change it in place later."""
-    graph = program(node("a", "x"), x=LastValue(), v=Kept())
+    """P1, `program`: a value read from a user-defined channel is copied, as the channel may change it in place
+    later."""
+    graph = program(node("a", "x"), x=LastValue(), v=InPlaceChannel())
     board = begin(graph, {"x": 1, "v": {"n": 1}})
     got, value = board.read("v"), board.values["v"]
     got[0]["n"] = "changed"

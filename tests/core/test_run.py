@@ -1,4 +1,4 @@
-"""The loop: what it asks of its port, when it ends, and what it does when a superstep fails."""
+"""The run loop: the calls to its port, when it ends, and what it does when a superstep fails."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.core.scripted import SCOPE, Script, begin, drive, node, program, run
 
 
 def chain(length: int, *, hidden_first: bool = False) -> Program:
-    """n0 -> n1 -> ... by ephemeral channels."""
+    """n0 -> n1 -> ... through ephemeral channels."""
     nodes = [
         node(
             f"n{index}",
@@ -30,11 +30,8 @@ def chain(length: int, *, hidden_first: bool = False) -> Program:
     return program(*nodes, keys=(), **{f"c{index}": EphemeralValue() for index in range(length)})
 
 
-# ---- the order of things -----------------------------------------------------------------------------------------
-
-
 def test_execute_update_checkpoint_in_turn() -> None:
-    """Rule 6: the phases run in this order, and a superstep starts only when the last one is stored."""
+    """Rule 6: the phases run in this order, and a superstep starts only after the previous one is stored."""
     assert run(chain(3), {"c0": 1}).calls == [
         "execute 0",
         "checkpoint 0",
@@ -46,7 +43,7 @@ def test_execute_update_checkpoint_in_turn() -> None:
 
 
 def test_the_next_superstep_waits_for_the_checkpoint() -> None:
-    """Rule 6: while `checkpoint` has not returned, nothing else is asked of the port."""
+    """Rule 6: until `checkpoint` returns, the loop makes no further call to the port."""
 
     class Slow(Script):
         async def checkpoint(
@@ -68,26 +65,26 @@ def test_the_next_superstep_waits_for_the_checkpoint() -> None:
 
 
 class Pause:
-    """Something to wait for that a driver by hand can see."""
+    """An awaitable that suspends once, visibly to a driver by hand."""
 
     def __await__(self) -> Any:
         yield "paused"
 
 
-def test_the_checkpoint_hears_of_what_is_next() -> None:
-    """P3: what runs next belongs to the superstep's transaction; the last one has nothing left."""
+def test_checkpoint_gets_the_next_tasks() -> None:
+    """P3: the next tasks belong to the superstep's transaction; the last superstep has none."""
     assert [step.upcoming for step in run(chain(3), {"c0": 1}).steps] == [("n1",), ("n2",), ()]
 
 
-def test_a_board_with_nothing_to_run_asks_nothing() -> None:
-    """Without triggered nodes the run is over, without a superstep or a checkpoint."""
+def test_a_board_without_triggered_nodes_ends_the_run() -> None:
+    """Without triggered nodes the run ends without a superstep or a checkpoint."""
     graph = program(node("a", "x"), x=LastValue(), y=LastValue())
     script = run(graph, {"y": 1})
     assert script.calls == []
 
 
-def test_the_same_board_comes_back() -> None:
-    """Rule 2: `update` alone makes the next board, and may reuse the one it was given; `run` makes the last of the same."""
+def test_run_returns_the_last_board() -> None:
+    """Rule 2: `update` alone makes the next board, and may reuse the one passed to it; `run` returns the last one."""
     graph = program(node("a", "x", lambda seen: {"y": 2}), x=LastValue(), y=LastValue())
     board = begin(graph, {"x": 1})
     assert drive(superstep.run(graph, board, Script(graph), scope=SCOPE, limit=9)), "all is done"
@@ -95,14 +92,14 @@ def test_the_same_board_comes_back() -> None:
 
 
 def test_step_numbers() -> None:
-    """The input makes board -1; the supersteps count from 0."""
+    """The input is step -1; the supersteps count from 0."""
     graph = chain(3)
     assert begin(graph, {"c0": 1}).step == -1
     assert [step.number for step in run(graph, {"c0": 1}).steps] == [0, 1, 2]
 
 
 def test_step_numbers_go_on_in_the_next_run() -> None:
-    """A second input has the step after the last, and the supersteps go on from there."""
+    """A second input gets the next step number, and its supersteps count on from there."""
     graph = chain(2)
     board = begin(graph, {"c0": 1})
     drive(superstep.run(graph, board, Script(graph), scope=SCOPE, limit=9))
@@ -110,9 +107,6 @@ def test_step_numbers_go_on_in_the_next_run() -> None:
     script = Script(graph)
     drive(superstep.run(graph, board, script, scope=SCOPE, limit=9))
     assert [step.number for step in script.steps] == [3, 4]
-
-
-# ---- the limit ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 10])
@@ -131,12 +125,12 @@ def test_the_hidden_start_does_not_count() -> None:
 
 
 def test_the_error_comes_only_when_work_is_left() -> None:
-    """P14: a run that is done at its limit is done."""
+    """P14: a run that has no work left at its limit ends without an error."""
     assert [step.ran for step in run(chain(1), {"c0": 1}, limit=1).steps] == [("n0",)]
 
 
 def test_what_the_error_says() -> None:
-    """P14: the error has its code, the limit, the last step and what would have run; the steps before it are stored."""
+    """P14: the error has its code, the limit, the last step and the next tasks; the steps before it are stored."""
     graph = chain(5)
     script = Script(graph)
     with pytest.raises(GraphRecursionError, match="limit of 2") as caught:
@@ -149,8 +143,8 @@ def test_what_the_error_says() -> None:
     assert script.given_up == []
 
 
-def test_a_run_that_met_its_limit_goes_on() -> None:
-    """P14: the limit counts the supersteps of one run, the same for a fresh and a resumed one."""
+def test_a_run_that_reached_its_limit_can_be_resumed() -> None:
+    """P14: the limit counts the supersteps of one run, fresh or resumed."""
     graph = chain(5)
     board, script = begin(graph, {"c0": 1}), Script(graph)
     for _ in range(2):
@@ -160,11 +154,8 @@ def test_a_run_that_met_its_limit_goes_on() -> None:
     assert [step.ran for step in script.steps] == [("n0",), ("n1",), ("n2",), ("n3",), ("n4",)]
 
 
-# ---- failing -----------------------------------------------------------------------------------------------------
-
-
 class Oops(Exception):
-    """A user's own exception."""
+    """A user-defined exception."""
 
 
 def failing(*bad: str) -> Program:
@@ -184,7 +175,7 @@ def failing(*bad: str) -> Program:
 
 
 def test_one_failure_is_raised_as_it_is() -> None:
-    """P9: exactly one failed task: its own exception."""
+    """P9: if exactly one task fails, its own exception is raised."""
     graph = failing("b")
     script = Script(graph)
     with pytest.raises(Oops, match="b"):
@@ -193,7 +184,7 @@ def test_one_failure_is_raised_as_it_is() -> None:
 
 
 def test_writes_of_a_failed_superstep_are_not_applied() -> None:
-    """P3: when a node raises, nothing of the superstep is applied, its siblings' writes included."""
+    """P3: if a node raises, no writes of the superstep are applied, those of its siblings included."""
     graph = failing("b")
     board = begin(graph, {"x": 1})
     before = (board.step, board.clock, dict(board.values), dict(board.versions), dict(board.seen))
@@ -203,8 +194,8 @@ def test_writes_of_a_failed_superstep_are_not_applied() -> None:
     assert [task.node.name for task in superstep.plan(graph, board, SCOPE)] == ["a", "b", "c"]
 
 
-def test_the_port_hears_of_every_outcome_of_a_failed_superstep() -> None:
-    """P3, P5: what finished beside a failure is handed over with it, so that it can be recorded."""
+def test_the_port_gets_every_outcome_of_a_failed_superstep() -> None:
+    """P3, P5: the port gets the results of finished tasks together with the failure, so that they can be recorded."""
     graph = failing("b")
     script = Script(graph)
     with pytest.raises(Oops) as caught:
@@ -215,8 +206,8 @@ def test_the_port_hears_of_every_outcome_of_a_failed_superstep() -> None:
     assert error is caught.value
 
 
-def test_a_failing_fold_gives_up_too() -> None:
-    """Rule 4: a superstep that cannot be folded has failed: the port hears of it, and no checkpoint follows."""
+def test_a_failing_fold_fails_the_superstep() -> None:
+    """Rule 4: a superstep that cannot be folded has failed: the port is notified, and no checkpoint follows."""
 
     def reducer(current: Any, update: Any) -> Any:
         raise Oops("reducer")
@@ -230,7 +221,8 @@ def test_a_failing_fold_gives_up_too() -> None:
 
 
 def test_a_failure_to_store_is_not_a_failed_superstep() -> None:
-    """P4: if storage fails, the run stops at that barrier with that error; there is no superstep to give up."""
+    """P4: if storage fails, the run stops at that barrier with that error, and the superstep does not count as
+    failed."""
 
     class Broken(Script):
         async def checkpoint(
@@ -245,21 +237,18 @@ def test_a_failure_to_store_is_not_a_failed_superstep() -> None:
     assert port.calls == ["execute 0"]
 
 
-# ---- collect -----------------------------------------------------------------------------------------------------
-
-
 def tasks(count: int) -> list[Task]:
     return [Task(node(f"n{index}", "x"), 3, index, SCOPE) for index in range(count)]
 
 
 def test_collect_gives_the_writes_in_plan_order() -> None:
-    """Rule 3: writes are collected in the tasks' order."""
+    """Rule 3: writes are collected in plan order."""
     outcomes: list[Outcome] = [Finished([("x", index)]) for index in range(3)]
     assert superstep.collect(tasks(3), outcomes) == [[("x", 0)], [("x", 1)], [("x", 2)]]
 
 
 def test_several_failures_come_as_a_group_in_plan_order() -> None:
-    """P9, P2: several failed tasks: an `ExceptionGroup` in plan order, and nothing else in it."""
+    """P9, P2: several failed tasks raise an `ExceptionGroup` of their exceptions in plan order."""
     first, second = Oops("first"), ValueError("second")
     outcomes: list[Outcome] = [Cancelled(), Failed(first), Finished([]), Failed(second)]
     with pytest.raises(ExceptionGroup) as caught:
@@ -268,8 +257,8 @@ def test_several_failures_come_as_a_group_in_plan_order() -> None:
     assert "2 of 4 tasks of superstep 3 failed" in str(caught.value)
 
 
-def test_one_failure_beside_cancelled_siblings_is_one_failure() -> None:
-    """P9: siblings that were cancelled for a failure are no failures of their own."""
+def test_cancelled_siblings_are_no_failures() -> None:
+    """P9: siblings cancelled because of a failure do not count as failures."""
     error = Oops()
     with pytest.raises(Oops) as caught:
         superstep.collect(tasks(3), [Cancelled(), Failed(error), Cancelled()])
@@ -277,8 +266,8 @@ def test_one_failure_beside_cancelled_siblings_is_one_failure() -> None:
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
-def test_what_ends_a_process_goes_before_everything_else(kind: type[BaseException]) -> None:
-    """KeyboardInterrupt and SystemExit end the run, beside other failures too."""
+def test_exceptions_that_end_a_process_take_precedence(kind: type[BaseException]) -> None:
+    """KeyboardInterrupt and SystemExit end the run, even if other tasks failed as well."""
     ending = kind()
     with pytest.raises(kind) as caught:
         superstep.collect(tasks(2), [Failed(Oops()), Failed(ending)])
@@ -286,24 +275,24 @@ def test_what_ends_a_process_goes_before_everything_else(kind: type[BaseExceptio
 
 
 class Stop(BaseException):
-    """No Exception, and nothing that Python knows."""
+    """A BaseException that is no Exception and unknown to Python."""
 
 
 def test_a_group_with_a_base_exception_is_no_exception_group() -> None:
-    """P9: what is no `Exception` is not hidden in an `ExceptionGroup`, which `except Exception` would catch."""
+    """P9: a BaseException is not hidden in an `ExceptionGroup`, which `except Exception` would catch."""
     with pytest.raises(BaseExceptionGroup) as caught:
         superstep.collect(tasks(2), [Failed(Oops()), Failed(Stop())])
     assert not isinstance(caught.value, ExceptionGroup)
 
 
 def test_a_superstep_with_a_task_that_did_not_end_is_not_collected() -> None:
-    """Rules 4 and 7: writes are never applied of a superstep one of whose tasks neither finished nor failed."""
+    """Rules 4 and 7: no writes are applied of a superstep with a task that neither finished nor failed."""
     with pytest.raises(BaseException):  # noqa: B017  # whatever it is, it must not pass for a finished superstep
         superstep.collect(tasks(2), [Finished([]), Cancelled()])
 
 
 def test_every_outcome_is_one_of_three() -> None:
-    """Rule 7: finished, failed or cancelled, exactly one; outcomes are values that nobody changes."""
+    """Rule 7: an outcome is exactly one of finished, failed and cancelled, and immutable."""
     for outcome in (Finished([]), Failed(Oops()), Cancelled()):
         with pytest.raises(AttributeError):
             outcome.writes = []

@@ -1,4 +1,4 @@
-"""P2 under every schedule: random programs, and tasks that end in an order of hypothesis's choice."""
+"""P2 under every schedule: random programs whose tasks end in an order that hypothesis chooses."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def trace(graph: Program, given: Any, script: Script | None = None) -> Trace:
     try:
         run(graph, given, port=script, limit=LIMIT)
     except (ValueError, InvalidUpdateError, GraphRecursionError, ExceptionGroup) as error:
-        return script.steps, told(error)
+        return script.steps, describe_error(error)
     return script.steps, "the end"
 
 
-def told(error: BaseException) -> Any:
+def describe_error(error: BaseException) -> Any:
     notes = tuple(getattr(error, "__notes__", ()))
     if isinstance(error, BaseExceptionGroup):
-        return str(error), [told(inner) for inner in error.exceptions], notes
+        return str(error), [describe_error(inner) for inner in error.exceptions], notes
     return type(error), str(error), notes
 
 
@@ -60,7 +60,8 @@ def test_programs_do_not_depend_on_the_schedule(made: RandomProgram, data: st.Da
 @MANY
 @given(made=random_graphs(), data=st.data())
 def test_state_graphs_do_not_depend_on_the_schedule(made: RandomGraph, data: st.DataObject) -> None:
-    """P2, rule 3: the same for state graphs with reducers, joins, deferred nodes, routers, sends and loops."""
+    """P2, rule 3: state graphs with reducers, joins, deferred nodes, routers, sends and loops give the same result in
+    every order of completion."""
     graph = made.build()
     expected = trace(graph, {"log": ["in"]})
     assert trace(graph, {"log": ["in"]}, Script(graph, any_order(data))) == expected
@@ -69,7 +70,7 @@ def test_state_graphs_do_not_depend_on_the_schedule(made: RandomGraph, data: st.
 @MANY
 @given(made=random_programs(), order=st.lists(st.integers(0, 99), min_size=3, max_size=9))
 def test_programs_do_not_depend_on_the_order_of_registration(made: RandomProgram, order: list[int]) -> None:
-    """P2: registration order is never used: the same parts in any order are the same program."""
+    """P2: registration order has no effect: the same parts in any order are the same program."""
     assert trace(made.build(order), made.input()) == trace(made.build(), made.input())
 
 
@@ -80,8 +81,8 @@ def test_state_graphs_do_not_depend_on_the_order_of_registration(made: RandomGra
     assert trace(made.build(order), {"log": []}) == trace(made.build(), {"log": []})
 
 
-class Restoring(Script):
-    """Runs superstep by superstep, and stores and restores the board in between where it is told to."""
+class RestoringRun(Script):
+    """Runs superstep by superstep, and stores and restores the board after the chosen supersteps."""
 
     def run_with_stops(self, given: Any, stops: set[int]) -> Trace:
         board = begin(self.program, given)
@@ -98,22 +99,22 @@ class Restoring(Script):
                 superstep.update(self.program, board, tasks, superstep.collect(tasks, outcomes))
                 drive(self.checkpoint(board, tasks, outcomes, superstep.plan(self.program, board, SCOPE)))
         except (ValueError, InvalidUpdateError, GraphRecursionError, ExceptionGroup) as error:
-            return self.steps, told(error)
+            return self.steps, describe_error(error)
         raise AssertionError
 
 
 @MANY
 @given(made=random_programs(), stops=st.sets(st.integers(0, LIMIT), min_size=1))
 def test_programs_do_not_depend_on_where_they_were_stopped(made: RandomProgram, stops: set[int]) -> None:
-    """P2: a board that was stored and restored between any supersteps goes on the same."""
+    """P2: a board that is stored and restored between any two supersteps gives the same run."""
     graph = made.build()
-    assert Restoring(graph).run_with_stops(made.input(), stops) == trace(graph, made.input())
+    assert RestoringRun(graph).run_with_stops(made.input(), stops) == trace(graph, made.input())
 
 
 @MANY
 @given(made=random_programs(), data=st.data())
 def test_tasks_leave_the_board_as_it_is(made: RandomProgram, data: st.DataObject) -> None:
-    """Rules 1, 2 and 4: running tasks, any subset of them and in any order, changes nothing that the others see."""
+    """Rules 1, 2 and 4: running any subset of tasks in any order changes nothing that the others see."""
     graph = made.build()
     board = begin(graph, made.input())
     for _ in range(4):
@@ -133,14 +134,14 @@ def test_tasks_leave_the_board_as_it_is(made: RandomProgram, data: st.DataObject
 
 
 def describe(outcome: Any) -> Any:
-    return told(outcome.error) if isinstance(outcome, Failed) else outcome
+    return describe_error(outcome.error) if isinstance(outcome, Failed) else outcome
 
 
 @MANY
 @given(made=random_programs())
 def test_boards_are_sparse_and_consistent(made: RandomProgram) -> None:
-    """`board`: in every superstep, versions are of channels that hold something, none is above the clock, nothing was
-    seen that is newer than it is, and what a node reads is what its channels show."""
+    """`board`: in every superstep, only channels that hold a value have versions, no version is above the counter, no
+    seen version is newer than its channel's, and nodes read what their channels show."""
     graph = made.build()
 
     class Checking(Script):

@@ -1,4 +1,4 @@
-"""Task ids are structural (P2): made of where the work stands, and of nothing else."""
+"""Task ids are structural (P2): they depend only on the task's position in the graph and thread."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ Place = tuple[str, str, int, str, Path]
 
 
 @given(one=places, other=places)
-def test_equal_places_and_only_they_have_equal_ids(one: Place, other: Place) -> None:
-    """P2: the same work has the same id; another thread, namespace, step, node or path has another."""
+def test_equal_positions_and_only_they_have_equal_ids(one: Place, other: Place) -> None:
+    """P2: equal work has equal ids; another thread, namespace, step, node or path gives another id."""
     assert (task_id(*one) == task_id(*other)) == (one == other)
 
 
@@ -45,7 +45,7 @@ def test_equal_places_and_only_they_have_equal_ids(one: Place, other: Place) -> 
     ids=["thread", "ns", "step", "node", "path", "index"],
 )
 def test_what_an_id_depends_on(other: Place) -> None:
-    """P2: thread, namespace, superstep, node and path go into an id, each of them."""
+    """P2: an id depends on each of thread, namespace, superstep, node and path."""
     assert task_id("thread", "", 1, "node", (PULL, "node")) != task_id(*other)
 
 
@@ -60,20 +60,20 @@ def test_what_an_id_depends_on(other: Place) -> None:
     ],
     ids=["border", "quotes", "type", "bool", "surrogate"],
 )
-def test_no_two_places_run_together(one: Any, other: Any) -> None:
-    """P2: fields cannot run into one another, whatever characters or types they are made of."""
+def test_fields_of_an_id_are_separated(one: Any, other: Any) -> None:
+    """P2: the fields of an id cannot run into one another, whatever characters or types they contain."""
     assert task_id(*one) != task_id(*other)
 
 
 def test_an_id_is_text_fit_for_a_key() -> None:
-    """Ids are fit as idempotency keys: 32 hex digits."""
+    """An id is usable as an idempotency key: 32 hex digits."""
     made = task_id("thread", "", 0, "node", (PULL, "node"))
     assert len(made) == 32
     int(made, 16)
 
 
 def test_an_id_is_the_same_in_another_process() -> None:
-    """P2: the id survives a crash and a migration: no clock, hash seed or address goes into it."""
+    """P2: an id is the same after a crash or on another host: it depends on no clock, hash seed or address."""
     code = (
         "import json, sys; from pregel_async._core.task import *;"
         "print(json.dumps([task_id('t', 'ns', 3, 'é', (PULL, 'é')), task_id('t', '', 4, 'n', (PUSH, 7, False))]))"
@@ -90,7 +90,7 @@ def test_an_id_is_the_same_in_another_process() -> None:
 
 
 def test_an_id_never_changes_between_versions() -> None:
-    """P2: ids that services keep as idempotency keys outlive an upgrade of this package: the recipe is fixed."""
+    """P2: an id survives an upgrade of this package, as services store ids as idempotency keys."""
     assert task_id("thread", "", 1, "node", (PULL, "node")) == "5861eec7e524e3fab3ea93b0b3ec9641"
 
 
@@ -108,7 +108,7 @@ def test_runs_of_the_same_work_have_the_same_ids() -> None:
 
 
 def test_an_attempt_after_a_failure_has_the_same_id() -> None:
-    """P2: the same work has the same id on every attempt."""
+    """P2: a task has the same id on every attempt."""
     attempts: list[str] = []
     fail = [True]
 
@@ -132,7 +132,7 @@ def test_an_attempt_after_a_failure_has_the_same_id() -> None:
 
 
 def test_another_thread_has_other_ids() -> None:
-    """P2, `ids`: many threads call one service: the thread's id goes into a task's."""
+    """P2, `ids`: a task's id includes the thread's id, as tasks of many threads call one service."""
     graph = program(node("a", "x"), x=LastValue())
     board = begin(graph, {"x": 1})
     ids = [plan(graph, board, scope)[0].id for scope in (("t1", ""), ("t2", ""), ("t1", "ns"))]
@@ -140,15 +140,15 @@ def test_another_thread_has_other_ids() -> None:
 
 
 def test_siblings_do_not_change_an_id() -> None:
-    """P2: an id is of the work alone: who else runs in the superstep does not matter."""
+    """P2: a task's id does not depend on its siblings in the superstep."""
     alone = program(node("m", "x"), x=LastValue())
-    beside = program(node("a", "x"), node("m", "x"), node("z", "x"), x=LastValue())
-    by_name = {task.node.name: task.id for task in plan(beside, begin(beside, {"x": 1}))}
+    several = program(node("a", "x"), node("m", "x"), node("z", "x"), x=LastValue())
+    by_name = {task.node.name: task.id for task in plan(several, begin(several, {"x": 1}))}
     assert plan(alone, begin(alone, {"x": 1}))[0].id == by_name["m"]
 
 
 def test_ids_do_not_depend_on_values() -> None:
-    """P2: ids are structural: neither what a node reads nor what is sent to it goes into them."""
+    """P2: an id depends neither on a node's input nor on a send's argument."""
     graph = program(node("a", "x"), x=LastValue())
     ids = []
     for value in (1, 2):
@@ -157,7 +157,7 @@ def test_ids_do_not_depend_on_values() -> None:
     assert ids[0] == ids[1]
 
 
-def test_an_id_is_made_when_it_is_asked_for_and_stays() -> None:
-    """A task makes its id when somebody asks, once."""
+def test_an_id_is_computed_once_on_first_access() -> None:
+    """A task computes its id on first access, once."""
     task = Task(node("a", "x"), 0, 0, ("t", ""))
     assert task.id is task.id

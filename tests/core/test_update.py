@@ -37,17 +37,14 @@ def log() -> BinaryOperatorAggregate[Any]:
     return BinaryOperatorAggregate(list, appended)
 
 
-# ---- the order of folding ----------------------------------------------------------------------------------------
+class LoggedChannel(BaseChannel[Any, Any, Any]):
+    """A channel that appends to a list when it is folded."""
 
+    folded: list[tuple[str, list[Any]]]
 
-class Noisy(BaseChannel[Any, Any, Any]):
-    """Tells a list when it is folded."""
-
-    told: list[tuple[str, list[Any]]]
-
-    def __init__(self, told: list[tuple[str, list[Any]]]) -> None:
+    def __init__(self, folded: list[tuple[str, list[Any]]]) -> None:
         super().__init__()
-        self.told = told
+        self.folded = folded
         self.value: Any = Missing.MISSING
 
     def get(self) -> Any:
@@ -56,33 +53,33 @@ class Noisy(BaseChannel[Any, Any, Any]):
         return self.value
 
     def update(self, values: Sequence[Any]) -> bool:
-        self.told.append((self.key, list(values)))
+        self.folded.append((self.key, list(values)))
         if not values:
             return False
         self.value = values[-1]
         return True
 
     def from_checkpoint(self, stored: Any) -> Self:
-        twin = type(self)(self.told)
+        twin = type(self)(self.folded)
         twin.key, twin.value = self.key, stored
         return twin
 
 
 def test_channels_are_folded_in_name_order() -> None:
-    """P2: reducers are applied alphabetically by channel, whatever the order of nodes and writes."""
-    told: list[tuple[str, list[Any]]] = []
+    """P2: channels are folded in alphabetical order, whatever the order of nodes and writes."""
+    folded: list[tuple[str, list[Any]]] = []
     graph = program(
         node("a", "x", lambda seen: [("q", 1), ("m", 2), ("z", 3)]),
         node("b", "x", lambda seen: [("z", 4), ("b", 5), ("m", 6)]),
         x=LastValue(),
-        **{name: Noisy(told) for name in ("z", "m", "q", "b")},
+        **{name: LoggedChannel(folded) for name in ("z", "m", "q", "b")},
     )
     run(graph, {"x": 1})
-    assert told == [("b", [5]), ("m", [2, 6]), ("q", [1]), ("z", [3, 4])]
+    assert folded == [("b", [5]), ("m", [2, 6]), ("q", [1]), ("z", [3, 4])]
 
 
 def mixed_program() -> Program:
-    """Triggered nodes a, b, c, and three sends to b and a, all writing one log."""
+    """Triggered nodes a, b, c, and three sends to b and a, which all write one log."""
     return program(
         *(
             node(
@@ -125,7 +122,7 @@ def test_the_writes_of_one_task_keep_their_order() -> None:
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 def test_any_value_keeps_the_last_in_plan_order(order: tuple[int, int]) -> None:
-    """Rule 3: where a channel keeps the last of many writes, it is the last in plan order, not the last to finish."""
+    """Rule 3: a channel that keeps the last of many writes keeps the last in plan order, not the last to finish."""
     graph = program(
         node("a", "x", lambda seen: {"v": "a"}), node("b", "x", lambda seen: {"v": "b"}), x=LastValue(), v=AnyValue()
     )
@@ -134,19 +131,16 @@ def test_any_value_keeps_the_last_in_plan_order(order: tuple[int, int]) -> None:
 
 
 def test_twelve_sends_fold_by_number_and_not_by_text() -> None:
-    """P2: sends are ordered by index as a number: the tenth comes after the second."""
+    """P2: sends are ordered by index as a number: the tenth follows the ninth."""
     graph = program(node("a", "x", lambda value: {"log": value}), x=LastValue(), log=log())
     board = write(graph, Board(graph), *((SENDS, Send("a", number)) for number in range(12)))
     board = drive_once(graph, board, Script(graph, lambda count: reversed(range(count))))
     assert board.values["log"] == list(range(12))
 
 
-# ---- visibility --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 def test_writes_are_invisible_within_their_superstep(order: tuple[int, int]) -> None:
-    """P1: a task sees nothing that a sibling wrote, whichever ran first."""
+    """P1: a task sees no write of a sibling, whichever runs first."""
     read: dict[str, Any] = {}
 
     def reader(name: str) -> Any:
@@ -167,7 +161,7 @@ def test_writes_are_invisible_within_their_superstep(order: tuple[int, int]) -> 
 
 
 def test_the_board_does_not_change_while_tasks_run() -> None:
-    """Rule 2: executing changes nothing on the board; only `update` does."""
+    """Rule 2: executing tasks does not change the board; only `update` does."""
     graph = program(node("a", "x", lambda seen: {"log": 1}), x=LastValue(), log=log())
     board = begin(graph, {"x": 1})
     before = (board.step, board.clock, dict(board.versions), dict(board.values))
@@ -175,11 +169,8 @@ def test_the_board_does_not_change_while_tasks_run() -> None:
     assert before == (board.step, board.clock, board.versions, board.values)
 
 
-# ---- input from outside ------------------------------------------------------------------------------------------
-
-
 def test_writes_from_outside_do_not_pass_a_superstep() -> None:
-    """An update without tasks empties no ephemeral channel and finishes none."""
+    """An update without tasks empties no ephemeral channel and finishes no channel."""
     graph = program(
         node("a", "x"),
         node("late", "d"),
@@ -197,7 +188,8 @@ def test_writes_from_outside_do_not_pass_a_superstep() -> None:
 
 
 def test_an_input_that_discards_tasks_does_pass_a_superstep() -> None:
-    """With discarded tasks the step counts: their triggers are used up and ephemeral channels emptied."""
+    """An input that discards tasks counts as a superstep: their triggers are consumed and ephemeral channels
+    emptied."""
     graph = program(node("a", "e"), e=EphemeralValue(), x=LastValue())
     board = begin(graph, {"e": 1})
     assert [task.node.name for task in plan(graph, board)] == ["a"]
@@ -206,14 +198,11 @@ def test_an_input_that_discards_tasks_does_pass_a_superstep() -> None:
 
 
 def test_an_input_discards_pending_sends() -> None:
-    """New input discards what was pending, sends included."""
+    """A new input discards all pending tasks, sends included."""
     graph = program(node("a", "x"), x=LastValue(), y=LastValue())
     board = write(graph, Board(graph), (SENDS, Send("a", 1)))
     begin(graph, {"y": 1}, board)
     assert plan(graph, board) == []
-
-
-# ---- what a superstep does to channels that nobody wrote ---------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -229,7 +218,7 @@ def test_an_input_discards_pending_sends() -> None:
     ids=lambda value: repr(value) if isinstance(value, dict) else type(value).__name__,
 )
 def test_a_superstep_without_a_write(channel: BaseChannel[Any, Any, Any], after: dict[str, Any]) -> None:
-    """Every available channel that got no write receives `update([])` in a superstep that ran tasks."""
+    """In a superstep that ran tasks, every available channel without a write gets `update([])`."""
     graph = program(node("a", "x", lambda seen: {"y": 1}), x=LastValue(), y=LastValue(), c=channel)
     board = begin(graph, {"x": 1, "c": 1})
     write(graph, board, ("y", 1), by=plan(graph, board))
@@ -238,7 +227,7 @@ def test_a_superstep_without_a_write(channel: BaseChannel[Any, Any, Any], after:
 
 
 def test_ephemeral_lives_for_one_superstep() -> None:
-    """An EphemeralValue lives one superstep, whether or not it was read."""
+    """An EphemeralValue lives for one superstep, whether or not it was read."""
     seen: list[Any] = []
     graph = program(
         node("a", "x", lambda value: {"e": 1, "y": 1}),
@@ -253,7 +242,7 @@ def test_ephemeral_lives_for_one_superstep() -> None:
 
 
 def test_any_value_is_cleared_by_a_superstep_without_a_write() -> None:
-    """AnyValue is cleared by a step without a write."""
+    """An AnyValue is cleared by a superstep without a write."""
     graph = program(
         node("a", "x", lambda value: {"v": 1, "y": 1}),
         node("b", "y", lambda value: {"v": 2, "z": 1}),
@@ -265,7 +254,7 @@ def test_any_value_is_cleared_by_a_superstep_without_a_write() -> None:
 
 
 class Ticks(BaseChannel[int, int, int]):
-    """Shows how many supersteps brought no write, from 0 on; a user's own class."""
+    """A user-defined channel that counts supersteps without a write."""
 
     def __init__(self) -> None:
         super().__init__(int)
@@ -286,23 +275,20 @@ class Ticks(BaseChannel[int, int, int]):
         return twin
 
 
-def test_a_channel_of_the_users_own_hears_of_every_superstep() -> None:
-    """*every available* channel that got no write receives `update([])`, one that was never written too."""
+def test_a_users_channel_is_updated_in_every_superstep() -> None:
+    """Every available channel without a write gets `update([])`, also one that was never written."""
     graph = program(
         node("a", "x", lambda seen: {"x": seen["x"] + 1} if seen["x"] < 3 else None), x=LastValue(), ticks=Ticks()
     )
     assert [step.values["ticks"] for step in run(graph, {"x": 1}).steps] == [1, 2, 3]
 
 
-def test_a_users_channel_that_was_written_hears_of_every_superstep() -> None:
-    """A user's own channel class works like a built-in one."""
+def test_a_users_channel_that_was_written_is_updated_in_every_superstep() -> None:
+    """A user-defined channel class is updated like a built-in one."""
     graph = program(
         node("a", "x", lambda seen: {"x": seen["x"] + 1} if seen["x"] < 3 else None), x=LastValue(), ticks=Ticks()
     )
     assert [step.values["ticks"] for step in run(graph, {"x": 1, "ticks": 10}).steps] == [11, 12, 13]
-
-
-# ---- consume -----------------------------------------------------------------------------------------------------
 
 
 def loop_with_barrier(rounds: int) -> tuple[Program, list[Any]]:
@@ -325,15 +311,15 @@ def loop_with_barrier(rounds: int) -> tuple[Program, list[Any]]:
 
 
 def test_barriers_work_in_loops() -> None:
-    """A barrier starts anew when its node has run, and works again in the next round."""
+    """A barrier resets when its node has run, and works again in the next round."""
     graph, runs = loop_with_barrier(4)
     script = run(graph, {"go": 0})
     assert len(runs) == 4
     assert [step.ran for step in script.steps] == [("a", "b"), ("j",)] * 4
 
 
-def test_a_barrier_is_used_up_before_the_writes_of_its_superstep() -> None:
-    """Names that come in the very superstep in which its node runs are kept for the next round."""
+def test_a_barrier_is_consumed_before_the_writes_of_its_superstep() -> None:
+    """Names written in the superstep in which the barrier's node runs count for the next round."""
     graph = program(
         node("a", "go", lambda seen: {"both": "a"}),
         node("j", "both"),
@@ -350,7 +336,7 @@ def test_a_barrier_is_used_up_before_the_writes_of_its_superstep() -> None:
 
 
 def test_a_barrier_completed_again_by_its_own_superstep_runs_again() -> None:
-    """Both names again, while its node runs: the node runs again next."""
+    """If all names are written while the barrier's node runs, the node runs again next."""
     graph = program(node("j", "both"), both=NamedBarrierValue(str, {"a", "b"}))
     board = write(graph, Board(graph), ("both", "a"), ("both", "b"))
     write(graph, board, ("both", "b"), ("both", "a"), by=plan(graph, board))
@@ -358,7 +344,7 @@ def test_a_barrier_completed_again_by_its_own_superstep_runs_again() -> None:
 
 
 def test_a_name_twice_before_completion_changes_nothing() -> None:
-    """The same name twice is a no-op; a name that the barrier does not have is an error."""
+    """Writing a name twice has no effect; a name that the barrier does not have raises an error."""
     graph = program(node("j", "both"), both=NamedBarrierValue(str, {"a", "b"}))
     board = write(graph, Board(graph), ("both", "a"))
     write(graph, board, ("both", "a"))
@@ -368,7 +354,7 @@ def test_a_name_twice_before_completion_changes_nothing() -> None:
 
 
 def test_a_barrier_waits_over_many_supersteps() -> None:
-    """The names of a barrier may come in different supersteps; what has come is held and versioned."""
+    """The names of a barrier may be written in different supersteps; a partial barrier is stored and has a version."""
     graph = program(
         node("a", "x", lambda seen: {"both": "a", "y": 1}),
         node("b", "y", lambda seen: {"z": 1}),
@@ -382,8 +368,8 @@ def test_a_barrier_waits_over_many_supersteps() -> None:
     assert ["both" in step.versions for step in script.steps] == [True, True, True, False]
 
 
-def test_a_trigger_beside_a_half_full_barrier_leaves_the_barrier_alone() -> None:
-    """A node that runs for another trigger does not use up a barrier that still waits."""
+def test_another_trigger_leaves_a_half_full_barrier_alone() -> None:
+    """A node that runs because of another trigger does not consume an incomplete barrier."""
     graph = program(node("j", ["both", "x"]), both=NamedBarrierValue(str, {"a", "b"}), x=LastValue())
     board = write(graph, Board(graph), ("both", "a"), ("x", 1))
     write(graph, board, by=plan(graph, board))
@@ -391,11 +377,9 @@ def test_a_trigger_beside_a_half_full_barrier_leaves_the_barrier_alone() -> None
     assert [task.node.name for task in plan(graph, board)] == ["j"]
 
 
-# ---- finish ------------------------------------------------------------------------------------------------------
-
-
 def test_a_deferred_node_waits_until_nothing_else_is_left() -> None:
-    """`finish` comes when no updated channel triggers a node, and the run goes on with what it makes available."""
+    """`finish` is called when no updated channel triggers a node, and the run continues with the nodes that become
+    triggered."""
     graph = program(
         node("a", "x", lambda seen: {"y": 1, "late": None}),
         node("b", "y", lambda seen: {"z": 1, "late": None}),
@@ -429,7 +413,7 @@ def test_deferred_nodes_run_at_every_tentative_end() -> None:
 
 
 def test_all_deferred_nodes_of_one_end_run_together() -> None:
-    """What was put off becomes due at once, in one superstep, by name."""
+    """All deferred nodes run in one superstep, by name."""
     graph = program(
         node("a", "x", lambda seen: {"l2": None, "l1": None}),
         node("d2", "l2"),
@@ -442,7 +426,7 @@ def test_all_deferred_nodes_of_one_end_run_together() -> None:
 
 
 def test_sends_are_work_that_is_left() -> None:
-    """Pending sends keep a deferred node waiting."""
+    """Pending sends delay a deferred node."""
     graph = program(
         node("a", "x", lambda seen: [("late", None), (SENDS, Send("b", 1))]),
         node("b", "never"),
@@ -455,7 +439,7 @@ def test_sends_are_work_that_is_left() -> None:
 
 
 def test_a_deferred_barrier_needs_its_names_and_the_end() -> None:
-    """An edge of several starts into a deferred node fires when all have come *and* nothing else is left."""
+    """An edge of several starts into a deferred node fires when all starts have run *and* no other work is left."""
     graph = program(
         node("a", "x", lambda seen: {"both": "a", "y": 1}),
         node("b", "x", lambda seen: {"both": "b"}),
@@ -471,7 +455,7 @@ def test_a_deferred_barrier_needs_its_names_and_the_end() -> None:
 
 
 def test_a_deferred_barrier_that_is_incomplete_ends_the_run() -> None:
-    """P14: at the end, a barrier that still waits stays as it is, and the run ends."""
+    """P14: an incomplete barrier stays as it is at the end, and the run ends."""
     graph = program(
         node("a", "x", lambda seen: {"both": "a"}),
         node("d", "both"),
@@ -483,8 +467,8 @@ def test_a_deferred_barrier_that_is_incomplete_ends_the_run() -> None:
     assert "both" in script.steps[-1].versions
 
 
-def test_a_write_that_triggers_nobody_is_no_reason_to_wait() -> None:
-    """An updated channel that no node subscribes to does not put the end off."""
+def test_a_write_that_triggers_no_node_delays_no_deferred_node() -> None:
+    """A write to a channel without subscribers does not delay the end."""
     graph = program(
         node("a", "x", lambda seen: {"late": None, "y": 1}),
         node("d", "late"),
@@ -495,7 +479,7 @@ def test_a_write_that_triggers_nobody_is_no_reason_to_wait() -> None:
     assert [step.ran for step in run(graph, {"x": 1}).steps] == [("a",), ("d",)]
 
 
-def test_what_finish_brings_has_the_supersteps_version() -> None:
+def test_a_channel_that_finish_makes_available_gets_the_supersteps_version() -> None:
     """A channel that becomes available at the end gets the version of the superstep that ended."""
     graph = program(node("a", "x"), node("d", "late"), x=EphemeralValue(), late=LastValueAfterFinish())
     board = write(graph, Board(graph), ("x", 1), ("late", None))
@@ -503,11 +487,8 @@ def test_what_finish_brings_has_the_supersteps_version() -> None:
     assert (board.versions, board.clock, board.updated) == ({"late": 2}, 2, ["late"])
 
 
-# ---- failing folds -----------------------------------------------------------------------------------------------
-
-
 def test_two_writers_of_a_last_value() -> None:
-    """Bad input: two writers of a LastValue in one superstep are an error that names the channel."""
+    """Bad input: two writes to a LastValue in one superstep raise an error that names the channel."""
     graph = program(
         node("a", "x", lambda seen: {"y": 1}), node("b", "x", lambda seen: {"y": 1}), x=LastValue(), y=LastValue()
     )
@@ -518,7 +499,7 @@ def test_two_writers_of_a_last_value() -> None:
 
 
 def test_a_reducer_that_raises_is_named() -> None:
-    """P9: a reducer's own exception is raised as it is, with a note that names channel and superstep."""
+    """P9: a reducer's own exception is raised, with a note that names channel and superstep."""
 
     class Odd(Exception):
         pass
@@ -535,7 +516,7 @@ def test_a_reducer_that_raises_is_named() -> None:
 
 
 def test_a_write_to_an_unknown_channel() -> None:
-    """Bad input: a write to a channel that the graph does not have is an error that names both."""
+    """Bad input: a write to a channel that the graph does not have raises an error that names both."""
     graph = program(node("a", "x", lambda seen: {"nowhere": 1}), x=LastValue())
     with pytest.raises(InvalidUpdateError, match="'nowhere'.*'scripted'") as caught:
         run(graph, {"x": 1})
@@ -543,7 +524,7 @@ def test_a_write_to_an_unknown_channel() -> None:
 
 
 def test_the_first_update_of_a_reducer_without_a_start() -> None:
-    """On a reducer channel that holds nothing and has no empty value, the first update is stored as it is."""
+    """If a reducer channel is empty and its type has no empty value, the first update is stored unchanged."""
     called: list[Any] = []
 
     def keep(current: Any, update: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Attributes that are set on a compiled graph: which may be, what they do, and what is refused."""
+"""Attributes of a compiled graph: which ones can be set, what they do, and which are refused."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def graph(saver: Any = None, **nodes: Any) -> Any:
 
 
 async def test_a_checkpointer_that_is_set_stores(saver: BaseCheckpointSaver) -> None:
-    """`graph.checkpointer = saver` in a start-up hook: what runs later is stored, and can be read."""
+    """After `graph.checkpointer = saver`, for example in a start-up hook, runs are stored and can be read."""
     made = graph()
     assert await made.ainvoke({"log": []}) == {"log": ["a", "b"]}
     made.checkpointer = saver
@@ -63,8 +63,8 @@ async def test_a_checkpointer_that_is_set_stores(saver: BaseCheckpointSaver) -> 
         await made.aget_state("t")
 
 
-async def test_a_run_keeps_what_it_has_begun_with(saver: BaseCheckpointSaver) -> None:
-    """What is set holds for runs that begin later: one that is under way is stored where it began."""
+async def test_a_running_run_keeps_its_attributes(saver: BaseCheckpointSaver) -> None:
+    """An attribute that is set affects later runs only: a running run is stored where it began."""
     other, made = InMemorySaver(), graph()
 
     async def sets(state: State) -> Any:
@@ -82,8 +82,8 @@ async def test_a_run_keeps_what_it_has_begun_with(saver: BaseCheckpointSaver) ->
     assert (await made.aget_state("t")).next == ("b",)
 
 
-async def test_graphs_inside_and_kept_states(saver: BaseCheckpointSaver) -> None:
-    """`checkpointer=True` of a graph inside may be set too: its state is kept from then on."""
+async def test_checkpointer_of_a_subgraph(saver: BaseCheckpointSaver) -> None:
+    """After `checkpointer=True` is set on a subgraph, its state is kept from then on."""
 
     class Inner(TypedDict, total=False):
         note: str
@@ -99,7 +99,7 @@ async def test_graphs_inside_and_kept_states(saver: BaseCheckpointSaver) -> None
 
 
 async def test_store_cache_and_policies() -> None:
-    """`store`, `cache`, `cache_policy` and `retry_policy` hold for nodes that were added without their own."""
+    """`store`, `cache`, `cache_policy` and `retry_policy` apply to nodes that were added without their own."""
     ran: list[str] = []
 
     def node(state: State) -> Any:
@@ -121,7 +121,7 @@ async def test_store_cache_and_policies() -> None:
 
 
 async def test_own_policies_win_over_those_that_are_set() -> None:
-    """A node's own retry policy stays; in a `Pregel` and an entrypoint too."""
+    """A node's own retry policy takes precedence, in a `Pregel` and an entrypoint too."""
     tries: list[str] = []
 
     def fails(given: Any) -> Any:
@@ -149,7 +149,7 @@ async def test_own_policies_win_over_those_that_are_set() -> None:
 
 
 async def test_breakpoints_streams_and_config(saver: BaseCheckpointSaver) -> None:
-    """`interrupt_before_nodes`, `interrupt_after_nodes`, `stream_mode`, `stream_channels` and `config`."""
+    """`interrupt_before_nodes`, `interrupt_after_nodes`, `stream_mode`, `stream_channels` and `config` can be set."""
     made = graph(saver)
     made.interrupt_before_nodes = ["b"]
     await made.ainvoke({"log": []}, "t")
@@ -173,7 +173,7 @@ async def test_breakpoints_streams_and_config(saver: BaseCheckpointSaver) -> Non
 
 
 async def test_name_debug_and_step_timeout() -> None:
-    """`name`, `debug` and `step_timeout`."""
+    """`name`, `debug` and `step_timeout` can be set."""
 
     async def node(state: State) -> None:
         state["log"].append("in place")
@@ -214,7 +214,7 @@ async def test_name_debug_and_step_timeout() -> None:
     ],
 )
 def test_what_is_set_is_checked(name: str, value: Any, kind: type[Exception]) -> None:
-    """As `compile` does; what was there stays."""
+    """A set value is checked as `compile` checks it; after an error the old value stays."""
     made = graph()
     before = getattr(made, name)
     with pytest.raises(kind):
@@ -236,7 +236,7 @@ def test_what_is_set_is_checked(name: str, value: Any, kind: type[Exception]) ->
     ],
 )
 def test_another_attribute_is_refused(name: str, nearest: str) -> None:
-    """Anything else is an AttributeError that names the nearest attribute."""
+    """Setting any other attribute raises an AttributeError that names the nearest attribute."""
     made = graph()
     with pytest.raises(AttributeError) as raised:
         setattr(made, name, object())
@@ -249,7 +249,7 @@ def test_another_attribute_is_refused(name: str, nearest: str) -> None:
 
 
 async def test_methods_may_be_replaced() -> None:
-    """Mocks replace the methods of a graph, and put them back."""
+    """Mocks can replace the methods of a graph, and restore them."""
     made = graph()
     with patch.object(made, "ainvoke", AsyncMock(return_value={"log": ["mock"]})):
         assert await made.ainvoke({}) == {"log": ["mock"]}
@@ -257,7 +257,7 @@ async def test_methods_may_be_replaced() -> None:
 
 
 async def test_a_question_is_answered_where_it_was_asked(saver: BaseCheckpointSaver) -> None:
-    """A graph whose saver was set asks, and is answered, as one that was compiled with it."""
+    """A graph whose saver was set asks and is answered like one compiled with it."""
     made = graph(a=lambda state: {"note": interrupt("?")})
     made.checkpointer = saver
     await made.ainvoke({"log": []}, "t")

@@ -1,4 +1,4 @@
-"""`StateGraph`: what each method does, and what each refuses."""
+"""`StateGraph`: what each method does, and what it refuses."""
 
 from __future__ import annotations
 
@@ -52,9 +52,6 @@ async def ran(made: StateGraph[Any, Any, Any], given: Any = None) -> list[str]:
     return result
 
 
-# ---- schemas -----------------------------------------------------------------------------------------------------
-
-
 class Declared(TypedDict):
     plain: int
     required: Required[int]
@@ -69,8 +66,8 @@ class Declared(TypedDict):
 
 
 def test_keys_become_channels() -> None:
-    """Plain keys are LastValue, reducers aggregate, channels stand for themselves; Required and the like do not
-    count."""
+    """Plain keys become LastValue channels, reducers aggregate, and channels are used as they are; Required and similar
+    qualifiers have no effect."""
     channels = StateGraph(Declared).channels
     assert {name: type(channel) for name, channel in channels.items()} == {
         "plain": LastValue,
@@ -153,20 +150,20 @@ class Builtin(TypedDict):
 
 @pytest.mark.parametrize("schema", [OneArgument, ThreeArguments, NamedArguments])
 def test_reducers_of_the_wrong_arity(schema: Any) -> None:
-    """A reducer takes two arguments; another arity is an error that names schema and key."""
+    """A reducer takes two arguments; another arity raises an error that names schema and key."""
     with pytest.raises(GraphValidationError, match=f"{schema.__name__}.key"):
         StateGraph(schema)
 
 
 @pytest.mark.parametrize("schema", [AnyArguments, DefaultArgument, Builtin])
 def test_reducers_that_can_take_two(schema: Any) -> None:
-    """What can be called with two arguments is a reducer."""
+    """Any callable that accepts two arguments is a reducer."""
     assert isinstance(StateGraph(schema).channels["key"], BinaryOperatorAggregate)
 
 
 @pytest.mark.parametrize("schema", ["State", None, 3, State({})])
 def test_what_is_no_schema(schema: Any) -> None:
-    """Bad input: what is no type is no schema, and is refused by name; so is a plain type beside keys."""
+    """Bad input: a schema that is no type is refused by name, and so is a plain type together with keys."""
     with pytest.raises(GraphValidationError, match="state schema"):
         StateGraph(schema)
     with pytest.raises(GraphValidationError, match="input schema"):
@@ -176,7 +173,7 @@ def test_what_is_no_schema(schema: Any) -> None:
 
 
 def test_a_local_name_in_an_annotation() -> None:
-    """An annotation that cannot be resolved is an error that says what to do."""
+    """An annotation that cannot be resolved raises an error that says what to do."""
 
     class Local:
         pass
@@ -206,7 +203,7 @@ class Alike(TypedDict):
 
 
 def test_one_key_declared_twice() -> None:
-    """A plain re-declaration never overrides a reducer; two different channels for one key are an error."""
+    """A plain re-declaration never overrides a reducer; two different channels for one key raise an error."""
     for made in (StateGraph(State, input_schema=Plainly), StateGraph(Plainly, output_schema=State)):
         assert isinstance(made.channels["log"], BinaryOperatorAggregate)
     assert isinstance(StateGraph(State, input_schema=Alike).channels["log"], BinaryOperatorAggregate)
@@ -226,12 +223,9 @@ SENDS_KEY = TypedDict("SENDS_KEY", {"__pregel_tasks": int, "y": int})
 
 @pytest.mark.parametrize("schema", [START_KEY, END_KEY, BRANCH_KEY, JOIN_KEY, SENDS_KEY])
 def test_reserved_keys(schema: Any) -> None:
-    """Bad input: a state key that is called like a control channel is refused, by name."""
+    """Bad input: a state key with the name of a control channel is refused by name."""
     with pytest.raises(GraphValidationError, match="reserved"):
         StateGraph(schema).add_node("n", lambda state: None).add_edge(START, "n").compile()
-
-
-# ---- nodes -------------------------------------------------------------------------------------------------------
 
 
 def a_function(state: State) -> dict[str, Any]:
@@ -309,7 +303,7 @@ def keyword_argument(state: State, *, other: int) -> None: ...
 
 
 class Chain:
-    """As langchain-core's Runnables are: with methods, and not callable."""
+    """Like langchain-core's Runnables: with methods, but not callable."""
 
     async def ainvoke(self, state: Any) -> Any: ...
 
@@ -354,7 +348,7 @@ class Chain:
     ],
 )
 def test_what_the_builder_refuses(add: Callable[[Any], Any], says: str) -> None:
-    """Bad input: what can never work is refused by the method that is given it."""
+    """Bad input: a method refuses arguments that can never work."""
     with pytest.raises(GraphValidationError, match=says) as caught:
         add(builder("a", "b"))
     assert isinstance(caught.value, (PregelError, ValueError))
@@ -371,7 +365,7 @@ def test_what_the_builder_refuses(add: Callable[[Any], Any], says: str) -> None:
     ],
 )
 def test_a_refusal_changes_nothing(add: Callable[[Any], Any]) -> None:
-    """`StateGraph`: what a method refuses leaves the builder as it was."""
+    """`StateGraph`: a method that raises leaves the builder unchanged."""
     made = builder("a", "b")
     before = (dict(made.nodes), set(made.edges), set(made.waiting_edges), dict(made.branches), list(made.channels))
     with pytest.raises(GraphValidationError):
@@ -397,7 +391,7 @@ def test_a_refusal_changes_nothing(add: Callable[[Any], Any]) -> None:
     ],
 )
 def test_what_compile_refuses(add: Callable[[Any], Any], says: str) -> None:
-    """Compile validates everything that can be known before a run: no entry, unknown nodes."""
+    """`compile` checks everything that can be known before a run: no entry, unknown nodes."""
     with pytest.raises(GraphValidationError, match=says):
         add(builder("a", "b")).compile()
 
@@ -407,7 +401,7 @@ def to_nowhere(state: State) -> Literal["a", "zz"]:
 
 
 def test_more_that_compile_refuses() -> None:
-    """A graph without nodes, a checkpointer that is none, and settings that are not known."""
+    """`compile` refuses a graph without nodes, an invalid checkpointer, and unknown settings."""
     with pytest.raises(GraphValidationError, match="no nodes"):
         StateGraph(State).add_edge(START, END).compile()
     for wrong in ("runs.db", 1, object(), InMemorySaver):
@@ -417,11 +411,8 @@ def test_more_that_compile_refuses() -> None:
         builder("a").add_edge(START, "a").compile(unknown_keys="drop")
 
 
-# ---- edges -------------------------------------------------------------------------------------------------------
-
-
 async def test_a_chain() -> None:
-    """An edge runs its end when its start has run."""
+    """An edge runs its end after its start."""
     made = builder("a", "b", "c").add_edge(START, "a").add_edge("a", "b").add_edge("b", "c").add_edge("c", END)
     assert await ran(made) == ["a", "b", "c"]
 
@@ -454,7 +445,8 @@ async def test_an_edge_of_several_starts_waits_for_all() -> None:
 
 
 def test_what_joins_compile_to() -> None:
-    """Mental model 2: a barrier per edge of several starts; of one start, a plain edge; to END, nothing."""
+    """Mental model 2: an edge of several starts compiles to a barrier, an edge of one start to a plain edge, an edge to
+    END to nothing."""
     made = (
         builder("a", "b", "j")
         .add_edge(START, "a")
@@ -471,7 +463,7 @@ def test_what_joins_compile_to() -> None:
 
 
 async def test_names_with_a_plus() -> None:
-    """Names that look like a join are names like any other: two joins never become one channel."""
+    """A name that looks like a join is an ordinary name: two joins never become one channel."""
     made = builder("a", "c", "a+b", "b+c", "d", "e")
     for name in ("a", "c", "a+b", "b+c"):
         made.add_edge(START, name)
@@ -487,7 +479,7 @@ async def test_a_join_in_a_loop() -> None:
 
 
 async def test_add_sequence() -> None:
-    """`add_sequence` adds nodes and the edges between them; names come from the functions, or are given."""
+    """`add_sequence` adds nodes and the edges between them; names come from the functions, or are passed."""
     made = (
         StateGraph(State).add_sequence([a_function, ("second", a_function), a_coroutine]).add_edge(START, "a_function")
     )
@@ -495,11 +487,8 @@ async def test_add_sequence() -> None:
     assert await ran(made) == ["a_function", "a_function", "a_coroutine"]
 
 
-# ---- deferred nodes ----------------------------------------------------------------------------------------------
-
-
 async def test_a_deferred_node_is_last() -> None:
-    """`defer=True` runs a node only when nothing else is left to run, once per such moment."""
+    """`defer=True` runs a node only when no other work is left, once per such moment."""
     made = builder("a", "b", "c").add_node("d", says("d"), defer=True)
     made.add_edge(START, "a").add_edge("a", "b").add_edge("b", "c").add_edge("a", "d").add_edge("b", "d")
     assert await ran(made) == ["a", "b", "c", "d"]
@@ -514,7 +503,7 @@ async def test_a_deferred_node_in_a_loop() -> None:
 
 
 async def test_a_deferred_join() -> None:
-    """A join into a deferred node waits for all its starts and for the end."""
+    """A join into a deferred node waits for all its starts and for the tentative end."""
     made = builder("a", "b", "c").add_node("d", says("d"), defer=True)
     made.add_edge(START, "a").add_edge(START, "b").add_edge("b", "c").add_edge(["a", "b"], "d")
     channels = made.compile().channels
@@ -524,19 +513,16 @@ async def test_a_deferred_join() -> None:
 
 
 async def test_what_a_deferred_node_starts_runs() -> None:
-    """The run goes on with what a deferred node leads to."""
+    """The run continues with the nodes that a deferred node leads to."""
     made = builder("a", "z").add_node("d", says("d"), defer=True)
     assert await ran(made.add_edge(START, "a").add_edge("a", "d").add_edge("d", "z")) == ["a", "d", "z"]
 
 
 async def test_a_send_to_a_deferred_node_does_not_wait() -> None:
-    """A send is triggered by being sent; what is put off is the edge."""
+    """A send to a deferred node runs at once; only edges are deferred."""
     made = builder("a", "b", "c").add_node("d", says("d"), defer=True).add_edge(START, "a").add_edge("a", "b")
     made.add_edge("b", "c").add_conditional_edges("a", lambda state: Send("d", {}))
     assert await ran(made) == ["a", "b", "d", "c"]
-
-
-# ---- conditional edges -------------------------------------------------------------------------------------------
 
 
 def literal(state: State) -> Literal["a", "b"]:
@@ -581,14 +567,13 @@ class LiteralCallee:
     ],
 )
 async def test_where_routers_lead(path: Any, path_map: Any, expected: list[str]) -> None:
-    """A router answers with a name, END, a Send, or a list of these; path_map or Literal annotations map
-    answers."""
+    """A router returns a name, END, a Send, or a list of these; path_map or Literal annotations map its results."""
     made = builder("s", "a", "b").add_edge(START, "s").add_conditional_edges("s", path, path_map)
     assert await ran(made) == expected
 
 
 def test_what_literals_say() -> None:
-    """A `Literal` return annotation says where a router may lead, as `path_map` does."""
+    """A router's `Literal` return annotation lists its destinations, as `path_map` does."""
     made = builder("s", "a", "b").add_conditional_edges("s", literal).add_conditional_edges("s", literal_list)
     assert [branch.ends for branch in made.branches["s"].values()] == [{"a": "a", "b": "b"}, {"a": "a", "b": "b"}]
 
@@ -613,7 +598,7 @@ async def test_an_async_router() -> None:
 
 
 async def test_several_routers_of_one_node() -> None:
-    """One branch per function name; all of them are asked, in the order of their names, beside static edges."""
+    """A node has one branch per function name; all of them run in order of name, in addition to static edges."""
     asked: list[str] = []
 
     def first(state: Any) -> str:
@@ -631,7 +616,7 @@ async def test_several_routers_of_one_node() -> None:
 
 
 async def test_a_conditional_entry() -> None:
-    """`set_conditional_entry_point` asks where to begin; it sees the input."""
+    """The router of `set_conditional_entry_point` chooses the first node; it sees the input."""
     made = builder("a", "b").set_conditional_entry_point(lambda state: state["note"])
     assert await ran(made, {"note": "b"}) == ["b"]
     sent = builder("a").add_conditional_edges(START, lambda state: [Send("a", {}), Send("a", {})])
@@ -639,7 +624,8 @@ async def test_a_conditional_entry() -> None:
 
 
 async def test_sends_keep_their_order_and_their_own_input() -> None:
-    """Each send is a task of its own, with its argument verbatim: no merge with the state, no schema."""
+    """Each send is a task of its own and gets its argument verbatim: neither merged with the state nor checked by a
+    schema."""
     got: list[Any] = []
 
     def worker(arg: Any) -> dict[str, Any]:
@@ -653,12 +639,9 @@ async def test_sends_keep_their_order_and_their_own_input() -> None:
 
 
 async def test_a_node_may_return_a_send() -> None:
-    """A single bare Send that a node returns is routed."""
+    """A single bare Send that a node returns is executed."""
     made = StateGraph(State).add_node("s", lambda state: Send("a", {})).add_node("a", says("a")).add_edge(START, "s")
     assert await ran(made) == ["a"]
-
-
-# ---- schemas of nodes --------------------------------------------------------------------------------------------
 
 
 class Private(TypedDict, total=False):
@@ -681,7 +664,7 @@ class Whole(TypedDict, total=False):
 
 
 async def test_private_schemas() -> None:
-    """Keys of a node's private input schema become channels; nodes that name them see them, results and inputs
+    """Keys of a node's private input schema become channels: nodes that name them see them, results and inputs do
     not."""
     seen: dict[str, Any] = {}
 
@@ -703,7 +686,7 @@ async def test_private_schemas() -> None:
 
 
 async def test_an_input_schema_that_is_given() -> None:
-    """`input_schema=` says what a node gets, whatever its annotation says."""
+    """`input_schema=` determines a node's input and overrides its annotation."""
     seen: list[Any] = []
     made = (
         StateGraph(Whole).add_node("n", lambda state: seen.append(dict(state)), input_schema=Given).add_edge(START, "n")
@@ -713,7 +696,7 @@ async def test_an_input_schema_that_is_given() -> None:
 
 
 async def test_input_and_output_schemas() -> None:
-    """A run takes what the input schema says and returns what the output schema says; the state has the rest."""
+    """A run accepts the keys of the input schema and returns those of the output schema; the state has the rest."""
     made = StateGraph(Whole, input_schema=Given, output_schema=Answered)
     made.add_node("n", lambda state: {"answer": state["question"] + "!", "scratch": ["thinking"]}).add_edge(START, "n")
     graph = made.compile(InMemorySaver(), blocking=False)
@@ -731,7 +714,8 @@ async def test_input_and_output_schemas() -> None:
     ("kind", "shown"), [(DataState, True), (StructState, True), (ModelState, True), (DictState, False)]
 )
 async def test_a_node_gets_its_schemas_class(kind: Any, shown: bool) -> None:
-    """TypedDict keys that were never written are absent; other classes take their defaults, and are made anew."""
+    """TypedDict keys that were never written are absent; other classes use their defaults, and are created anew for
+    each node."""
     seen: list[Any] = []
     made = StateGraph(kind).add_node("n", lambda state: seen.append(state)).add_edge(START, "n")
     await made.compile(blocking=False).ainvoke({"note": "x"})
@@ -743,11 +727,8 @@ async def test_a_node_gets_its_schemas_class(kind: Any, shown: bool) -> None:
         assert state == {"log": [], "note": "x"}
 
 
-# ---- compiling ---------------------------------------------------------------------------------------------------
-
-
 async def test_compile_never_changes_the_builder() -> None:
-    """`compile()` never changes the builder; the builder may go on and be compiled again."""
+    """`compile()` never changes the builder, which can be extended and compiled again."""
     made = builder("a", "b").add_edge(START, "a").add_edge("a", "b").add_edge(["a", "b"], END)
     made.add_conditional_edges("b", lambda state: END)
     made.add_node("d", says("d"), defer=True)
@@ -770,7 +751,7 @@ async def test_compile_never_changes_the_builder() -> None:
 
 
 def test_two_compilations_share_nothing() -> None:
-    """P13: two graphs of one builder are two graphs, of equal parts."""
+    """P13: two graphs compiled from one builder are equal and share no parts."""
     made = builder("a").add_edge(START, "a")
     one, other = made.compile(), made.compile(InMemorySaver(), name="other")
     assert (one.name, other.name, one.checkpointer) == ("StateGraph", "other", None)
@@ -783,7 +764,7 @@ def test_two_compilations_share_nothing() -> None:
 
 
 def test_methods_chain() -> None:
-    """Every method returns the builder."""
+    """Every method without a result returns the builder."""
     made = StateGraph(State)
     assert made.add_node("a", a_function) is made
     assert made.add_edge(START, "a") is made
@@ -795,12 +776,9 @@ def test_methods_chain() -> None:
 
 
 def test_the_builder_is_generic() -> None:
-    """Names: `StateGraph[State]` can be said at run time."""
+    """`StateGraph[State]` works at run time."""
     assert StateGraph[State](State).channels.keys() == {"log", "note"}
     assert CompiledStateGraph[State, State, State]
-
-
-# ---- where commands may go -------------------------------------------------------------------------------------------
 
 
 def commanding(destination: str) -> Callable[[Any], Command[Any]]:
@@ -812,7 +790,7 @@ def commanding(destination: str) -> Callable[[Any], Command[Any]]:
 
 
 async def test_a_return_annotation_says_where_commands_go() -> None:
-    """`Command[Literal[...]]` works at run time as it does for type checkers, and drawings show it."""
+    """`Command[Literal[...]]` works at run time and for type checkers, and drawings show its destinations."""
     made = builder("a", "b").add_node("decide", commanding("a")).add_edge(START, "decide")
     drawn = [(edge.source, edge.target, edge.conditional) for edge in made.compile().get_graph().edges]
     assert drawn == [(START, "decide", False), ("decide", "a", True), ("decide", END, True)]
@@ -820,9 +798,12 @@ async def test_a_return_annotation_says_where_commands_go() -> None:
 
 
 @pytest.mark.parametrize("destinations", [["nobody"], {"nobody": "label"}, [START]])
-def test_compile_refuses_destinations_that_are_none(destinations: Any) -> None:
-    """As it does the ends of edges. An annotation may name nodes of the graph around, for a parent command: what this graph
-    does not have is not drawn. A graph as a node has destinations too."""
+def test_compile_refuses_unknown_destinations(destinations: Any) -> None:
+    """`compile` refuses unknown destinations of a node, as it refuses unknown ends of edges.
+
+    An annotation may name nodes of the parent graph, for a parent command: names that this graph does not have are not
+    drawn. A graph as a node has destinations too.
+    """
     made = builder("a").add_node("decide", says("decide"), destinations=destinations).add_edge(START, "decide")
     with pytest.raises(GraphValidationError, match="the destinations of 'decide'"):
         made.compile()

@@ -1,4 +1,4 @@
-"""Configs and arguments of calls: what is taken, what is refused, and what is bound."""
+"""Configs and arguments of calls: what is accepted, refused and bound."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ WRONG: list[tuple[Any, str]] = [
 
 @pytest.mark.parametrize(("config", "says"), WRONG, ids=[str(index) for index in range(len(WRONG))])
 async def test_configs_that_are_refused(config: Any, says: str) -> None:
-    """Unknown top-level keys, known keys in the wrong place and bad types are errors, before anything
-    is run or stored; a stream says so when it is made."""
+    """Unknown top-level keys, known keys in the wrong place and wrong types raise before anything is run or stored; a
+    stream raises when it is created."""
     saver = InMemorySaver()
     made = graph(saver=saver)
     with pytest.raises(ConfigError, match=says) as caught:
@@ -103,21 +103,20 @@ async def test_configs_that_are_refused(config: Any, says: str) -> None:
     ids=[str(index) for index in range(9)],
 )
 async def test_configs_that_are_taken(config: Any) -> None:
-    """LangGraph's mapping, or simply the thread's id; other keys under `configurable` are the user's."""
+    """A config is LangGraph's mapping, or only the thread's id; other keys under `configurable` belong to the user."""
     assert await graph().ainvoke({}, config) == {"log": ["n"]}
     assert [chunk async for chunk in graph().astream({}, config)] == [{"n": {"log": ["n"]}}]
 
 
 @pytest.mark.parametrize("config", [None, {}, {"configurable": {}}, {"configurable": {"user_key": 1}}], ids=repr)
 async def test_a_stored_run_needs_a_thread(config: Any) -> None:
-    """A checkpointer without a thread_id is an error that says what to pass."""
+    """A call with a checkpointer but no thread_id raises an error that says what to pass."""
     with pytest.raises(ConfigError, match="thread_id"):
         await graph(saver=InMemorySaver()).ainvoke({}, config)
 
 
 async def test_a_thread_id_may_be_a_string_or_a_number() -> None:
-    """A thread's id as the whole config, under `configurable`, and as another type, is the same
-    thread."""
+    """A thread's id as the whole config, under `configurable`, or as another type, names the same thread."""
     made = graph(saver=InMemorySaver())
     await made.ainvoke({}, "7")
     await made.ainvoke({}, {"configurable": {"thread_id": "7"}})
@@ -126,7 +125,7 @@ async def test_a_thread_id_may_be_a_string_or_a_number() -> None:
 
 
 async def test_a_config_is_left_as_it_is() -> None:
-    """P1: nothing of the caller's config is changed or kept."""
+    """P1: the caller's config is neither changed nor kept."""
     config: dict[str, Any] = {"configurable": {"thread_id": "t", "key": [1]}, "metadata": {"a": 1}, "tags": ["x"]}
     made = graph(saver=InMemorySaver())
     bound = made.with_config(config)
@@ -137,7 +136,7 @@ async def test_a_config_is_left_as_it_is() -> None:
 
 
 def test_how_configs_merge() -> None:
-    """Later ones win; `configurable` and `metadata` are merged by key, `tags` are joined."""
+    """Later values override earlier ones; `configurable` and `metadata` are merged by key, `tags` are joined."""
     merged = merge_configs(
         {"configurable": {"thread_id": "a", "x": 1}, "metadata": {"m": 1}, "tags": ["one"], "recursion_limit": 5},
         None,
@@ -160,7 +159,7 @@ def test_how_configs_merge() -> None:
 
 
 async def test_with_config() -> None:
-    """`with_config` binds settings; those of a call win over them; the graph itself is left as it is."""
+    """`with_config` binds settings; a call's own settings override them; the graph itself is unchanged."""
     made = graph("a", "b", "c", saver=InMemorySaver())
     bound = made.with_config({"configurable": {"thread_id": "t"}}, recursion_limit=2)
     with pytest.raises(GraphRecursionError, match="limit of 2"):
@@ -182,7 +181,7 @@ async def test_with_config() -> None:
 
 
 async def test_metadata_is_stored() -> None:
-    """Scalars of metadata and configurable are stored with each checkpoint, and nothing else of them."""
+    """Each checkpoint stores the scalars of metadata and configurable, and nothing else of them."""
     made = graph(saver=InMemorySaver())
     config = {
         "configurable": {"thread_id": "t", "user": "u", "__private": "x", "object": object()},
@@ -206,7 +205,7 @@ async def test_metadata_is_stored() -> None:
 
 
 async def test_a_run_id_is_made_up() -> None:
-    """Metadata has a run_id, the same in all checkpoints of a run, another in another run."""
+    """Metadata contains a run_id, the same in all checkpoints of a run and different for each run."""
     made = graph(saver=InMemorySaver())
     await made.ainvoke({}, "t")
     await made.ainvoke({}, "t")
@@ -217,7 +216,7 @@ async def test_a_run_id_is_made_up() -> None:
 
 @pytest.mark.parametrize("modes", ["everything", ["values", "everything"], [], ["values", "values"], ()], ids=repr)
 async def test_stream_modes_that_are_refused(modes: Any) -> None:
-    """An unknown mode, none, or one twice, is an error before anything runs."""
+    """An unknown mode, no mode, or a mode given twice raises before anything runs."""
     with pytest.raises(ConfigError, match="stream_mode"):
         graph().astream({}, stream_mode=modes)
     with pytest.raises(ConfigError, match="stream_mode"):
@@ -225,7 +224,7 @@ async def test_stream_modes_that_are_refused(modes: Any) -> None:
 
 
 async def test_other_arguments_that_are_refused() -> None:
-    """P6: unknown output keys, and another `on_conflict`, are errors before anything runs."""
+    """P6: unknown output keys, and an unknown `on_conflict`, raise before anything runs."""
     made = graph(saver=InMemorySaver())
     for keys in ("zz", ["log", "zz"]):
         with pytest.raises(ConfigError, match="'zz'"):
@@ -238,7 +237,7 @@ async def test_other_arguments_that_are_refused() -> None:
 
 
 async def test_reading_without_a_checkpointer() -> None:
-    """Reading a thread needs a checkpointer and a thread id; the error says which is missing."""
+    """Reading a thread needs a checkpointer and a thread id; the error names the missing one."""
     with pytest.raises(ConfigError, match="checkpointer"):
         await graph().aget_state("t")
     with pytest.raises(ConfigError, match="checkpointer"):
@@ -251,7 +250,7 @@ async def test_reading_without_a_checkpointer() -> None:
 
 
 async def test_max_concurrency() -> None:
-    """With max_concurrency 10, at most 10 of 100 sends run at once; results are in index order all the same."""
+    """With max_concurrency 10, at most 10 of 100 sends run at once, and results are in index order."""
     running = most = 0
 
     async def worker(arg: Any) -> dict[str, Any]:
@@ -280,7 +279,8 @@ async def test_max_concurrency() -> None:
 
 @pytest.mark.parametrize("length", [1, 3, 10])
 async def test_the_recursion_limit(length: int) -> None:
-    """P14: n chained nodes need a limit of n: the hidden start does not count, and a run that is done is done."""
+    """P14: n chained nodes need a limit of n: the hidden start does not count, and a run without work left ends
+    normally."""
     names = [f"n{index}" for index in range(length)]
     made = graph(*names, saver=InMemorySaver())
     assert await made.ainvoke({}, {"configurable": {"thread_id": "t"}, "recursion_limit": length}) == {"log": names}
@@ -291,11 +291,11 @@ async def test_the_recursion_limit(length: int) -> None:
         assert (caught.value.limit, caught.value.pending) == (length - 1, (names[-1],))
         state = await made.aget_state("t2")
         assert (state.values, state.next) == ({"log": names[:-1]}, (names[-1],))
-        assert await made.ainvoke(None, config) == {"log": names}, "the same limit for the run that goes on"
+        assert await made.ainvoke(None, config) == {"log": names}, "the same limit for the resumed run"
 
 
 async def test_the_default_limit() -> None:
-    """P14: the default is 10 007."""
+    """P14: the default limit is 10 007."""
     made = StateGraph(State).add_node("n", lambda state: None).add_edge(START, "n").add_edge("n", "n")
     with pytest.raises(GraphRecursionError, match="limit of 10007") as caught:
         await made.compile(blocking=False).ainvoke({})
@@ -303,7 +303,7 @@ async def test_the_default_limit() -> None:
 
 
 async def test_a_loop_that_ends_at_its_limit() -> None:
-    """P14: the error comes only when work is left."""
+    """P14: the error is raised only if work is left."""
     made = StateGraph(State).add_node("n", lambda state: {"log": ["n"]}).add_edge(START, "n")
     made.add_conditional_edges("n", lambda state: "n" if len(state["log"]) < 5 else END)
     assert len((await made.compile(blocking=False).ainvoke({}, {"recursion_limit": 5}))["log"]) == 5

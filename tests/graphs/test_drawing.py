@@ -1,4 +1,4 @@
-"""Drawings: what each output shows, and graphs expanded in the place of nodes. Layout has tests of its own."""
+"""Drawings: the content of each output format, and expanded subgraphs. The layout has tests of its own."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def agent() -> Drawing:
 
 
 def with_graph() -> Drawing:
-    """A node that runs the agent, between two others, which may be run again."""
+    """Return a graph with the agent as a node between two others, which may run again."""
     return drawing(
         ["ask", "work", "check"],
         [
@@ -65,9 +65,6 @@ def said(edges: tuple[Edge, ...]) -> list[str]:
         f"{one.source} {'?' if one.conditional else '-'} {one.target}" + (f" [{one.label}]" if one.label else "")
         for one in edges
     ]
-
-
-# ---- text ------------------------------------------------------------------------------------------------------------
 
 
 def test_a_line_of_nodes_as_text() -> None:
@@ -95,7 +92,7 @@ def test_a_line_of_nodes_as_text() -> None:
 
 
 def test_a_loop_and_labels_as_text() -> None:
-    """Conditional edges are dotted and labelled, the way back is at the side, and what pauses says so."""
+    """Conditional edges are dotted and labelled, the edge back is at the side, and breakpoints are marked."""
     assert (
         agent().draw_text()
         == """\
@@ -121,7 +118,7 @@ def test_a_loop_and_labels_as_text() -> None:
 
 
 def test_the_same_in_ascii() -> None:
-    """In ASCII a plus is a corner, and a line that crosses one that runs down passes behind it."""
+    """In ASCII a plus is a corner, and a horizontal line passes behind a vertical one."""
     assert (
         agent().draw_ascii()
         == agent().draw_text(ascii=True)
@@ -148,7 +145,7 @@ def test_the_same_in_ascii() -> None:
 
 
 def test_a_graph_within_a_graph_as_text() -> None:
-    """A node that is a graph has a double border; expanded, the border is around its nodes."""
+    """A node that is a graph has a double border; expanded, the border surrounds its nodes."""
     assert (
         with_graph().draw_text()
         == """\
@@ -246,7 +243,7 @@ def test_a_node_that_runs_itself_again_as_text() -> None:
 
 
 def test_what_is_too_wide_is_listed() -> None:
-    """A list has all that boxes and arrows show, in any width."""
+    """A drawing that is too wide becomes a list with the same content."""
     wide = drawing(
         [f"worker_{number}" for number in range(12)] + ["plan", "odd"],
         [edge(START, "plan"), *(edge("plan", f"worker_{number}", str(number)) for number in range(12))]
@@ -265,7 +262,7 @@ def test_what_is_too_wide_is_listed() -> None:
 
 
 def test_text_is_as_wide_as_it_says() -> None:
-    """Boxes that would be one column too wide are a list."""
+    """Boxes that are one column too wide become a list."""
     text = with_graph().draw_text(width=None)
     wide = max(map(len, text.splitlines()))
     assert with_graph().draw_text(width=wide) == text
@@ -274,7 +271,7 @@ def test_text_is_as_wide_as_it_says() -> None:
 
 @pytest.mark.parametrize("name", ODD)
 def test_names_of_all_kinds_as_text(name: str) -> None:
-    """Nothing of a name reaches the terminal that would not be seen there, and ASCII is ASCII."""
+    """A drawing sends no invisible character of a name to the terminal, and an ASCII drawing is pure ASCII."""
     drawn = drawing([name], [edge(START, name), edge(name, END, name)])
     for text in (drawn.draw_text(), drawn.draw_text(width=1)):
         assert all(line.isprintable() for line in text.splitlines())
@@ -282,7 +279,7 @@ def test_names_of_all_kinds_as_text(name: str) -> None:
 
 
 def test_wide_characters_keep_the_borders_straight() -> None:
-    """A name is measured in columns, not in characters."""
+    """The width of a name is measured in columns, not characters."""
     lines = drawing(["e\u0301", "名前"], []).draw_text().splitlines()
     assert lines == ["┌───┐   ┌──────┐", "│ e\u0301 │   │ 名前 │", "└───┘   └──────┘"]
 
@@ -291,11 +288,8 @@ def test_nothing_as_text() -> None:
     assert drawing([], []).draw_text() == ""
 
 
-# ---- mermaid ---------------------------------------------------------------------------------------------------------
-
-
 def test_mermaid() -> None:
-    """A flowchart with the marks beside the names."""
+    """A flowchart with the marks next to the names."""
     assert with_graph().draw_mermaid() == (
         "flowchart TD\n"
         '    n0___start__(["__start__"])\n'
@@ -312,7 +306,7 @@ def test_mermaid() -> None:
 
 
 def test_mermaid_has_clusters() -> None:
-    """An expanded node is a cluster, within the cluster that it was in."""
+    """An expanded node is a cluster within its parent's cluster."""
     outer = drawing(["run"], [edge(START, "run"), edge("run", END)], subgraphs={"run": with_graph()})
     assert (
         outer.expanded().draw_mermaid()
@@ -341,15 +335,12 @@ flowchart TD
 
 @pytest.mark.parametrize("name", ODD)
 def test_names_of_all_kinds_in_mermaid(name: str) -> None:
-    """A name is between its quotes, on its line, and a label likewise."""
+    """A name stays between its quotes and on its line, and so does a label."""
     lines = drawing([name], [edge(name, name, name)]).draw_mermaid().splitlines()
     assert len(lines) == 3
     assert lines[1].count('"') == 2 and lines[1].startswith("    n0_") and lines[1].endswith('"]')
     assert lines[2].count('"') == 2 and '|"' in lines[2] and '"|' in lines[2]
     assert not {"<", "`", "\n", "\x1b"} & set(lines[1])
-
-
-# ---- images and notebooks --------------------------------------------------------------------------------------------
 
 
 def texts(image: ElementTree.Element) -> list[str]:
@@ -375,7 +366,7 @@ def test_svg_shows_nodes_edges_labels_and_marks() -> None:
 
 
 def test_svg_stands_alone() -> None:
-    """Nothing runs, nothing is loaded, nothing has an id; it is readable in light and in dark."""
+    """The SVG runs and loads nothing and has no ids; it is readable in light and dark mode."""
     text = with_graph().draw_svg()
     image = ElementTree.fromstring(text)
     assert {found.tag.removeprefix(SVG) for found in image.iter()} <= {
@@ -397,7 +388,7 @@ def test_svg_stands_alone() -> None:
 
 @pytest.mark.parametrize("name", ODD)
 def test_names_of_all_kinds_in_svg(name: str) -> None:
-    """It is XML whatever a name holds, and the name is shown."""
+    """The SVG is valid XML for any name, and shows the name."""
     drawn = drawing([name], [edge(name, name, name)], interrupt_before=[name], subgraphs={name: drawing([name], [])})
     for one in (drawn, drawn.expanded()):
         image = ElementTree.fromstring(one.draw_svg())
@@ -405,7 +396,7 @@ def test_names_of_all_kinds_in_svg(name: str) -> None:
 
 
 def test_a_notebook_shows_it() -> None:
-    """The image, and text for where there are no images."""
+    """A notebook gets the image, and text for front ends without images."""
     drawn = agent()
     assert drawn._repr_svg_() == drawn.draw_svg()
     assert drawn._repr_mimebundle_() == {"image/svg+xml": drawn.draw_svg(), "text/plain": drawn.draw_text()}
@@ -413,11 +404,8 @@ def test_a_notebook_shows_it() -> None:
     assert set(drawn._repr_mimebundle_(exclude=["text/plain"])) == {"image/svg+xml"}
 
 
-# ---- JSON ------------------------------------------------------------------------------------------------------------
-
-
 def test_json() -> None:
-    """Nodes with what is special about them, and edges; what says nothing is left out."""
+    """JSON lists nodes with their special properties, and edges, without empty fields."""
     assert with_graph().to_json() == {
         "nodes": [
             {"id": "__start__", "type": "start", "data": {"name": "__start__"}},
@@ -447,18 +435,15 @@ def test_json_of_an_expanded_drawing_has_groups() -> None:
 
 @pytest.mark.parametrize("name", ODD)
 def test_names_of_all_kinds_in_json(name: str) -> None:
-    """Names are left as they are."""
+    """Names are unchanged."""
     both = drawing([name], [edge(name, name, name)], interrupt_before=[name], interrupt_after=[name]).to_json()
     assert json.loads(json.dumps(both)) == both
     assert both["nodes"][0]["id"] == both["edges"][0]["data"] == name
     assert both["nodes"][0]["metadata"] == {"__interrupt": "before,after"}
 
 
-# ---- graphs within ---------------------------------------------------------------------------------------------------
-
-
 def test_a_graph_takes_the_place_of_its_node() -> None:
-    """Edges to the node lead to where its graph starts, and edges from it come from where that ends."""
+    """Edges to an expanded node lead to the subgraph's start, and edges from it begin at the subgraph's end."""
     drawn = with_graph().expanded()
     assert drawn.nodes == (START, "ask", "check", "work:agent", "work:tools", END)
     assert said(drawn.edges) == [
@@ -493,8 +478,8 @@ def nested() -> Drawing:
     return drawing(["n", "m"], [edge(START, "n"), edge("n", "m"), edge("m", END)], subgraphs={"n": middle, "m": low})
 
 
-def test_as_deep_as_told() -> None:
-    """Level by level, and two levels are one level twice."""
+def test_depth_of_expansion() -> None:
+    """Expanding by two levels equals expanding by one level twice."""
     drawn = nested()
     assert drawn.expanded(0) is drawn and drawn.expanded(False) is drawn
     one = drawn.expanded(1)
@@ -512,7 +497,8 @@ def test_as_deep_as_told() -> None:
 
 
 def test_a_graph_that_names_no_start_and_no_end() -> None:
-    """Nodes that nothing leads to are its start, nodes that lead nowhere its end; in a loop, the first and the last."""
+    """Nodes without incoming edges are the start, nodes without outgoing edges the end; in a loop, the first and the
+    last node."""
     line = drawing(["a", "b", "c"], [edge("a", "b"), edge("b", "b")])
     loop = drawing(["a", "b"], [edge("a", "b"), edge("b", "a")])
     for inner, expected in (
@@ -524,7 +510,8 @@ def test_a_graph_that_names_no_start_and_no_end() -> None:
 
 
 def test_a_graph_that_may_end_at_once() -> None:
-    """What led to it leads to what follows as well, and a loop around it does not become a loop around nothing."""
+    """If a subgraph may end at once, its predecessors also lead to its successors, and a loop around it does not become
+    an edge from a node to itself."""
     inner = drawing(["x"], [edge(START, "x", "some"), edge(START, END, "none"), edge("x", END)])
     outer = drawing(["n", "m"], [edge(START, "n"), edge("n", "n", "again"), edge("n", "m")], subgraphs={"n": inner})
     assert said(outer.expanded().edges) == [
@@ -542,13 +529,13 @@ def test_a_graph_of_nothing_stays_a_node() -> None:
 
 
 def test_a_name_that_is_taken_stays_a_node() -> None:
-    """A node that is called what an inner node would be is never mistaken for it."""
+    """A node with the same name as an inner node is never mistaken for it."""
     outer = drawing(["n", "n:x"], [edge("n", "n:x")], subgraphs={"n": drawing(["x"], [])})
     assert outer.expanded() == outer
 
 
 def test_a_graph_that_contains_itself_ends() -> None:
-    """It is expanded once and is a node within."""
+    """A graph that contains itself is expanded once and is a node within."""
     graphs: dict[str, Drawing] = {}
     outer = Drawing(nodes=("n", "m"), edges=(edge("n", "m"),), subgraphs=graphs)
     graphs["m"] = Drawing(nodes=("k",), edges=(), subgraphs={"k": outer})

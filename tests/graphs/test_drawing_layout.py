@@ -1,4 +1,4 @@
-"""The layout of drawings: the rules at the top of `drawing/layout.py`, on drawings made up by hypothesis."""
+"""The layout of drawings: the rules at the top of `drawing/layout.py`, checked on random drawings."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def laid_out(drawn: Drawing) -> Layout:
 
 @st.composite
 def drawings(draw: st.DrawFn, depth: int = 2) -> Drawing:
-    """Any graph: loops, edges twice, nodes that nothing leads to, graphs within graphs."""
+    """Draw any graph: loops, double edges, unreachable nodes, graphs within graphs."""
     names = [f"{'n' * draw(st.integers(1, 9))}{number}" for number in range(draw(st.integers(0, 3 + depth)))]
     sources, targets = [*names, START], [*names, END]
     edges = draw(
@@ -80,7 +80,7 @@ def steps(points: tuple[tuple[int, int], ...]) -> list[tuple[int, int]]:
 @settings(deadline=None)
 @given(drawings())
 def test_boxes_labels_and_titles_do_not_meet(drawn: Drawing) -> None:
-    """Rule 1: every node has one box, within the drawing, and what is written has its cells to itself."""
+    """Rule 1: every node has one box within the drawing, and text shares its cells with nothing else."""
     drawn = drawn.expanded()
     laid = laid_out(drawn)
     assert sorted(box.name for box in laid.boxes) == sorted(drawn.nodes)
@@ -107,7 +107,7 @@ def test_boxes_labels_and_titles_do_not_meet(drawn: Drawing) -> None:
 @settings(deadline=None)
 @given(drawings())
 def test_edges_go_between_their_ends(drawn: Drawing) -> None:
-    """Rule 1: each edge leaves its node's bottom and enters the other's top, and meets no box, label or title between."""
+    """Rule 1: each edge leaves its node's bottom, enters the other's top, and meets no box, label or title between."""
     drawn = drawn.expanded()
     laid = laid_out(drawn)
     boxes = {box.name: box for box in laid.boxes}
@@ -135,7 +135,7 @@ def test_edges_go_between_their_ends(drawn: Drawing) -> None:
 @settings(deadline=None)
 @given(drawings())
 def test_edges_cross_or_are_apart(drawn: Drawing) -> None:
-    """Rule 2: no two edges share a cell in one direction, and none turns in a cell that another passes."""
+    """Rule 2: no two edges share a cell in one direction, and no edge turns in a cell that another passes."""
     laid = laid_out(drawn.expanded())
     across: set[tuple[int, int]] = set()
     down: set[tuple[int, int]] = set()
@@ -158,7 +158,7 @@ def test_edges_cross_or_are_apart(drawn: Drawing) -> None:
 @settings(deadline=None)
 @given(drawings())
 def test_frames_hold_their_own(drawn: Drawing) -> None:
-    """Rule 3: a frame is around the boxes and frames of its group, and around no others; no edge runs along it."""
+    """Rule 3: a frame surrounds the boxes and frames of its group and no others; no edge runs along it."""
     drawn = drawn.expanded()
     laid = laid_out(drawn)
     path = paths(drawn)
@@ -180,12 +180,12 @@ def test_frames_hold_their_own(drawn: Drawing) -> None:
 @settings(deadline=None)
 @given(drawings())
 def test_the_same_drawing_is_laid_out_the_same(drawn: Drawing) -> None:
-    """Rule 4, within one process."""
+    """Rule 4: two layouts of a drawing in one process are equal."""
     assert laid_out(drawn.expanded()) == laid_out(drawn.expanded())
 
 
 def test_the_order_of_sets_is_not_seen() -> None:
-    """Rule 4, in processes that hash strings differently."""
+    """Rule 4: layouts in processes with different hash seeds are equal."""
     code = (
         "from pregel_async.drawing import Drawing, Edge, drawing\n"
         "names = [f'n{i}' for i in range(20)]\n"
@@ -208,7 +208,7 @@ def test_the_order_of_sets_is_not_seen() -> None:
 
 @pytest.mark.parametrize("shape", ["chain", "fan", "random", "loops"])
 def test_two_hundred_nodes_are_laid_out_in_time(shape: str) -> None:
-    """No shape of a large graph takes long. The bound is some ten times what it takes, for slow machines."""
+    """No shape of a large graph takes long. The bound is about ten times the usual duration, for slow machines."""
     names = [f"node_{number:03}" for number in range(200)]
     pairs = {
         "chain": list(pairwise(names)),

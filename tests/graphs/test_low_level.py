@@ -36,7 +36,7 @@ def double(value: Any) -> Any:
 
 
 def doubling() -> Pregel:
-    """Nodes that subscribe to channels."""
+    """Return nodes that subscribe to channels."""
     node1 = NodeBuilder().subscribe_only("a").do(lambda x: x + x).write_to("b")
     return Pregel(
         nodes={"node1": node1},
@@ -53,8 +53,7 @@ async def test_seed_003s_example() -> None:
 
 
 def test_what_build_makes() -> None:
-    """The builder turns a fluent description into a concrete PregelNode with channels, triggers and
-    writers."""
+    """`build` returns a PregelNode with channels, triggers and writers."""
     node = NodeBuilder().subscribe_only("a").do(double).write_to("b").meta("tag", author="me").build()
     assert isinstance(node, PregelNode)
     assert (node.channels, node.triggers, node.writers) == ("a", ("a",), (ChannelWriteEntry("b"),))
@@ -63,7 +62,7 @@ def test_what_build_makes() -> None:
 
 
 def test_triggers_and_reads() -> None:
-    """Triggers say which arrivals schedule the node, channels what it loads."""
+    """Triggers are the channels whose update schedules the node; channels are those that it reads."""
     node = NodeBuilder().subscribe_to("a", "b").subscribe_to("c", read=False).read_from("d").build()
     assert (node.trigger_channels, node.read_channels) == (["a", "b", "c"], ["a", "b", "d"])
     twice = NodeBuilder().subscribe_to("a", "a").subscribe_to("a").read_from("a").build()
@@ -71,7 +70,7 @@ def test_triggers_and_reads() -> None:
 
 
 def test_a_builder_can_be_built_twice_and_goes_on() -> None:
-    """`build` leaves the builder as it is; what was built does not change with it."""
+    """`build` leaves the builder as it is; a later change of the builder does not affect the built node."""
     builder = NodeBuilder().subscribe_to("a").write_to("b").meta("x")
     one = builder.build()
     other = builder.subscribe_to("c").write_to("d").meta("y", z=1).build()
@@ -94,16 +93,13 @@ def test_a_builder_can_be_built_twice_and_goes_on() -> None:
     ],
 )
 def test_what_a_node_builder_refuses(wrong: Any) -> None:
-    """Refuse: "Cannot subscribe to single channels when other channels are already subscribed to", and the like."""
+    """Bad input: "Cannot subscribe to single channels when other channels are already subscribed to", and the like."""
     with pytest.raises(GraphValidationError):
         wrong()
 
 
-# ---- what nodes get ----------------------------------------------------------------------------------------------
-
-
 async def test_a_mapping_or_a_bare_value() -> None:
-    """`subscribe_only` gives the bare value, `subscribe_to` and `read_from` a mapping of what is there."""
+    """`subscribe_only` gives the bare value, `subscribe_to` and `read_from` a mapping of the available channels."""
     got: dict[str, Any] = {}
     graph = Pregel(
         nodes={
@@ -121,7 +117,7 @@ async def test_a_mapping_or_a_bare_value() -> None:
 
 
 async def test_several_steps() -> None:
-    """`do` again: the next step gets the result of the one before; async and sync mix."""
+    """A second `do` adds a step that gets the result of the first; async and sync steps mix."""
 
     async def waited(value: Any) -> Any:
         return value + ["async"]
@@ -139,7 +135,7 @@ async def test_several_steps() -> None:
 
 
 async def test_a_node_without_an_action_passes_its_input_on() -> None:
-    """`do` is optional: what is read is what is written."""
+    """`do` is optional: without it the node writes its input."""
     graph = Pregel(
         nodes={"n": NodeBuilder().subscribe_only("a").write_to("b")},
         channels={"a": LastValue(), "b": LastValue()},
@@ -150,8 +146,7 @@ async def test_a_node_without_an_action_passes_its_input_on() -> None:
 
 
 async def test_what_write_to_takes() -> None:
-    """Names take the result; a keyword takes what its function makes of it, or a constant; entries say all of
-    it."""
+    """A name takes the result; a keyword takes its function's result, or a constant; entries set all options."""
     node = (
         NodeBuilder()
         .subscribe_only("a")
@@ -183,8 +178,7 @@ async def test_what_write_to_takes() -> None:
 
 
 async def test_a_chain_of_channels() -> None:
-    """Raw Pregel has no start node: a chain of n runs n supersteps, from 0 on, and needs a limit of
-    n."""
+    """Raw Pregel has no start node: a chain of n nodes runs n supersteps, numbered from 0, and needs a limit of n."""
     nodes = {f"n{i}": NodeBuilder().subscribe_only(f"c{i}").do(lambda x: x + 1).write_to(f"c{i + 1}") for i in range(4)}
     graph = Pregel(
         nodes=nodes,
@@ -204,7 +198,7 @@ async def test_a_chain_of_channels() -> None:
 
 
 async def test_a_loop_with_an_exit() -> None:
-    """A node may write the channel that triggers it, until it writes no more."""
+    """A node may write the channel that triggers it, and the run ends when it stops doing so."""
     graph = Pregel(
         nodes={
             "n": NodeBuilder()
@@ -228,8 +222,7 @@ async def test_the_default_mode_is_values() -> None:
 
 
 async def test_every_kind_of_channel_together() -> None:
-    """All kinds of channels side by side: folds, topics, barriers, values that live for a step or are
-    untracked."""
+    """All kinds of channels work in one graph: folds, topics, barriers, ephemeral and untracked values."""
     graph = Pregel(
         nodes={
             "a": NodeBuilder()
@@ -255,9 +248,6 @@ async def test_every_kind_of_channel_together() -> None:
     assert await graph.ainvoke(3) == {"out": ["any", "both", "free", "sum", "topic"], "sum": 6}
 
 
-# ---- input and output --------------------------------------------------------------------------------------------
-
-
 def two_inputs(**settings: Any) -> Pregel:
     return Pregel(
         nodes={"n": NodeBuilder().subscribe_to("a", "b").do(lambda s: dict(s)).write_to("out")},
@@ -270,14 +260,14 @@ def two_inputs(**settings: Any) -> Pregel:
 
 
 async def test_a_mapping_as_input() -> None:
-    """Several input channels take a mapping's entries; some of them is enough."""
+    """With several input channels the input is a mapping of some or all of them."""
     assert await two_inputs().ainvoke({"a": 1, "b": 2}) == {"a": 1, "b": 2}
     assert await two_inputs().ainvoke({"b": 2}) == {"b": 2}
 
 
 @pytest.mark.parametrize("given", [1, [("a", 1)], "a", {"a": 1, "c": 2}])
 async def test_inputs_that_are_refused(given: Any) -> None:
-    """Non-mapping input to several channels, or an unknown key, is a TypeError that is a PregelError."""
+    """A non-mapping input to several channels, or an unknown key, raises a TypeError that is a PregelError."""
     with pytest.raises(InvalidInputError) as caught:
         await two_inputs().ainvoke(given)
     assert isinstance(caught.value, (TypeError, PregelError))
@@ -289,13 +279,13 @@ async def test_unknown_input_keys_can_be_ignored() -> None:
 
 
 async def test_none_is_no_input() -> None:
-    """`None` on a graph without a thread has nothing to go on with."""
+    """`None` on a graph without a thread raises, as there is nothing to resume."""
     with pytest.raises(EmptyInputError):
         await two_inputs().ainvoke(None)
 
 
 async def test_an_output_that_was_never_written() -> None:
-    """One output channel that holds nothing is None; of several, only those that hold something are there."""
+    """One empty output channel gives None; of several, only those with a value are present."""
     nodes = {"n": NodeBuilder().subscribe_only("a")}
     channels = {"a": EphemeralValue(int), "x": LastValue(int), "y": LastValue(int)}
     one = Pregel(nodes=nodes, channels=channels, input_channels="a", output_channels="x", blocking=False)
@@ -305,7 +295,7 @@ async def test_an_output_that_was_never_written() -> None:
 
 
 async def test_two_writers_of_one_channel() -> None:
-    """Bad input: two writers of a LastValue in one superstep."""
+    """Bad input: two writes to a LastValue in one superstep raise an error."""
     graph = Pregel(
         nodes={name: NodeBuilder().subscribe_only("a").write_to("out") for name in "xy"},
         channels={"a": LastValue(int), "out": LastValue(int)},
@@ -314,9 +304,6 @@ async def test_two_writers_of_one_channel() -> None:
     )
     with pytest.raises(InvalidUpdateError, match="'out'"):
         await graph.ainvoke(1)
-
-
-# ---- validation --------------------------------------------------------------------------------------------------
 
 
 def built(**changes: Any) -> Pregel:
@@ -357,14 +344,15 @@ def built(**changes: Any) -> Pregel:
     ids=lambda value: value if isinstance(value, str) else ",".join(value),
 )
 def test_what_is_known_before_a_run_is_said_before_a_run(changes: dict[str, Any], says: str) -> None:
-    """Bad input: unknown node or channel, reserved names, an input that nothing reads: refused when built."""
+    """Bad input: an unknown node or channel, a reserved name, or an input that no node reads is refused when the graph
+    is built."""
     with pytest.raises(PregelError, match=says) as caught:
         built(**changes)
     assert isinstance(caught.value, (GraphValidationError, ValueError))
 
 
 def test_what_is_taken_is_copied() -> None:
-    """A graph shares no channel or node table with who built it."""
+    """A graph shares no channel or node table with its caller."""
     nodes = {"n": NodeBuilder().subscribe_only("a").write_to("b")}
     channels = {"a": LastValue(int), "b": LastValue(int)}
     graph = built(nodes=nodes, channels=channels)

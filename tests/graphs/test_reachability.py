@@ -1,4 +1,4 @@
-"""Nodes that nothing leads to are named when the graph is compiled, where that can be known."""
+"""Compiling a graph warns about unreachable nodes, where they can be known."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def returns(hint: Any) -> Callable[[State], Any]:
 
 
 def lost(builder: StateGraph[Any]) -> tuple[str, ...]:
-    """The nodes that a warning names."""
+    """Return the nodes that a warning names."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         builder.compile(name="shop")
@@ -48,15 +48,15 @@ def lost(builder: StateGraph[Any]) -> tuple[str, ...]:
 
 
 def graph(first: Any = node, *, more: Sequence[str] = ("left",), **options: Any) -> StateGraph[Any]:
-    """START -> first, and nodes that nothing leads to."""
+    """START -> first, and unreachable nodes."""
     made = StateGraph(State).add_node("first", first, **options).add_edge(START, "first")
     for name in more:
         made.add_node(name, node)
     return made
 
 
-def test_what_nothing_leads_to() -> None:
-    """All of them in one warning, also those that only another of them leads to."""
+def test_unreachable_nodes_are_named() -> None:
+    """One warning names all unreachable nodes, including those reachable only from another unreachable node."""
     assert lost(graph(more=())) == ()
     assert lost(graph(more=("left", "behind")).add_edge("left", "behind")) == ("left", "behind")
     assert lost(graph().add_edge("left", "first").add_edge("left", END)) == ("left",)
@@ -70,7 +70,7 @@ def test_waiting_edges_lead_on_when_all_starts_are_reached() -> None:
 
 
 def test_conditional_edges() -> None:
-    """A path map says where they lead; without one they may lead anywhere, wherever they are."""
+    """A path map lists the destinations of a conditional edge; without one every node counts as a destination."""
     assert lost(graph(more=("a", "b")).add_conditional_edges("first", unannotated, ["a"])) == ("b",)
     assert lost(graph(more=("a", "b")).add_conditional_edges("first", unannotated, {True: "a", False: "b"})) == ()
     assert lost(graph(more=("a", "b")).add_conditional_edges("a", unannotated)) == ()
@@ -114,7 +114,7 @@ def test_code_that_returns_no_command(hint: Any) -> None:
     ids=str,
 )
 def test_code_that_may_return_a_command(hint: Any) -> None:
-    """It may go anywhere, unless it says where."""
+    """A node that may return a command may lead anywhere, unless its annotation lists the destinations."""
     assert lost(graph(returns(hint))) == ()
     assert lost(graph(returns(hint), destinations=["first"])) == ("left",)
 
@@ -132,7 +132,7 @@ def test_declared_commands() -> None:
 
 
 def test_error_handlers() -> None:
-    """Their commands count as their nodes' do, those of the default handler too."""
+    """Commands of error handlers count like their nodes', those of the default handler too."""
 
     async def annotated(state: State, error: NodeError) -> State:
         return {}
@@ -146,8 +146,8 @@ def test_error_handlers() -> None:
     assert lost(graph().set_node_defaults(error_handler=unannotated)) == ()
 
 
-def test_graphs_inside() -> None:
-    """A graph may command the graph around it, if code of it may return commands."""
+def test_subgraphs() -> None:
+    """A subgraph may command its parent if its code may return commands."""
     plain = graph(more=()).compile()
     leaves = graph(returns(Command), more=()).compile()
     names = graph(returns(Command[Literal["left"]]), more=()).compile()

@@ -1,4 +1,4 @@
-"""Schemas, read: keys, generic classes, fields that `__init__` does not take, states of one bare value."""
+"""Reading schemas: keys, generic classes, fields that `__init__` does not take, states of one bare value."""
 
 from __future__ import annotations
 
@@ -58,9 +58,6 @@ def merged(*kinds: Any) -> dict[str, Channel]:
     return channels
 
 
-# ---- generic classes -----------------------------------------------------------------------------------------------
-
-
 class DictPage(TypedDict, Generic[T]):
     first: T
     rest: Annotated[list[T], operator.add]
@@ -115,7 +112,7 @@ class ModelBook(ModelPage[int]):
 
 @pytest.mark.parametrize("kind", [DictPage[int], DataPage[int], StructPage[int], ModelPage[int]])
 def test_a_generic_class_with_its_arguments(kind: Any) -> None:
-    """`Page[int]` is a schema, and its keys are what the arguments make them: the checks and the fold know them."""
+    """`Page[int]` is a schema, and its arguments determine its keys for checks and folds."""
     assert is_schema(kind)
     schema = read_schema(kind, "state schema")
     assert schema.hints["first"] is int
@@ -138,21 +135,21 @@ def test_a_generic_class_with_its_arguments(kind: Any) -> None:
     ],
 )
 def test_arguments_reach_inherited_keys(kind: Any, hints: dict[str, Any]) -> None:
-    """What a class gives to its generic base counts for the keys of the base, and not for a key that it declares
-    anew; one type parameter may mean two things in two classes."""
+    """The arguments of a generic base apply to the base's keys, except those declared anew; one type parameter may mean
+    two things in two classes."""
     found = read_schema(kind, "state schema").hints
     assert {name: hint for name, hint in found.items() if name != "rest"} == hints
 
 
-def test_a_parameter_that_nobody_has_given() -> None:
-    """A generic class without arguments takes any value."""
+def test_a_type_parameter_without_an_argument() -> None:
+    """A generic class without arguments accepts any value."""
     assert reader(DictPage)({"first": object})
     with pytest.raises(InvalidInputError, match="'first'"):
         reader(DictPage[int])({"first": "one"})
 
 
 def test_one_state_with_and_without_arguments() -> None:
-    """The class is what a schema is known by: a node annotated with it gets the state."""
+    """The schema is identified by its class: a node annotated with the class gets the state."""
     assert read_schema(DictPage[int], "state schema").type is DictPage
     assert read_schema(DataPage[int], "state schema").shape is not None
     made = read_schema(DataPage[int], "state schema").shape({"first": 1, "rest": []})
@@ -165,7 +162,7 @@ Numbers = TypeAliasType("Numbers", list[int])
 
 
 def test_an_alias_is_what_it_stands_for() -> None:
-    """Of a class with keys and of a plain type."""
+    """An alias of a class with keys, or of a plain type, is resolved."""
     assert read_schema(Deep, "state schema").hints["first"] is int
     assert is_schema(Alias)
     assert read_schema(Numbers, "state schema").root
@@ -173,14 +170,11 @@ def test_an_alias_is_what_it_stands_for() -> None:
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="the type statement came with Python 3.12")
 def test_an_alias_that_cannot_be_resolved() -> None:
-    """It is evaluated when the graph is built, and says so."""
+    """The alias is evaluated when the graph is built, and the error says so."""
     scope: dict[str, Any] = {}
     exec("type Lost = Unheard", scope)  # 3.11 cannot parse it
     with pytest.raises(GraphValidationError, match="Lost cannot be resolved"):
         read_schema(scope["Lost"], "state schema")
-
-
-# ---- fields that __init__ does not take ----------------------------------------------------------------------------
 
 
 @dataclasses.dataclass
@@ -206,7 +200,7 @@ def shaped(kind: Any, values: dict[str, Any]) -> Any:
 
 
 def test_fields_that_init_does_not_take() -> None:
-    """A node gets what was written to them; what was not written is as the class makes it."""
+    """A node's object has the written values of such fields; others are as the class initializes them."""
     made = shaped(Later, {"given": 1, "later": 2, "computed": 9})
     assert (made.given, made.later, made.computed) == (1, 2, 9)
     made = shaped(Later, {"given": 1})
@@ -218,12 +212,9 @@ def test_fields_that_init_does_not_take() -> None:
 
 
 def test_a_field_that_was_never_set_is_no_update() -> None:
-    """An instance as an update writes what it has."""
+    """An instance as an update writes only the fields that are set."""
     schema = read_schema(Later, "state schema")
     assert as_mapping(schema, Later(3)) == {"given": 3, "computed": 4}
-
-
-# ---- batch reducers ------------------------------------------------------------------------------------------------
 
 
 class Batched(TypedDict):
@@ -233,7 +224,7 @@ class Batched(TypedDict):
 
 
 def test_a_delta_channel_in_an_annotation() -> None:
-    """It folds from an empty value of the annotation's type, unless it has a type of its own."""
+    """A DeltaChannel folds from an empty value of the annotation's type, unless it has a type of its own."""
     channels = read_schema(Batched, "state schema").channels
     assert {name: type(channel) for name, channel in channels.items()} == dict.fromkeys(channels, DeltaChannel)
     assert channels["log"].get() == channels["maybe"].get() == []
@@ -248,7 +239,7 @@ def one_argument(value: Any) -> Any:
 
 
 def test_mistakes_with_channels_in_annotations() -> None:
-    """Each names the key and says what to write."""
+    """Each error names the key and says what to write."""
     forgotten: Any = TypedDict("forgotten", {"log": Annotated[list, DeltaChannel]})
     with pytest.raises(GraphValidationError, match=r"forgotten\.log needs its reducer.*DeltaChannel\(reducer\)"):
         read_schema(forgotten, "state schema")
@@ -261,25 +252,19 @@ def test_mistakes_with_channels_in_annotations() -> None:
             read_schema(short, "state schema")
 
 
-# ---- overwrites come in --------------------------------------------------------------------------------------------
-
-
 class Plain(TypedDict, total=False):
     n: int
     log: Annotated[list[str], operator.add]
 
 
 def test_an_overwrite_in_the_input() -> None:
-    """It passes as it is; in a plain key its value is checked as any other."""
+    """An overwrite in the input is passed on unchanged; for a plain key its value is checked as any other."""
     given = {"n": Overwrite(1), "log": Overwrite(["a"])}
     assert reader(Plain)(given) == [("__start__", given)]
     with pytest.raises(InvalidInputError, match="'n'"):
         reader(Plain)({"n": Overwrite("one")})
     with pytest.raises(InvalidInputError, match="'n' is of type dict"):
         reader(Plain)({"n": {"__overwrite__": 1}})
-
-
-# ---- roots ---------------------------------------------------------------------------------------------------------
 
 
 class Pair(NamedTuple):
@@ -324,7 +309,7 @@ def test_a_root_is_one_bare_value(kind: Any) -> None:
 
 @pytest.mark.parametrize("kind", [Plain, DataPage[int], StructPage, ModelPage])
 def test_a_class_with_keys_is_no_root(kind: Any) -> None:
-    """It is shown as a mapping."""
+    """A class with keys is shown as a mapping."""
     schema = read_schema(kind, "state schema")
     assert not schema.root
     assert schema.shown == schema.keys
@@ -341,7 +326,7 @@ def test_a_class_with_keys_is_no_root(kind: Any) -> None:
     ],
 )
 def test_a_root_folds_as_a_key_does(kind: Any, channel: Any) -> None:
-    """Plain, with a reducer, or a channel."""
+    """A root may be plain, have a reducer, or be a channel, as a key may."""
     assert type(read_schema(kind, "state schema").channels[ROOT]) is channel
 
 
@@ -349,13 +334,14 @@ def test_a_root_folds_as_a_key_does(kind: Any, channel: Any) -> None:
     "kind", ["State", None, 1, [int], {"x": int}, (int, str), Plain(n=1), print, FrozenLater()], ids=str
 )
 def test_what_is_no_type_at_all(kind: Any) -> None:
-    """Bad input: refused by name, and with what it is for."""
+    """Bad input: a schema that is no type is refused by name and purpose."""
     with pytest.raises(GraphValidationError, match="state schema.*is none of them"):
         read_schema(kind, "state schema")
 
 
 def test_a_class_whose_decorator_was_forgotten() -> None:
-    """It annotates fields and would be one opaque value: whoever means that says it."""
+    """A class that annotates fields but has no decorator is refused, as it would be one opaque value; the user can ask
+    for that explicitly."""
     with pytest.raises(
         GraphValidationError, match=r"Undecorated annotates fields.*Annotated\[Undecorated, LastValue\]"
     ):
@@ -363,7 +349,7 @@ def test_a_class_whose_decorator_was_forgotten() -> None:
 
 
 def test_mistakes_with_a_root() -> None:
-    """The reducer's arity, and a key that has the root's name."""
+    """A reducer of the wrong arity and a key with the root's name are refused."""
     with pytest.raises(GraphValidationError, match="the reducer of state schema takes two arguments"):
         read_schema(Annotated[list, one_argument], "state schema")
     reserved: Any = TypedDict("reserved", {"__root__": int})
@@ -372,7 +358,7 @@ def test_mistakes_with_a_root() -> None:
 
 
 def test_roots_and_keys_do_not_mix() -> None:
-    """All schemas of one graph have keys, or none has; two roots are one channel, under the rules of every key."""
+    """Either all schemas of a graph have keys or none has; two roots are one channel, under the rules for keys."""
     for kinds in ((int, Plain), (Plain, int), (Annotated[list, operator.add], DataPage)):
         with pytest.raises(
             GraphValidationError,
@@ -388,7 +374,8 @@ def test_roots_and_keys_do_not_mix() -> None:
 
 
 def test_input_of_a_root() -> None:
-    """It goes to the start channel as it is, mapping or not; a plain type is checked, a reducer takes what it takes."""
+    """The input goes to the start channel unchanged, mapping or not; a plain type is checked, a reducer accepts any
+    value."""
     assert reader(int)(3) == [("__start__", 3)]
     assert reader(dict)({"a": 1}) == [("__start__", {"a": 1})]
     assert reader(Annotated[list, operator.add])("any") == [("__start__", "any")]
@@ -398,7 +385,7 @@ def test_input_of_a_root() -> None:
 
 
 def through_the_start(kind: Any, given: Any) -> Any:
-    """What a root holds after an input: on the start channel, and from there written to the key."""
+    """Return the value of a root after an input: via the start channel, then written to the key."""
     schema = read_schema(kind, "state schema")
     start: EphemeralValue[Any] = EphemeralValue()
     ((_, value),) = reader(kind)(given)
@@ -412,7 +399,7 @@ def through_the_start(kind: Any, given: Any) -> Any:
 
 
 def test_an_overwrite_as_the_input_of_a_root() -> None:
-    """It overwrites, and is not folded: the start channel hands it on."""
+    """An overwrite passes through the start channel, and replaces the value instead of being folded."""
     kind = Annotated[list, operator.add]
     assert through_the_start(kind, ["a"]) == ["before", "a"]
     assert through_the_start(kind, Overwrite(["a"])) == ["a"]
@@ -421,12 +408,12 @@ def test_an_overwrite_as_the_input_of_a_root() -> None:
 
 
 def test_what_the_start_writes_of_keys() -> None:
-    """Each key of the mapping."""
+    """The start node writes each key of the mapping."""
     assert start_writes(read_schema(Plain, "state schema"))({"n": 1, "log": ["a"]}) == [("n", 1), ("log", ["a"])]
 
 
 def test_what_a_node_of_a_root_gets() -> None:
-    """The bare value; without one it is an error that names the channel."""
+    """A node gets the bare value; an empty root raises an error that names the channel."""
     assert shaped(int, {ROOT: 3}) == 3
     assert shaped(int, {ROOT: None}) is None
     with pytest.raises(EmptyChannelError, match=ROOT):
@@ -438,7 +425,7 @@ async def forgotten() -> int:
 
 
 def test_what_an_update_of_a_root_is() -> None:
-    """What a node returns, a mapping too; what should have been awaited is none."""
+    """A node's result is the update, even if it is a mapping; a forgotten awaitable is refused."""
     schema: Schema = read_schema(dict, "state schema")
     for value in ({"a": 1}, 3, [1], Overwrite({})):
         assert as_mapping(schema, value) == {ROOT: value}

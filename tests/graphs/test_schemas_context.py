@@ -1,4 +1,5 @@
-"""`context_reader`: a call's context becomes an object of the graph's context schema, or is refused with a reason."""
+"""`context_reader`: it converts a call's context to an object of the graph's context schema, or raises an error that
+gives the reason."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ CLASSES: list[Any] = KINDS[1:]
 
 @pytest.mark.parametrize("kind", CLASSES)
 def test_a_dict_becomes_the_classes_object(kind: Any) -> None:
-    """With its defaults; any mapping will do."""
+    """Any mapping becomes an object of the class, with its defaults."""
     read = context_reader(kind)
     assert read({"user": "u"}) == kind(user="u", limit=10)
     assert read(types.MappingProxyType({"user": "u", "limit": 3})) == kind(user="u", limit=3)
@@ -51,7 +52,7 @@ def test_a_dict_becomes_the_classes_object(kind: Any) -> None:
 
 @pytest.mark.parametrize("kind", CLASSES)
 def test_an_instance_is_passed_as_it_is(kind: Any) -> None:
-    """It is the caller's own object, connections and all."""
+    """An instance is passed on unchanged, with its connections and the like."""
     given = kind(user="u")
     assert context_reader(kind)(given) is given
 
@@ -65,20 +66,20 @@ def test_none_needs_a_default(kind: Any) -> None:
 
 
 def test_without_a_schema_anything_goes() -> None:
-    """It is passed as it is."""
+    """Without a schema any context is passed on unchanged."""
     given = object()
     assert context_reader(None)(given) is given
 
 
 def test_a_typed_dict_stays_a_dict() -> None:
-    """Equal to what was given."""
+    """A TypedDict context equals the mapping that was passed."""
     assert context_reader(DictContext)({"user": "u"}) == {"user": "u"}
     assert type(context_reader(DictContext)(types.MappingProxyType({"user": "u"}))) is dict
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_missing_is_refused(kind: Any) -> None:
-    """By name, with an error that is a ConfigError, as nothing was run."""
+    """A missing field raises a ConfigError that names it; nothing was run."""
     with pytest.raises(InvalidContextError, match="user") as caught:
         context_reader(kind)({"limit": 1})
     assert isinstance(caught.value, (ConfigError, TypeError))
@@ -87,7 +88,8 @@ def test_what_is_missing_is_refused(kind: Any) -> None:
 
 @pytest.mark.parametrize("kind", KINDS[:3])
 def test_what_is_unknown_is_refused(kind: Any) -> None:
-    """By name, with what is known. (Of a model its own settings say what becomes of it.)"""
+    """An unknown field raises an error that names it and the known ones. (A pydantic model's own settings decide for
+    it.)"""
     with pytest.raises(
         InvalidContextError, match=f"'colour', which {kind.__name__} does not know.*user, limit"
     ) as caught:
@@ -97,7 +99,7 @@ def test_what_is_unknown_is_refused(kind: Any) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_does_not_fit_is_refused(kind: Any) -> None:
-    """A value that nobody could call what its annotation says; a context that is no mapping and no instance."""
+    """A value of the wrong type is refused, and so is a context that is neither a mapping nor an instance."""
     with pytest.raises(InvalidContextError, match="limit"):
         context_reader(kind)({"user": "u", "limit": "many"})
     for given in (3, "u", ["user"], object()):
@@ -106,7 +108,7 @@ def test_what_does_not_fit_is_refused(kind: Any) -> None:
 
 
 class Postponed(TypedDict, total=False):
-    """The annotations of this module are strings, of which the class itself reads no Required."""
+    """This module's annotations are strings, from which the class itself cannot read Required."""
 
     user: Required[str]
     limit: Annotated[Required[int], "of calls"]
@@ -119,7 +121,7 @@ class Inherited(Postponed):
 
 
 def test_required_keys_of_a_typed_dict() -> None:
-    """`Required`, `NotRequired` and `total=False`, in postponed annotations and inherited ones too."""
+    """`Required`, `NotRequired` and `total=False` are honoured, also in postponed annotations and inherited."""
     read = context_reader(Inherited)
     assert read({"user": "u", "limit": 1, "more": "m"})
     for key in ("user", "limit", "more"):
@@ -147,8 +149,8 @@ class Outer:
     several: Inner | DataContext | None = None
 
 
-def test_classes_inside_of_classes() -> None:
-    """Where only one class can be meant, a mapping becomes its object at any depth; errors say where."""
+def test_nested_classes() -> None:
+    """If only one class is possible, a mapping becomes its object at any depth; errors name the path."""
     read = context_reader(Outer)
     made = read({"inner": {"n": 1}, "perhaps": {"n": 2}, "optional": {"n": 3}, "either": {"n": 4}})
     assert made == Outer(Inner(1), Inner(2), {"n": 3}, {"n": 4})
@@ -173,7 +175,7 @@ class Strict:
 
 
 def test_a_class_that_refuses() -> None:
-    """What its own code raised is the cause."""
+    """An exception raised by the class is the cause of the error."""
     with pytest.raises(InvalidContextError, match="cannot be converted to Strict: below zero") as caught:
         context_reader(Strict)({"n": -1})
     assert isinstance(caught.value.__cause__, LookupError)
@@ -187,7 +189,7 @@ class Box(Generic[T]):
 
 
 def test_a_generic_class_with_its_arguments() -> None:
-    """The arguments count."""
+    """Values are checked against the arguments of a generic class."""
     assert context_reader(Box[int])({"item": 1}) == Box(1)
     given = Box(1)
     assert context_reader(Box[int])(given) is given
@@ -200,7 +202,7 @@ class Client:
 
 
 def test_other_types() -> None:
-    """A class without fields takes its instances; a plain type what fits it."""
+    """A class without fields accepts its instances; a plain type accepts values that fit it."""
     client = Client()
     assert context_reader(Client)(client) is client
     assert context_reader(dict[str, int])({"a": 1}) == {"a": 1}
@@ -217,6 +219,6 @@ class Lost:
 
 @pytest.mark.parametrize("schema", ["Context", 3, {"user": str}, Lost, Client()])
 def test_a_schema_that_is_none(schema: Any) -> None:
-    """It is refused when the graph is built, and not with the first call."""
+    """An invalid context schema is refused when the graph is built, and not at the first call."""
     with pytest.raises(GraphValidationError, match="context schema|cannot be resolved"):
         context_reader(schema)

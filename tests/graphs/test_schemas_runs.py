@@ -1,4 +1,4 @@
-"""States of one bare value, overwrites and batch reducers, run."""
+"""Runs of graphs with states of one bare value, overwrites and batch reducers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def says_nothing(state: Any) -> None:
 
 
 async def test_a_root_is_bare_everywhere(saver: BaseCheckpointSaver) -> None:
-    """What a node gets and returns, what a run takes, returns, streams and stores; None writes nothing."""
+    """A root is bare in node inputs and results, call inputs and results, streams and storage; None writes nothing."""
     graph = chain(int, plus_one, says_nothing, saver=saver)
     assert await graph.ainvoke(1, "t") == 2
     assert (await graph.aget_state("t")).values == 2
@@ -46,7 +46,7 @@ async def test_a_root_is_bare_everywhere(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_a_root_with_a_reducer_and_routers(saver: BaseCheckpointSaver) -> None:
-    """Nodes side by side fold into it, routers see it bare, an input is folded and an overwrite is not."""
+    """Parallel nodes fold into a root and routers see it bare; an input is folded, an overwrite replaces it."""
     seen: list[Any] = []
 
     def a(state: list[str]) -> list[str]:
@@ -73,7 +73,7 @@ async def test_a_root_with_a_reducer_and_routers(saver: BaseCheckpointSaver) -> 
 
 
 async def test_a_dict_as_a_root() -> None:
-    """What a node returns replaces it whole; its elements are isolated as any value's."""
+    """A node's result replaces a dict root as a whole; its elements are isolated like any value's."""
 
     def adds(state: dict[str, Any]) -> dict[str, Any]:
         state["list"].append(1)
@@ -89,7 +89,7 @@ async def forgotten(state: int) -> int:
 
 
 async def test_a_forgotten_await() -> None:
-    """What should have been awaited is no value of a root."""
+    """A forgotten awaitable is refused as a value of a root."""
     left: list[Any] = []
 
     def returns_it(state: int) -> Any:
@@ -110,7 +110,8 @@ class State(TypedDict):
 
 
 async def test_an_overwrite_from_a_node(saver: BaseCheckpointSaver) -> None:
-    """The stream shows it, the state has its value; recorded, stored and read back as any update."""
+    """The stream shows the overwrite and the state has its value; it is recorded, stored and read back like any
+    update."""
 
     def a(state: State) -> Any:
         return {"log": ["a"], "batch": [{"a": 1}]}
@@ -149,7 +150,7 @@ async def test_an_overwrite_from_a_node(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_router_sees_an_overwrite() -> None:
-    """Its own node's, folded in as the superstep will, in any spelling."""
+    """A router sees its own node's overwrite, in any spelling, folded as the barrier will fold it."""
     seen: list[Any] = []
 
     def b(state: State) -> Any:
@@ -171,7 +172,8 @@ class Page(TypedDict, Generic[T]):
 
 
 async def test_a_node_annotated_with_the_states_class() -> None:
-    """With its arguments or without, it gets the state; in a graph of one value every node gets that."""
+    """A node annotated with the state's class, with or without arguments, gets the state; in a graph of one value every
+    node does."""
 
     def bare(state: Page) -> None:
         return None

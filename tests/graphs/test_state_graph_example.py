@@ -1,4 +1,5 @@
-"""Its StateGraph example, the listing that it compiles to, its walkthrough, and its six invariants."""
+"""The StateGraph example of the specification: the listing that it compiles to, its walkthrough, and its six
+invariants."""
 
 from __future__ import annotations
 
@@ -42,9 +43,6 @@ def example(saver: BaseCheckpointSaver | None = None) -> CompiledStateGraph[Stat
     return builder.compile(saver, blocking=False)
 
 
-# ---- the listing -------------------------------------------------------------------------------------------------
-
-
 def test_the_channels_of_the_listing() -> None:
     """One channel per key, one inbox per node, and the entrypoint."""
     channels = example().channels
@@ -78,8 +76,8 @@ def test_the_entry_and_the_outputs_of_the_listing() -> None:
     assert sorted(graph.output_channels) == ["decision", "input", "output"]
 
 
-def test_what_is_looked_at_can_be_changed() -> None:
-    """P13: the compiled graph hands out copies of its parts: nobody changes it through them."""
+def test_parts_of_a_graph_are_copies() -> None:
+    """P13: the compiled graph returns copies of its parts, so that callers cannot change it through them."""
     graph = example()
     graph.channels["input"].update(["mine"])
     graph.channels.clear()
@@ -94,12 +92,9 @@ def test_it_is_a_pregel() -> None:
     assert isinstance(example(), PregelProtocol)
 
 
-# ---- the walkthrough ---------------------------------------------------------------------------------------------
-
-
 async def test_the_walkthrough() -> None:
-    """The start node writes the input, process_input its output, make_decision its
-    decision, each in a superstep of its own; the result is the output channels' values."""
+    """The start node writes the input, process_input its output, make_decision its decision, each in a superstep of its
+    own; the result has the output channels' values."""
     graph = example(InMemorySaver())
     result = await graph.ainvoke({"input": "x"}, "t")
     assert result == {"input": "x", "output": "processed x", "decision": "decided on processed x"}
@@ -133,9 +128,6 @@ async def test_the_default_mode_is_updates() -> None:
     ]
 
 
-# ---- the six invariants ------------------------------------------------------------------------------------------
-
-
 class Log(TypedDict, total=False):
     log: Annotated[list[str], operator.add]
     total: Annotated[int, operator.add]
@@ -143,7 +135,7 @@ class Log(TypedDict, total=False):
 
 
 def fanned(pause: Callable[[str], float], saver: BaseCheckpointSaver | None = None) -> Any:
-    """Five nodes at once, then three sends, each as late as `pause` says."""
+    """Five parallel nodes, then three sends, each delayed by `pause`."""
 
     def writer(name: str) -> Any:
         async def call(state: Any) -> dict[str, Any]:
@@ -163,8 +155,8 @@ def fanned(pause: Callable[[str], float], saver: BaseCheckpointSaver | None = No
 
 
 async def test_invariant_1_execution_determinism() -> None:
-    """Given the same input and thread id, execution produces identical results; the order of
-    updates within a superstep (who finishes first) does not affect the final state."""
+    """Given the same input and thread id, execution produces identical results; the order in which tasks of a superstep
+    finish does not affect the final state."""
     results, histories = [], []
     for seed in range(6):
         luck = random.Random(seed)
@@ -182,8 +174,8 @@ async def test_invariant_1_execution_determinism() -> None:
 
 
 async def test_invariant_2_state_isolation() -> None:
-    """Updates from one node are not visible to other nodes of the superstep, and nobody sees a
-    part of what an unfinished node did."""
+    """Updates of one node are not visible to other nodes of the superstep, and no node sees a part of an unfinished
+    node's work."""
     seen: dict[str, Any] = {}
     done = anyio.Event()
 
@@ -207,8 +199,8 @@ async def test_invariant_2_state_isolation() -> None:
 
 
 async def test_invariant_3_checkpoint_consistency() -> None:
-    """Checkpoints hold the complete state at superstep boundaries; a restored one goes on with
-    the exact same state."""
+    """Checkpoints hold the complete state at superstep boundaries; a restored one continues with exactly the same
+    state."""
     builder = StateGraph(Log)
     builder.add_sequence(
         [(name, lambda state, name=name: {"log": [f"{name}{state['total']}"], "total": 1}) for name in "abcd"]
@@ -230,8 +222,8 @@ async def test_invariant_3_checkpoint_consistency() -> None:
 
 
 async def test_invariant_4_task_management() -> None:
-    """Tasks execute in an order determined by the graph: a node runs after those that lead to it,
-    and the tasks of one superstep run at the same time."""
+    """Tasks execute in an order determined by the graph: a node runs after its predecessors, and the tasks of one
+    superstep run concurrently."""
     running, most = 0, 0
     order: list[str] = []
     together = anyio.Event()
@@ -260,7 +252,7 @@ async def test_invariant_4_task_management() -> None:
 
 
 class Breaking(InMemorySaver):
-    """A saver that cannot store, from some commit on."""
+    """A saver whose commits fail from some commit on."""
 
     commits_left = 10**9
 
@@ -272,8 +264,8 @@ class Breaking(InMemorySaver):
 
 
 async def test_invariant_5_error_handling() -> None:
-    """Unrecoverable errors propagate without corrupting the state, and failures while storing do
-    not corrupt what was stored before."""
+    """Unrecoverable errors propagate without corrupting the state, and storage failures do not corrupt earlier
+    checkpoints."""
     broken = True
 
     def flaky(state: Any) -> dict[str, Any]:
@@ -300,7 +292,7 @@ async def test_invariant_5_error_handling() -> None:
 
 
 async def test_invariant_6_termination_guarantees() -> None:
-    """Acyclic graphs end; cyclic ones need an exit, and step limits stop those without one."""
+    """Acyclic graphs end; cyclic ones need an exit, and recursion limits stop those without one."""
 
     def spin(state: Any) -> dict[str, Any]:
         return {"total": 1}

@@ -1,4 +1,4 @@
-"""`examples.chat_service` in a process of its own, and browsers without a screen that talk to it."""
+"""Run `examples.chat_service` in a process of its own, and talk to it as browsers do."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HANGS = "3600"
 
 
 class ChatService:
-    """A service that runs; on a port that was free, if it is told none."""
+    """A running service, by default on a free port."""
 
     def __init__(self, folder: Path, port: str = "0", **env: str) -> None:
         keys = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY")
@@ -54,7 +54,7 @@ class ChatService:
         self._rest.start()
 
     def browser(self, cookies: Any = None) -> Browser:
-        """A user's, with cookies of an earlier one; else a new user's, who opens the page."""
+        """Return a browser with the cookies of an earlier one, or for a new user that opens the page."""
         browser = Browser(httpx.Client(base_url=self.url, timeout=20, cookies=cookies))
         self._browsers.append(browser)
         if cookies is None:
@@ -73,7 +73,7 @@ class ChatService:
 
     @property
     def complaints(self) -> list[str]:
-        """What it has said, but for the ordinary."""
+        """Return its unusual lines of output."""
         return [line for line in self.said if not line.startswith("INFO:")]
 
 
@@ -87,7 +87,7 @@ def chat_service(folder: Path, port: str = "0", **env: str) -> Iterator[ChatServ
 
 
 class Browser:
-    """A user."""
+    """The browser of one user."""
 
     def __init__(self, http: httpx.Client) -> None:
         self.http = http
@@ -96,14 +96,14 @@ class Browser:
         return self.http.post("/api/chats", json={"title": title}).json()["id"]
 
     def load(self, chat: str) -> dict[str, Any]:
-        """The conversation as it is stored."""
+        """Return the conversation as it is stored."""
         done = self.http.get(f"/api/chats/{chat}")
         assert done.status_code == 200, done.text
         return done.json()
 
     @contextmanager
     def start(self, chat: str, **body: Any) -> Iterator[Iterator[ServerSentEvent]]:
-        """A run, and its events."""
+        """Start a run, and return its events."""
         body = {**body, "stream_mode": "messages-tuple"}
         with self.http.stream("POST", f"/api/chats/{chat}/run", json=body) as response:
             assert response.status_code == 200, response.read()
@@ -111,7 +111,7 @@ class Browser:
 
     @contextmanager
     def follow(self, chat: str, after: str | None) -> Iterator[Iterator[ServerSentEvent]]:
-        """What was said after an event, and what is being said."""
+        """Return the events after a given one, and those that follow live."""
         headers = {} if after is None else {"last-event-id": after}
         url = f"/api/chats/{chat}/run?stream_mode=messages-tuple"
         with self.http.stream("GET", url, headers=headers) as response:
@@ -131,13 +131,14 @@ class Browser:
             return list(events)
 
     def reload(self, chat: str) -> list[tuple[str, str]]:
-        """All that is shown after a reload, when it is whole: what is stored, and what comes after."""
+        """Return all that a reload shows at the end: the stored messages, and the events after them."""
         stored = self.load(chat)
         return shown(self.rest(chat, stored["after"]), stored["messages"])
 
 
 def shown(events: list[ServerSentEvent], stored: list[Any] = []) -> list[tuple[str, str]]:  # noqa: B006  # only read
-    """Roles and texts, as the page makes them of events: chunks are added up, so that one too many would be seen."""
+    """Return roles and texts as the page derives them from events: chunks are summed, so that a duplicate would
+    show."""
     messages = {message["id"]: (message["role"], message["content"], "", False) for message in stored}
     for event in events:
         data = event.json()
@@ -155,7 +156,7 @@ def shown(events: list[ServerSentEvent], stored: list[Any] = []) -> list[tuple[s
 
 
 def tokens(events: list[ServerSentEvent]) -> list[str]:
-    """The pieces of what the model says."""
+    """Return the tokens of the model's text."""
     said = [event.json()[0] for event in events if event.event == "messages"]
     return [message["content"] for message in said if message.get("type") == "AIMessageChunk" and message["content"]]
 
@@ -166,19 +167,16 @@ def status(events: list[ServerSentEvent]) -> str:
 
 
 def until_token(events: Iterator[ServerSentEvent], count: int) -> list[ServerSentEvent]:
-    """The events as far as so many tokens."""
+    """Return the events up to this number of tokens."""
     seen: list[ServerSentEvent] = []
     while len(tokens(seen)) < count:
         seen.append(next(events))
     return seen
 
 
-# ---- models of providers ---------------------------------------------------------------------------------------------
-
-
 @contextmanager
 def provider(speak: Callable[[Any], list[dict[str, Any]]]) -> Iterator[tuple[str, list[Any]]]:
-    """A server that streams like a provider; and what it was asked."""
+    """Run a server that streams like a provider, and record its requests."""
     asked: list[Any] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -204,7 +202,7 @@ def provider(speak: Callable[[Any], list[dict[str, Any]]]) -> Iterator[tuple[str
 
 
 def breaking_off() -> Callable[[Any], list[dict[str, Any]]]:
-    """What OpenAI streams: the first time, it is overloaded in mid-answer."""
+    """Stream like OpenAI; the first time, break off in mid-answer as an overloaded server does."""
     times = iter(range(9))
 
     def speak(body: Any) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Programs and blocks of code, run as a user would run them: in a process of their own, without a warning."""
+"""Run programs and blocks of code as users do: in a process of their own, with warnings as errors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def python(cwd: Path, *args: str, input: str = "") -> subprocess.CompletedProcess[str]:
-    """Run Python where nothing of this repository is in reach but its packages, and warnings are errors."""
+    """Run Python with access to the packages of this repository only, with warnings as errors."""
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     done = subprocess.run(
         [sys.executable, "-W", "error", *args],
@@ -28,14 +28,14 @@ def python(cwd: Path, *args: str, input: str = "") -> subprocess.CompletedProces
 
 
 def run(cwd: Path, *args: str) -> str:
-    """The output of a program that has nothing to complain about."""
+    """Return the output of a program, which must not write to stderr."""
     done = python(cwd, *args)
     assert done.stderr == ""
     return done.stdout
 
 
 def blocks(path: Path) -> list[tuple[int, str]]:
-    """The Python blocks of a text, each with the line where it begins."""
+    """Return the Python blocks of a text, each with its first line number."""
     text = path.read_text("utf-8")
     return [
         (text.count("\n", 0, found.start()) + 1, found[1])

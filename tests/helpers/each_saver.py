@@ -1,4 +1,4 @@
-"""Each saver, for the tests of what runs store: opened as often as a test likes, on the same threads."""
+"""Open each kind of saver as often as a test needs, on the same threads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ SAVERS = ["memory", "sqlite", "postgres"]
 
 @contextmanager
 def opener(kind: str, path: Path) -> Iterator[Open]:
-    """What opens a saver of a kind, as a process does that starts. Threads in memory stay while the test runs."""
+    """Return a function that opens a saver of a kind as a starting process does. Threads in memory last for the
+    test."""
     if kind == "memory":
         kept = InMemorySaver()
 

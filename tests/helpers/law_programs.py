@@ -1,9 +1,9 @@
-"""Random programs of the whole language, as data, and the real graphs that are built of them.
+"""Random programs that use the whole language, as data, and the graphs built from them.
 
-A program is a graph of small nodes: what a node does is a list of acts (ask, call tasks, run a graph), and what it
-gives is an update, a command, sends or nothing, decided by a hash of all that it has seen. So it is the same in every
-run, and every answer to a question matters for what comes after it. Loops end because nobody routes any more once the
-state's `count` is above a bound.
+A program is a graph of small nodes: a node performs a list of acts (ask, call tasks, run a graph) and returns an
+update, a command, sends or nothing, chosen by a hash of all that it has seen. So a program behaves the same in every
+run, and every answer to a question affects the rest. Loops end because routers stop once the state's `count` is above a
+bound.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from pregel_async import END, START, Command, Overwrite, Send, StateGraph, entry
 from pregel_async.channels import AnyValue
 
 BOUND = 4
-"""Above this count nobody routes any more."""
+"""Above this count routers send no more tasks."""
 
 NODES = ("a", "b", "c", "d")
 
 
 def digest(*parts: Any) -> int:
-    """A number that depends on the parts alone, in every process, and not on the order of keys."""
-    told = [sorted(part.items()) if isinstance(part, dict) else part for part in parts]
-    return int.from_bytes(sha256(repr(told).encode()).digest()[:8], "big")
+    """Return a number that depends only on the parts: the same in every process and for every order of keys."""
+    ordered = [sorted(part.items()) if isinstance(part, dict) else part for part in parts]
+    return int.from_bytes(sha256(repr(ordered).encode()).digest()[:8], "big")
 
 
 def kept(current: list[str], update: list[str]) -> list[str]:
@@ -44,25 +44,22 @@ class State(TypedDict, total=False):
     last: Annotated[str, AnyValue]
 
 
-# ---- programs as data ----------------------------------------------------------------------------------------------
-
-
 class Ask(NamedTuple):
-    """`interrupt()`, always or only when what was said before is odd."""
+    """`interrupt()`, always or only if a hash of the earlier results is odd."""
 
     number: int
     sometimes: bool = False
 
 
 class Call(NamedTuple):
-    """Calls of tasks, side by side, awaited in order; `late` leaves it to the end of the node to wait for them."""
+    """Concurrent calls of tasks, awaited in order; with `late` the node awaits them at its end."""
 
     tasks: tuple[Job, ...]
     late: bool = False
 
 
 class Run(NamedTuple):
-    """`ainvoke` of a graph, inside the function."""
+    """A call of a graph's `ainvoke` inside the function."""
 
     graph: Graph | Flow
     keeps: bool | None = None
@@ -79,7 +76,7 @@ class Job(NamedTuple):
 
 
 class Node(NamedTuple):
-    """A node that is a function.
+    """A function node.
 
     Attributes:
         gives: what it returns: "update", "nothing", "list", "overwrite", "goto", "sends", or "parent", a command for the
@@ -124,7 +121,7 @@ Program = Graph | Flow
 
 
 def story(made: Program | Node | Inner | Act | Job, indent: str = "") -> Iterator[str]:
-    """A program, to be read."""
+    """Describe a program as text."""
     if isinstance(made, Graph):
         for node in made.nodes:
             yield from story(node, indent)
@@ -158,18 +155,15 @@ def story(made: Program | Node | Inner | Act | Job, indent: str = "") -> Iterato
         yield from story(made.graph, indent + "    ")
 
 
-# ---- building ------------------------------------------------------------------------------------------------------
-
-
 class Build:
-    """Makes real graphs.
+    """Builds graphs from programs.
 
     Args:
-        tell: told of each body that begins and ends; awaited at each place where a body may be suspended.
+        hooks: called when a body begins and ends; awaited at each suspension point of a body.
     """
 
-    def __init__(self, tell: Tell) -> None:
-        self.tell = tell
+    def __init__(self, hooks: Hooks) -> None:
+        self.hooks = hooks
 
     def __call__(self, made: Program, checkpointer: Any, environment: Any = None, **options: Any) -> Any:
         if isinstance(made, Flow):
@@ -177,7 +171,7 @@ class Build:
         return self._graph(made, checkpointer, environment, **options)
 
     def options(self, made: Node) -> dict[str, Any]:
-        """What else a node is added with."""
+        """Return further options of a node."""
         return {}
 
     def _graph(self, made: Graph, checkpointer: Any, environment: Any, **options: Any) -> Any:
@@ -201,11 +195,11 @@ class Build:
         acts = self._acts(made.acts, environment)
 
         async def flow(given: Any, *, previous: Any) -> Any:
-            self.tell.body("flow")
+            self.hooks.body("flow")
             said = [given, previous]
             await self._perform(acts, said)
-            await self.tell.turn()
-            return self.tell.gave({"said": digest(said) % 1000})
+            await self.hooks.turn()
+            return self.hooks.gave({"said": digest(said) % 1000})
 
         return entrypoint(checkpointer=checkpointer, environment=environment)(flow)
 
@@ -214,11 +208,11 @@ class Build:
         sendable = made.gives == "sends" and not keeps(made)
 
         async def node(state: Any) -> Any:
-            self.tell.body(made.name)
+            self.hooks.body(made.name)
             said: list[Any] = [made.name, dict(state)]
             await self._perform(acts, said)
-            await self.tell.turn()
-            return self.tell.gave(_given(made, names if not sendable else [], state, digest(said)))
+            await self.hooks.turn()
+            return self.hooks.gave(_given(made, names if not sendable else [], state, digest(said)))
 
         return node
 
@@ -226,16 +220,17 @@ class Build:
         acts = self._acts(made.acts, environment)
 
         async def job(given: Any) -> Any:
-            self.tell.body(made.name)
+            self.hooks.body(made.name)
             said = [made.name, given]
             await self._perform(acts, said)
-            await self.tell.turn()
+            await self.hooks.turn()
             return digest(said) % 1000
 
         return task(name=made.name)(job)
 
     def _acts(self, acts: tuple[Act, ...], environment: Any) -> list[tuple[Act, Any]]:
-        """Each act with what it runs. (A list of pairs: graphs in it are found by who looks for subgraphs.)"""
+        """Pair each act with its graph or task. (Lists of pairs, as subgraphs are found by searching a function's
+        closure.)"""
         made: list[tuple[Act, Any]] = []
         for act in acts:
             if isinstance(act, Call):
@@ -248,10 +243,10 @@ class Build:
 
     async def _perform(self, acts: list[tuple[Act, Any]], said: list[Any]) -> None:
         for act, made in acts:
-            await self.tell.turn()
+            await self.hooks.turn()
             if isinstance(act, Ask):
                 if not act.sometimes or digest(said) & 1:
-                    said.append(self.tell.ask(f"{act.number} of {said[0]}: {digest(said) % 1000}"))
+                    said.append(self.hooks.ask(f"{act.number} of {said[0]}: {digest(said) % 1000}"))
             elif isinstance(act, Call):
                 futures = [each(digest(said, place) % 1000) for place, each in enumerate(made)]
                 if not act.late:
@@ -278,7 +273,7 @@ class Build:
             return ends
 
         async def wait(state: Any) -> Any:
-            await self.tell.turn()
+            await self.hooks.turn()
             return decide(state)
 
         route: Any = wait if waits else decide
@@ -287,13 +282,14 @@ class Build:
 
 
 def _sendable(made: Graph) -> list[str]:
-    """Nodes that may run twice in one superstep: not those that overwrite, nor those that keep a graph's state."""
+    """Return the nodes that may run twice in one superstep: those that neither overwrite nor run a stateful
+    subgraph."""
     overwrites = [node.name for node in made.nodes if isinstance(node, Node) and node.gives == "overwrite"]
     return [node.name for node in made.nodes if node.name not in overwrites and not keeps(node)]
 
 
 def keeps(made: Program | Node | Inner | Act) -> bool:
-    """Whether the state of a graph is kept in it from call to call."""
+    """Return True if the node's subgraph keeps its state across calls."""
     if isinstance(made, (Run, Inner)):
         return made.keeps is True or keeps(made.graph)
     if isinstance(made, Graph):
@@ -315,7 +311,7 @@ def _given(made: Node, names: list[str], state: Any, luck: int) -> Any:
     if made.gives in ("goto", "sends") and count <= BOUND:
         if names:
             return Command(update=update, goto=names[luck % len(names)])
-        name = made.name  # to itself: whoever overwrites is not sent to
+        name = made.name  # to itself: nodes that overwrite get no sends
         return Command(update=update, goto=[Send(name, {"count": count + 2, "log": [f"{i}"]}) for i in range(luck % 3)])
     if made.gives == "parent" and luck & 4:
         goto = "a" if luck & 8 and count <= BOUND else ()  # every graph has one of that name
@@ -323,8 +319,8 @@ def _given(made: Node, names: list[str], state: Any, luck: int) -> Any:
     return update
 
 
-class Tell:
-    """What programs tell while they run, and what they are made to wait for. Tests make their own of it."""
+class Hooks:
+    """Callbacks of running programs, and the points at which tests delay them. Tests override them."""
 
     def __init__(self) -> None:
         self.began: list[tuple[str, str]] = []
@@ -344,9 +340,6 @@ class Tell:
         pass
 
 
-# ---- the strategy --------------------------------------------------------------------------------------------------
-
-
 def asks() -> st.SearchStrategy[Ask]:
     return st.builds(Ask, st.integers(0, 3), st.booleans())
 
@@ -363,7 +356,7 @@ def calls(depth: int) -> st.SearchStrategy[Call]:
 
 
 def acts(depth: int, commands: bool = True) -> st.SearchStrategy[tuple[Act, ...]]:
-    """What a function does; `commands`: graphs that it runs may command the graph around them."""
+    """Draw the acts of a function; with `commands` its graphs may send commands to their parent."""
     each: list[st.SearchStrategy[Any]] = [asks(), calls(min(depth, 1))]
     if depth > 0:
         inner = st.one_of(graphs(depth - 1, commands), flows(depth - 1))
@@ -413,7 +406,7 @@ def graphs(draw: st.DrawFn, depth: int, inside: bool = True) -> Graph:
 
 
 def programs(depth: int = 2) -> st.SearchStrategy[Program]:
-    """Programs, mostly graphs; graphs inside them are `depth` levels deep at most."""
+    """Draw programs, mostly graphs, with subgraphs up to `depth` levels deep."""
     return st.one_of(
         graphs(min(depth, 1), False),
         graphs(depth, False),
@@ -425,11 +418,11 @@ def programs(depth: int = 2) -> st.SearchStrategy[Program]:
 
 
 def inputs_of(made: Program) -> list[Any]:
-    """What a thread is called with: the second input when all is done for the first."""
+    """Return a thread's inputs: the second one when all work of the first is done."""
     return ["begin", "again"] if isinstance(made, Flow) else [{"log": ["in"], "count": 0}, {"log": ["in again"]}]
 
 
 def answer_to(question: Any) -> Any:
-    """The answer is a function of the question; falsy ones are answers too."""
+    """Return the answer, a function of the question; some answers are falsy."""
     luck = digest("answer", question)
     return (None, 0, False, "", luck % 100, f"yes {luck % 10}", {"a" * 32: luck % 7})[luck % 7]

@@ -1,4 +1,4 @@
-"""A saver that passes everything on, for tests that come between a run and its storage: the kit's, by a short name."""
+"""A saver that delegates every call, for tests that intercept a run's storage: the test kit's, under a short name."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What the tests of PostgresSaver share: a server to work on, schemas of their own, and servers that may be killed.
+"""Shared by the tests of PostgresSaver: a server, schemas of their own, and servers that may be killed.
 
-The server is the one that `PREGEL_POSTGRES` names (a connection string), else the database `test` on 127.0.0.1:5432, else
-one that is made of the system's binaries for the length of the run. Where there is none of these, the tests are skipped.
+The server is the one that `PREGEL_POSTGRES` names (a connection string), else the database `test` on 127.0.0.1:5432,
+else one started from the system's binaries for the run. Without any of these, the tests are skipped.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ HOW = (
 
 @cache
 def conninfo() -> str:
-    """Of a server that goes on while the tests run, or the test is skipped."""
+    """Return the connection string of a server that runs during the tests, or skip the test."""
     given = os.environ.get("PREGEL_POSTGRES")
     if given is not None:
         return given
@@ -62,7 +62,7 @@ def conninfo() -> str:
 
 @contextmanager
 def new_schema(url: str | None = None) -> Iterator[str]:
-    """A name that nobody else has, for a schema that is dropped in the end."""
+    """Return a unique name for a schema, which is dropped at the end."""
     url = conninfo() if url is None else url
     name = f"pregel_test_{uuid.uuid4().hex}"
     try:
@@ -74,14 +74,14 @@ def new_schema(url: str | None = None) -> Iterator[str]:
 
 @contextmanager
 def made_schema(url: str | None = None) -> Iterator[str]:
-    """A schema with the tables of PostgresSaver."""
+    """Return a schema with the tables of PostgresSaver."""
     with new_schema(url) as schema:
         execute(PostgresSaver.setup_script(schema=schema), url=url)
         yield schema
 
 
 def execute(sql: str, *parameters: object, url: str | None = None) -> list[tuple[Any, ...]]:
-    """Do something beside the saver, in a transaction of its own."""
+    """Execute a statement outside the saver, in a transaction of its own."""
     with psycopg.connect(conninfo() if url is None else url, autocommit=True) as connection:
         cursor = connection.execute(sql, parameters or None)
         return cursor.fetchall() if cursor.description else []
@@ -89,7 +89,7 @@ def execute(sql: str, *parameters: object, url: str | None = None) -> list[tuple
 
 @contextmanager
 def locked(schema: str, thread_id: str) -> Iterator[None]:
-    """Another program holds the lock on a thread's row."""
+    """Hold the lock on a thread's row, as another program would."""
     with psycopg.connect(conninfo()) as connection:
         connection.execute(f'SELECT 1 FROM "{schema}".pregel_threads WHERE thread_id = %s FOR UPDATE', (thread_id,))
         yield
@@ -97,7 +97,7 @@ def locked(schema: str, thread_id: str) -> Iterator[None]:
 
 @asynccontextmanager
 async def stopped(saver: PostgresSaver) -> AsyncIterator[threading.Event]:
-    """Keep the saver's event loop from doing anything until the event is set, which the end of the block does."""
+    """Block the saver's event loop until the event is set, which the end of the block does."""
     inside, go = threading.Event(), threading.Event()
 
     async def stop() -> None:
@@ -129,13 +129,13 @@ Plan = Literal["lose the question", "lose the answer", "deliver late"]
 
 
 class Proxy:
-    """Stands between a saver and the server, counts round trips, and breaks connections where it is told.
+    """Stands between a saver and the server, counts round trips, and breaks connections on request.
 
     Attributes:
-        turns: how often the server was asked something, on all connections. What a new connection begins with does not
-            count: a pool opens them in the background.
-        connections: how many there have been.
-        refuses: whether the server is gone, for new connections at once, and for all when a plan has broken one.
+        turns: the number of queries on all connections. The first queries of a new connection do not count, as a pool
+            opens connections in the background.
+        connections: the number of connections so far.
+        refuses: True if new connections are refused, and all are broken once a plan has broken one.
     """
 
     def __init__(self, url: str) -> None:
@@ -165,12 +165,12 @@ class Proxy:
         return psycopg.conninfo.make_conninfo(**{**self._known, "port": self._listener.getsockname()[1]})
 
     def plan(self, plan: Plan, marker: str) -> None:
-        """What is done to the next connection on which the server is asked something with `marker` in it."""
+        """Set what happens to the next connection with a query that contains `marker`."""
         self.broke.clear()
         self._plans.append((plan, marker.encode()))
 
     def deliver(self) -> None:
-        """Give the server what was kept from it, and wait until it has dealt with it."""
+        """Send the server the held-back data, and wait until it has processed them."""
         for server, data in self._kept:
             server.sendall(data)
             assert server.recv(65536)
@@ -178,7 +178,7 @@ class Proxy:
         self._kept.clear()
 
     def cut(self) -> None:
-        """Break all connections. The thread that serves one closes it: its selector takes no socket that is closed."""
+        """Break all connections. The serving thread closes each one: its selector accepts no closed socket."""
         with self._lock:
             for one in self._open:
                 _shut_down(one)
@@ -203,7 +203,7 @@ class Proxy:
             threading.Thread(target=self._serve, args=(client, server), daemon=True).start()
 
     def _serve(self, client: socket.socket, server: socket.socket) -> None:
-        """All of one connection, in one thread: questions and answers alternate."""
+        """Serve one connection in a thread: queries and answers alternate."""
         ready, asked, plan, kept = False, False, None, b""
         with selectors.DefaultSelector() as selector:
             selector.register(client, selectors.EVENT_READ)
@@ -216,7 +216,7 @@ class Proxy:
                             return
                         if key.fileobj is server:
                             if plan is not None:
-                                return  # the answer is lost
+                                return  # the response is lost
                             asked = False
                             ready = ready or data.endswith(READY)
                             client.sendall(data)
@@ -270,7 +270,7 @@ def free_port() -> int:
 
 
 def _as_user() -> str | None:
-    """Who a server is run as: it refuses to run as root."""
+    """Return the user to run a server as, since it refuses to run as root."""
     if os.geteuid() != 0:
         return None
     try:
@@ -280,8 +280,8 @@ def _as_user() -> str | None:
     return "postgres"
 
 
-class _Home:
-    """A folder of one's own, and programs that are run there, as somebody who may."""
+class _ServerFolder:
+    """A temporary folder, and programs that run in it as a user without root rights."""
 
     def __init__(self) -> None:
         self.user = _as_user()
@@ -290,7 +290,7 @@ class _Home:
             shutil.chown(self.path, self.user)
 
     def run(self, *command: str) -> None:
-        """A program that ends, though what it starts may go on: so its output goes to a file."""
+        """Run a program to its end. Its output goes to a file, as the servers that it starts continue to run."""
         said = self.path / "said"
         with said.open("w") as output:
             done = subprocess.run(
@@ -309,11 +309,11 @@ class _Home:
 
 
 class OwnServer:
-    """A server with a folder and a port of its own. The test is skipped where its binaries are missing."""
+    """A server with its own folder and port. The test is skipped without its binaries."""
 
     def __init__(self) -> None:
         self._bin = _binaries()
-        self._home = _Home()
+        self._home = _ServerFolder()
         self.port = free_port()
         self._data = str(self._home.path / "data")
         self._run("initdb", "-A", "trust", "-U", "postgres", "-E", "UTF8", "--no-sync")
@@ -327,11 +327,11 @@ class OwnServer:
         self._run("pg_ctl", "-l", str(self._home.path / "log"), "-o", options, "-w", "start")
 
     def stop(self, mode: str = "immediate") -> None:
-        """With `immediate` it is as if the server was killed."""
+        """Stop the server; `immediate` is like a kill."""
         self._run("pg_ctl", "-m", mode, "-w", "stop")
 
     def restart(self) -> None:
-        """Killed, and started at once."""
+        """Kill the server and start it at once."""
         self.stop()
         self.start()
 
@@ -346,7 +346,7 @@ class OwnServer:
 
 @contextmanager
 def own_server() -> Iterator[OwnServer]:
-    """A server that runs, and may be stopped and started."""
+    """Run a server that tests may stop and start."""
     server = OwnServer()
     try:
         server.start()
@@ -356,7 +356,7 @@ def own_server() -> Iterator[OwnServer]:
 
 
 class Pooler:
-    """pgbouncer in transaction mode before a server, with fewer connections than its clients want.
+    """pgbouncer in transaction mode in front of a server, with fewer connections than its clients want.
 
     Args:
         url: of the server.
@@ -367,7 +367,7 @@ class Pooler:
         if program is None:
             pytest.skip("no pooler: install pgbouncer (Debian: pgbouncer)")
         self._program = program
-        self._home = _Home()
+        self._home = _ServerFolder()
         self._known = psycopg.conninfo.conninfo_to_dict(url)
         self._port = free_port()
         with psycopg.connect(url) as connection:
@@ -417,7 +417,7 @@ class Pooler:
 
 @contextmanager
 def pooler(url: str) -> Iterator[Pooler]:
-    """A pooler that runs, and may be killed and started."""
+    """Run a pooler that tests may kill and start."""
     one = Pooler(url)
     try:
         one.start()
@@ -427,7 +427,7 @@ def pooler(url: str) -> Iterator[Pooler]:
 
 
 def _binaries() -> Path:
-    """The folder of a server's programs, or the test is skipped."""
+    """Return the folder of a server's programs, or skip the test."""
     places = [Path(place) for place in os.environ.get("PATH", "").split(os.pathsep) if place]
     places += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
     places += sorted(Path("/usr").glob("pgsql-*/bin"), reverse=True)

@@ -1,4 +1,4 @@
-"""One state in the four kinds of schema, and how to look at it whichever it is."""
+"""One state in the four kinds of schema, and access to its keys in any of them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ KINDS: list[type[Any]] = [DictState, DataState, StructState, ModelState]
 
 
 def get(state: Any, key: str) -> Any:
-    """A key of a state of any kind."""
+    """Return a key of a state of any kind."""
     return state[key] if isinstance(state, dict) else getattr(state, key)
 
 

@@ -1,4 +1,4 @@
-"""Doing something at exactly the n-th step of the tasks of an event loop, and seeing which tasks there are."""
+"""Act at exactly the n-th step of an event loop's tasks, and list these tasks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import trio
 
 
 class Steps:
-    """Counts the steps of all tasks that are started while it watches.
+    """Counts the steps of all tasks that start while it is active.
 
     Args:
         at: before which step to act, counted from 1; 0 for none.
@@ -99,7 +99,7 @@ class _Counted:
 
 
 def tasks_now() -> set[Any]:
-    """All tasks of this event loop that have not ended."""
+    """Return all unfinished tasks of this event loop."""
     if sniffio.current_async_library() == "trio":
         found: set[Any] = set()
         waiting = [trio.lowlevel.current_root_task()]

@@ -1,4 +1,4 @@
-"""What a reader of a stream keeps who follows docs/streaming.md and docs/serving.md."""
+"""The parts that a reader of a stream keeps if it follows docs/streaming.md and docs/serving.md."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 
 def kept_by_reader(parts: Iterable[Any]) -> list[Any]:
-    """The parts without those that `superstep_restarted` makes void: after the place `after`, those of the named tasks,
-    or all of them if it names none."""
+    """Return the parts without those that `superstep_restarted` makes void: after the place `after`, those of the named
+    tasks, or all of them if it names none."""
     kept: list[Any] = []
     for part in parts:
         if part["type"] != "superstep_restarted":

@@ -1,4 +1,4 @@
-"""A clock of the tests' own: when nothing but sleepers is left to go on, the time jumps to the one that is due first."""
+"""A virtual clock: when all tasks sleep, time jumps to the sleeper that is due first."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ HEARTBEAT = 10.0
 
 
 class VirtualWorld(SystemEnvironment):
-    """A world in which time passes at once.
+    """An environment in which time passes at once.
 
     Args:
-        start: unix seconds at the beginning.
-        jitter: what `jitter` gives.
-        patience: for how many turns of the event loop a sleeper lets the others go on before the time jumps.
+        start: the initial time in unix seconds.
+        jitter: the result of `jitter`.
+        patience: the number of turns of the event loop that a sleeper waits for other tasks before time jumps.
 
     Attributes:
-        time: seconds since the beginning.
-        slept: all times that were waited for, in seconds, in order; but for those between a lease's heartbeats.
-        held: asked before each jump whether the time stands still.
+        time: seconds since the start.
+        slept: the durations of all sleeps in seconds, in order, except those between a lease's heartbeats.
+        held: called before each jump; time does not advance while it returns True.
     """
 
     def __init__(self, *, start: float = 4_000_000_000.0, jitter: float = 0.25, patience: int = 40) -> None:

@@ -1,4 +1,4 @@
-"""`VirtualClock`: time that stands still, on every event loop."""
+"""`VirtualClock`: virtual time, on every event loop."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class State(TypedDict, total=False):
 
 
 async def test_time_stands_still() -> None:
-    """Nothing but `advance` moves a clock on which nobody sleeps, however long things take."""
+    """Only `advance` moves a clock on which no task sleeps, however long the work takes."""
     clock = VirtualClock(start=1000.0)
     before = clock.now(), clock.monotonic()
     await anyio.lowlevel.checkpoint()
@@ -43,9 +43,9 @@ async def test_time_stands_still() -> None:
         VirtualClock().advance(10**400)
 
 
-async def test_who_sleeps_is_woken_by_time_and_then_in_order() -> None:
-    """In the order of their times; within one moment in the order in which they went to sleep; and a day takes no
-    time."""
+async def test_sleepers_wake_in_order_of_time() -> None:
+    """Sleepers wake in the order of their times, and at equal times in the order in which they went to sleep; a day
+    takes no real time."""
     clock = VirtualClock()
     woken: list[tuple[str, float]] = []
 
@@ -65,9 +65,9 @@ async def test_who_sleeps_is_woken_by_time_and_then_in_order() -> None:
     assert clock.sleepers == 0
 
 
-async def test_only_told() -> None:
-    """With `autojump=None` only `advance` wakes anybody, and those alone whose time has come; who is cancelled does not
-    sleep any more."""
+async def test_autojump_none() -> None:
+    """With `autojump=None` only `advance` wakes sleepers, and only those whose time has come; a cancelled sleeper no
+    longer waits."""
     clock = VirtualClock(autojump=None)
     woken: list[float] = []
 
@@ -91,8 +91,8 @@ async def test_only_told() -> None:
     assert woken == [1.0, 2.0] and clock.sleepers == 0
 
 
-async def test_who_has_work_to_do_is_waited_for() -> None:
-    """The clock jumps when all are asleep: while one task goes on, another sleeps."""
+async def test_the_clock_waits_for_working_tasks() -> None:
+    """The clock jumps only when all tasks sleep."""
     clock = VirtualClock()
     seen: list[float] = []
 
@@ -108,7 +108,7 @@ async def test_who_has_work_to_do_is_waited_for() -> None:
 
 
 async def test_worker_threads_are_given_their_time() -> None:
-    """A clock that is told how long what it cannot see may take does not jump while a thread is at work."""
+    """A clock with a set allowance for unseen work does not jump while a thread is working."""
     clock = VirtualClock(autojump=2.0)
     seen: list[float] = []
 
@@ -139,7 +139,7 @@ async def test_a_backoff_of_minutes_takes_no_time() -> None:
 
 
 async def test_a_timeout_comes_when_its_time_has_come() -> None:
-    """Timeouts go by the graph's clock, and the attempt that takes too long is cancelled."""
+    """Timeouts use the graph's clock, and cancel the attempt that takes too long."""
     clock = VirtualClock()
     slow = Script(waits(3600.0), [waits(5.0), returns({"log": ["in time"]})])
     graph = StateGraph(State).add_edge(START, "slow")
@@ -150,11 +150,11 @@ async def test_a_timeout_comes_when_its_time_has_come() -> None:
 
 
 async def test_ids_and_randomness_come_from_the_seed() -> None:
-    """Two clocks with one seed give the same ids; with another seed they do not."""
+    """Two clocks with one seed give the same ids; another seed gives others."""
 
-    def told(clock: VirtualClock) -> Any:
+    def draws(clock: VirtualClock) -> Any:
         return clock.new_id(), clock.entropy(), clock.jitter()
 
-    assert told(VirtualClock(seed=3)) == told(VirtualClock(seed=3)) != told(VirtualClock(seed=4))
+    assert draws(VirtualClock(seed=3)) == draws(VirtualClock(seed=3)) != draws(VirtualClock(seed=4))
     assert 0 <= VirtualClock().jitter() < 1
     assert VirtualClock().entropy() < 2**62

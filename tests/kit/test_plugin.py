@@ -44,7 +44,7 @@ def pytest_in(folder: Path, test: str, *args: str) -> subprocess.CompletedProces
 
 
 def test_a_test_runs_on_so_many_seeds(tmp_path: Path) -> None:
-    """`--simulations` says how many, and a failure names its seed."""
+    """`--simulations` sets the number of seeds, and a failure names its seed."""
     ran = pytest_in(tmp_path, TEST, "--simulations=5")
     assert "5 passed" in ran.stdout and "1 failed" in ran.stdout, ran.stdout
     assert "test_seeds[seed 3]" in ran.stdout
@@ -52,25 +52,25 @@ def test_a_test_runs_on_so_many_seeds(tmp_path: Path) -> None:
 
 
 def test_one_seed_again(tmp_path: Path) -> None:
-    """`--simulation-seed` runs that one alone."""
+    """`--simulation-seed` runs only that seed."""
     ran = pytest_in(tmp_path, TEST, "--simulation-seed=7", "-rP")
     assert "2 passed" in ran.stdout and "seed is 7" in ran.stdout, ran.stdout
 
 
 def test_seeds_of_ones_own(tmp_path: Path) -> None:
-    """A test that says itself which seeds it runs on is left alone."""
+    """A test with its own parametrized seeds is left alone."""
     assert "1 passed" in pytest_in(tmp_path, OWN).stdout
 
 
 def test_what_the_docs_show(tmp_path: Path) -> None:
-    """The tests of docs/testing.md run as they stand there."""
+    """The tests in docs/testing.md run unchanged."""
     found = {code.splitlines()[0]: code for _, code in blocks(ROOT / "docs" / "testing.md")}
     ran = pytest_in(tmp_path, found["# test_agent.py"], "--simulations=4", "-W", "error")
     assert "6 passed" in ran.stdout, ran.stdout  # the last test runs on two event loops
 
 
-def test_whoever_does_not_use_it_does_not_load_it(tmp_path: Path) -> None:
-    """The kit is imported when a test asks for it, and not before; nor does `import pregel_async` load it."""
+def test_the_kit_is_loaded_on_first_use(tmp_path: Path) -> None:
+    """The kit is imported only when a test requests it; `import pregel_async` does not load it."""
     test = """
 import sys
 

@@ -1,4 +1,4 @@
-"""`FaultySaver`: storage that fails where a test says."""
+"""`FaultySaver`: storage that fails at chosen operations."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def graph_of(saver: Any, **options: Any) -> Any:
 
 
 async def test_an_operation_fails_once_before_it_is_stored() -> None:
-    """The run stops there, with that error; called again, it goes on from what is stored."""
+    """The run stops with the injected error; a second call continues from the stored state."""
     saver = FaultySaver(InMemorySaver(), Fault(how="fail", on="commit", at=2))
     graph = graph_of(saver)
     with pytest.raises(StorageError, match="refuses"):
@@ -50,7 +50,7 @@ async def test_an_operation_fails_once_before_it_is_stored() -> None:
 
 
 async def test_an_operation_fails_after_it_was_stored() -> None:
-    """Then what was stored is there, and nothing of it runs again."""
+    """After a failure behind the commit, the stored work does not run again."""
     graph = graph_of(FaultySaver(InMemorySaver(), Fault(how="fail", on="commit", at=2, when="after")))
     with pytest.raises(StorageError):
         await graph.ainvoke({"log": []}, "t")
@@ -59,7 +59,7 @@ async def test_an_operation_fails_after_it_was_stored() -> None:
 
 
 async def test_a_connection_that_is_lost_for_a_while() -> None:
-    """So many operations fail, of those that are counted; then it is back."""
+    """The given number of counted operations fails, and then the storage works again."""
     memory = InMemorySaver()
     await graph_of(memory).ainvoke({"log": []}, "t")
     saver = FaultySaver(memory, Fault(how="lose", on="read", at=1, operations=2))
@@ -71,8 +71,8 @@ async def test_a_connection_that_is_lost_for_a_while() -> None:
     assert saver.operations.count("commit") == 3
 
 
-async def test_an_error_of_ones_own() -> None:
-    """Any exception can be raised instead."""
+async def test_a_custom_error() -> None:
+    """Any exception can be injected instead."""
     graph = graph_of(FaultySaver(InMemorySaver(), Fault(how="fail", on="any", at=1, error=StorageFullError("full"))))
     with pytest.raises(StorageFullError):
         await graph.ainvoke({"log": []}, "t")
@@ -82,7 +82,7 @@ async def test_an_error_of_ones_own() -> None:
 
 
 async def test_a_slow_operation_takes_its_time_by_the_clock() -> None:
-    """Nobody waits for it in reality."""
+    """A slow operation takes virtual time, not real time."""
     clock = VirtualClock()
     saver = FaultySaver(InMemorySaver(), Fault(how="slow", on="commit", at=1, seconds=12.0), clock=clock)
     await graph_of(saver, environment=clock).ainvoke({"log": []}, "t")
@@ -95,8 +95,8 @@ async def test_a_slow_operation_takes_its_time_by_the_clock() -> None:
 
 @pytest.mark.parametrize("when", ["before", "after"])
 async def test_a_crash_and_the_next_process(when: Any) -> None:
-    """A dead process stores nothing more, not even that it gives its thread up; the next one finds what was stored, and
-    the thread free."""
+    """After a crash a process stores nothing more, not even the release of its lease; the next process finds the stored
+    state, and the thread free."""
     saver = FaultySaver(InMemorySaver(), Fault(how="crash", on="commit", at=2, when=when))
     with pytest.raises(Crash):
         await graph_of(saver).ainvoke({"log": []}, "t")
@@ -109,7 +109,7 @@ async def test_a_crash_and_the_next_process(when: Any) -> None:
 
 
 async def test_a_crash_at_will() -> None:
-    """`crash` kills the process between two operations, and while one is slow."""
+    """`crash` kills the process between two operations, or during a slow one."""
     clock = VirtualClock()
     saver = FaultySaver(InMemorySaver(), Fault(how="slow", on="commit", at=1, seconds=5.0), clock=clock)
     failed: list[BaseException] = []
@@ -130,7 +130,7 @@ async def test_a_crash_at_will() -> None:
 
 
 async def test_faults_out_of_range() -> None:
-    """Operations are counted from 1, and time does not go back."""
+    """Bad input: operations are counted from 1, and time does not go back."""
     for wrong in ({"at": 0}, {"operations": 0}, {"seconds": -1.0}):
         with pytest.raises(ValueError):
             Fault(how="fail", **wrong)
@@ -139,7 +139,7 @@ async def test_faults_out_of_range() -> None:
 
 
 async def test_all_verbs_pass() -> None:
-    """Whoever comes between sees each operation by its name, and changes nothing by looking."""
+    """A wrapper sees each operation by its name, and changes nothing by observing."""
     seen: list[str] = []
 
     class Looking(PassingSaver):

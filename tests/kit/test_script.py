@@ -1,4 +1,4 @@
-"""`Script`: nodes that do as they are told."""
+"""`Script`: nodes with scripted attempts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ def graph_of(script: Script, **options: Any) -> Any:
 
 
 async def test_each_run_is_the_next_attempt() -> None:
-    """It fails, and then it does not; what it was given, when and how it ended is kept."""
+    """Each run performs the next attempt, here a failure and then a success; inputs, times and outcomes are
+    recorded."""
     script = Script(fails(ConnectionError("reset")), [waits(2.0), returns({"log": ["done"]})])
     clock = VirtualClock(start=100.0)
     graph = graph_of(script, environment=clock)
@@ -40,7 +41,7 @@ async def test_each_run_is_the_next_attempt() -> None:
 
 
 async def test_an_attempt_that_asks_is_done_again_with_the_answer() -> None:
-    """As a node's code is: from its start, and it is no new attempt."""
+    """An attempt that asks runs again from its start with the answer, and does not count as a new attempt."""
     script = Script([asks("how many?"), asks("really?"), gives(lambda state, many, sure: {"log": [f"{many} {sure}"]})])
     graph = graph_of(script)
     result = await graph.ainvoke({"log": []}, "t")
@@ -50,8 +51,8 @@ async def test_an_attempt_that_asks_is_done_again_with_the_answer() -> None:
     assert [call.outcome for call in script.calls] == ["asked", "asked", "returned"]
 
 
-async def test_one_run_too_many_is_told() -> None:
-    """Work that is done once more than its script says fails the test that says so."""
+async def test_one_run_too_many_fails() -> None:
+    """A run beyond the scripted attempts fails the test."""
     graph = graph_of(Script(returns({"log": ["once"]})))
     await graph.ainvoke({"log": []}, "t")
     with pytest.raises(ScriptEndedError, match=r"is executed 2 times.*1 attempts"):
@@ -59,7 +60,7 @@ async def test_one_run_too_many_is_told() -> None:
 
 
 async def test_a_script_that_repeats() -> None:
-    """Its last attempt is done for ever; one without attempts returns nothing."""
+    """A repeating script performs its last attempt forever; one without attempts returns nothing."""
     graph = graph_of(Script(returns({"log": ["again"]}), repeats=True))
     await graph.ainvoke({"log": []}, "t")
     assert await graph.ainvoke({"log": []}, "t") == {"log": ["again", "again"]}
@@ -67,6 +68,6 @@ async def test_a_script_that_repeats() -> None:
 
 
 async def test_outside_of_a_run() -> None:
-    """A scripted node is called by a run."""
+    """Bad input: calling a scripted node outside a run raises."""
     with pytest.raises(OutsideRunError):
         await Script()(None)

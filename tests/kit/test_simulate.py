@@ -1,4 +1,4 @@
-"""`simulate`: it finds what is broken, tells how to see it again, and is quiet about what is not."""
+"""`simulate`: it finds defects, reports how to reproduce them, and accepts correct graphs."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ GRAPH = made()
 
 
 def test_a_sound_graph_passes_on_every_seed(simulation_seed: int) -> None:
-    """Fan-out, plain functions, called tasks, and a question: nothing that goes wrong changes its end."""
+    """A correct graph with fan-out, plain functions, tasks and a question reaches the same end under all faults."""
     simulation = simulate(GRAPH, {"log": ["in"]}, seed=simulation_seed, answers=ANSWERS, faults=Faults(failures=1))
     assert simulation.values["log"][-1] == "asked yes" and simulation.failure is None
     assert len(simulation.values["log"]) == 7
@@ -71,7 +71,7 @@ def test_a_sound_graph_passes_on_every_seed(simulation_seed: int) -> None:
 
 
 def test_the_same_seed_is_the_very_same_trace() -> None:
-    """Step for step; also when plain functions run in threads."""
+    """The same seed gives the same trace step by step, even with plain functions in threads."""
     for seed in range(10):
         first, second = (simulate(GRAPH, {"log": []}, seed=seed, answers=ANSWERS) for _ in range(2))
         assert str(first) == str(second)
@@ -79,13 +79,13 @@ def test_the_same_seed_is_the_very_same_trace() -> None:
 
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
 def test_every_durability(durability: Any) -> None:
-    """What each has stored is never taken back, and the end is the same."""
+    """In every durability mode stored supersteps are never lost, and the end is the same."""
     for seed in range(15):
         simulate(GRAPH, {"log": ["in"]}, seed=seed, answers=ANSWERS, durability=durability)
 
 
 def test_undisturbed() -> None:
-    """Without faults each piece of work runs once, whatever the schedule; a node that asks, once more."""
+    """Without faults each piece of work runs once on every schedule; a node that asks runs once more."""
     for seed in range(10):
         simulation = simulate(GRAPH, {"log": []}, seed=seed, answers=ANSWERS, faults=NONE)
         assert simulation.ran == Counter(spread=1, one=3, fetch=4, count=1, plain=1, ask=2)
@@ -93,15 +93,15 @@ def test_undisturbed() -> None:
 
 
 def test_several_inputs_one_after_the_other() -> None:
-    """The next is given when nothing is left to do for the one before."""
+    """The next input is given when no work of the previous one is left."""
     simulation = simulate(GRAPH, {"log": ["first"]}, {"log": ["second"]}, seed=4, answers=ANSWERS)
     said = simulation.values["log"]
     assert [line for line in said if line in ("first", "second")] == ["first", "second"]
     assert said.count("asked yes") == 2
 
 
-def test_a_graph_that_does_something_else_each_time_is_found() -> None:
-    """P2: a node that depends on what is not in its input. The failure tells the seed, the plan and the trace."""
+def test_a_nondeterministic_graph_is_found() -> None:
+    """P2: a node that depends on more than its input is found. The failure reports the seed, the plan and the trace."""
     numbers = iter(range(10_000))
 
     async def node(state: State) -> dict[str, list[str]]:
@@ -118,7 +118,7 @@ def test_a_graph_that_does_something_else_each_time_is_found() -> None:
 
 
 def test_a_node_that_leaves_something_running_is_found() -> None:
-    """P7: when a call returns, nothing of it goes on."""
+    """P7: work that continues after a call has returned is found."""
     left: list[Any] = []
 
     async def linger() -> None:
@@ -134,7 +134,7 @@ def test_a_node_that_leaves_something_running_is_found() -> None:
 
 
 def test_a_node_that_never_ends_is_found() -> None:
-    """P7: and nobody has to wait for it."""
+    """P7: a node that never ends is found, without a real wait."""
 
     async def node(state: State) -> dict[str, list[str]]:
         await asyncio.get_running_loop().create_future()
@@ -146,10 +146,10 @@ def test_a_node_that_never_ends_is_found() -> None:
 
 
 def broken_on_some_seed(promise: str) -> None:
-    """Some of the first seeds find it."""
+    """Assert that some of the first seeds find the defect."""
     found: list[str] = []
     for seed in range(60):
-        if any(told.startswith(promise) for told in found):
+        if any(failure.startswith(promise) for failure in found):
             return
         try:
             simulate(GRAPH, {"log": []}, seed=seed, answers=ANSWERS, faults=Faults(crashes=2, failures=2))
@@ -159,7 +159,7 @@ def broken_on_some_seed(promise: str) -> None:
 
 
 def test_results_that_are_not_replayed_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """P5: a runtime that runs recorded work again does not pass."""
+    """P5: a runtime that runs recorded work again is found."""
     from pregel_async._core.task import NEW
     from pregel_async._runtime.persistence.namespace_writer import NamespaceWriter
 
@@ -167,8 +167,8 @@ def test_results_that_are_not_replayed_are_found(monkeypatch: pytest.MonkeyPatch
     broken_on_some_seed("P5")
 
 
-def test_a_thread_that_is_not_given_up_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """P6: a run that ends keeps its thread no longer."""
+def test_a_lease_that_is_not_released_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """P6: a run that ends without releasing its thread is found."""
 
     async def leave(self: ThreadLease, *error: object) -> None:
         return None
@@ -178,7 +178,7 @@ def test_a_thread_that_is_not_given_up_is_found(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_chunks_that_come_too_early_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """P4: what a stream shows as finished is stored."""
+    """P4: a chunk that shows a superstep as finished before it is stored is found."""
 
     async def early(self: Any, task: Any, outcome: Any) -> None:
         await self._graph.events.finished(task, outcome)
@@ -188,7 +188,7 @@ def test_chunks_that_come_too_early_are_found(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_graph_that_fails_for_good() -> None:
-    """Its end is its failure, disturbed or not."""
+    """The end of a graph that fails permanently is its failure, with or without faults."""
     graph = StateGraph(State).add_node("node", Script(fails(ValueError("never")), repeats=True)).add_edge(START, "node")
     for seed in range(10):
         simulation = simulate(graph.compile(), {"log": []}, seed=seed)
@@ -196,7 +196,7 @@ def test_a_graph_that_fails_for_good() -> None:
 
 
 def test_a_process_is_started_again() -> None:
-    """What makes a graph is called for each process: memory does not outlive a crash, as in real life."""
+    """The factory of a graph is called for each process, as memory does not survive a crash."""
     starts: list[int] = []
 
     def process() -> Any:
@@ -214,7 +214,8 @@ def test_a_process_is_started_again() -> None:
 
 
 def test_bad_calls() -> None:
-    """A graph that asks needs answers; one without an end is told as such; numbers of faults begin at 0."""
+    """Bad input: a graph with questions needs answers; a graph without an end is reported as such; numbers of faults
+    are not negative."""
     with pytest.raises(ValueError, match="answers"):
         simulate(GRAPH, {"log": []}, seed=0)
     loop = StateGraph(State).add_node(spread).add_edge(START, "spread").add_edge("spread", "spread").compile()
@@ -225,7 +226,7 @@ def test_bad_calls() -> None:
 
 
 def test_plans() -> None:
-    """A plan is drawn from the seed, within the run's size, and can be read."""
+    """A plan is drawn from the seed, within the run's size, and has a readable repr."""
     import random
 
     size = RunSize(steps=50, operations=10, node_starts=5, calls=2)

@@ -1,4 +1,4 @@
-"""P4, P5: a random program is disturbed once, anywhere, and goes on as if nothing had happened."""
+"""P4, P5: a random program with one fault at a random place ends as if there had been no fault."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.errors import StorageError
 from pregel_async import Command
 from pregel_async.types import Durability
-from tests.helpers.law_programs import Build, Program, Tell, inputs_of, programs
+from tests.helpers.law_programs import Build, Hooks, Program, inputs_of, programs
 from tests.helpers.passing_saver import Through
-from tests.laws.law_world import (
+from tests.laws.conversations import (
     THREAD,
+    Conversation,
     Environment,
-    Scheduled,
-    Talk,
+    ScheduledHooks,
     all_at_once,
     law,
     recorded_in,
@@ -42,17 +42,17 @@ class Died(BaseException):
     """Stands for the end of the process."""
 
 
-class Planned(Exception):
-    """A node's own failure."""
+class PlannedError(Exception):
+    """An error raised by a node on purpose."""
 
 
 class Trouble:
-    """One disturbance: at the n-th of the places that are counted, from 1; 0 only counts.
+    """One fault, at the n-th of the counted places, from 1; with 0 places are only counted.
 
     Attributes:
-        seen: how many places there were.
-        hit: what was disturbed; None before.
-        scope: of the run that is under way.
+        seen: the number of places so far.
+        hit: the place of the fault; None before it.
+        scope: the cancel scope of the current run.
     """
 
     def __init__(self, at: int, how: str, after: bool) -> None:
@@ -79,7 +79,7 @@ class Trouble:
 
 
 class Failing(Through):
-    """A saver that is disturbed at one of its verbs; where it is down or dead, it stays so."""
+    """A saver with a fault at one of its operations; once it is down or dead, it stays so."""
 
     def __init__(self, inner: BaseCheckpointSaver, trouble: Trouble) -> None:
         super().__init__(inner)
@@ -100,8 +100,8 @@ class Failing(Through):
         return await call()
 
 
-class Stumbling(Scheduled):
-    """Programs that are disturbed at one of the places where they can be suspended."""
+class FailingHooks(ScheduledHooks):
+    """Programs with a fault at one of their suspension points."""
 
     def __init__(self, seed: int, trouble: Trouble | None = None) -> None:
         super().__init__(seed)
@@ -114,7 +114,7 @@ class Stumbling(Scheduled):
                 trouble.strike("a body")
             else:
                 trouble.hit = "a body"
-                raise Planned
+                raise PlannedError
         await super().turn()
 
 
@@ -126,20 +126,20 @@ async def disturbed(
     storage: Trouble,
     bodies: Trouble,
     seed: int,
-) -> tuple[Talk, dict[str, list[Any]], list[str]]:
-    """A program's conversation, disturbed once. Returns besides: the tasks that ran although they were recorded, or
-    (with "sync") shown as finished, and the questions that were asked although they were answered."""
-    talk = Talk()
+) -> tuple[Conversation, dict[str, list[Any]], list[str]]:
+    """Run a program's conversation with one fault. Also return the tasks that ran although they were recorded, or (with
+    "sync") shown as finished, and the questions that were asked although they were answered."""
+    talk = Conversation()
     inputs = inputs_of(made)
     given = inputs[0]
     turn = 0
     again: list[str] = []
-    answered: set[str] = set()  # ids of questions whose answers were taken
+    answered: set[str] = set()  # ids of questions whose answers were accepted
     shown: set[str] = set()  # ids of tasks that a stream has shown as finished
     for number in range(600):
         recorded = await recorded_in(saver) | (shown if mode == "sync" else set[str]())
-        tell = Stumbling(seed + number, bodies)
-        graph = Build(tell)(made, Failing(saver, storage), environment)
+        hooks = FailingHooks(seed + number, bodies)
+        graph = Build(hooks)(made, Failing(saver, storage), environment)
         ended = False
         config = {**THREAD, "metadata": {"turn": turn}}
         error: BaseException | None = None
@@ -154,27 +154,27 @@ async def disturbed(
                             if "result" in chunk and chunk["error"] is None and not chunk["interrupts"]:
                                 shown.add(chunk["id"])
                 ended = True
-            except (StorageError, Planned, Died) as raised:
+            except (StorageError, PlannedError, Died) as raised:
                 error = raised
-            except BaseExceptionGroup as group:  # several could not be stored; or several are dead
-                if group.split((StorageError, Planned, Died))[1] is not None:
+            except BaseExceptionGroup as group:  # several results could not be stored, or several tasks died
+                if group.split((StorageError, PlannedError, Died))[1] is not None:
                     raise
                 error = group
-        again += [f"{name} {key}" for name, key in tell.began if key in recorded]
+        again += [f"{name} {key}" for name, key in hooks.began if key in recorded]
         if isinstance(given, Command) and (ended or bodies.hit):
             answered.update(given.resume)
         if (storage.hit or bodies.hit) and not ended:
             storage = Trouble(0, "error", False)
             bodies = Trouble(0, "error", False)
-            environment.time += 31  # the lease of a dead process lapses
+            environment.time += 31  # the lease of a dead process expires
         elif error is not None:
             raise error
-        state = await Build(Tell())(made, saver, environment).aget_state("t")
+        state = await Build(Hooks())(made, saver, environment).aget_state("t")
         if not state.metadata or state.metadata.get("turn") != turn:
-            continue  # nothing was stored: the same input again
+            continue  # nothing was stored: pass the same input again
         asked = state.interrupts
         again += [f"question {each.id}" for each in asked if each.id in answered]
-        if asked and (ended or seed & 2):  # what is open can be answered at once, after a crash too
+        if asked and (ended or seed & 2):  # open questions can be answered at once, also after a crash
             talk.asked.append([(question.id, question.value) for question in asked])
             given = all_at_once(asked)
         elif ended and not state.next and turn + 1 < len(inputs):
@@ -182,7 +182,7 @@ async def disturbed(
             given = inputs[turn]
         elif ended and not state.next:
             talk.values = state.values
-            return talk, await trace_of(Build(Tell())(made, saver, environment), saver), again
+            return talk, await trace_of(Build(Hooks())(made, saver, environment), saver), again
         else:
             given = None
     raise AssertionError("the conversation does not end")
@@ -192,8 +192,8 @@ async def disturbed(
 @law(0.25)
 @given(made=programs(), seed=st.integers(0, 999), loop=st.sampled_from(LOOPS))
 def test_a_crash_anywhere_changes_nothing(mode: Durability, made: Program, seed: int, loop: str) -> None:
-    """P2, P4, P5, in each durability mode: the end is the undisturbed run's, and but for "exit", which stores fewer
-    checkpoints, so is the whole trace; what was recorded never ran again."""
+    """P2, P4, P5, in each durability mode: the result, and except with "exit", which stores fewer checkpoints, the
+    whole trace, equal those of an undisturbed run; recorded work never runs again."""
     show(made)
     luck = random.Random(seed)
 
@@ -205,7 +205,7 @@ def test_a_crash_anywhere_changes_nothing(mode: Durability, made: Program, seed:
             environment = Environment()
             saver = InMemorySaver(clock=environment.now)
             other, found, again = await disturbed(made, mode, saver, environment, storage, bodies, luck.randrange(1000))
-            assert not again, f"recorded, and run again: {again}"
+            assert not again, f"ran again although recorded: {again}"
             same(talk.values, other.values, "values")
             if mode != "exit":
                 same(trace, found, "traces")

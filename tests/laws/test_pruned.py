@@ -1,4 +1,4 @@
-"""P5, P8, P10: of a random thread that was pruned, what stays is as it was: to be read, to be answered, to be gone on with."""
+"""P5, P8, P10: the retained checkpoints of a pruned random thread can be read, answered and continued as before."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from checkpoint_savers import InMemorySaver
 from checkpoint_savers.upkeep.retention import Retention
-from tests.helpers.law_programs import Build, Program, Tell, programs
-from tests.laws.law_lives import copied, finish, is_cut, live, shown
-from tests.laws.law_world import THREAD, Environment, law, same, show
+from tests.helpers.law_programs import Build, Hooks, Program, programs
+from tests.laws.conversations import THREAD, Environment, law, same, show
+from tests.laws.thread_histories import copied, finish, is_cut, random_history, shown
 
 LOOPS = ("asyncio", "trio")
 
@@ -31,9 +31,11 @@ def retentions() -> st.SearchStrategy[Retention]:
 @pytest.mark.parametrize("loop", LOOPS)
 @law(0.5)
 @given(made=programs(), seed=st.integers(0, 2**32), retention=retentions(), pins=st.integers(0, 3))
-def test_what_stays_is_as_it_was(loop: str, made: Program, seed: int, retention: Retention, pins: int) -> None:
-    """P10: all checkpoints that stay read as before, with their tasks and the graphs inside; from each that is open, or a
-    fork, it goes on as it would have, with nothing run that would not have run."""
+def test_retained_checkpoints_are_unchanged(
+    loop: str, made: Program, seed: int, retention: Retention, pins: int
+) -> None:
+    """P10: all retained checkpoints read as before, with their tasks and subgraphs; a run from an open one, or a fork,
+    gives the same result and runs no additional work."""
     show(made)
     note(f"{retention}, {pins} pins")
 
@@ -41,7 +43,7 @@ def test_what_stays_is_as_it_was(loop: str, made: Program, seed: int, retention:
         luck = random.Random(seed)
         environment = Environment()
         saver = InMemorySaver(clock=lambda: environment.time)
-        await live(made, saver, luck, environment)
+        await random_history(made, saver, luck, environment)
         headers = await saver.scan("t", None, limit=10_000)
         for header in luck.sample(headers, min(pins, len(headers))):
             note(f"pinned: {header.ns} {header.checkpoint_id}")
@@ -55,8 +57,8 @@ def test_what_stays_is_as_it_was(loop: str, made: Program, seed: int, retention:
         gone = {key for thread in done.threads for key in thread.gone}
         stayed = {(one.ns, one.checkpoint_id): one.why for thread in done.threads for one in thread.stayed}
         await compare(made, saver, pruned, luck, gone, stayed)
-        if retention.max_bytes is None:  # else rows that were made anew may be larger than they were
-            assert not (await pruned.aprune("t", retention=retention)).checkpoints, "nothing is left to go"
+        if retention.max_bytes is None:  # otherwise rebased rows may be larger than before
+            assert not (await pruned.aprune("t", retention=retention)).checkpoints, "no checkpoint is left to prune"
 
     anyio.run(tried, backend=loop)
 
@@ -69,14 +71,14 @@ async def compare(
     gone: set[tuple[str, str]],
     stayed: dict[tuple[str, str], str],
 ) -> None:
-    before, after = (Build(Tell())(made, each, Environment()) for each in (saver, pruned))
+    before, after = (Build(Hooks())(made, each, Environment()) for each in (saver, pruned))
     headers = {(one.ns, one.checkpoint_id): one for one in await saver.scan("t", None, limit=10_000)}
     left = {(one.ns, one.checkpoint_id): one for one in await pruned.scan("t", None, limit=10_000)}
     assert left.keys() == headers.keys() - gone
     assert all(left[key].pinned == headers[key].pinned for key in left)
     assert not any(key in gone for key, header in headers.items() if header.pinned)
     closed = {header.parent_id for header in headers.values() if header.metadata["source"] != "fork"}
-    assert all(("", at) in left for ns, at in headers if ns == "" and at not in closed), "a tip of a branch is gone"
+    assert all(("", at) in left for ns, at in headers if ns == "" and at not in closed), "a tip of a branch was pruned"
     for ns, checkpoint_id in sorted(left):
         config = {"configurable": {"thread_id": "t", "checkpoint_ns": ns, "checkpoint_id": checkpoint_id}}
         one, other = [await each.aget_tuple(config, codec=before._definition.codec) for each in (saver, pruned)]
@@ -85,8 +87,12 @@ async def compare(
         same(one.pending_writes, other.pending_writes, "what is recorded")
         if ns == "":
             then, now = [await graph.aget_state(config, subgraphs=True) for graph in (before, after)]
-            told = not is_cut(now) and stayed.get((ns, checkpoint_id)) != "follows"
-            same(await shown(before, then, results=told), await shown(after, now, results=told), f"{checkpoint_id}")
+            has_results = not is_cut(now) and stayed.get((ns, checkpoint_id)) != "follows"
+            same(
+                await shown(before, then, results=has_results),
+                await shown(after, now, results=has_results),
+                f"{checkpoint_id}",
+            )
             assert then.parent_config == now.parent_config or now.parent_config is None
     listed = [each async for each in after.aget_state_history("t")]
     assert {("", each.config["configurable"]["checkpoint_id"]) for each in listed} == {
@@ -95,7 +101,7 @@ async def compare(
     assert await read_head(saver) == await read_head(pruned)
     roots = [checkpoint_id for ns, checkpoint_id in sorted(left) if ns == ""]
     for checkpoint_id in [None, *luck.sample(roots, min(3, len(roots)))]:
-        note(f"goes on from {checkpoint_id}")
+        note(f"continues from {checkpoint_id}")
         config = THREAD
         if checkpoint_id is not None:
             config = {**THREAD, "configurable": {"thread_id": "t", "checkpoint_id": checkpoint_id}}

@@ -1,4 +1,5 @@
-"""P2, P5, P8: a thread is what is stored of it: reopened, replayed from any checkpoint, forked and edited."""
+"""P2, P5, P8: a stored thread that is reopened, replayed from any checkpoint, forked or edited behaves like the live
+one."""
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ from checkpoint_savers import InMemorySaver, SqliteSaver
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.history import walk
 from pregel_async import Command, Interrupt, StateSnapshot, StateUpdate
-from tests.helpers.law_programs import Build, Flow, Node, Program, Tell, answer_to, inputs_of, keeps, programs
-from tests.laws.law_world import (
+from tests.helpers.law_programs import Build, Flow, Hooks, Node, Program, answer_to, inputs_of, keeps, programs
+from tests.laws.conversations import (
     THREAD,
     Environment,
     converse,
@@ -34,13 +35,13 @@ LOOPS = ("asyncio", "trio")
 
 
 async def seen(graph: Any) -> Any:
-    """All that a thread shows: its state with the states inside it, and its history."""
+    """Return all that a thread shows: its state with subgraph states, and its history."""
     state = await graph.aget_state("t", subgraphs=True)
     return [plain(state), *[plain(each) async for each in graph.aget_state_history("t")]]
 
 
 async def inside(graph: Any, saver: BaseCheckpointSaver) -> dict[str, list[Any]]:
-    """The history of each namespace of a thread; where a task's state stands inside, with the checkpoint there."""
+    """Return the history of each namespace of a thread, and the position and checkpoint of each subgraph's state."""
     names: dict[str, None] = {}
     async for header, _, _ in walk(saver, "t", None):
         names[header.ns] = None
@@ -52,7 +53,7 @@ async def inside(graph: Any, saver: BaseCheckpointSaver) -> dict[str, list[Any]]
 
 
 async def resolved(graph: Any, snapshot: StateSnapshot) -> StateSnapshot:
-    """A head is addressed without its id; here with it, as it is no head for long."""
+    """Add the checkpoint id to a head's address, as this checkpoint will not stay the head."""
     tasks: list[Any] = []
     for task in snapshot.tasks:
         if task.state is not None:
@@ -66,8 +67,8 @@ async def resolved(graph: Any, snapshot: StateSnapshot) -> StateSnapshot:
 @law(0.5)
 @given(made=programs(), loop=st.sampled_from(LOOPS), stops=st.booleans())
 def test_a_thread_is_what_is_stored(made: Program, loop: str, stops: bool) -> None:
-    """P2: at each pause the thread looks the same to a saver that is opened anew, and goes on the same from there,
-    and from a stop after any superstep."""
+    """P2: at each pause, a newly opened saver shows the same thread and continues it in the same way; so it does after
+    a stop at any superstep."""
     show(made)
 
     async def main(folder: str) -> None:
@@ -80,11 +81,11 @@ def test_a_thread_is_what_is_stored(made: Program, loop: str, stops: bool) -> No
         call: Any = inputs.pop(0)
         for _ in range(400):
             async with SqliteSaver(path, synchronous="NORMAL", clock=environment.now) as live:
-                graph = Build(Tell())(made, live, environment, **options)
+                graph = Build(Hooks())(made, live, environment, **options)
                 result = await graph.ainvoke(call, THREAD)
                 shown = await seen(graph)
                 async with SqliteSaver(path, synchronous="NORMAL", clock=environment.now) as reopened:
-                    same(shown, await seen(Build(Tell())(made, reopened, environment)), "what a thread shows")
+                    same(shown, await seen(Build(Hooks())(made, reopened, environment)), "what a thread shows")
                 state = await graph.aget_state("t")
                 question = state.interrupts
                 if question:
@@ -107,8 +108,8 @@ def test_a_thread_is_what_is_stored(made: Program, loop: str, stops: bool) -> No
 @law(0.7)
 @given(made=programs(), seed=st.integers(0, 999), loop=st.sampled_from(LOOPS), other_answers=st.booleans())
 def test_replays_end_where_the_run_ended(made: Program, seed: int, loop: str, other_answers: bool) -> None:
-    """P2, P5: a replay from any checkpoint goes where the run went, on a branch of its own; what other branches show
-    stays as it is, whatever is answered on this one; and an earlier branch can be gone back to."""
+    """P2, P5: a replay from any checkpoint reaches the end of the original run, on a branch of its own, and leaves
+    other branches as they are, whatever its answers; earlier branches can be continued."""
     show(made)
     luck = random.Random(seed)
     functions = {"flow"} if isinstance(made, Flow) else {node.name for node in made.nodes if isinstance(node, Node)}
@@ -121,15 +122,15 @@ def test_replays_end_where_the_run_ended(made: Program, seed: int, loop: str, ot
         saver = InMemorySaver(clock=environment.now)
         talk, trace, _ = await undisturbed(made, saver, environment, 1)
         for _ in range(3):
-            tell = Tell()
-            graph = Build(tell)(made, saver, environment)
+            hooks = Hooks()
+            graph = Build(hooks)(made, saver, environment)
             before = await inside(graph, saver)
             known = {each.config["configurable"]["checkpoint_id"] for shown in before.values() for each in shown}
             tip = await resolved(graph, await graph.aget_state("t"))
             at = luck.choice(before[""])
             chosen = differently if other_answers else None
             again = await converse(graph, [None], at.config, **({} if chosen is None else {"answer": chosen}))
-            ran = {key for _, key in tell.began}
+            ran = {key for _, key in hooks.began}
             left_out = [task.name for task in at.tasks if task.name in functions and task.id not in ran]
             assert not left_out, f"did not run again: {left_out}"
             if not other_answers:
@@ -144,7 +145,7 @@ def test_replays_end_where_the_run_ended(made: Program, seed: int, loop: str, ot
             if not other_answers:
                 head = await graph.aget_state("t")
                 same(await branch(graph, tip), await branch(graph, head), "the branches")
-        # Back to the first tip: the head moves there.
+        # Continue the first tip: the head moves there.
         if not other_answers:
             await graph.ainvoke(None, tip.config)
             same(tip.values, (await graph.aget_state("t")).values, "the tip gone back to")
@@ -153,7 +154,7 @@ def test_replays_end_where_the_run_ended(made: Program, seed: int, loop: str, ot
 
 
 async def branch(graph: Any, tip: Any) -> list[Any]:
-    """The supersteps from the first to a tip: their values, and what was planned on them. A fork starts with a copy."""
+    """Return the supersteps from the first to a tip: their values and planned tasks. A fork starts with a copy."""
     found: list[Any] = []
     at = tip
     while True:
@@ -167,8 +168,8 @@ async def branch(graph: Any, tip: Any) -> list[Any]:
 @law()
 @given(made=programs(), seed=st.integers(0, 999), loop=st.sampled_from(LOOPS), share=st.sampled_from((0.3, 0.6, 1.0)))
 def test_an_edit_as_a_pending_node_is_that_node(made: Program, seed: int, loop: str, share: float) -> None:
-    """P2: an update as a pending node with what the node would have returned leaves the trace of running it,
-    be it some of a superstep's nodes or all."""
+    """P2: an edit as a pending node with the node's own result leaves the same trace as running it, for some of a
+    superstep's nodes or all."""
     if isinstance(made, Flow):
         return
     show(made)
@@ -177,10 +178,10 @@ def test_an_edit_as_a_pending_node_is_that_node(made: Program, seed: int, loop: 
 
     async def main() -> None:
         environment = Environment()
-        _, trace, tell = await undisturbed(made, InMemorySaver(clock=environment.now), environment)
+        _, trace, hooks = await undisturbed(made, InMemorySaver(clock=environment.now), environment)
         environment = Environment()
         saver = InMemorySaver(clock=environment.now)
-        ran = Tell()
+        ran = Hooks()
         graph = Build(ran)(made, saver, environment)
         edited: dict[str, int] = {}  # task id -> how many bodies had begun by then
 
@@ -193,7 +194,7 @@ def test_an_edit_as_a_pending_node_is_that_node(made: Program, seed: int, loop: 
                     if task.result is None
                     and task.name in plain_nodes
                     and luck.random() < share
-                    and task.id in tell.given  # the others end with commands of a graph that they run
+                    and task.id in hooks.given  # the others end with parent commands of their subgraph
                 ]
                 if not again:
                     return
@@ -201,7 +202,7 @@ def test_an_edit_as_a_pending_node_is_that_node(made: Program, seed: int, loop: 
                     again = again[:1]
                 edited.update({task.id: len(ran.began) for task in again})
                 await graph.abulk_update_state(
-                    "t", [[StateUpdate(tell.given[task.id], task.name, task.id) for task in again]]
+                    "t", [[StateUpdate(hooks.given[task.id], task.name, task.id) for task in again]]
                 )
 
         graph = Build(ran)(made, saver, environment, interrupt_before="*")

@@ -1,4 +1,4 @@
-"""P5, P12: whatever disturbs a random program, a reader who comes back has in the end the text of an undisturbed run."""
+"""P5, P12: after any faults in a random program, a reader that reconnects ends with the text of an undisturbed run."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from checkpoint_savers.abc import BaseCheckpointSaver
 from pregel_async import get_runtime, get_stream_writer
 from pregel_async.errors import GraphRecursionError
 from pregel_async.types import Durability
-from tests.helpers.law_programs import Build, Program, Tell, inputs_of, programs
+from tests.helpers.law_programs import Build, Hooks, Program, inputs_of, programs
 from tests.helpers.passing_saver import WRITES, Through
 from tests.helpers.stream_reader import kept_by_reader
-from tests.laws.law_world import THREAD, Environment, all_at_once, law, show
+from tests.laws.conversations import THREAD, Environment, all_at_once, law, show
 
 T = TypeVar("T")
 
@@ -31,11 +31,11 @@ class Died(BaseException):
 
 
 class Trouble:
-    """What becomes of one process: it dies at one of its steps, or its run is cancelled there, or its reader leaves.
+    """What ends one process: it dies at one of its steps, its run is cancelled there, or its reader leaves.
 
     Attributes:
-        left: steps until then.
-        scope: of the run.
+        left: the number of steps until then.
+        scope: the run's cancel scope.
     """
 
     def __init__(self, how: How, left: int) -> None:
@@ -54,7 +54,7 @@ class Trouble:
 
 
 class Dying(Through):
-    """A saver of a process that may die before it writes."""
+    """A saver of a process that may die before a write."""
 
     def __init__(self, inner: BaseCheckpointSaver, trouble: Trouble) -> None:
         super().__init__(inner)
@@ -66,8 +66,8 @@ class Dying(Through):
         return await call()
 
 
-class Speaking(Tell):
-    """Programs that stream a word wherever they can be suspended."""
+class StreamingHooks(Hooks):
+    """Programs that stream a word at each suspension point."""
 
     def __init__(self, trouble: Trouble) -> None:
         super().__init__()
@@ -79,11 +79,11 @@ class Speaking(Tell):
         await anyio.lowlevel.checkpoint()
 
 
-class ChainReader:
-    """Somebody who talks to a graph, answers what it asks, and reads what it streams.
+class Client:
+    """A client that calls a graph, answers its questions, and reads its stream.
 
     Attributes:
-        seen: all parts.
+        seen: all parts received.
     """
 
     def __init__(self, made: Program, mode: Durability) -> None:
@@ -96,10 +96,13 @@ class ChainReader:
         self._answers: Any = None
 
     def _graph(self, trouble: Trouble) -> Any:
-        return Build(Speaking(trouble))(self._made, Dying(self._saver, trouble), self._environment)
+        return Build(StreamingHooks(trouble))(self._made, Dying(self._saver, trouble), self._environment)
 
     async def talk(self, trouble: Trouble) -> bool:
-        """Go on in a new process until there is trouble. Returns: True at the end of the conversation."""
+        """Continue the conversation in a new process until the fault.
+
+        Returns: True at the end of the conversation.
+        """
         graph = self._graph(trouble)
         most = trouble.left if trouble.how == "reload" else 10**6
         try:
@@ -158,12 +161,12 @@ def died(error: BaseException) -> bool:
     mode=st.sampled_from(("sync", "sync", "async")),
 )
 def test_a_reader_has_the_text_of_an_undisturbed_run(made: Program, seed: int, loop: str, mode: Durability) -> None:
-    """P5, P12: after up to four crashes, cancellations and reloads, in any order."""
+    """P5, P12: a reader has the whole text after up to four crashes, cancellations and reloads, in any order."""
     show(made)
     luck = random.Random(seed)
 
     async def main() -> None:
-        undisturbed, reader = ChainReader(made, mode), ChainReader(made, mode)
+        undisturbed, reader = Client(made, mode), Client(made, mode)
         try:
             assert await undisturbed.talk(Trouble("die", 10**6))
         except GraphRecursionError:

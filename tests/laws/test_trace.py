@@ -1,4 +1,4 @@
-"""P2, P8: the trace of a random program depends neither on the schedule nor on how its questions are answered."""
+"""P2, P8: the trace of a random program depends neither on the schedule nor on the way its questions are answered."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from hypothesis import strategies as st
 
 from checkpoint_savers import InMemorySaver
 from pregel_async import Command, Interrupt
-from tests.helpers.law_programs import Build, Program, Tell, answer_to, inputs_of, programs
-from tests.laws.law_world import Environment, Scheduled, Talk, converse, law, same, show, trace_of
+from tests.helpers.law_programs import Build, Hooks, Program, answer_to, inputs_of, programs
+from tests.laws.conversations import Conversation, Environment, ScheduledHooks, converse, law, same, show, trace_of
 
 LOOPS = ("asyncio", "trio")
 
 
-async def told(made: Program, tell: Tell) -> tuple[Talk, Any]:
+async def conversation_of(made: Program, hooks: Hooks) -> tuple[Conversation, Any]:
     environment = Environment()
     saver = InMemorySaver(clock=environment.now)
-    graph = Build(tell)(made, saver, environment)
+    graph = Build(hooks)(made, saver, environment)
     talk = await converse(graph, inputs_of(made))
     return talk, await trace_of(graph, saver)
 
@@ -30,12 +30,13 @@ async def told(made: Program, tell: Tell) -> tuple[Talk, Any]:
 @law()
 @given(made=programs(), seed=st.integers(0, 999))
 def test_every_schedule_gives_the_same_trace(made: Program, seed: int) -> None:
-    """P2: values, versions, task ids, recorded results, question ids and their order, on asyncio and on trio."""
+    """P2: values, versions, task ids, recorded results, and question ids in order are the same on every schedule, on
+    asyncio and trio."""
     show(made)
-    talk, trace = anyio.run(told, made, Tell())
+    talk, trace = anyio.run(conversation_of, made, Hooks())
     for loop in LOOPS:
-        tell = Scheduled(seed)
-        other, found = anyio.run(told, made, tell, backend=loop)
+        hooks = ScheduledHooks(seed)
+        other, found = anyio.run(conversation_of, made, hooks, backend=loop)
         same(talk.asked, other.asked, f"questions on {loop}")
         same(trace, found, f"traces on {loop}")
 
@@ -43,7 +44,7 @@ def test_every_schedule_gives_the_same_trace(made: Program, seed: int) -> None:
 @law()
 @given(made=programs(), seed=st.integers(0, 999), loop=st.sampled_from(LOOPS))
 def test_answers_in_any_order_and_partition_give_the_same_end(made: Program, seed: int, loop: str) -> None:
-    """P8: one by one or some at once, in any order, by map or, where one is open, bare."""
+    """P8: answers given one by one or several at once, in any order, by map or bare, lead to the same end."""
     show(made)
     luck = random.Random(seed)
 
@@ -56,11 +57,11 @@ def test_answers_in_any_order_and_partition_give_the_same_end(made: Program, see
         return Command(resume=answers)
 
     async def main() -> None:
-        talk, trace = await told(made, Tell())
+        talk, trace = await conversation_of(made, Hooks())
         environment = Environment()
         saver = InMemorySaver(clock=environment.now)
-        tell = Scheduled(seed)
-        graph = Build(tell)(made, saver, environment)
+        hooks = ScheduledHooks(seed)
+        graph = Build(hooks)(made, saver, environment)
         other = await converse(graph, inputs_of(made), answer=some)
         same(talk.values, other.values, "values")
         same(trace, await trace_of(graph, saver), "traces")
@@ -70,7 +71,7 @@ def test_answers_in_any_order_and_partition_give_the_same_end(made: Program, see
     anyio.run(main, backend=loop)
 
 
-class Knowing(Tell):
+class AnsweringHooks(Hooks):
     """Programs that know the answers, and never ask."""
 
     def ask(self, question: str) -> Any:
@@ -79,14 +80,14 @@ class Knowing(Tell):
 
 @law()
 @given(made=programs(), loop=st.sampled_from(LOOPS))
-def test_to_ask_is_as_good_as_to_know(made: Program, loop: str) -> None:
-    """P5, P8: pauses leave nothing behind: the trace is that of a run which knew all answers."""
+def test_pauses_leave_no_trace(made: Program, loop: str) -> None:
+    """P5, P8: a run with questions has the same trace as one that knew all answers."""
     show(made)
 
     async def main() -> None:
-        knowing, asking = Knowing(), Tell()
-        talk, trace = await told(made, knowing)
-        other, found = await told(made, asking)
+        knowing, asking = AnsweringHooks(), Hooks()
+        talk, trace = await conversation_of(made, knowing)
+        other, found = await conversation_of(made, asking)
         assert not talk.asked
         same(talk.values, other.values, "values")
         same(trace, found, "traces")

@@ -1,4 +1,4 @@
-"""langchain-core's messages: told by shape, registered in code, and made of what comes in for those who want that."""
+"""langchain-core's messages: recognized by shape, registered in code, and created from inputs on request."""
 
 from __future__ import annotations
 
@@ -51,7 +51,8 @@ def ids(messages: list[Any]) -> list[Any]:
 
 
 def test_without_langchain_core_it_says_what_to_install() -> None:
-    """An ImportError with the command; nothing else of the package needs it."""
+    """Without langchain-core the import raises an ImportError with the install command; the rest of the package
+    works."""
     code = (
         "import sys; sys.modules['langchain_core'] = None\n"  # as if it were not installed, where it is
         "import pregel_async.messages\n"
@@ -65,7 +66,8 @@ def test_without_langchain_core_it_says_what_to_install() -> None:
 
 @needs_langchain
 def test_its_messages_are_taken_as_they_are() -> None:
-    """Ids, replacing, removing by its own RemoveMessage; without an id, a copy gets one."""
+    """Messages keep their class, with ids, replacement, and removal by langchain-core's RemoveMessage; a message
+    without an id is copied with one."""
     mine = lc.HumanMessage("hi")
     left = add_messages([], [mine, lc.AIMessage("yes", id="1")])
     assert mine.id is None and isinstance(left[0], lc.HumanMessage) and isinstance(left[0].id, str)
@@ -82,7 +84,7 @@ def test_its_messages_are_taken_as_they_are() -> None:
 
 @needs_langchain
 def test_a_chunk_becomes_its_message() -> None:
-    """As in LangGraph; the chunk is not changed."""
+    """A chunk becomes a message, as in LangGraph; the chunk itself is unchanged."""
     chunk = lc.AIMessageChunk("half", id="1", additional_kwargs={"a": []})
     [made] = add_messages([], chunk)
     assert type(made) is lc.AIMessage and (made.content, made.id) == ("half", "1")
@@ -111,7 +113,7 @@ def of_each_class() -> list[Any]:
 
 @needs_langchain
 def test_every_class_is_stored() -> None:
-    """P11: what was stored comes back equal in value and type, and none of the classes is forgotten."""
+    """P11: every message class comes back equal in value and type."""
     codec = langchain.with_messages()
     for message in of_each_class():
         back = codec.decode(codec.encode(message, channel="m"), channel="m")
@@ -123,7 +125,8 @@ def test_every_class_is_stored() -> None:
 
 @needs_langchain
 def test_it_registers_under_the_tags_that_annotations_give() -> None:
-    """So that a thread can be read whichever of both the saver had; the codec's own types stay."""
+    """Registration by the function or by annotations uses the same tags, so that a thread is readable with either; the
+    codec's own types stay registered."""
     named = Codec().with_annotations(lc.AnyMessage)
     for message in of_each_class():
         if not isinstance(message, lc.RemoveMessage):
@@ -134,8 +137,9 @@ def test_it_registers_under_the_tags_that_annotations_give() -> None:
 
 
 @needs_langchain
-def test_it_tells_whether_annotations_name_a_message() -> None:
-    """The base class, a class, an alias of them all, at any depth; not a list of anything."""
+def test_annotations_that_name_a_message() -> None:
+    """An annotation names a message if it contains the base class, a class, or an alias of them all, at any depth; a
+    list of anything does not."""
     for hint in (
         lc.BaseMessage,
         list[lc.AnyMessage],
@@ -149,7 +153,7 @@ def test_it_tells_whether_annotations_name_a_message() -> None:
 @needs_langchain
 @pytest.mark.anyio
 async def test_a_graph_of_its_messages() -> None:
-    """Stored, read back, removed; a message of another thread is another message."""
+    """Messages are stored, read back and removed; a message of another thread is another message."""
 
     def answer(state: Any) -> dict[str, Any]:
         first = state["messages"][0]
@@ -167,7 +171,8 @@ async def test_a_graph_of_its_messages() -> None:
 
 @needs_langchain
 def test_all_that_comes_in_can_be_made_its_messages() -> None:
-    """As LangGraph's users expect: strings, pairs and dicts; what was given is not changed or shared."""
+    """Strings, pairs and dicts become messages, as LangGraph's users expect; the inputs are neither changed nor
+    shared."""
     given: Any = {"role": "user", "content": [{"type": "text", "text": "b", "tags": []}]}
     made = langchain.add_messages([], ["a", given, ("ai", "c"), lc.AIMessageChunk("d"), lc.SystemMessage("e", id="5")])
     assert [type(m) for m in made] == [
@@ -191,7 +196,7 @@ def test_all_that_comes_in_can_be_made_its_messages() -> None:
 @needs_langchain
 @pytest.mark.anyio
 async def test_a_graph_that_makes_messages() -> None:
-    """The reducer in a graph: isolation of its arguments does not show in what langchain-core makes of them."""
+    """As a reducer in a graph, the function creates plain langchain-core messages from isolated arguments."""
 
     def answer(state: Any) -> dict[str, Any]:
         blocks = [{"type": "text", "text": state["messages"][-1].content}]
@@ -213,7 +218,7 @@ async def test_a_graph_that_makes_messages() -> None:
 @needs_langchain
 @pytest.mark.anyio
 async def test_its_messages_on_every_saver(saver: BaseCheckpointSaver) -> None:
-    """A schema that names the classes has them registered by compile."""
+    """`compile` registers the classes that a schema names."""
     graph = (
         StateGraph(Chat).add_node("answer", lambda state: {"messages": lc.AIMessage("yes")}).add_edge(START, "answer")
     ).compile(saver)
@@ -224,8 +229,8 @@ async def test_its_messages_on_every_saver(saver: BaseCheckpointSaver) -> None:
 @needs_langchain
 @pytest.mark.anyio
 async def test_a_messages_state_keeps_langchains_messages() -> None:
-    """docs/from-langgraph.md: "Imports. The names are the same." A graph over `MessagesState`, with langchain-core's messages
-    and a saver, needs nothing else."""
+    """docs/from-langgraph.md: "Imports. The names are the same." A graph over `MessagesState`, with langchain-core's
+    messages and a saver, needs nothing else."""
 
     def answer(state: MessagesState) -> dict[str, Any]:
         return {"messages": [lc.AIMessage(f"you said {state['messages'][-1].content}")]}

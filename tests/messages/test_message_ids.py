@@ -34,8 +34,8 @@ def contents(messages: list[Any]) -> list[Any]:
     return [message["content"] for message in messages]
 
 
-def says(*messages: Any, state: Any = MessagesState, **options: Any) -> Any:
-    """A graph of one node that answers the same each time."""
+def constant_agent(*messages: Any, state: Any = MessagesState, **options: Any) -> Any:
+    """Return a graph of one node that gives the same answer each time."""
     return (
         StateGraph(state).add_node("say", lambda _: {"messages": [*messages]}).add_edge(START, "say").compile(**options)
     )
@@ -52,7 +52,7 @@ def chain(*nodes: Callable[..., Any], state: Any = MessagesState) -> Any:
 
 
 def trimmed(left: list[Any], right: Any) -> list[Any]:
-    """A reducer of the user's own, which calls the one that is known."""
+    """A user-defined reducer that calls `add_messages`."""
     return add_messages(left, right)[-50:]
 
 
@@ -73,16 +73,13 @@ class Batched(TypedDict):
 STATES: list[Any] = [MessagesState, Trimmed, Batched]
 
 
-# ---- no message is lost ------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize("keeps", [None, True])
 async def test_subgraphs_that_say_the_same(saver: BaseCheckpointSaver, keeps: Any, state: Any) -> None:
-    """Three parallel subgraphs that each answer "done" left 2 of 4 messages."""
+    """Three parallel subgraphs that each answer "done" keep all their messages. (They left 2 of 4.)"""
     builder = StateGraph(state)
     for name in "abc":
-        builder.add_node(name, says(DONE, checkpointer=keeps)).add_edge(START, name)
+        builder.add_node(name, constant_agent(DONE, checkpointer=keeps)).add_edge(START, name)
     graph = builder.compile(saver)
     for turn in (1, 2):
         got = (await graph.ainvoke({"messages": ["go"]}, "t"))["messages"]
@@ -93,8 +90,8 @@ async def test_subgraphs_that_say_the_same(saver: BaseCheckpointSaver, keeps: An
 
 @pytest.mark.parametrize("keeps", [None, False])
 async def test_an_agent_on_a_fresh_list(saver: BaseCheckpointSaver, keeps: Any) -> None:
-    """A node that calls a sub-agent and returns its last message overwrote the answer of the turn before."""
-    agent = says(DONE, checkpointer=keeps)
+    """A node that calls a sub-agent and returns its last message does not overwrite the previous turn's answer."""
+    agent = constant_agent(DONE, checkpointer=keeps)
 
     async def ask(state: Any) -> Any:
         return {"messages": (await agent.ainvoke({"messages": ["do it"]}))["messages"][-1:]}
@@ -107,8 +104,8 @@ async def test_an_agent_on_a_fresh_list(saver: BaseCheckpointSaver, keeps: Any) 
 
 @pytest.mark.parametrize("inside", [False, True])
 async def test_calls_in_a_gather(saver: BaseCheckpointSaver, inside: bool) -> None:
-    """Two calls in a gather left 2 of 3."""
-    agent = says(DONE)
+    """Concurrent calls in a `gather` keep all messages. (Two calls left 2 of 3.)"""
+    agent = constant_agent(DONE)
 
     @task
     async def work(number: int) -> Any:
@@ -133,7 +130,7 @@ async def test_calls_in_a_gather(saver: BaseCheckpointSaver, inside: bool) -> No
 
 
 async def test_sends_and_writes_of_one_node() -> None:
-    """Several sends to one node, several commands of one, and equal messages in one list."""
+    """Several sends to one node, several commands of one node, and equal messages in one list get distinct ids."""
 
     def spread(state: Any) -> Any:
         return [
@@ -148,8 +145,8 @@ async def test_sends_and_writes_of_one_node() -> None:
 
 
 @pytest.mark.parametrize("node", ["cached", "task"])
-async def test_a_result_that_is_kept_from_run_to_run(node: str) -> None:
-    """What a cache gives is said anew: a node's, and a task's."""
+async def test_messages_of_cached_results(node: str) -> None:
+    """A message in a cached result of a node or task counts as a new message."""
     ran: list[str] = []
     policy = CachePolicy(key_func=lambda *_: "always")
 
@@ -175,7 +172,8 @@ async def test_a_result_that_is_kept_from_run_to_run(node: str) -> None:
 
 
 async def test_edits_that_say_the_same(saver: BaseCheckpointSaver) -> None:
-    """By hand, as inputs and nodes, alone and several at once; and by commands to a superstep that is open."""
+    """Equal messages of edits get distinct ids: as inputs and nodes, alone and several at once, and by commands to an
+    open superstep."""
 
     def ask(state: Any) -> Any:
         return {"messages": [interrupt("first"), interrupt("second")]}
@@ -195,7 +193,7 @@ async def test_edits_that_say_the_same(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_an_overwrite_and_what_comes_after_it(saver: BaseCheckpointSaver) -> None:
-    """What no fold has named gets ids in the next, and keeps them."""
+    """A message that no fold has named gets its id in the next fold, and keeps it."""
 
     def replace(state: Any) -> Any:
         return {"messages": Overwrite([{"role": "user", "content": "hi"}] * 2)}
@@ -210,23 +208,21 @@ async def test_an_overwrite_and_what_comes_after_it(saver: BaseCheckpointSaver) 
 
 
 async def test_threads_do_not_share_ids() -> None:
-    """An id names a message, and not only in its list: two threads, and two runs without one, may meet in a third."""
-    graph = says(DONE, checkpointer=InMemorySaver())
+    """Message ids are distinct across lists, as messages of two threads, or of two runs without a thread, may meet in a
+    third."""
+    graph = constant_agent(DONE, checkpointer=InMemorySaver())
     found: list[str] = []
     for thread in ("t", "u"):
         found += ids((await graph.ainvoke({"messages": ["go"]}, thread))["messages"])
-    alone = says(DONE)
+    alone = constant_agent(DONE)
     for _ in range(2):
         found += ids((await alone.ainvoke({"messages": ["go"]}))["messages"])
     assert len(set(found)) == len(found) == 8
 
 
-# ---- the same message has the same id ----------------------------------------------------------------------------
-
-
 def repeated(state: Any = MessagesState) -> Any:
-    """Two that say the same, an agent, a task, and a node that uses the reducer itself."""
-    agent = says(DONE)
+    """Return a graph with two equal messages, an agent, a task, and a node that calls the reducer itself."""
+    agent = constant_agent(DONE)
 
     @task
     async def work() -> Any:
@@ -247,7 +243,7 @@ def repeated(state: Any = MessagesState) -> Any:
 
 @pytest.mark.parametrize("state", STATES)
 async def test_two_identical_runs_have_the_same_ids(state: Any) -> None:
-    """P2: same graph, same input, same answers: same trace. Nothing of an id is a clock's."""
+    """P2: the same graph, input and answers give the same trace. No part of an id comes from a clock."""
     traces: list[Any] = []
     for _ in range(2):
         graph = repeated(state).compile(InMemorySaver())
@@ -260,7 +256,7 @@ async def test_two_identical_runs_have_the_same_ids(state: Any) -> None:
 
 
 async def test_a_replay_and_a_fork_have_the_same_ids(saver: BaseCheckpointSaver) -> None:
-    """P2: the same work on the same checkpoint says the same messages; a fork that says something else, others."""
+    """P2: the same work on the same checkpoint gives the same messages; a fork with other messages gets other ids."""
     said = ["one"]
 
     def speak(state: Any) -> Any:
@@ -276,7 +272,7 @@ async def test_a_replay_and_a_fork_have_the_same_ids(saver: BaseCheckpointSaver)
 
 
 async def test_a_resume_has_the_same_ids(saver: BaseCheckpointSaver) -> None:
-    """P5: what was recorded and shown before a sibling failed is folded under the ids it was shown with."""
+    """P5: results recorded and shown before a sibling failed are folded under the ids that were shown."""
     broken = [True]
 
     def good(state: Any) -> Any:
@@ -301,7 +297,7 @@ async def test_a_resume_has_the_same_ids(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_a_retry_has_the_same_ids() -> None:
-    """P8: another attempt at a task says the same messages."""
+    """P8: another attempt at a task gives its messages the same ids."""
     seen: list[Any] = []
 
     def flaky(state: Any) -> Any:
@@ -319,8 +315,8 @@ async def test_a_retry_has_the_same_ids() -> None:
 
 @pytest.mark.parametrize("state", STATES)
 async def test_streams_and_routers_see_the_ids_that_are_stored(state: Any) -> None:
-    """P2, P3: in `messages` mode, in a router's view, in the state; also where a reducer of the user's own folds, and with
-    siblings that say the same."""
+    """P2, P3: `messages` mode, a router's view and the state show the same ids, also with a user-defined reducer and
+    with equal messages of siblings."""
     same = {"role": "assistant", "content": "same"}
     seen: dict[str, list[str]] = {}
 
@@ -346,7 +342,7 @@ async def test_streams_and_routers_see_the_ids_that_are_stored(state: Any) -> No
 
 
 async def test_a_message_that_was_streamed_keeps_its_id() -> None:
-    """`stream_message` names a message, and what the node returns is that message."""
+    """`stream_message` assigns the id of a message, and the message that the node returns keeps it."""
 
     async def tokens() -> Any:
         yield "do"
@@ -362,7 +358,7 @@ async def test_a_message_that_was_streamed_keeps_its_id() -> None:
 
 
 async def test_an_entrypoint_that_adds_messages_itself() -> None:
-    """P2: in the functional API there is no reducer, and code calls `add_messages`."""
+    """P2: in the functional API, which has no reducers, code calls `add_messages` and gets the same ids on each run."""
 
     @task
     async def call() -> Any:
@@ -381,13 +377,10 @@ async def test_an_entrypoint_that_adds_messages_itself() -> None:
     assert len(set(ids(got[1]))) == 6
 
 
-# ---- langchain-core ----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.skipif(importlib.util.find_spec("langchain_core") is None, reason="langchain-core is not installed here")
 @pytest.mark.parametrize("converts", [False, True])
 async def test_messages_of_langchain_core(converts: bool) -> None:
-    """The same with langchain-core's messages without ids; streams show the ids that the state has."""
+    """langchain-core's messages without ids get them in the same way; streams show the ids of the state."""
     from langchain_core.messages import AIMessage, AnyMessage
 
     from pregel_async import langchain
@@ -397,7 +390,7 @@ async def test_messages_of_langchain_core(converts: bool) -> None:
     answer: Any = {"role": "assistant", "content": "done"} if converts else AIMessage("done")
     builder = StateGraph(schema)
     for name in "abc":
-        builder.add_node(name, says(answer, state=schema)).add_edge(START, name)
+        builder.add_node(name, constant_agent(answer, state=schema)).add_edge(START, name)
     graph = builder.compile(InMemorySaver())
     for turn in (1, 2):
         shown = [

@@ -1,4 +1,4 @@
-"""Lists of messages: ids, replacing, removing, and what is told by shape alone."""
+"""Lists of messages: ids, replacement, removal, and recognition by shape."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class FrozenModel(pydantic.BaseModel, frozen=True, extra="allow"):
 
 
 class Own:
-    """Of no known kind."""
+    """An object of an unknown kind."""
 
     def __init__(self, content: Any, id: str | None = None) -> None:
         self.content, self.role, self.id = content, "user", id
@@ -122,11 +122,8 @@ class Own:
 CLASSES: list[Any] = [Plain, Frozen, Struct, FrozenStruct, Model, FrozenModel, Own]
 
 
-# ---- adding, replacing, removing ---------------------------------------------------------------------------------
-
-
 def test_new_messages_are_appended_and_known_ones_replaced_in_place() -> None:
-    """Same id replaces in place; new ones are appended."""
+    """A message with a known id replaces the earlier one in place; others are appended."""
     left = [user("a", "1"), user("b", "2")]
     right = [user("c", "3"), user("B", "2"), user("C", "3")]
     assert add_messages(left, right) == [user("a", "1"), user("B", "2"), user("C", "3")]
@@ -144,7 +141,7 @@ def test_a_message_is_removed_by_its_id() -> None:
 
 
 def test_what_is_removed_and_comes_again_is_where_it_was() -> None:
-    """In one update; in a later one it is new."""
+    """A message that is removed and added in one update keeps its place; added in a later update it is appended."""
     left = [user("a", "1"), user("b", "2")]
     assert add_messages(left, [RemoveMessage("1"), user("A", "1")]) == [user("A", "1"), user("b", "2")]
     assert add_messages(left, [RemoveMessage("1"), user("A", "1"), RemoveMessage("1")]) == [user("b", "2")]
@@ -153,7 +150,7 @@ def test_what_is_removed_and_comes_again_is_where_it_was() -> None:
 
 
 def test_all_messages_are_removed_up_to_the_mark() -> None:
-    """Everything up to and including it; what comes behind is folded as ever."""
+    """All messages up to and including the mark are removed; later ones are folded as usual."""
     left = [user("a", "1"), user("b", "2")]
     everything = RemoveMessage(REMOVE_ALL_MESSAGES)
     assert REMOVE_ALL_MESSAGES == "__remove_all__"
@@ -167,7 +164,7 @@ def test_all_messages_are_removed_up_to_the_mark() -> None:
 
 
 def test_what_is_not_there_cannot_be_removed() -> None:
-    """A typed error, which is a ValueError as LangGraph's; the list stays as it was."""
+    """Removing an unknown id raises a typed error, a ValueError as in LangGraph; the list is unchanged."""
     left = [user("a", "1")]
     for right in ([RemoveMessage("2")], [user("b", "2"), RemoveMessage("3")]):
         with pytest.raises(MessageNotFoundError) as caught:
@@ -182,7 +179,7 @@ def test_what_is_not_there_cannot_be_removed() -> None:
 
 @pytest.mark.parametrize("given", [(None, []), ([], None), ([None], []), ([], [None])])
 def test_none_is_no_list_and_no_message(given: Any) -> None:
-    """One-sided None is a ValueError."""
+    """None as one of the arguments raises a ValueError."""
     with pytest.raises(ValueError) as caught:
         add_messages(*given)
     assert isinstance(caught.value, InvalidMessageError)
@@ -205,7 +202,7 @@ def test_none_is_no_list_and_no_message(given: Any) -> None:
     ],
 )
 def test_what_is_no_message_is_refused(wrong: Any) -> None:
-    """With what a message would be; nothing is guessed."""
+    """A value that is no message raises an error that says what a message is."""
     for right in (wrong, [wrong], [user("a"), wrong]):
         with pytest.raises(InvalidMessageError) as caught:
             add_messages([], right)
@@ -214,7 +211,7 @@ def test_what_is_no_message_is_refused(wrong: Any) -> None:
 
 @pytest.mark.anyio
 async def test_what_is_no_message_is_refused_by_its_key() -> None:
-    """`add_messages` does not know its key: the run says which one it was."""
+    """In a run the error also names the key, which `add_messages` does not know."""
     graph = StateGraph(MessagesState).add_node("n", lambda state: None).add_edge(START, "n").compile()
     with pytest.raises(InvalidMessageError) as caught:
         await graph.ainvoke({"messages": [5]})
@@ -223,7 +220,7 @@ async def test_what_is_no_message_is_refused_by_its_key() -> None:
 
 
 def test_one_message_and_shorthands() -> None:
-    """A message instead of a list, a string, and pairs of role and content, as LangGraph's users write them."""
+    """An update may be a single message, a string, or pairs of role and content, as in LangGraph."""
 
     def made(right: Any) -> list[Any]:
         return [(m["role"], m["content"]) for m in add_messages([], right)]
@@ -244,7 +241,7 @@ def test_one_message_and_shorthands() -> None:
 
 
 def test_a_configured_reducer() -> None:
-    """Without lists it is the reducer itself, so that it stays one of those that the runtime knows; no format is known."""
+    """Called without lists, `add_messages` returns itself, so that the runtime recognizes it; a format is refused."""
     assert add_messages() is add_messages
     assert add_messages(format=None) is add_messages
     with pytest.raises(GraphValidationError, match="langchain-openai"):
@@ -254,11 +251,8 @@ def test_a_configured_reducer() -> None:
             add_messages(**half)
 
 
-# ---- ids that are made up ----------------------------------------------------------------------------------------
-
-
 def test_outside_of_a_run_ids_are_random() -> None:
-    """There is no task to name a message after, and two lists may come together."""
+    """Outside a run ids are random, as there is no task to derive them from and two lists may be merged."""
     one, other = add_messages([], ["hi", "hi"]), add_messages([], "hi")
     assert len(set(ids(one + other))) == 3
     assert all(len(id) == 32 for id in ids(one + other))
@@ -266,7 +260,8 @@ def test_outside_of_a_run_ids_are_random() -> None:
 
 
 def test_the_content_of_a_message_is_the_same_in_every_process() -> None:
-    """P2: nothing but the message is asked, in no order that differs from one process or version to the next."""
+    """P2: a message's content key depends only on the message, in an order that is the same in all processes and
+    versions."""
     given = [user("hi"), {"role": "ai", "content": [{"b": 1, "a": {"x", "y", "z"}}]}]
     code = f"from pregel_async._message_ids import fingerprint\nprint([fingerprint(m) for m in {given!r}])"
     for seed in ("1", "2"):
@@ -281,13 +276,14 @@ def test_the_content_of_a_message_is_the_same_in_every_process() -> None:
 
 
 def test_ids_are_kept_from_release_to_release() -> None:
-    """P2: a replay after an upgrade makes the ids that were made before."""
+    """P2: a replay after an upgrade makes the same ids."""
     assert fingerprint(user("hi")) == HI
     assert derive_message_id("task", "messages", 0, 0, HI) == "2dd3695b6bb2eea8c0dfa25902269ddc"
 
 
 def test_a_fold_numbers_ids_that_it_meets_again() -> None:
-    """However many there are, in one update or several, and with ids that look like those that would come next."""
+    """Repeated ids are numbered, however many there are, in one update or several, and even if other ids look like the
+    next numbers."""
     with called("id"):
         one = add_messages([], ["hi"] * 3)
         assert ids(one) == ["id", "id-2", "id-3"]
@@ -299,7 +295,7 @@ def test_a_fold_numbers_ids_that_it_meets_again() -> None:
 
 
 def test_an_id_is_not_made_again_in_the_update_that_removes_it() -> None:
-    """A reader of the update, or of ids that it has seen, does not take one message for another."""
+    """An update that removes an id does not assign it again, so that readers do not confuse two messages."""
     with called("id"):
         one = add_messages([], ["hi"])
         assert ids(add_messages(one, [RemoveMessage("id"), "hi"])) == ["id-2"]
@@ -342,12 +338,13 @@ class Loose:
     ],
 )
 def test_messages_that_differ_have_another_content(one: Any, other: Any) -> None:
-    """So that an attempt, or a branch, which says something else does not take the id of what was said before."""
+    """Different messages have different content keys, so that an attempt or branch with another message does not reuse
+    the id."""
     assert fingerprint(one) != fingerprint(other)
 
 
 def test_equal_messages_have_equal_contents_whatever_their_order_or_address() -> None:
-    """P2: what differs between two processes leaves no trace in an id."""
+    """P2: differences between processes do not affect an id."""
     one = {"role": "user", "content": {"a": 1, "b": Loose()}}
     two = OrderedDict(content={"b": Loose(), "a": 1}, role="user")
     assert fingerprint(one) == fingerprint(two) == fingerprint({**one, "id": None})
@@ -356,7 +353,7 @@ def test_equal_messages_have_equal_contents_whatever_their_order_or_address() ->
 
 @pytest.mark.parametrize("make", CLASSES)
 def test_a_message_without_an_id_is_copied_and_never_changed(make: Any) -> None:
-    """P1, for any class of messages."""
+    """P1: a message of any class without an id is copied, not changed."""
     mine = make(content=["x"])
     [kept] = add_messages([], mine)
     assert type(kept) is make and mine.id is None
@@ -370,14 +367,14 @@ def test_a_message_without_an_id_is_copied_and_never_changed(make: Any) -> None:
 
 
 def test_a_copy_is_not_made_by_the_class() -> None:
-    """Its own code would run again, on fields that it has changed before."""
+    """Copying does not call the class's code, which would run a second time on fields that it has already changed."""
     mine = Plain("x")
     mine.content = "made again"
     assert add_messages([], mine)[0].content == "made again"
 
 
 def test_a_class_may_get_more_optional_fields() -> None:
-    """P2: a replay after that makes the ids that were made before."""
+    """P2: after a class gets an optional field, a replay makes the same ids."""
     one = msgspec.defstruct("IncrementalValue", [("role", str), ("id", str | None, None)])
     two = msgspec.defstruct("IncrementalValue", [("role", str), ("id", str | None, None), ("more", str | None, None)])
     assert fingerprint(one("user")) == fingerprint(two("user"))
@@ -385,13 +382,13 @@ def test_a_class_may_get_more_optional_fields() -> None:
 
 
 def test_a_model_notes_that_it_has_an_id_now() -> None:
-    """Else it would be left out where only what is set is shown."""
+    """The copy of a pydantic model counts `id` as set, so that dumps of set fields contain it."""
     [kept] = add_messages([], Model(content="x"))
     assert kept.model_dump(exclude_unset=True) == {"content": "x", "id": kept.id}
 
 
-def test_a_copy_that_takes_no_id_is_told() -> None:
-    """With the class's own reason."""
+def test_a_class_that_refuses_an_id_raises() -> None:
+    """If the class refuses an id, the error contains its reason."""
 
     class Closed:
         role = "user"
@@ -404,8 +401,8 @@ def test_a_copy_that_takes_no_id_is_told() -> None:
         add_messages([], Closed())
 
 
-def test_a_list_of_before_gets_ids() -> None:
-    """What another reducer left, or the first value of a channel that starts with none."""
+def test_messages_of_an_earlier_list_get_ids() -> None:
+    """Messages left by another reducer, or in the first value of a channel without an empty value, get ids."""
     for lone in (Plain("c"), {**user("c"), "id": None}, user("c"), "c"):
         assert len(ids(add_messages([lone], []))[0]) == 32
     left = [user("a"), "b", Plain("c"), user("d", "4")]
@@ -413,8 +410,6 @@ def test_a_list_of_before_gets_ids() -> None:
     assert len(set(ids(got))) == 3 and None not in ids(got)
     assert left == [user("a"), "b", Plain("c"), user("d", "4")]
 
-
-# ---- laws --------------------------------------------------------------------------------------------------------
 
 MESSAGES = st.builds(user, st.sampled_from("abc"), st.sampled_from([None, "1", "2", "3"]))
 UPDATES = st.lists(
@@ -431,7 +426,7 @@ def attempt(call: Any) -> Any:
 
 @given(st.lists(MESSAGES, max_size=5), st.lists(UPDATES, max_size=4))
 def test_one_fold_of_many_updates_is_many_folds(start: list[Any], updates: list[Any]) -> None:
-    """`fold_messages` only saves looking through the list again."""
+    """`fold_messages` gives the same result as single folds, and only avoids searching the list each time."""
 
     def one_by_one() -> list[Any]:
         value = add_messages(start, [])
@@ -445,7 +440,8 @@ def test_one_fold_of_many_updates_is_many_folds(start: list[Any], updates: list[
 
 @given(st.lists(MESSAGES, max_size=5), UPDATES)
 def test_guarded_or_not_the_fold_is_the_same(start: list[Any], update: list[Any]) -> None:
-    """It changes neither argument, keeps each element that is not concerned, and gives no id twice."""
+    """The fold changes neither argument, keeps unaffected elements, and gives no id twice, with isolated arguments or
+    plain ones."""
     with called("id"):
         left = add_messages([], start)
         before = repr((left, update))
@@ -462,13 +458,10 @@ def test_guarded_or_not_the_fold_is_the_same(start: list[Any], update: list[Any]
 
 
 def test_an_append_keeps_the_others_as_they_are() -> None:
-    """P10: storage knows an unchanged element by its identity."""
+    """P10: an append keeps the identity of the other elements, by which storage recognizes unchanged ones."""
     left = add_messages([], [user(n) for n in range(100)])
     got = add_messages(left, "one more")
     assert len(got) == 101 and all(a is b for a, b in zip(left, got))
-
-
-# ---- in a graph --------------------------------------------------------------------------------------------------
 
 
 class State(MessagesState, total=False):
@@ -477,7 +470,7 @@ class State(MessagesState, total=False):
 
 @pytest.mark.anyio
 async def test_a_graph_of_messages(saver: BaseCheckpointSaver) -> None:
-    """MessagesState takes more keys; messages, removals among them, are stored with any saver, unregistered."""
+    """MessagesState can be extended; messages and removals are stored with any saver, without registration."""
 
     def answer(state: State) -> dict[str, Any]:
         return {
@@ -495,7 +488,8 @@ async def test_a_graph_of_messages(saver: BaseCheckpointSaver) -> None:
 
 @pytest.mark.anyio
 async def test_a_router_sees_the_ids_that_are_stored() -> None:
-    """P2, P3: its view has its own node's writes alone, and a sibling's come before them in the list."""
+    """P2, P3: a router sees the stored ids, although its view has only its own node's writes and a sibling's come
+    before them in the list."""
     seen: list[list[str]] = []
 
     def look(state: Any) -> str:
@@ -517,7 +511,7 @@ async def test_a_router_sees_the_ids_that_are_stored() -> None:
 
 @pytest.mark.anyio
 async def test_a_failed_removal_stops_the_superstep(saver: BaseCheckpointSaver) -> None:
-    """P3, P9: as itself, with channel and node; the list stays."""
+    """P3, P9: the error of a failed removal is raised with channel and node, and the list is unchanged."""
     graph = (
         StateGraph(MessagesState)
         .add_node("remove", lambda state: {"messages": RemoveMessage("nobody")})
@@ -532,7 +526,7 @@ async def test_a_failed_removal_stops_the_superstep(saver: BaseCheckpointSaver) 
 
 @pytest.mark.anyio
 async def test_messages_of_a_class_are_isolated_and_stored() -> None:
-    """P1, P11: a node that changes its input in place changes nothing, and what comes back has its class."""
+    """P1, P11: a node's change to its input in place affects nothing, and a stored message keeps its class."""
 
     def spoil(state: Any) -> dict[str, Any]:
         state.messages[0].content.append("spoiled")
@@ -552,11 +546,8 @@ class Chat(msgspec.Struct):
     messages: Annotated[list[Plain], add_messages()]
 
 
-# ---- what it does not load ---------------------------------------------------------------------------------------
-
-
 def test_it_loads_neither_langchain_nor_pydantic() -> None:
-    """All is told by shape."""
+    """Messages are recognized by shape, without importing langchain or pydantic."""
     code = (
         "import sys; from pregel_async.messages import add_messages; add_messages([], 'hi'); "
         "sys.exit(any(name.partition('.')[0] in ('langchain_core', 'pydantic') for name in sys.modules))"

@@ -1,7 +1,7 @@
-"""The faults: each takes away a line that keeps a promise, and names the tests that must notice.
+"""The planted faults: each removes a line that keeps a promise, and names the tests that must notice.
 
-A fault names the symbol that it edits, and a short piece of its code. When `test_planted.py` does not find that, look for
-the code that keeps the promise now.
+A fault names the symbol that it edits, and a short piece of its code. If `test_planted.py` does not find this piece, look
+for the code that keeps the promise now.
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ SHIELD = "anyio.CancelScope(shield=True)"
 NO_SHIELD = "anyio.CancelScope()"
 
 FAULTS: Final[tuple[Fault, ...]] = (
-    # ---- files and tables that are not ours any more ----------------------------------------------------------------
     Fault(
-        "file-that-is-gone",
-        "P4: what is stored in a file that was removed while it was open is lost with the process",
+        "removed-file",
+        "P4: commits to a database file that was removed while it was open are lost with the process",
         "Worker._begin_writing",
         "self._file.check()",
         "pass",
@@ -25,16 +24,15 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "file-upgraded-meanwhile",
-        "P11: a run begins on a file that a later version has upgraded",
+        "P11: a run starts on a file that a later version has upgraded",
         "writing.acquire",
         "refuse_newer(db)",
         "pass",
         ("tests/savers/test_sqlite_replaced.py::test_an_upgrade_while_the_saver_is_open",),
     ),
-    # ---- the commit's shield ---------------------------------------------------------------------------------------
     Fault(
         "shield-of-commits",
-        "P3, P7: a superstep, or an update by hand, is on its way to storage, and a cancellation cuts it off",
+        "P3, P7: a cancellation interrupts the commit of a superstep or an edit",
         "ThreadLease.commit",
         SHIELD,
         NO_SHIELD,
@@ -45,7 +43,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "shield-of-records",
-        "P3, P7, P8: a question or a failure is on its way to storage, and a cancellation cuts it off",
+        "P3, P7, P8: a cancellation interrupts the storing of a question or a failure",
         "ThreadLease.record",
         SHIELD,
         NO_SHIELD,
@@ -56,7 +54,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "shield-of-release",
-        "P6, P7: a cancelled run leaves its thread busy",
+        "P6, P7: a cancelled run does not release its thread",
         "ThreadLease._give_up",
         "self.start(partial(self._release, adds=error is None)).wait_out()",
         "self.saver.release(self.token)",
@@ -64,15 +62,15 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "shield-of-lease",
-        "P6, P7: a run that is cancelled while it leases its thread does not learn whether it has it",
+        "P6, P7: a run that is cancelled while it acquires a lease does not learn whether it holds it",
         "run_to_completion.do",
         SHIELD,
         NO_SHIELD,
         ("tests/durability/test_begun_is_finished.py::test_a_lease",),
     ),
     Fault(
-        "lease-not-given-back",
-        "P6, P7: a run that was cancelled while it acquired its thread keeps it",
+        "lease-not-released",
+        "P6, P7: a run that was cancelled while it acquired its thread does not release it",
         "lease.acquire",
         "await release(saver, lease)",
         "pass",
@@ -80,24 +78,23 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "shield-of-closing",
-        "P7: a saver that is left in a cancelled scope does not close",
+        "P7: a saver that is exited in a cancelled scope does not close",
         "sqlite.client.SqliteClient._disconnect",
         SHIELD,
         NO_SHIELD,
         ("tests/savers/test_sqlite_closing.py::test_closing_in_a_cancelled_scope",),
     ),
     Fault(
-        "shield-of-waiting-out",
-        "P7: who waits for the end of what it has cancelled, and is cancelled itself, leaves before that",
+        "shield-of-waiting",
+        "P7: code that waits for cancelled tasks and is cancelled itself returns before they have ended",
         "event_loops.wait_out",
         SHIELD,
         NO_SHIELD,
         ("tests/runtime/test_stream.py::test_a_read_that_is_cancelled",),
     ),
-    # ---- the bridge's wait -----------------------------------------------------------------------------------------
     Fault(
         "bridge-on-trio",
-        "P13: a trio task that is cancelled leaves while the driver goes on with its commit",
+        "P13: a cancelled trio task returns while the driver's commit is still running",
         "_wait_on_trio",
         "return trio.lowlevel.Abort.FAILED",
         "return trio.lowlevel.Abort.SUCCEEDED",
@@ -105,24 +102,23 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "bridge-on-asyncio",
-        "P7, P13: an asyncio task that is cancelled leaves while the driver goes on with its commit",
+        "P7, P13: a cancelled asyncio task returns while the driver's commit is still running",
         "_wait_on_asyncio",
         "while not arrival.over:",
         "while False:",
         ("tests/savers/test_bridge.py::test_a_cancelled_scope_waits",),
     ),
     Fault(
-        "bridge-tells-nobody-of-its-cancellation",
-        "P7: a wait that was cancelled ends as if it had not been",
+        "bridge-swallows-a-cancellation",
+        "P7: a cancelled wait ends as if it had not been cancelled",
         "_wait_on_asyncio",
         "raise cancelled",
         "return",
         ("tests/savers/test_bridge.py::test_a_cancelled_scope_waits",),
     ),
-    # ---- one writer ------------------------------------------------------------------------------------------------
     Fault(
         "epoch-in-memory",
-        "P6: an owner that was taken over goes on writing",
+        "P6: a former owner of a thread continues to write",
         "InMemorySaver._held",
         " or thread.epoch != lease.epoch",
         "",
@@ -130,7 +126,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "epoch-of-release-in-memory",
-        "P6: an owner that was taken over gives its successor's lease up",
+        "P6: a former owner releases its successor's lease",
         "InMemorySaver.release",
         " and thread.epoch == lease.epoch",
         "",
@@ -138,7 +134,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "epoch-does-not-rise-in-memory",
-        "P6: a new lease does not void the one before",
+        "P6: a new lease does not invalidate the previous one",
         "InMemorySaver.acquire",
         "thread.epoch += 1",
         "thread.epoch = 1",
@@ -146,7 +142,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "epoch-of-leases",
-        "P6: an owner that was taken over commits, records results, renews, and gives its successor's lease up",
+        "P6: a former owner commits, records results, renews, and releases its successor's lease",
         "writing._find_lease",
         "found[1] != lease.epoch or ",
         "",
@@ -154,7 +150,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "epoch-does-not-rise",
-        "P6: a new lease does not void the one before",
+        "P6: a new lease does not invalidate the previous one",
         "writing.acquire",
         "(found.epoch + 1, owner.run_id",
         "(found.epoch, owner.run_id",
@@ -162,7 +158,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "owner-of-commits",
-        "P6: a lease of the same number, of a thread that was deleted meanwhile, is taken for one's own",
+        "P6: a lease with the same epoch on a thread that was deleted and created again is accepted",
         "writing._find_lease",
         " or found[2] != lease.owner.run_id",
         "",
@@ -170,7 +166,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "head-in-memory",
-        "P6: a commit on another head than the one it knows is stored",
+        "P6: a commit that expects another head is stored",
         "InMemorySaver.commit",
         "thread.heads.get(head[0]) != commit.expected_head or",
         "",
@@ -181,7 +177,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "head",
-        "P6: a commit on another head than the one it knows is stored",
+        "P6: a commit that expects another head is stored",
         "writing.commit",
         "head != expected_head or ",
         "",
@@ -192,15 +188,15 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "live-leases-are-taken",
-        "P6: two runs have one thread",
+        "P6: two runs hold a lease on one thread",
         "writing.acquire",
         "is_live(found.owner, found.expires_at, now=now)",
         "False",
         ("tests/savers/test_conformance.py::TestSqliteSaver::test_a_live_lease_refuses_others",),
     ),
     Fault(
-        "leases-never-lapse",
-        "P6: a lease outlives its expiry",
+        "leases-never-expire",
+        "P6: a lease is valid beyond its expiry",
         "is_live",
         "now < expires_at and ",
         "",
@@ -210,7 +206,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         ),
     ),
     Fault(
-        "leases-of-the-dead",
+        "leases-of-dead-processes",
         "P6: after SIGKILL a restart waits until the lease expires",
         "is_live",
         " and not is_gone(owner)",
@@ -221,8 +217,8 @@ FAULTS: Final[tuple[Fault, ...]] = (
         ),
     ),
     Fault(
-        "pids-used-again",
-        "P6: another process that has the pid of the dead owner keeps the thread busy",
+        "reused-pids",
+        "P6: another process with the pid of the dead owner keeps the thread busy",
         "is_gone",
         "or bool(start and start != found.start)",
         "",
@@ -230,16 +226,15 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "heartbeat",
-        "P6: a long superstep loses its thread",
+        "P6: a long superstep loses its lease",
         "ThreadLease._renew",
         "expires_at=self.expiry()",
         "expires_at=self.environment.now()",
         ("tests/durability/test_two_writers.py::test_the_heartbeat",),
     ),
-    # ---- stored bytes ----------------------------------------------------------------------------------------------
     Fault(
         "checksum",
-        "P11: damaged bytes give a value",
+        "P11: damaged bytes are decoded to a value",
         "unseal",
         "if crc32(body, crc32(view[:_SUMMED])) != checksum:",
         "if False:",
@@ -247,7 +242,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "checksum-without-header",
-        "P11: a damaged format number looks like a frame from the future",
+        "P11: a damaged format number is reported as a newer format",
         "unseal",
         "crc32(body, crc32(view[:_SUMMED])) != checksum",
         "crc32(body, crc32(_CHECKED.pack(magic, FORMAT, length))) != checksum",
@@ -255,7 +250,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "length",
-        "P11: bytes that were cut off, or are too many, are told as what they are",
+        "P11: truncated bytes, or surplus ones, are not detected",
         "unseal",
         "if len(body) != length:",
         "if False:",
@@ -263,16 +258,15 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "newer-format",
-        "P11: a newer format is called damaged",
+        "P11: a newer format is reported as damage",
         "unseal",
         "if number > FORMAT:",
         "if False:",
         ("tests/savers/test_frames.py::test_a_newer_format_is_not_read_and_not_reported_as_damage",),
     ),
-    # ---- durability ------------------------------------------------------------------------------------------------
     Fault(
         "fsync",
-        "P4: a power loss takes commits that were acknowledged",
+        "P4: a power loss removes acknowledged commits",
         "schema.prepare",
         'f"PRAGMA synchronous = {synchronous}"',
         '"PRAGMA synchronous = OFF"',
@@ -280,7 +274,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "fsync-by-default",
-        "P4: a saver that was told nothing does not wait for the disk",
+        "P4: a saver with default settings does not wait for the disk",
         "SqliteSaver.__init__",
         'synchronous: Literal["FULL", "NORMAL"] = "FULL",',
         'synchronous: Literal["FULL", "NORMAL"] = "NORMAL",',
@@ -288,7 +282,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "fsync-by-default-of-a-path",
-        "P4: a saver that was told nothing does not wait for the disk",
+        "P4: a saver with default settings does not wait for the disk",
         "SqliteSaver.from_conn_string",
         'synchronous: Literal["FULL", "NORMAL"] = "FULL",',
         'synchronous: Literal["FULL", "NORMAL"] = "NORMAL",',
@@ -296,7 +290,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "journal",
-        "P4: readers and writers block each other, and a crash is recovered otherwise",
+        "P4: readers and writers block each other, and crash recovery differs",
         "schema.use_wal",
         "PRAGMA journal_mode = WAL",
         "PRAGMA journal_mode = DELETE",
@@ -304,7 +298,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "half-a-transaction",
-        "P3: what was done before a failure is stored",
+        "P3: the part of a transaction before a failure is stored",
         "_roll_back",
         'cursor.execute("ROLLBACK")',
         'cursor.execute("COMMIT")',
@@ -312,7 +306,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "half-a-transaction-of-many",
-        "P3: of commits that share a transaction, one that fails is stored in part",
+        "P3: of several commits in one transaction, the failing one is stored in part",
         "Worker._run_together",
         'cursor.execute("ROLLBACK TO job")',
         "pass",
@@ -320,7 +314,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "batches-without-bound",
-        "P3: of commits that wait, any number share a transaction, and who comes later waits for all of them",
+        "P3: any number of waiting commits share a transaction, and later ones wait for all of them",
         "Worker._serve",
         "len(batch) < MOST_JOBS and size < MOST_BYTES and ",
         "",
@@ -331,7 +325,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "erased-without-rewriting",
-        "P11: pieces of an erased thread stay in pages that SQLite has moved its rows out of",
+        "P11: bytes of an erased thread stay in pages that SQLite has freed",
         "files.vacuum",
         'db.execute("VACUUM")',
         "pass",
@@ -339,15 +333,15 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "erased-while-others-read",
-        "P11: a thread is said to be erased, and its bytes are in the log",
+        "P11: a thread is reported as erased while the log still contains its bytes",
         "SqliteSaver._scrub",
         "if not emptied:",
         "if False:",
         ("tests/savers/test_sqlite_erase.py::test_readers_that_stay",),
     ),
     Fault(
-        "frames-of-others",
-        "P11: a number that damage has changed gives another checkpoint's payload, which is whole",
+        "frames-of-other-checkpoints",
+        "P11: a damaged row number gives the intact payload of another checkpoint",
         "sqlite.reading",
         " AND f.id = c.id",
         "",
@@ -355,7 +349,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "two-transactions",
-        "P3: rows and records are stored one after the other",
+        "P3: rows and records are stored in separate transactions",
         "ThreadLease.commit",
         "await self.saver.commit(self.token, commit)",
         "import msgspec; await self.saver.commit(self.lease, msgspec.structs.replace(commit, records=()))\n"
@@ -365,7 +359,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "commit-after-the-next-step",
-        "P4: a superstep starts before the one before it is stored",
+        "P4: a superstep starts before the previous one is stored",
         "superstep.run",
         "await port.checkpoint(board, tasks, outcomes, upcoming)",
         "pass",
@@ -373,23 +367,23 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "inner-before-outer",
-        "P3: a graph's state is stored before the checkpoint that it was made on",
+        "P3: a subgraph's state is stored before the parent checkpoint on which it was made",
         "CommitWriter._flush_outer_checkpoints",
         "await outer.flush_checkpoints()",
         "pass",
         ("tests/durability/test_recorded_before.py::test_a_graph_inside_of_a_fork",),
     ),
     Fault(
-        "every-row-is-whole",
-        "P10: each checkpoint holds all that there is",
+        "every-row-is-a-keyframe",
+        "P10: each checkpoint stores the complete state",
         "ChainWriter._row",
         "if stored is None or",
         "if True or",
         ("tests/savers/test_chain.py::test_rows_store_only_what_is_new",),
     ),
     Fault(
-        "no-row-is-whole",
-        "P10: reading a state takes the rows of all supersteps before it",
+        "no-keyframes",
+        "P10: reading a state reads the rows of all earlier supersteps",
         "ChainWriter._row",
         " or read > 2 * self._keyframe_bytes + SMALL",
         "",
@@ -397,7 +391,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "no-snapshots",
-        "P10: a state is read from as many rows as it had supersteps",
+        "P10: reading a state reads as many rows as there were supersteps",
         "ChainWriter._row",
         "elif is_due:",
         "elif False:",
@@ -405,7 +399,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "deltas-on-large-keyframes",
-        "P10: a read takes the deltas that follow a large keyframe, besides the snapshots that hold them",
+        "P10: a read gets the deltas after a large keyframe as well as the snapshot rows that contain them",
         "ChainWriter._row",
         "or (is_first and self._is_large)",
         "",
@@ -413,7 +407,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "nothing-is-shared",
-        "P10: a list that grows is stored again by each superstep",
+        "P10: each superstep stores a growing list again",
         "as_stored",
         "patch = diff(value, before.get(name))",
         "patch = None",
@@ -424,7 +418,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "results-are-stored-twice",
-        "P10: what a task appended is stored as its result, too",
+        "P10: data that a task appended are stored a second time as its result",
         "deltas._compact",
         "literal.tail_of(data)",
         "None",
@@ -432,7 +426,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "merged-results-are-stored-twice",
-        "P10: what a task merged is stored as its result, too",
+        "P10: data that a task merged are stored a second time as its result",
         "deltas._compact",
         "return Picked(tuple(entries))",
         "return data",
@@ -440,15 +434,15 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "nothing-appended-is-compared",
-        "P10: a run that goes on takes a long list apart to see that nothing has been added to it",
+        "P10: a resumed run examines a long list only to find that nothing was appended",
         "Encoder._value",
         "value = appended(value, len(held), self.codec.encode(more, channel=name))",
         "value = appended(value, len(held), self.codec.encode(more, channel=name)) if more else value",
         ("tests/runtime/test_counts.py::test_going_on_with_a_long_list_does_not_take_it_apart",),
     ),
     Fault(
-        "snapshots-forget-what-moved",
-        "P2: nodes see keys in another order after a snapshot",
+        "snapshot-rows-lose-the-order-of-keys",
+        "P2: nodes see keys in another order after a snapshot row",
         "EncodedState.delta_since",
         ", *self._rewritten(before))",
         ",)",
@@ -456,7 +450,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "opaque-objects-are-taken-for-data",
-        "P10: an object that changed in place is stored as it was",
+        "P10: an object that was changed in place is stored with its old value",
         "Encoder._value",
         "not any(map(is_opaque, map(type, stored))):",
         "True:",
@@ -464,7 +458,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "listings-share-containers",
-        "P1: changing a list of one state changes what another shows",
+        "P1: a change to a list of one listed state changes another one",
         "IncrementalValue.decode",
         "made = at._made[1].copy()",
         "made = at._made[1]",
@@ -472,7 +466,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "spans-are-not-checked",
-        "P11: a damaged patch gives a value",
+        "P11: a damaged patch is decoded to a value",
         "_span_of",
         "if not 0 <= start <= stop <= len(elements):",
         "if False:",
@@ -480,24 +474,23 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "records-are-not-cleared",
-        "P3: a failure shows after a resume has closed its superstep",
+        "P3: a failure is still shown after a resume has closed its superstep",
         "NamespaceWriter.commit",
         "writer.clear(records.failures(ran, outcomes))",
         "pass",
         ("tests/threads/test_resume.py::test_a_failure_is_recorded_shown_and_cleared",),
     ),
     Fault(
-        "storage-is-not-broken",
-        "P4: after storage has failed inside a node, the node is run_with_retries again and handled",
+        "storage-errors-are-handled",
+        "P4: after a storage error inside a node, the node is retried and its error handler runs",
         "ThreadLease.fail",
         "self.failures = self.failures or (error,)",
         "pass",
         ("tests/durability/test_storage_is_nobodys.py::test_of_a_graph_inside",),
     ),
-    # ---- what is recorded never runs again -------------------------------------------------------------------------
     Fault(
         "replay-of-results",
-        "P5: a task that has its result runs again",
+        "P5: a task with a recorded result runs again",
         "TaskRecords._reached",
         "if result.finished:",
         "if False:",
@@ -508,7 +501,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "replay-of-nodes",
-        "P5: a node that has its result runs again",
+        "P5: a node with a recorded result runs again",
         "runner._run_planned",
         "recorded = records.recorded(task, graph.run) if records.results else NEW",
         "recorded = NEW",
@@ -519,7 +512,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "replay-of-calls",
-        "P5: a called task that has its result runs again",
+        "P5: a called task with a recorded result runs again",
         "task_runner.run_called",
         "recorded = graph.persistence.recorded(task, graph.run)",
         "recorded = NEW",
@@ -529,8 +522,8 @@ FAULTS: Final[tuple[Fault, ...]] = (
         ),
     ),
     Fault(
-        "recording-beside-others",
-        "P5: a result is not stored before the superstep is over",
+        "recording-before-siblings-finish",
+        "P5: a result is stored only when the superstep ends",
         "_Group._run_task",
         "await self._record(position, task, outcome)",
         "await graph.events.finished(task, outcome)",
@@ -549,7 +542,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "replay-of-routed-writes",
-        "P3: a resume runs the node again of which only the router had failed",
+        "P3: after a router's failure a resume runs the node again",
         "TaskRecords.recorded",
         "(NEW if result.routed else Unfinished(self._decoded(result)))",
         "NEW",
@@ -557,7 +550,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "recording-of-routed-writes",
-        "P3: a node's writes are not stored before its async router is asked",
+        "P3: a node's writes are not stored before its async router runs",
         "attempt._run",
         "await progress.record(attempt.graph, task, writes)",
         "pass",
@@ -565,7 +558,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "failure-of-a-router",
-        "P3: what a node wrote is lost when its router fails",
+        "P3: a node's writes are lost when its router fails",
         "attempt._run",
         "progress.writes = writes",
         "pass",
@@ -573,7 +566,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "replay-of-failures",
-        "P5: a resume runs a node again whose error handler had begun",
+        "P5: a resume runs a node again although its error handler had started",
         "TaskRecords.recorded",
         "if by is None:",
         "if True:",
@@ -581,7 +574,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "recording-of-failures",
-        "P5: that an error handler has begun is not stored",
+        "P5: the start of an error handler is not recorded",
         "TaskRunner.run",
         "await self._graph.persistence.record_failure(task, error, closing)",
         "pass",
@@ -589,7 +582,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "replay-of-handlers",
-        "P5: an error handler that has its result runs again",
+        "P5: an error handler with a recorded result runs again",
         "TaskRecords.recorded",
         "self._reached(self.results.get(by.id, NOT_RECORDED), run, by) or left",
         "left",
@@ -597,7 +590,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "handled-failures-are-cleared",
-        "P3: a failure that was handled does not show in history",
+        "P3: a handled failure is not shown in history",
         "TaskRecords.failures",
         "and task_id not in handled",
         "",
@@ -605,16 +598,15 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "branches-share-records",
-        "P2: a fork takes the results of its sibling",
+        "P2: a fork uses the results of a sibling branch",
         "NamespaceLoader.load",
         "if not fork or record.task_id == AMENDED",
         "",
         ("tests/threads/test_time_travel.py::test_recorded_results_are_run_again_by_a_replay",),
     ),
-    # ---- the attempt's fence ---------------------------------------------------------------------------------------
     Fault(
         "fence-of-abandoned-threads",
-        "P7: an abandoned thread reaches the run",
+        "P7: an abandoned thread can still affect the run",
         "AbandonFence.check",
         "if self.closed:",
         "if False:",
@@ -622,7 +614,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "fence-does-not-wait",
-        "P7: control returns while an abandoned thread's work on the event loop goes on",
+        "P7: control returns while an abandoned thread's work on the event loop is running",
         "AbandonFence.close",
         "await wait_out(*self._running.values())",
         "pass",
@@ -630,7 +622,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "fence",
-        "P7: an abandoned thread reaches the run",
+        "P7: an abandoned thread can still affect the run",
         "AttemptContext.check",
         "self.fence.check(what)",
         "pass",
@@ -638,7 +630,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "late",
-        "a late attempt can publish nothing",
+        "a late attempt can still publish",
         "AttemptContext.check",
         "if self.ended:",
         "if False:",
@@ -646,7 +638,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "late-writer",
-        "a late attempt can publish nothing: it writes to the stream",
+        "a late attempt can still write to the stream",
         "stream_writer.Writer._check",
         'self._attempt.check("a stream writer")',
         "pass",
@@ -654,7 +646,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "late-question",
-        "a late attempt can publish nothing: it asks",
+        "a late attempt can still ask a question",
         "AttemptContext.ask",
         'self.check("interrupt()")',
         "pass",
@@ -662,7 +654,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "late-spending",
-        "a late attempt can publish nothing: it spends",
+        "a late attempt can still spend",
         "AttemptContext.spend",
         'self.check("spend()")',
         "pass",
@@ -670,7 +662,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "attempts-never-end",
-        "a late attempt can publish nothing: its end is not noted",
+        "a late attempt can still publish: its end is not noted",
         "attempt.run_attempt",
         "attempt.end()",
         "pass",
@@ -681,15 +673,15 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "late-from-its-thread",
-        "a plain function whose time is up, or whose run is cancelled, goes on to call tasks",
+        "a plain function that timed out, or whose run is cancelled, can still call tasks",
         "AttemptContext.stop",
         "self.end()",
         "pass",
         ("tests/runtime/test_late_attempts.py::test_what_a_late_attempt_reaches",),
     ),
     Fault(
-        "time-is-not-up",
-        "an attempt goes on when its time is up",
+        "no-timeouts",
+        "an attempt continues after its timeout",
         "Timeout._tick",
         "self._scope.cancel()",
         "pass",
@@ -697,7 +689,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "late-result",
-        "a late attempt can publish nothing: its result counts",
+        "a late attempt's result is used",
         "Timeout._run_in_scope",
         "return None if self.expired else result",
         "return result",
@@ -705,7 +697,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "late-stop",
-        "an attempt whose time is up is not told before it is cancelled",
+        "an attempt that times out is cancelled before it is detached",
         "Timeout._tick",
         "self._expire()",
         "pass",
@@ -713,13 +705,12 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "calls-outlive-their-caller",
-        "P7: tasks that a node has called go on when it has failed",
+        "P7: tasks called by a node continue after the node has failed",
         "attempt.run_attempt",
         "await attempt.calls.end()",
         "pass",
         ("tests/tasks/test_tasks.py::test_a_failed_caller_leaves_nothing_running",),
     ),
-    # ---- retries, budgets ------------------------------------------------------------------------------------------
     Fault(
         "one-attempt-too-many",
         "a policy of three attempts makes four",
@@ -730,15 +721,15 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "attempts-share-their-counters",
-        "P8: the second attempt's first question is taken for its second",
+        "P8: the second attempt's first question gets the id of its second",
         "AttemptContext.__init__",
         "self._counts: dict[str, int] = {}",
         'self._counts = globals().setdefault("_shared", {}).setdefault(task.id, {})',
         ("tests/runtime/test_late_attempts.py::test_an_attempt_counts_its_questions_anew",),
     ),
     Fault(
-        "storage-is-run_with_retries-again",
-        "P4: storage fails, and a policy runs the node again",
+        "storage-errors-are-retried",
+        "P4: after a storage error a retry policy runs the node again",
         "TaskRunner._is_final",
         "if self._graph.unrecorded or self._graph.run.lease.failures:",
         "if False:",
@@ -746,16 +737,15 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "budget-off-by-one",
-        "a budget that is spent to the last unit stops the run",
+        "a budget that is spent exactly stops the run",
         "Spending.exceeded",
         "spent > limit",
         "spent >= limit",
         ("tests/runtime/test_late_attempts.py::test_a_budget_may_be_spent_to_its_end",),
     ),
-    # ---- isolation -------------------------------------------------------------------------------------------------
     Fault(
         "own-results",
-        "P1: what a node keeps of its result and changes later reaches the channel",
+        "P1: a later change to an object that a node kept from its result changes the channel",
         "attempt._node_writes",
         "item if type(item) in ATOMS else own(item, name)",
         "item",
@@ -763,7 +753,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "isolate-inputs",
-        "P1: what a node changes in its input reaches the channel and its siblings",
+        "P1: a node's change to its input changes the channel and its siblings' inputs",
         "Board.input_of",
         "isolate(self.values.copy())",
         "self.values.copy()",
@@ -774,15 +764,15 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "isolate-views",
-        "P1: what a router changes reaches the channel",
+        "P1: a router's change to its view changes the channel",
         "Board.view_of",
         "mapping = isolate(values)",
         "mapping = values",
-        ("tests/values/test_isolation.py::test_a_router_reaches_nobody",),
+        ("tests/values/test_isolation.py::test_a_router_affects_no_other_object",),
     ),
     Fault(
         "unchecked-updates",
-        "P3: an update by hand that does not fit its annotation is stored",
+        "P3: an edit whose value does not fit its annotation is stored",
         "Editor._writes",
         "self._program.check_update(node.writes(values))",
         "node.writes(values)",
@@ -790,7 +780,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "changed-classes-are-damage",
-        "P15: an object that its changed class does not take is reported as damage, with the advice to restore a backup",
+        "P15: an object that its changed class does not accept is reported as damage, with advice for damage",
         "Registered.make",
         "raise Changed(self.tag, full_name(self.shape.cls)) from error",
         "raise",
@@ -798,7 +788,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "recorded-writes-to-unknown-keys",
-        "P15: what a finished task has recorded for a key that new code does not have is lost when its superstep closes",
+        "P15: a recorded write to a key that new code lacks is lost when its superstep closes",
         "NamespaceWriter.commit",
         "records.keep_unknown(ran, outcomes, delta)",
         "pass",
@@ -806,7 +796,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "output-of-the-run-before",
-        "P2: a graph of channels that pauses returns what an earlier run has written",
+        "P2: a graph of channels that pauses returns an earlier run's output",
         "Board.output",
         "self.versions.get(program.input_mark, 0)",
         "0",
@@ -817,7 +807,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "isolate-results",
-        "P1: what a caller changes in a result reaches the next run",
+        "P1: a caller's change to a result affects the next run",
         "Board.show",
         "found[name] = isolate(self.values[name])",
         "found[name] = self.values[name]",
@@ -825,7 +815,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "own-input",
-        "P1: what a node changes reaches the caller's input",
+        "P1: a node's change affects the caller's input",
         "_read_call_input",
         "[(name, own(item)) for name, item in program.read_input(value)]",
         "[(name, item) for name, item in program.read_input(value)]",
@@ -833,7 +823,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "isolate-arguments",
-        "P1: several sends of one object reach each other",
+        "P1: sends that share one object affect each other",
         "attempt._node_writes",
         "isolate(task.arg)",
         "task.arg",
@@ -841,7 +831,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "isolate-results-of-tasks",
-        "P1: what a node changes in a task's result reaches who awaits it next",
+        "P1: a node's change to a task's result affects other nodes that await it",
         "TaskFuture._retrieve",
         "isolate(self._outcome.writes[0][1])",
         "self._outcome.writes[0][1]",
@@ -849,15 +839,15 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "fingerprint-of-concurrent-calls",
-        "P5: calls in concurrent tasks run again where a dict has its keys in another order",
+        "P5: calls in concurrent tasks run again if a dict has its keys in another order",
         "Digests.fingerprint_of_call",
         "self._codec_of(node, hints).digestible(",
         "self._codec_of(node, hints).encode(",
         ("tests/tasks/test_recognised_calls.py::test_the_order_of_keys_is_no_part_of_a_concurrent_calls_identity",),
     ),
     Fault(
-        "inputs-of-graphs-inside",
-        "P2: the state of a graph inside is continued for another input",
+        "inputs-of-subgraphs",
+        "P2: a subgraph's state is continued for a different input",
         "StartPoint.continue_call",
         "if site.identity.is_other(self.site.identity):",
         "if False:",
@@ -865,7 +855,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "rows-behind-a-page",
-        "P11: a row that is missing where a page ends is missed by no page",
+        "P11: a missing row at the end of a page is not detected",
         "history.walk",
         "await _check_behind(saver, gaps, header.checkpoint_id)",
         "pass",
@@ -873,7 +863,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "states-in-digests",
-        "P5: a resume with other RemainingSteps is refused as another call",
+        "P5: a resume with other RemainingSteps is refused as a different call",
         "fleeting_keys",
         "program.untracked.union(managed)",
         "program.untracked",
@@ -881,7 +871,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "sends-carry-the-state",
-        "P10: what a send shares with the state is stored again with each send",
+        "P10: data that a send shares with the state are stored again with each send",
         "Encoder._sent",
         "shared(send.arg, held)",
         "send.arg",
@@ -889,7 +879,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "calls-by-position-alone",
-        "P2: a call that runs again with other arguments gets the result of another",
+        "P2: a repeated call with other arguments gets another call's result",
         "TaskRecords.recorded_instead",
         "result.name if is_changed(result.call, task.digest) else None",
         "None",
@@ -897,7 +887,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "calls-without-names",
-        "P2, P5: another task is called where one is recorded, whose work is done again later",
+        "P2, P5: a call of another task than the recorded one is accepted, and the recorded work is repeated later",
         "TaskRecords.recorded_instead",
         "task.id_as(name) in self.results",
         "False",
@@ -905,7 +895,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "answers-by-id-alone",
-        "P2, P8: an answer is given to another question under the same id",
+        "P2, P8: an answer is used for another question with the same id",
         "AttemptContext.ask",
         "self._compare_question(key, own(value))",
         "pass",
@@ -913,7 +903,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "replay-errors-swallowed",
-        "P9: a node that catches every error returns a result although it made other calls than are recorded",
+        "P9: a node that catches every error returns a result although its calls differ from the recorded ones",
         "_check_open",
         "if attempt.refusals:",
         "if False:",
@@ -921,7 +911,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "isolate-answers",
-        "P1: what a node changes in an answer reaches its next attempt",
+        "P1: a node's change to an answer affects its next attempt",
         "AttemptContext.ask",
         "return isolate(answers[key])",
         "return answers[key]",
@@ -929,13 +919,12 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "isolate-chunks",
-        "P1: one reader's changes reach another",
+        "P1: one reader's change to a chunk affects another reader",
         "Subscription._send",
         "data=isolate(own(part.data))",
         "data=part.data",
         ("tests/durability/test_kept_events.py::test_two_readers_have_their_own",),
     ),
-    # ---- determinism -----------------------------------------------------------------------------------------------
     Fault(
         "plan-order",
         "P2: nodes are not planned by name",
@@ -962,7 +951,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "message-ids",
-        "P2: two tasks that say the same words say one message, and the list loses the other",
+        "P2: equal messages of two tasks get one id, and the list loses one of them",
         "derive_message_id",
         'f"{base} {channel!r}',
         'f"{channel!r}',
@@ -970,7 +959,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "message-ids-of-reducers",
-        "P2: a reducer of the user's own that calls add_messages gives random ids",
+        "P2: a user-defined reducer that calls add_messages gives random ids",
         "FoldNames.fold",
         "token = FOLD.set(self)",
         "token = FOLD.set(None)",
@@ -994,16 +983,15 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "triggered-again",
-        "P2: after an edit, a node runs again on what it has seen",
+        "P2: after an edit, a node runs again on values that it has seen",
         "superstep.plan",
         "board.versions[channel] > board.seen",
         "board.versions[channel] >= board.seen",
         ("tests/core/test_rearm.py::test_what_ran_is_not_triggered_again",),
     ),
-    # ---- failures, questions ---------------------------------------------------------------------------------------
     Fault(
-        "without-the-cancelled",
-        "P3: a superstep is applied without a task that was cancelled",
+        "without-cancelled-tasks",
+        "P3: a superstep is applied without a cancelled task",
         "superstep.collect",
         "raise NodeCancelledError(task.node.name)",
         "pass",
@@ -1018,12 +1006,12 @@ FAULTS: Final[tuple[Fault, ...]] = (
         ("tests/failures/test_siblings.py::test_a_sibling_that_would_run_for_ever_is_cancelled",),
     ),
     Fault(
-        "fold-beside-a-question",
+        "fold-with-an-open-question",
         "P8: a superstep is folded while a question is open",
         "stays_open",
         "elif isinstance(outcome, (Paused, NotStarted)):\n            waits = True",
         "elif isinstance(outcome, (Paused, NotStarted)):\n            waits = waits",
-        ("tests/core/test_pauses.py::test_what_stays_open",),
+        ("tests/core/test_pauses.py::test_which_outcomes_leave_a_superstep_open",),
     ),
     Fault(
         "answers-are-forgotten",
@@ -1033,7 +1021,6 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "answers={}",
         ("tests/questions/test_interrupts.py::test_a_failure_after_an_answer",),
     ),
-    # ---- streams, limits, drains -----------------------------------------------------------------------------------
     Fault(
         "stream-without-bounds",
         "P12: a slow reader does not slow the run",
@@ -1047,7 +1034,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "burst-without-bounds",
-        "P12: a loop that never waits makes the process grow by more than is allowed",
+        "P12: a loop that never waits makes the process grow beyond the limit",
         "Buffer.reserve",
         "self._reserved + size > MAX_RESERVED",
         "self._reserved + size > 3 * MAX_RESERVED",
@@ -1055,7 +1042,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "numbers-of-parts",
-        "P12: chunks of one run are in no total order",
+        "P12: the chunks of one run have no total order",
         "Subscription._send",
         "part.seq = self.number",
         "part.seq = 1",
@@ -1063,7 +1050,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "events-with-the-record",
-        "P5, P12: the events of a task are not stored with its record",
+        "P5, P12: a task's events are not stored with its record",
         "TaskUnitCloser.__call__",
         "self.is_closed = True",
         "return ()",
@@ -1071,7 +1058,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "events-with-the-inner-commit",
-        "P5, P12: the events of a graph inside are not stored with its commit",
+        "P5, P12: a subgraph's events are not stored with its commit",
         "InnerEvents._stage",
         "persistence.events.extend(rows)",
         "pass",
@@ -1079,15 +1066,15 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "opened-calls",
-        "P12: a call that was cut off is not named as one that runs again",
+        "P12: an interrupted call is not reported as running again",
         "task_runner.run_called",
         "await graph.events.publisher.units.open(task, caller.task)",
         "pass",
         ("tests/durability/test_events_of_units.py::test_a_reload_at_every_chunk",),
     ),
     Fault(
-        "opened-tasks-inside",
-        "P12: a task of a graph inside that was cut off is not named as one that runs again",
+        "opened-tasks-of-subgraphs",
+        "P12: an interrupted task of a subgraph is not reported as running again",
         "KeptUnits._closed",
         "if self._opens else []",
         "if False else []",
@@ -1095,7 +1082,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "routers-close-their-task",
-        "P12: what a task with async routers has shown is shown again after a resume",
+        "P12: chunks of a task with async routers are shown again after a resume",
         "KeptUnits.assign_units",
         "(part.unit.id, routers_of(part.unit.id))",
         "(part.unit.id,)",
@@ -1103,23 +1090,23 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "restart-with-the-record",
-        "P12: work is recorded whose attempt has not stored that it runs again, and a reader of another process keeps it twice",
+        "P12: a record is stored before the restart of its attempt, and another process's reader keeps chunks twice",
         "EventRecorder.close_units",
         "*self._pop_restart(), ",
         "",
         ("tests/durability/test_kept_modes.py::test_each_mode_alone",),
     ),
     Fault(
-        "cut-off-after-a-rest",
-        "P12: what was shown after an answer stays valid, though the run was cut off before anything of it was stored",
+        "cut-off-after-a-pause",
+        "P12: chunks shown after an answer stay valid although the run was interrupted before it stored anything",
         "EventRecorder.resume",
         " and self._epoch == after.epoch + 1",
         "",
         ("tests/durability/test_events_of_units.py::test_an_answer_that_was_cut_off",),
     ),
     Fault(
-        "begun-before-a-rest",
-        "P12: a task of a graph inside that was begun before a rest is not named as one that runs again",
+        "begun-before-a-pause",
+        "P12: a subgraph's task that started before a pause is not reported as running again",
         "EventRecorder.resume",
         "reruns.update({unit.id: unit for unit in (*found.units, *found.opens)})",
         "pass",
@@ -1127,31 +1114,31 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "opened-start",
-        "P12: a router at the start of a graph inside that was cut off is not named as one that runs again",
+        "P12: an interrupted router at the start of a subgraph is not reported as running again",
         "InnerEvents._on_deferred_commit",
         "await persistence.flush_events()",
         "pass",
         ("tests/durability/test_events_of_units.py::test_a_crash_at_every_call",),
     ),
     Fault(
-        "events-with-the-pause-inside",
-        "P5, P12: the events of a task inside that is recorded with a pause are not stored with that record",
+        "events-with-a-subgraphs-pause",
+        "P5, P12: the events of a subgraph's task that is recorded with a pause are not stored with that record",
         "ShownEvents.pausing",
         "deliveries = await self._close_finished(persistence, tasks, outcomes, self._pop_unreported())",
         "deliveries = self._pop_unreported()",
         ("tests/durability/test_events_of_units.py::test_a_crash_as_a_graph_inside_is_left",),
     ),
     Fault(
-        "order-of-places",
-        "P12: readers see events in another order than that of their places",
+        "order-of-cursors",
+        "P12: readers see events in another order than that of their cursors",
         "Subscription._enqueue",
         "self._queue.append(part)",
         "self._send(part)",
         ("tests/durability/test_events_of_units.py::test_cursors_come_in_their_order",),
     ),
     Fault(
-        "messages-that-were-said",
-        "P12: a message that a graph inside has shown is shown again after a resume",
+        "messages-that-were-shown",
+        "P12: a message that a subgraph has shown is shown again after a resume",
         "EventRecorder.resume",
         "self._collect_messages(row, shown_messages)",
         "pass",
@@ -1167,7 +1154,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "committed-ahead",
-        "P4: an event says that a superstep is committed which is not",
+        "P4: an event reports a superstep as committed before it is",
         "ShownEvents.commit",
         "await self.publisher.units.wait_for_flush()",
         "self.set_committed(board.step)\n        await self.publisher.units.wait_for_flush()",
@@ -1175,7 +1162,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "stream-left-running",
-        "P7: a stream that is closed leaves its run going on",
+        "P7: closing a stream leaves its run running",
         "_RunTask.close",
         "await wait_out(self._over)",
         "pass",
@@ -1207,15 +1194,15 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "drain",
-        "a run that is asked to stop begins another superstep, and its readers see tasks that do not run",
+        "a drained run starts another superstep, and its readers see tasks that do not run",
         "GraphRun._barrier",
         "if control is not None and control.drain_reason is not None:",
         "if False:",
         ("tests/runtime/test_drain.py::test_what_a_stream_shows_of_it",),
     ),
     Fault(
-        "drain-of-graphs-inside",
-        "a graph inside of a run that is asked to stop goes on",
+        "drain-of-subgraphs",
+        "a subgraph of a drained run continues",
         "assembly.run_of",
         "control or node.graph.control, results",
         "control, results",
@@ -1223,7 +1210,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "metadata-of-threads",
-        "P3: a later call changes the metadata that an earlier one gave its thread",
+        "P3: a later call changes the metadata that an earlier one set on its thread",
         "metadata.with_defaults",
         "if key not in metadata",
         "",
@@ -1231,7 +1218,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "metadata-of-a-call-that-only-records",
-        "P3: the metadata of a call that makes no checkpoint are lost",
+        "P3: the metadata of a call that creates no checkpoint are lost",
         "ThreadLease._give_up",
         "adds=error is None",
         "adds=False",
@@ -1239,7 +1226,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "drain-of-the-queue",
-        "a run that is asked to stop starts the tasks that wait for a slot",
+        "a drained run starts the tasks that wait for a slot",
         "attempt.run_attempt",
         "attempt.is_held_back(queued=queued)",
         "False",
@@ -1248,26 +1235,25 @@ FAULTS: Final[tuple[Fault, ...]] = (
             "tests/savers/test_drain.py::test_finished_tasks_are_recorded_and_the_others_run_on_a_resume",
         ),
     ),
-    # ---- a task of the event loop, shared ---------------------------------------------------------------------------
     Fault(
-        "parting",
-        "P13: a task of a superstep that waits holds up those that have not begun",
+        "yielding-to-siblings",
+        "P13: a waiting task of a superstep delays those that have not started",
         "call_on_first_wait",
         "waits()",
         "pass",
         ("tests/runtime/test_sharing_a_task.py::test_whoever_waits_holds_up_nobody",),
     ),
     Fault(
-        "parting-in-the-runs-context",
-        "a task that begins while another one waits is inside of that one",
+        "yielding-in-the-runs-context",
+        "a task that starts while another one waits runs in the other's context",
         "_Group._start_remaining",
         "context.run(start_soon, self._group,",
         "start_soon(self._group,",
         ("tests/runtime/test_sharing_a_task.py::test_nobody_is_inside_of_whoever_waited_first",),
     ),
     Fault(
-        "parting-when-cancelled",
-        "P7: a node that cancels the task that it runs in cancels the node after it",
+        "yielding-when-cancelled",
+        "P7: a node that cancels its own task also cancels the next node",
         "_Group._run_in_turn",
         "if cancelled():",
         "if False:",
@@ -1275,24 +1261,23 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "sharing-a-context",
-        "context variables of a node reach the node after it",
+        "a node's context variables are visible in the next node",
         "_Group._run_task",
         "contained=contained)",
         "contained=True)",
         ("tests/runtime/test_sharing_a_task.py::test_context_variables_stay_with_whoever_sets_them",),
     ),
-    # ---- what waits for nothing -------------------------------------------------------------------------------------
     Fault(
         "shield-of-subclasses",
-        "P3, P7: a saver made of the one in memory waits in its commit, and a cancellation cuts that off",
+        "P3, P7: a cancellation interrupts the commit of a subclass of InMemorySaver that waits in it",
         "SaverPort.__init_subclass__",
         "cls.commit_is_shielded = False",
         "pass",
         ("tests/durability/test_commits_of_subclasses.py::test_a_commit_that_waits_is_not_cut_off",),
     ),
     Fault(
-        "begun-and-left",
-        "P7: a run ends while what it has begun to store goes on",
+        "unfinished-storing",
+        "P7: a run ends while its own storage operation is still running",
         "ThreadLease.__aexit__",
         "await wait_out(*begun)",
         "pass",
@@ -1300,7 +1285,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "shielded-wait-raises",
-        "P3, P7: a commit that was stored is told as cancelled, so that its run takes it for not stored",
+        "P3, P7: a stored commit is reported as cancelled, so that its run treats it as not stored",
         "_wait_on_asyncio",
         "not (shielded and is_from_cancel_scope(cancelled))",
         "True",
@@ -1308,24 +1293,23 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "identity-after-fork",
-        "P6: a child process passes for its parent",
+        "P6: a child process uses its parent's identity",
         "owner",
         "os.register_at_fork(after_in_child=_identity.cache_clear)",
         "pass",
         ("tests/savers/test_owner.py::test_after_fork",),
     ),
     Fault(
-        "weight-of-what-grows",
-        "P10: a chain of rows is cut anew although the state has grown as much",
+        "weight-of-growing-state",
+        "P10: a new keyframe is stored although the state has grown as much",
         "ChainWriter._weigh",
         "self._keyframe_bytes += size_of(new) - size_of(old)",
         "pass",
         ("tests/durability/test_growth.py::test_a_thread_of_1000_messages",),
     ),
-    # ---- sync verbs ------------------------------------------------------------------------------------------------
     Fault(
         "ctrl-c-waits-for-the-run",
-        "P7: a sync verb is interrupted, and returns before its run has ended and cleaned up",
+        "P7: an interrupted sync verb returns before its run has ended and cleaned up",
         "Portal.call",
         "self._wait_out(job, blocked)",
         "pass",
@@ -1336,7 +1320,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "ctrl-c-in-a-blocked-loop",
-        "P7: asyncio's runner takes the first Ctrl-C, and a loop that is blocked by a sync verb never acts on it",
+        "P7: asyncio's runner takes the first Ctrl-C, and a loop blocked by a sync verb never handles it",
         "BlockedLoop.interruptible",
         "if not isinstance(runner, asyncio.Runner):",
         "if True:",
@@ -1344,7 +1328,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "a-node-blocks-its-own-run",
-        "P13: a graph that an async node calls by a sync verb becomes a part of a run whose loop stands still",
+        "P13: a graph that an async node calls by a sync verb joins a run whose loop is blocked",
         "check_thread",
         "attempt.loop_thread == threading.get_ident()",
         "False",
@@ -1352,7 +1336,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "a-failed-handler-is-its-node",
-        "P5: an error handler fails, and a resume runs its node again, whose failure is recorded",
+        "P5: after an error handler's failure a resume runs its node again, although the node's failure is recorded",
         "OutcomeRecords._failed",
         "handler_of(task, records.results.get(task.id, NOT_RECORDED)) or task",
         "task",
@@ -1362,25 +1346,24 @@ FAULTS: Final[tuple[Fault, ...]] = (
         ),
     ),
     Fault(
-        "an-answer-is-anybodys",
-        "P8: a cached task that was answered gets another thread's kept result, or gives its own to others",
+        "answers-are-shared-by-the-cache",
+        "P8: an answered cached task gets another thread's cached result, or shares its own",
         "RunContext.depends_on_answer",
         "question not in askers or task in askers[question]",
         "question not in askers",
         ("tests/tasks/test_kept_results.py::test_a_task_that_asked_gets_its_answer_and_no_kept_result",),
     ),
-    # ---- ids of checkpoints --------------------------------------------------------------------------------------------
     Fault(
         "ids-go-back",
-        "P2: a checkpoint that is made after the clock went back sorts before the one it follows",
+        "P2: a checkpoint created after the clock went back sorts before its parent",
         "CheckpointIds.next",
         "max(int(now * 4_096_000), self._ticks + 1)",
         "int(now * 4_096_000)",
         ("tests/core/test_checkpoint_ids.py::test_the_same_clock_still_rises",),
     ),
     Fault(
-        "ids-of-the-owner-before",
-        "P6: an owner whose clock is behind makes ids that sort before those of the owner before it",
+        "ids-of-the-previous-owner",
+        "P6: an owner whose clock is behind makes ids that sort before the previous owner's",
         "CheckpointIds.__init__",
         "-1 if after is None else _ticks_of(after)",
         "-1",
@@ -1394,10 +1377,9 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "0",
         ("tests/core/test_checkpoint_ids.py::test_an_id_is_a_uuid_of_version_7",),
     ),
-    # ---- after a refusal -----------------------------------------------------------------------------------------------
     Fault(
         "calls-after-a-refusal",
-        "P5: code that has caught the refusal of a call calls a task, whose work is recorded in another place",
+        "P5: code that caught a replay error calls a task, whose result is recorded at the wrong position",
         "calls.call_task",
         "caller.check_refusal()",
         "pass",
@@ -1405,7 +1387,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "graphs-after-a-refusal",
-        "P5: code that has caught the refusal of a call runs a graph",
+        "P5: code that caught a replay error runs a subgraph",
         "nested.run_nested",
         "nested.outer.check_refusal()",
         "pass",
@@ -1413,15 +1395,15 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "questions-after-a-refusal",
-        "P8: code that has caught the refusal of an answer gets the answer to its next question",
+        "P8: code that caught a refused answer gets the answer for its next question",
         "AttemptContext.ask",
         "self.check_refusal()",
         "pass",
         ("tests/tasks/test_changed_calls.py::test_no_answer_is_given_after_a_refusal",),
     ),
     Fault(
-        "refusals-of-those-around",
-        "P9: the node whose called task was refused something returns a result",
+        "refusals-of-calling-nodes",
+        "P9: a node whose called task raised a replay error returns a result",
         "AttemptContext.refuse",
         "for each in self.chain():",
         "for each in (self,):",
@@ -1429,7 +1411,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "refusals-that-become-another-error",
-        "P9: a node that was refused something fails with an error of its own, which hides that",
+        "P9: a node that got a replay error fails with its own error, which hides it",
         "attempt._outcome_of_error",
         "if attempt.refusals:",
         "if False:",
@@ -1437,16 +1419,15 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "refusals-are-retried",
-        "P9: a node that was refused something is run_with_retries again",
+        "P9: a node that got a replay error is retried",
         "TaskRunner._is_final",
         "if isinstance(error, ReplayRefusal):",
         "if False:",
         ("tests/tasks/test_changed_calls.py::test_a_retry_is_compared_too",),
     ),
-    # ---- what is encoded -----------------------------------------------------------------------------------------------
     Fault(
         "lists-that-have-moved",
-        "P2: a recorded send refers to a channel that holds its list no more, and gets the channel's new value",
+        "P2: a recorded send refers to a channel that no longer holds its list, and gets the channel's new value",
         "Encoder._value",
         "self._last.pop(name, None)",
         "self._last.get(name)",
@@ -1454,7 +1435,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "lists-that-are-gone",
-        "P2: a recorded send refers to a channel that holds nothing, and the resume reports damage",
+        "P2: a recorded send refers to an empty channel, and the resume reports damage",
         "Encoder._changed",
         "last.pop(name, None)",
         "pass",
@@ -1470,7 +1451,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "shared-without-comparing",
-        "P2: a send gets the elements of a channel's list in the place of its own",
+        "P2: a send gets the elements of a channel's list instead of its own",
         "Encoder._alike",
         "if not self._has_bytes(item, part):",
         "if False:",
@@ -1478,7 +1459,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "keys-that-are-not-plain",
-        "P11: a question with a key of a subclass of str is refused its answer",
+        "P11: the answer to a question with a key of a str subclass is refused",
         "isolation._own_key",
         "_own(key) if copier_of(type(key)) is bare_scalar else key",
         "key",
@@ -1486,7 +1467,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "names-that-are-not-plain",
-        "P11: a node that is named by a constant cannot be stored",
+        "P11: a node named by a constant of a str subclass cannot be stored",
         "types.plain_name",
         "str.__str__(name) if isinstance(name, str) else name",
         "name",
@@ -1494,32 +1475,31 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "metadata-of-constants",
-        "P11: a constant among a call's metadata is left out",
+        "P11: a constant of a str subclass in a call's metadata is left out",
         "metadata.plain_scalar",
         "if isinstance(value, kind):",
         "if False:",
         ("tests/savers/test_thread_metadata.py::test_constants_and_subclasses_are_stored_as_plain_values",),
     ),
     Fault(
-        "index-that-is-gone",
-        "P4: two processes with an index of the log each overwrite each other's commits",
+        "removed-wal-index",
+        "P4: two processes with different indexes of the log overwrite each other's commits",
         "open_file",
         'paths = (f"{file}-wal", f"{file}-shm")',
         'paths = (f"{file}-wal",)',
         ("tests/savers/test_sqlite_replaced.py::test_a_removed_file_is_not_written",),
     ),
-    # ---- a superstep's group of tasks ----------------------------------------------------------------------------------
     Fault(
         "last-shown-before-stored",
-        "P4, P5: the result of the last task of several is shown before the superstep is stored",
+        "P4, P5: the result of the last of several tasks is shown before the superstep is stored",
         "_Group._run_task",
         "graph.events.finished_unstored(task, outcome)",
         "await graph.events.finished(task, outcome)",
         ("tests/durability/test_adversary.py::test_what_is_shown_is_stored",),
     ),
     Fault(
-        "broken-storage-beside-others",
-        "P4, P6: a result cannot be stored beside a sibling, and another error ends the run",
+        "broken-storage-and-another-error",
+        "P4, P6: a storage error of one task is hidden by a sibling's error",
         "_Group.execute",
         "for error in self._storage_errors:",
         "for error in ():",
@@ -1527,7 +1507,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "late-outcomes-count",
-        "P9: a task that ends after the superstep's time counts",
+        "P9: a task that ends after the superstep's timeout counts",
         "_Group._run_task",
         "if self._is_expired and self._is_ignored(outcome):",
         "if False:",
@@ -1535,7 +1515,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "late-tasks-reach-the-run",
-        "a late attempt can publish nothing: the superstep's time is up",
+        "after the superstep's timeout a late attempt can still publish",
         "_Group.expire",
         "attempt.stop()",
         "pass",
@@ -1543,7 +1523,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "swallowed-cancellations",
-        "P7: a node swallows the cancellation of its caller, and the run goes on",
+        "P7: a node swallows its caller's cancellation, and the run continues",
         "Runner.execute",
         "if self._natively_cancelled.count() > self._natively_cancelled.before:",
         "if False:",
@@ -1551,7 +1531,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "failures-while-cancelled",
-        "P9: what a node fails with while it is being cancelled is told nobody",
+        "P9: an exception that a node raises while it is being cancelled is not reported",
         "_Group.execute",
         "if all(isinstance(error, NodeCancelledError) for error in failed):",
         "if True:",
@@ -1567,13 +1547,12 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "work-within-its-time",
-        "P7: work that ended within its time, as its scope was cancelled, is told as cancelled",
+        "P7: work that finished in time while its scope was cancelled is reported as cancelled",
         "Timeout.run",
         "if not done or on_asyncio():",
         "if True:",
         ("tests/runtime/test_single_task.py::test_a_node_that_fails_while_the_run_is_cancelled",),
     ),
-    # ---- called tasks, retries and handlers ----------------------------------------------------------------------------
     Fault(
         "calls-after-broken-storage",
         "P4: a task is called after the result of another could not be stored",
@@ -1584,15 +1563,15 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "broken-storage-of-a-call",
-        "P4: a node catches that the result of its call could not be stored, and the run goes on",
+        "P4: a node catches the storage error of its call, and the run continues",
         "task_runner.run_called",
         "graph.unrecorded.append(error)\nreturn Failed(error)\nreturn outcome",
         "return Failed(error)\n    return outcome",
         ("tests/tasks/test_tasks.py::test_a_node_that_swallows_the_storages_failure",),
     ),
     Fault(
-        "broken-storage-is-the-nodes",
-        "P4: what the node makes of storage that failed is told in its place",
+        "nodes-replace-storage-errors",
+        "P4: a node's own exception replaces the storage error",
         "runner._run_planned",
         "for failure in graph.unrecorded:",
         "for failure in ():",
@@ -1600,7 +1579,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "retries-call-again",
-        "P5: a retry calls again what has finished in the attempt before, where nothing is stored",
+        "P5: without storage a retry repeats calls that finished in the previous attempt",
         "task_runner.run_called",
         "for done in caller.result_of_earlier_attempt(task):",
         "for done in ():",
@@ -1608,16 +1587,15 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "unrouted-writes-of-a-retry",
-        "P3: what a node wrote is lost in a crash while its router waits for its retry",
+        "P3: a node's writes are lost in a crash while its router waits for a retry",
         "TaskRunner._run_with_retries",
         "await self._record_unrouted(task, failed.writes)",
         "pass",
         ("tests/runtime/test_retries.py::test_what_a_node_wrote_is_stored_before_the_wait_for_its_router",),
     ),
-    # ---- what a called graph stores of its events ----------------------------------------------------------------------
     Fault(
         "first-events-of-a-checkpoint",
-        "P5, P12: what a superstep shows as it closes is not stored with its commit",
+        "P5, P12: the events of a closing superstep are not stored with its commit",
         "RecordedEvents._stage",
         "recorder.append_head_row()",
         "pass",
@@ -1632,8 +1610,8 @@ FAULTS: Final[tuple[Fault, ...]] = (
         ("tests/durability/test_kept_events.py::test_after_the_end",),
     ),
     Fault(
-        "events-of-a-rest",
-        "P12: a reader who comes back does not learn that the run has paused or failed",
+        "events-of-a-pause",
+        "P12: a reconnecting reader does not learn that the run has paused or failed",
         "RecordedEvents._end_run",
         "self._recorder.append_tail_row()",
         "pass",
@@ -1641,7 +1619,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "stops-are-shown-later",
-        "P12: a reader who comes back runs past a breakpoint",
+        "P12: a reconnecting reader continues past a breakpoint",
         "RecordedEvents._stage",
         "if step.stops:",
         "if False:",
@@ -1649,7 +1627,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "refused-calls-end-a-run",
-        "P12: a call that was refused is told as the end of the run before it",
+        "P12: a refused call is shown as the end of the previous run",
         "RecordedEvents.failing",
         "if not begun:",
         "if False:",
@@ -1657,7 +1635,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "dismissed-runs",
-        "P12: a run that was cancelled for good is picked up again",
+        "P12: a run that was cancelled for good is resumed",
         "RecordedEvents.cancelling",
         "self._recorder.append_head_row()",
         "pass",
@@ -1665,7 +1643,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "events-that-are-void",
-        "P12: what a cut-off run has shown of open work stays valid",
+        "P12: chunks of open work in an interrupted run stay valid",
         "RecordedEvents.cancelling",
         "self._recorder.void_open_units()",
         "pass",
@@ -1673,7 +1651,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "supersteps-that-wait",
-        "P12: with durability 'exit', what was shown of closed supersteps is void after a cut",
+        "P12: with durability 'exit', chunks of closed supersteps are void after an interruption",
         "RecordedEvents._stage",
         "recorder.defer_superstep()",
         "pass",
@@ -1681,23 +1659,23 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "restarts-are-not-shown",
-        "P12: a reader is not told what of the open superstep runs again",
+        "P12: a reader does not learn which tasks of the open superstep run again",
         "RecordedEvents.resumed",
         "await self._resume_superstep(board, planned)",
         "pass",
         ("tests/durability/test_kept_events.py::test_a_joined_run_that_is_cancelled",),
     ),
     Fault(
-        "opened-by-the-commit-inside",
-        "P12: a task of a graph inside that follows a commit is not named as one that runs again",
+        "opened-by-a-subgraphs-commit",
+        "P12: a subgraph's task that follows a commit is not reported as running again",
         "InnerEvents._stage",
         "self._staged, upcoming)",
         "self._staged)",
         ("tests/durability/test_events_of_units.py::test_a_crash_at_every_call",),
     ),
     Fault(
-        "shown-before-the-commit-inside",
-        "P4: events of a graph inside are shown before its commit is stored",
+        "shown-before-a-subgraphs-commit",
+        "P4: a subgraph's events are shown before its commit is stored",
         "KeptUnits.close",
         "self._subscription.stage(row, mine)",
         "self._show(mine)",
@@ -1705,7 +1683,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "questions-that-could-not-be-stored",
-        "a run whose question could not be stored passes for one that waits",
+        "a run whose question could not be stored is treated as waiting for an answer",
         "GraphRun._failed",
         'self._events.done("failed")',
         "pass",
@@ -1713,7 +1691,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "finished-siblings-are-not-shown",
-        "P9, P12: a task that had finished and waited for the reader when its sibling failed is not shown",
+        "P9, P12: a finished task that waited for the reader when its sibling failed is not shown",
         "ShownEvents.finished",
         "self._unshown +=",
         "_ =",
@@ -1721,13 +1699,12 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "failures-that-were-not-recorded",
-        "P4: what could not be stored with a failure is shown",
+        "P4: chunks that could not be stored with a failure are shown",
         "GraphRun.fail",
         "recorded if is_recorded else unrecorded",
         "recorded",
         ("tests/durability/test_adversary.py::test_what_is_shown_is_stored",),
     ),
-    # ---- graphs inside, and runs that store nothing --------------------------------------------------------------------
     Fault(
         "nodes-after-broken-storage",
         "P4: with durability 'async', a node starts after the last superstep could not be stored",
@@ -1738,7 +1715,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "routers-are-handled",
-        "P3: an error handler takes the place of a router that failed",
+        "P3: an error handler runs for a router that failed",
         "TaskRunner._can_be_handled",
         "and not failed.has_run",
         "",
@@ -1746,7 +1723,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "budgets-of-unstored-graphs",
-        "a graph inside that stores nothing spends without limit",
+        "a subgraph without storage spends without limit",
         "Unstored.spent_by",
         "return persistence.spent_by(outer_task)",
         "return {}",
@@ -1755,8 +1732,8 @@ FAULTS: Final[tuple[Fault, ...]] = (
         ),
     ),
     Fault(
-        "questions-that-nobody-can-answer",
-        "P8: a run that stores nothing asks, and no answer can ever come",
+        "questions-without-storage",
+        "P8: a run without storage asks a question that can never be answered",
         "AttemptContext.ask",
         "if isinstance(run_context.lease, NoLease):",
         "if False:",
@@ -1764,15 +1741,15 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "kept-states-of-earlier-attempts",
-        "P5: the kept state of a graph inside goes back to what it was before a task that has its result",
+        "P5: a stateful subgraph's state is reset to the one before a task with a recorded result",
         "GraphRun._resume",
         "await namespace.find_kept()",
         "pass",
         ("tests/nodes/test_subgraphs.py::test_true_after_a_question_and_in_the_next_call",),
     ),
     Fault(
-        "spent-and-cut-off",
-        "what a graph inside has spent that is cut off is lost",
+        "spending-of-cancelled-subgraphs",
+        "the spending of a cancelled subgraph is lost",
         "nested.run_nested",
         "persistence.hand_over_spent()",
         "pass",
@@ -1780,7 +1757,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "kept-states-at-once",
-        "P2: two tasks of a superstep run a graph that keeps its state, and go on from each other by chance",
+        "P2: two tasks of a superstep run one stateful subgraph, in an order that depends on the schedule",
         "nested._only_one",
         "if running or another:",
         "if False:",
@@ -1788,7 +1765,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "broken-storage-as-a-graph-is-loaded",
-        "P4: loading a graph inside fails, and a policy runs the node again",
+        "P4: loading a subgraph fails, and a retry policy runs the node again",
         "nested._persistence",
         "outer_namespace.lease.fail(error)",
         "pass",
@@ -1796,13 +1773,12 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "heads-that-do-not-move",
-        "P2: a run that resumed the tip of another branch leaves the head where it was",
+        "P2: a run that resumed the tip of another branch does not move the head",
         "NamespaceLoader.load",
         "writer.moves_head = not fork",
         "pass",
         ("tests/threads/test_time_travel.py::test_a_tip_that_is_asked_again_becomes_the_head",),
     ),
-    # ---- units of handlers and routers ---------------------------------------------------------------------------------
     Fault(
         "shown-before-the-record",
         "P4, P5: a task's last events are shown before its record is stored",
@@ -1813,7 +1789,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "inner-spending-forgotten-at-a-resume",
-        "P4: what only a graph inside has recorded as spent does not count for the limit of the thread",
+        "P4: spending recorded only by a subgraph does not count toward the thread's limit",
         "_persistence",
         "run_context.spending.add_earlier(namespace.counter.publish_earlier())",
         "namespace.counter.publish_earlier()",
@@ -1821,7 +1797,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "pauses-shown-before-the-record",
-        "P4, P12: the question of the only task of a superstep is shown before its record is stored",
+        "P4, P12: the question of a superstep's only task is shown before its record is stored",
         "GraphRun.pause",
         "await self._persistence.pause(tasks, outcomes)",
         "await self._events.send(deliveries); deliveries = (); await self._persistence.pause(tasks, outcomes)",
@@ -1829,7 +1805,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "units-of-handlers",
-        "P12: an error handler that was cut off is not named as one that runs again",
+        "P12: an interrupted error handler is not reported as running again",
         "KeptUnits.of_task",
         "if handler is not None:",
         "if False:",
@@ -1837,7 +1813,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "units-of-routers",
-        "P12: routers that were cut off are not named as what runs again",
+        "P12: interrupted routers are not reported as running again",
         "KeptUnits.of_task",
         "if task.node.routers:",
         "if False:",
@@ -1845,7 +1821,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "events-after-the-nodes-record",
-        "P12: what routers show after their node's record is closed with that",
+        "P12: events of routers after their node's record are closed with that record",
         "task_runner.record_unrouted",
         "publisher.units.attribute(task, routers_of(task.id))",
         "pass",
@@ -1853,7 +1829,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "events-of-handlers",
-        "P12: what an error handler shows belongs to the task whose failure is recorded",
+        "P12: an error handler's events belong to the task whose failure is recorded",
         "TaskRunner._run_handler",
         "graph.events.publisher.units.attribute(task, by.id)",
         "pass",

@@ -1,4 +1,4 @@
-"""A planted fault: a small edit of the code of a symbol, which takes away the line that keeps a promise."""
+"""A planted fault: a small edit of a symbol's code that removes the line that keeps a promise."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class FaultNotFound(Exception):
     """A fault names no symbol, or several, or code that its symbol does not contain exactly once."""
 
 
-class Slot(NamedTuple):
+class Location(NamedTuple):
     """Where a symbol is: a file from the root of the repository, and its lines, from 1."""
 
     file: str
@@ -57,8 +57,8 @@ class Slot(NamedTuple):
     last: int
 
 
-def place_of(fault: Fault) -> Slot:
-    """Return where the fault's symbol is.
+def place_of(fault: Fault) -> Location:
+    """Return the location of the fault's symbol.
 
     Raises:
         FaultNotFound: it is not there, or its name is ambiguous.
@@ -107,17 +107,19 @@ def planted(source: str, fault: Fault, first: int, last: int) -> str:
 
 
 @cache
-def symbols() -> dict[str, Slot]:
-    """The modules, classes and functions of the packages, by dotted name. Of overloads, the last one counts."""
-    found: dict[str, Slot] = {}
+def symbols() -> dict[str, Location]:
+    """Return the modules, classes and functions of the packages, by dotted name. Of overloads, the last one counts."""
+    found: dict[str, Location] = {}
     for package in PACKAGES:
         for path in sorted((ROOT / package).rglob("*.py")):
             parts = path.relative_to(ROOT).with_suffix("").parts
             module = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
             source = path.read_text(encoding="utf-8")
             file = path.relative_to(ROOT).as_posix()
-            found[module] = Slot(file, 1, len(source.splitlines()))
-            found.update({name: Slot(file, first, last) for name, first, last in _defined(ast.parse(source), module)})
+            found[module] = Location(file, 1, len(source.splitlines()))
+            found.update(
+                {name: Location(file, first, last) for name, first, last in _defined(ast.parse(source), module)}
+            )
     return found
 
 
@@ -132,7 +134,7 @@ def _defined(node: ast.AST, around: str) -> Iterator[tuple[str, int, int]]:
 
 
 def _tokens(code: str) -> list[tokenize.TokenInfo]:
-    """The tokens of code, which may be a piece of a statement."""
+    """Return the tokens of code, which may be part of a statement."""
     found: list[tokenize.TokenInfo] = []
     try:
         for token in tokenize.generate_tokens(io.StringIO(code).readline):

@@ -1,12 +1,12 @@
-"""Removes, one at a time, the lines that keep the promises, and sees whether the suite notices.
+"""Remove the lines that keep the promises, one at a time, and check that the suite notices.
 
     python -m tests.planted.run                 the whole list
-    python -m tests.planted.run --only NAME     one fault, or those whose names begin so; may be given several times
-    python -m tests.planted.run --list          what there is
+    python -m tests.planted.run --only NAME     the faults whose names begin with NAME; may be repeated
+    python -m tests.planted.run --list          the names of all faults
 
-The repository is copied to a temporary folder, a fault of `faults.py` is put in there, and the tests that must notice it
-are run: each of them has to fail. Before that they all run once on the copy as it is, and have to pass. The exit
-status is 1 when a fault survives, when a named test does not notice it, or when the list does not fit the source.
+The repository is copied to a temporary folder, a fault of `faults.py` is planted there, and the tests named for it are
+run: each of them must fail. Before that all named tests run once on the unchanged copy, and must pass. The exit status
+is 1 if a named test does not notice its fault, or if the list does not fit the source.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.planted.faults import FAULTS
 from tests.planted.planting import ROOT, Fault, FaultNotFound, place_of, planted
 
 TIMEOUT = 180.0
-"""Seconds for the tests of one fault. A fault that makes a test hang is noticed by that."""
+"""Seconds for the tests of one fault. A test that hangs notices its fault."""
 
 PYTEST = ("-m", "pytest", "-q", "--tb=no", "-rfE", "-p", "no:cacheprovider", "-o", "addopts=--strict-markers")
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
@@ -37,7 +37,7 @@ _HANGING = 60
 
 
 class Answer(NamedTuple):
-    """What the tests said.
+    """The outcome of a pytest run.
 
     Attributes:
         status: pytest's exit status; None when it was killed at the timeout.
@@ -53,17 +53,17 @@ class Answer(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What became of a fault.
+    """The outcome of a planted fault.
 
     Attributes:
         noticed: whether all of the named tests have noticed it.
-        told: what the table says of it.
+        summary: its text in the table.
         output: the tests' output where something is wrong.
     """
 
     fault: Fault
     noticed: bool
-    told: str
+    summary: str
     output: str
     seconds: float
 
@@ -97,16 +97,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         copy_to(base)
         if not _passes(base, chosen, options.timeout):
             return 1
-        tell = _telling(base, options.timeout, max(len(fault.name) for fault in chosen))
+        judge_and_print = _judge_and_print(base, options.timeout, max(len(fault.name) for fault in chosen))
         with ThreadPoolExecutor(max(1, options.jobs)) as pool:
-            verdicts = list(pool.map(tell, chosen))
+            verdicts = list(pool.map(judge_and_print, chosen))
     missed = [verdict for verdict in verdicts if not verdict.noticed]
     if options.verbose:
         for verdict in missed:
             print(f"\n---- {verdict.fault.name}\n{verdict.output}")
     print(f"\n{len(verdicts) - len(missed)} of {len(verdicts)} faults are noticed by each test that is named for them")
     for verdict in missed:
-        print(f"    {verdict.fault.name}: {verdict.told}")
+        print(f"    {verdict.fault.name}: {verdict.summary}")
     return 1 if missed else 0
 
 
@@ -115,9 +115,9 @@ def _chosen(faults: Iterable[Fault], only: Sequence[str] | None) -> list[Fault]:
 
 
 def _passes(base: Path, faults: Sequence[Fault], timeout: float) -> bool:
-    """Whether the named tests pass without any fault."""
+    """Return True if the named tests pass without any fault."""
     tests = sorted({test for fault in faults for test in fault.tests})
-    answer = ask(base, tests, timeout * max(1, len(faults)))
+    answer = run_tests(base, tests, timeout * max(1, len(faults)))
     if answer.status == 0:
         print(f"without a fault: {len(tests)} tests pass ({answer.seconds:.0f} s)\n", flush=True)
         return True
@@ -125,24 +125,24 @@ def _passes(base: Path, faults: Sequence[Fault], timeout: float) -> bool:
     return False
 
 
-def _telling(base: Path, timeout: float, width: int) -> Callable[[Fault], Verdict]:
-    """Attempts a fault, and prints its row."""
+def _judge_and_print(base: Path, timeout: float, width: int) -> Callable[[Fault], Verdict]:
+    """Return a function that plants a fault, judges it, and prints its row."""
 
     def attempt(fault: Fault) -> Verdict:
         verdict = judge(base, fault, timeout)
         mark = "noticed " if verdict.noticed else "SURVIVES"
-        print(f"{mark} {fault.name:{width}} {verdict.seconds:5.1f} s  {verdict.told}", flush=True)
+        print(f"{mark} {fault.name:{width}} {verdict.seconds:5.1f} s  {verdict.summary}", flush=True)
         return verdict
 
     return attempt
 
 
 def judge(base: Path, fault: Fault, timeout: float) -> Verdict:
-    """Put a fault into a copy of its own, and ask the tests that are named for it.
+    """Put a fault into a copy of its own, and run the tests that must notice it.
 
     Args:
-        base: a copy without it. Byte code that is there is used, but for the fault's own file: an edit of the same size,
-            in the same second, would not be seen past it.
+        base: a copy without the fault. Its byte code is used, except for the fault's own file: Python would not notice an
+            edit of the same size within the same second.
     """
     with tempfile.TemporaryDirectory(prefix="planted-") as folder:
         root = Path(folder) / "copy"
@@ -151,12 +151,12 @@ def judge(base: Path, fault: Fault, timeout: float) -> Verdict:
         for compiled in (file.parent / "__pycache__").glob(f"{file.stem}.*.pyc"):
             compiled.unlink()
         file.write_text(edited, encoding="utf-8")
-        answer = ask(root, fault.tests, timeout)
+        answer = run_tests(root, fault.tests, timeout)
     if answer.status is None:
         return Verdict(fault, True, f"the tests hang, and were ended after {timeout:.0f} s", "", answer.seconds)
-    if answer.status not in (0, 1):  # not a test that failed: the code does not even load, or a test is not there
-        told = f"pytest ends with status {answer.status}, and no test has said anything"
-        return Verdict(fault, False, told, answer.output, answer.seconds)
+    if answer.status not in (0, 1):  # no test failed: the code cannot be imported, or a test does not exist
+        summary = f"pytest ends with status {answer.status}, and no test has reported a result"
+        return Verdict(fault, False, summary, answer.output, answer.seconds)
     silent = [test for test in fault.tests if test not in answer.failed]
     if silent:
         return Verdict(fault, False, f"not noticed by {', '.join(silent)}", answer.output, answer.seconds)
@@ -174,7 +174,7 @@ def with_fault(root: Path, fault: Fault) -> tuple[Path, str]:
 
 
 def copy_to(folder: Path) -> None:
-    """Copy what git knows, as it stands in the working tree."""
+    """Copy the files that git tracks, as they are in the working tree."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout.decode()
     for name in filter(None, listed.split("\0")):
         if (ROOT / name).is_file():
@@ -182,7 +182,7 @@ def copy_to(folder: Path) -> None:
             shutil.copyfile(ROOT / name, folder / name)
 
 
-def ask(root: Path, tests: Sequence[str], timeout: float) -> Answer:
+def run_tests(root: Path, tests: Sequence[str], timeout: float) -> Answer:
     """Run tests of a copy, on the copy's code."""
     env = {**os.environ, "PYTHONPATH": str(root)}
     command = [sys.executable, *PYTEST, "-o", f"faulthandler_timeout={_HANGING}", *tests]
@@ -204,7 +204,7 @@ def ask(root: Path, tests: Sequence[str], timeout: float) -> Answer:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the tests, with the processes that they have started."""
+    """End the tests and the processes that they have started."""
     if sys.platform == "win32":
         process.kill()
     else:

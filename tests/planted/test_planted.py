@@ -1,4 +1,4 @@
-"""The list of planted faults fits the source and the suite. Whether the faults are noticed, `nox -s planted` says."""
+"""The list of planted faults fits the source and the suite. `nox -s planted` checks that the faults are noticed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ by_name = pytest.mark.parametrize("fault", FAULTS, ids=[fault.name for fault in 
 
 @by_name
 def test_a_faults_code_is_there_once(fault: Fault) -> None:
-    """The list cannot rot: each symbol contains the code once, and the file is still Python with the fault."""
+    """Each symbol contains the fault's code once, and the file is valid Python with the fault, so the list stays
+    current."""
     file, first, last = place_of(fault)
     source = (ROOT / file).read_text(encoding="utf-8")
     edited = planted(source, fault, first, last)
@@ -26,7 +27,7 @@ def test_a_faults_code_is_there_once(fault: Fault) -> None:
 
 @by_name
 def test_a_faults_tests_exist(fault: Fault) -> None:
-    """Somebody is named for each fault, and is there."""
+    """Each fault names at least one test, and all named tests exist."""
     assert fault.tests
     for test in fault.tests:
         file, *names = test.partition("[")[0].split("::")
@@ -35,13 +36,13 @@ def test_a_faults_tests_exist(fault: Fault) -> None:
 
 
 def test_names_and_promises() -> None:
-    """A fault has a name of its own, and says what it breaks."""
+    """A fault has a unique name, and names the promise that it breaks."""
     assert [name for name, times in Counter(fault.name for fault in FAULTS).items() if times > 1] == []
     assert all(fault.promise and fault.before != fault.after for fault in FAULTS)
 
 
 def test_code_that_is_not_there_once() -> None:
-    """A fault whose code is gone, or is there twice, is an error; layout does not count."""
+    """A fault whose code is missing or occurs twice raises an error; layout does not count."""
     fault = Fault("one", "", "f", "x = 1", "x = 2", ())
     assert planted("x = 1\ndef f():\n    x   =  1\n", fault, 2, 3) == "x = 1\ndef f():\n    x = 2\n"
     assert planted("def f():\n    'x = 1'\n", fault, 1, 2) == "def f():\n    'x = 2'\n"
@@ -64,6 +65,6 @@ def names_in(file: str) -> frozenset[str]:
 
 @cache
 def shared_tests() -> frozenset[str]:
-    """Those that classes of tests inherit from the suites that the packages publish."""
+    """Return the tests that test classes inherit from the packages' public suites."""
     files = [*ROOT.glob("checkpoint_savers/conformance/**/*.py"), ROOT / "pregel_async/channels/laws.py"]
     return frozenset[str]().union(*(names_in(str(file.relative_to(ROOT))) for file in files))

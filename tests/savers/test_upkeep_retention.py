@@ -11,6 +11,8 @@ from checkpoint_savers.upkeep.retention import (
     RetentionPlan,
     changes,
     created,
+    moved_heads,
+    rewrite_size,
     within_limits,
 )
 

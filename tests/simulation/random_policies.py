@@ -1,7 +1,7 @@
 """Policies for random programs: nodes that fail at first, take too long, or fail for good and are handled.
 
-What a node does wrong follows from its task's id, and from the number of the attempt. So its end does not depend on when
-it was interrupted, and the whole program's does not either.
+A node's faults follow from its task's id and the number of the attempt, so that its result, and the whole program's,
+does not depend on the time of an interruption.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ import anyio.lowlevel
 
 from pregel_async import get_runtime
 from pregel_async.policies import RetryPolicy, TimeoutPolicy
-from tests.helpers.law_programs import Build, Call, Graph, Inner, Node, Program, Run, Tell, digest
+from tests.helpers.law_programs import Build, Call, Graph, Hooks, Inner, Node, Program, Run, digest
 from tests.simulation.random_programs import program
 
 Way = Literal["plain", "flaky", "late", "handled"]
 
-__all__ = ["Disturbing", "Turning", "handles", "program"]
+__all__ = ["PolicyBuild", "YieldingHooks", "handles", "program"]
 
 
-class Turning(Tell):
-    """Programs that let others go first, here and there, and sometimes take their time."""
+class YieldingHooks(Hooks):
+    """Programs that sometimes yield to other tasks, and sometimes sleep."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
@@ -38,8 +38,8 @@ class Turning(Tell):
             await anyio.lowlevel.checkpoint()
 
 
-class Disturbing(Build):
-    """Builds programs of which some nodes have policies, and need them."""
+class PolicyBuild(Build):
+    """Builds programs in which some nodes fail and have policies for it."""
 
     def options(self, made: Node) -> dict[str, Any]:
         way = way_of(made)
@@ -65,7 +65,7 @@ class Disturbing(Build):
                 await wrong(way)  # at once
             result = await inner(state)
             if bad:
-                await wrong(way)  # when everything is done: what it called and asked is not done again
+                await wrong(way)  # at the end, so that its calls and questions are not repeated
             return result
 
         return node
@@ -88,11 +88,11 @@ def handler(name: str) -> Callable[[Any], Any]:
 
 
 def way_of(made: Node) -> Way:
-    """By its name and what it does, so that it is the same in each process that builds the program."""
+    """Return a node's fault, chosen by its name and acts, so that it is the same in each process."""
     if made.gives in ("parent", "overwrite"):
         return "plain"
     if any(isinstance(act, Call) and act.late for act in made.acts):
-        return "plain"  # when it fails, which of the tasks that it has not awaited have ended is up to the schedule
+        return "plain"  # when it fails, the schedule decides which of its unawaited tasks have ended
     if any(isinstance(act, Run) for act in made.acts):
         return "plain"  # a timeout around nodes with timeouts: which comes first is up to what goes wrong
     ways: tuple[Way, ...] = ("plain", "plain", "plain", "flaky", "late", "handled")
@@ -100,7 +100,7 @@ def way_of(made: Node) -> Way:
 
 
 def handles(made: Program) -> bool:
-    """Whether some node of it has a handler, which would handle a simulation's own failures too."""
+    """Return True if a node of the program has an error handler, which would handle injected faults too."""
     if isinstance(made, Graph):
         return any(handles(node.graph) if isinstance(node, Inner) else _handled(node) for node in made.nodes)
     return any(isinstance(act, Run) and handles(act.graph) for act in made.acts)

@@ -1,7 +1,7 @@
-"""Programs of the laws' language (tests/helpers/law_programs.py), drawn by a plain random generator.
+"""Programs in the laws' language (tests/helpers/law_programs.py), drawn by a plain random generator.
 
-Hypothesis draws them for the laws, and shrinks what fails. Here a program costs as little as possible, as many thousands
-of them are run: what fails is told by its seed.
+Hypothesis draws them for the laws, and shrinks failures. Here a program must be cheap, as many thousands run: a failure
+is reported by its seed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tests.helpers.law_programs import NODES, Act, Ask, Call, Flow, Graph, Inner
 
 
 def program(luck: random.Random) -> Program:
-    """A program: mostly graphs, most of them small, some with graphs inside."""
+    """Draw a program: mostly small graphs, some with subgraphs."""
     drawn = luck.random()
     if drawn < 0.12:
         return flow(luck, 1)
@@ -41,7 +41,7 @@ def call(luck: random.Random, depth: int) -> Call:
 
 
 def acts(luck: random.Random, depth: int, *, commands: bool = True) -> tuple[Act, ...]:
-    """What a function does. It runs one graph at most: those that keep their state are found by the node's name."""
+    """Draw the acts of a function. It runs at most one graph, as a stateful subgraph is found by the node's name."""
 
     def one() -> Act:
         return ask(luck) if luck.random() < 0.4 else call(luck, min(depth, 1))

@@ -1,4 +1,4 @@
-"""A real notebook: its cells run in a thread whose event loop is running, and call sync and async verbs alike."""
+"""A real notebook: its cells run in a thread with a running event loop, and call sync and async verbs."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ print(json.dumps(["".join(out.get("text", "") for out in cell.outputs) for cell 
 
 
 def test_the_cells_of_a_notebook(tmp_path: Path) -> None:
-    """`graph.invoke()`, `stream()` and the others work in cells, without a warning, beside `await` in other cells; an
+    """`graph.invoke()`, `stream()` and the others work in cells, without a warning, next to `await` in other cells; an
     interrupted cell cancels its run, and the next cell runs."""
     for tool in ("nbclient", "ipykernel"):
         if find_spec(tool) is None:

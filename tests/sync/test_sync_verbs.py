@@ -1,4 +1,4 @@
-"""The sync verbs: each verb is its async twin, on one background loop, for any number of plain threads."""
+"""The sync verbs: each one runs its async twin on one background loop, for any number of plain threads."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from pregel_async.types import StateUpdate
 
 ROOT = Path(__file__).parents[2]
 LONG = 30
-"""Seconds after which a test gives up on what should have happened."""
+"""Seconds after which a test stops waiting for an event."""
 
 who: contextvars.ContextVar[str] = contextvars.ContextVar("who", default="nobody")
 
@@ -52,7 +52,7 @@ class State(TypedDict, total=False):
 
 
 def graph_of(*nodes: Callable[..., Any], **compiled: Any) -> Graph[Any, Any]:
-    """Nodes side by side."""
+    """A graph of parallel nodes."""
     made = StateGraph(State)
     for node in nodes:
         made.add_node(node.__name__, node).add_edge(START, node.__name__)
@@ -60,7 +60,7 @@ def graph_of(*nodes: Callable[..., Any], **compiled: Any) -> Graph[Any, Any]:
 
 
 def chain(*nodes: Callable[..., Any], **compiled: Any) -> Graph[Any, Any]:
-    """Nodes one after the other."""
+    """A graph of nodes in sequence."""
     made = StateGraph(State).add_sequence(list(nodes))
     return made.add_edge(START, nodes[0].__name__).compile(**compiled)
 
@@ -76,7 +76,7 @@ def second(state: Any) -> dict[str, Any]:
 
 @pytest.fixture(params=["memory", "sqlite"])
 def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BaseCheckpointSaver]:
-    """Each saver, opened as a program without an event loop does it."""
+    """Open each saver as a program without an event loop does."""
     if request.param == "memory":
         yield InMemorySaver()
         return
@@ -84,11 +84,8 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BaseCheck
         yield saver
 
 
-# ---- each verb and its twin ------------------------------------------------------------------------------------------
-
-
 def test_each_verb(opened: BaseCheckpointSaver) -> None:
-    """Invoke, stream, batch, get_state and get_state_history give what their twins give."""
+    """invoke, stream, batch, get_state and get_state_history return the same as their async twins."""
     graph = chain(first, second, checkpointer=opened)
     assert graph.invoke({"log": []}, "t") == {"log": ["first", "second"]}
     assert graph.get_state("t").values == {"log": ["first", "second"]}
@@ -113,13 +110,13 @@ VERBS = ["invoke", "stream", "batch", "get_state", "get_state_history", "update_
 
 @pytest.mark.parametrize("verb", [verb for verb in VERBS if hasattr(Graph, f"a{verb}")])
 def test_the_signatures_are_the_twins(verb: str) -> None:
-    """A verb takes what its async twin takes, by the same names, kinds, defaults and types."""
+    """A verb has the parameter names, kinds, defaults and types of its async twin."""
     ours, theirs = inspect.signature(getattr(Graph, verb)), inspect.signature(getattr(Graph, f"a{verb}"))
     assert list(ours.parameters.values()) == list(theirs.parameters.values())
 
 
-class Recorder(SyncVerbs[Any, Any]):
-    """Twins that say what reached them."""
+class RecordingTwins(SyncVerbs[Any, Any]):
+    """Async twins that record their arguments."""
 
     environment = SystemEnvironment()
 
@@ -150,8 +147,8 @@ class Recorder(SyncVerbs[Any, Any]):
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_argument_reaches_the_twin(verb: str) -> None:
-    """Each argument is handed on as it is."""
-    recorder = Recorder()
+    """Each argument is passed to the twin unchanged."""
+    recorder = RecordingTwins()
     call = getattr(recorder, verb)
     given = {name: f"the {name}" for name in inspect.signature(call).parameters}
     got = call(**given)
@@ -159,7 +156,7 @@ def test_every_argument_reaches_the_twin(verb: str) -> None:
 
 
 def test_updating_state() -> None:
-    """update_state and bulk_update_state write to a thread, and what runs next sees it."""
+    """update_state and bulk_update_state write to a thread, and the next run sees the values."""
     graph = graph_of(first).with_checkpointer(InMemorySaver())
     graph.invoke({"log": []}, "t")
     before = graph.get_state("t")
@@ -171,21 +168,18 @@ def test_updating_state() -> None:
 
 
 def test_the_protocol() -> None:
-    """Every graph has invoke, stream, get_state, update_state, get_state_history."""
+    """Every graph has invoke, stream, get_state, update_state and get_state_history."""
     assert isinstance(graph_of(first), PregelProtocol)
 
 
 def test_a_bad_config_raises_at_once() -> None:
-    """As with `astream`: a bad config raises where it is given."""
+    """A bad config raises where it is passed, as with `astream`."""
     with pytest.raises(ConfigError):
         graph_of(first).stream({"log": []}, {"thread_id": "t"})
 
 
-# ---- context and exceptions ------------------------------------------------------------------------------------------
-
-
 def test_context_variables() -> None:
-    """A run sees the caller's context variables, in plain functions too; what it sets stays its own."""
+    """A run sees the caller's context variables, in plain functions too; its own changes do not reach the caller."""
     seen: list[str] = []
 
     async def reads(state: Any) -> None:
@@ -206,7 +200,7 @@ def test_context_variables() -> None:
 
 
 def test_a_context_that_was_copied_in_trio() -> None:
-    """P13: a plain thread that was given a trio task's context is a plain thread all the same."""
+    """P13: a plain thread that runs in a trio task's context still counts as a plain thread."""
     graph = graph_of(first, second)
 
     async def main() -> Any:
@@ -218,7 +212,7 @@ def test_a_context_that_was_copied_in_trio() -> None:
 
 
 def test_exceptions_come_unchanged() -> None:
-    """P9: the node's own exception, with its note, and a traceback from the caller down to the node."""
+    """P9: the node's own exception is raised, with its note, and a traceback from the caller down to the node."""
     error = ValueError("from the node")
 
     def fails(state: Any) -> None:
@@ -235,7 +229,7 @@ def test_exceptions_come_unchanged() -> None:
 
 
 def test_groups_come_unchanged() -> None:
-    """P9: several failures are a group in plan order."""
+    """P9: several failures raise a group in plan order."""
     barrier = threading.Barrier(2, timeout=LONG)
 
     def b(state: Any) -> None:
@@ -253,7 +247,7 @@ def test_groups_come_unchanged() -> None:
 
 @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, asyncio.CancelledError, StopAsyncIteration])
 def test_whatever_a_node_raises_ends_its_own_run(kind: type[BaseException]) -> None:
-    """P9: what would end an event loop reaches the caller, and the loop goes on to serve the others."""
+    """P9: an exception that would end an event loop reaches the caller, and the loop keeps serving other runs."""
 
     async def raises(state: Any) -> None:
         raise kind("from the node")
@@ -265,7 +259,7 @@ def test_whatever_a_node_raises_ends_its_own_run(kind: type[BaseException]) -> N
 
 
 def test_a_task_of_the_users_that_exits() -> None:
-    """P13: a SystemExit in a task that a node has left on the loop does not take the loop from the others."""
+    """P13: a SystemExit in a task that a node has left on the loop does not stop the loop for others."""
     began, go_on = threading.Event(), threading.Event()
 
     async def leaves(state: Any) -> None:
@@ -291,7 +285,7 @@ def test_a_task_of_the_users_that_exits() -> None:
 
 
 def test_a_failure_leaves_nothing_alive() -> None:
-    """What a run was given is freed with its exception, without waiting for the garbage collector."""
+    """A run's input is freed with its exception, without the garbage collector."""
 
     class Marked(Exception):
         gone = False
@@ -320,11 +314,8 @@ def test_a_failure_leaves_nothing_alive() -> None:
         gc.enable()
 
 
-# ---- Ctrl-C ----------------------------------------------------------------------------------------------------------
-
-
 class Interrupted:
-    """A node that has Ctrl-C pressed, and is slow to end."""
+    """A node that sends Ctrl-C to the process, and is slow to end."""
 
     def __init__(self, presses: int = 1) -> None:
         self.presses = presses
@@ -371,8 +362,8 @@ def verbs(graph: Graph[Any, Any]) -> list[Callable[[], Any]]:
 @pytest.mark.parametrize("presses", [1, 3])
 @pytest.mark.parametrize("verb", range(3))
 def test_ctrl_c(verb: int, presses: int) -> None:
-    """P7: Ctrl-C cancels the run, which has ended and cleaned up before KeyboardInterrupt is raised, however often
-    it is pressed."""
+    """P7: Ctrl-C cancels the run, which has ended and cleaned up before KeyboardInterrupt is raised, however often it
+    is pressed."""
     node = Interrupted(presses)
     graph = StateGraph(State).add_node("n", node).add_edge(START, "n").compile()
     with pytest.raises(KeyboardInterrupt):
@@ -382,7 +373,7 @@ def test_ctrl_c(verb: int, presses: int) -> None:
 
 @pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_and_a_failing_cleanup() -> None:
-    """P9: the failure of a run that was ended by Ctrl-C is told in a note."""
+    """P9: the failure of a run that ends because of Ctrl-C is added as a note."""
 
     async def fails(state: Any) -> None:
         try:
@@ -399,7 +390,7 @@ def test_ctrl_c_and_a_failing_cleanup() -> None:
 @pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_ctrl_c_before_the_call_has_begun(when: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """P7: wherever in the call Ctrl-C comes, the call neither hangs nor leaves a run."""
+    """P7: at whatever point of the call Ctrl-C comes, the call neither hangs nor leaves a run."""
     ran: list[str] = []
     submit = portal.Portal._submit
 
@@ -422,7 +413,7 @@ def test_ctrl_c_before_the_call_has_begun(when: str, monkeypatch: pytest.MonkeyP
 
 
 def test_a_job_that_is_cancelled_before_its_first_step() -> None:
-    """P7: nothing of it runs."""
+    """P7: a job that is cancelled before its first step runs nothing."""
     ran: list[str] = []
     over: list[object] = []
 
@@ -439,11 +430,8 @@ def test_a_job_that_is_cancelled_before_its_first_step() -> None:
     asyncio.run(main())
 
 
-# ---- streams ---------------------------------------------------------------------------------------------------------
-
-
-class Living:
-    """A node that says when it began, and when it has cleaned up."""
+class TrackedNode:
+    """A node that signals its start, and the end of its clean-up."""
 
     def __init__(self) -> None:
         self.began, self.ended = threading.Event(), threading.Event()
@@ -459,15 +447,15 @@ class Living:
             self.ended.set()
 
 
-def streaming() -> tuple[Living, Graph[Any, Any]]:
-    """A graph that gives one chunk, and then goes on until it is cancelled."""
-    living = Living()
+def streaming() -> tuple[TrackedNode, Graph[Any, Any]]:
+    """Return a graph that streams one chunk, and then runs until it is cancelled."""
+    living = TrackedNode()
     made = StateGraph(State).add_node("one", second).add_node("living", living)
     return living, made.add_edge(START, "one").add_edge(START, "living").compile()
 
 
 def test_a_stream_is_lazy() -> None:
-    """Lazy where it streams: nothing runs before the first chunk is asked for."""
+    """A stream runs nothing before its first chunk is requested."""
     ran: list[str] = []
 
     async def node(state: Any) -> None:
@@ -508,7 +496,7 @@ def test_a_slow_reader_slows_the_run() -> None:
 
 
 def test_closing_a_stream() -> None:
-    """P7: closed, or at the end of `with`, the run has ended and cleaned up before control returns."""
+    """P7: when a stream is closed, explicitly or by `with`, its run has ended and cleaned up before control returns."""
     for close in (lambda stream: stream.close(), lambda stream: stream.__exit__(None, None, None)):
         living, graph = streaming()
         stream = graph.stream({})
@@ -520,7 +508,7 @@ def test_closing_a_stream() -> None:
 
 
 def test_an_error_in_the_readers_code() -> None:
-    """P7: `with` ends the run when the reader fails, and the reader's error is the one that is raised."""
+    """P7: `with` ends the run when the reader's code fails, and the reader's error is raised."""
     living, graph = streaming()
     with pytest.raises(LookupError, match="the reader's"):
         with graph.stream({}) as chunks:
@@ -530,7 +518,8 @@ def test_an_error_in_the_readers_code() -> None:
 
 
 def test_a_failure_that_the_reader_never_saw() -> None:
-    """P9: a run that had failed when the stream is closed raises there, or is told in a note on the reader's error."""
+    """P9: if the run had failed before the stream is closed, closing raises the failure, or adds it as a note to the
+    reader's error."""
     failed = threading.Event()
 
     def fails(state: Any) -> None:
@@ -558,7 +547,7 @@ def test_a_failure_that_the_reader_never_saw() -> None:
 
 
 def test_a_dropped_stream() -> None:
-    """P7: dropped without a close: the warning names the sync verbs' ways to close it, once, and the run is cancelled."""
+    """P7: a stream dropped without a close is cancelled with one warning, which names the sync ways to close it."""
     warned: list[str] = []
     go_on, ended = threading.Event(), threading.Event()
 
@@ -595,7 +584,7 @@ def test_a_dropped_history(opened: BaseCheckpointSaver) -> None:
 
 
 def test_a_stream_is_read_from_any_thread() -> None:
-    """Made in one thread, begun in another, read in a third, closed in a fourth."""
+    """A stream can be created in one thread, begun in another, read in a third and closed in a fourth."""
     living, graph = streaming()
     also, long_one = chain(first, second), None
     with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as two, ThreadPoolExecutor(1) as three:
@@ -620,9 +609,6 @@ def test_closed_while_it_is_read() -> None:
         stream.close()
         assert living.ended.is_set()
         assert reading.result(LONG) == []
-
-
-# ---- worker threads of a loop ----------------------------------------------------------------------------------------
 
 
 def running() -> object:
@@ -657,7 +643,7 @@ async def test_nested_runs_on_the_same_loop() -> None:
 
 @pytest.mark.anyio
 async def test_nested_in_a_native_worker_of_trio(anyio_backend: Any) -> None:
-    """P13: trio's own worker threads belong to their loop as anyio's do."""
+    """P13: trio's own worker threads belong to their loop, as anyio's do."""
     seen: list[Any] = []
 
     async def node(state: Any) -> None:
@@ -689,7 +675,7 @@ async def test_a_plain_thread_in_a_node() -> None:
 
 
 def test_nested_on_the_background_loop() -> None:
-    """Three deep, all on the one background loop."""
+    """Runs nested three levels deep all use the one background loop."""
     seen: list[object] = []
 
     async def bottom(state: Any) -> dict[str, Any]:
@@ -711,7 +697,7 @@ def test_nested_on_the_background_loop() -> None:
 
 
 class Nest:
-    """A plain node that invokes or streams a graph, which goes on until it is cancelled."""
+    """A plain node that invokes or streams a graph, which runs until it is cancelled."""
 
     def __init__(self, how: str) -> None:
         self.living, self.inner = streaming()
@@ -736,18 +722,18 @@ class Nest:
         await anyio.to_thread.run_sync(self.living.began.wait, LONG)
 
     def check(self, cancelled: type[BaseException]) -> None:
-        assert self.over, "the nested run had ended before the node went on"
+        assert self.over, "the nested run had ended before the node continued"
         assert isinstance(self.raised, cancelled), "what `except Exception` does not catch"
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("beside", [False, True])
+@pytest.mark.parametrize("with_sibling", [False, True])
 @pytest.mark.parametrize("how", ["invoke", "stream"])
-async def test_nested_is_cancelled_with_the_parent(how: str, beside: bool) -> None:
+async def test_nested_is_cancelled_with_the_parent(how: str, with_sibling: bool) -> None:
     """P7: cancelling the outer run cancels the nested one, which has ended before the cancellation completes."""
     nest = Nest(how)
     made = StateGraph(State).add_node("nest", nest).add_edge(START, "nest")
-    if beside:
+    if with_sibling:
         made.add_node("b", second).add_edge(START, "b")
     with anyio.fail_after(LONG):
         async with anyio.create_task_group() as group:
@@ -757,13 +743,13 @@ async def test_nested_is_cancelled_with_the_parent(how: str, beside: bool) -> No
     nest.check(anyio.get_cancelled_exc_class())
 
 
-@pytest.mark.parametrize("beside", [False, True])
+@pytest.mark.parametrize("with_sibling", [False, True])
 @pytest.mark.parametrize("how", ["invoke", "stream"])
-def test_nested_is_cancelled_natively(how: str, beside: bool) -> None:
-    """P7: and so does asyncio's own `Task.cancel()`."""
+def test_nested_is_cancelled_natively(how: str, with_sibling: bool) -> None:
+    """P7: asyncio's own `Task.cancel()` cancels the nested run, too."""
     nest = Nest(how)
     made = StateGraph(State).add_node("nest", nest).add_edge(START, "nest")
-    if beside:
+    if with_sibling:
         made.add_node("b", second).add_edge(START, "b")
 
     async def main() -> None:
@@ -781,7 +767,7 @@ def test_nested_is_cancelled_natively(how: str, beside: bool) -> None:
 
 @pytest.mark.anyio
 async def test_nested_and_a_failing_sibling() -> None:
-    """P9: a sibling's failure cancels the nested run, and is the only one that is told."""
+    """P9: a sibling's failure cancels the nested run, and is the only failure that is raised."""
     nest = Nest("invoke")
 
     async def fails(state: Any) -> None:
@@ -797,7 +783,7 @@ async def test_nested_and_a_failing_sibling() -> None:
 @pytest.mark.anyio
 @pytest.mark.parametrize("how", ["invoke", "stream"])
 async def test_nested_after_the_cancellation(how: str) -> None:
-    """P7: a nested run that is begun when the task has been cancelled already does not go on for ever."""
+    """P7: a nested run that starts after the task was cancelled ends."""
     began, go_on = threading.Event(), threading.Event()
     nest = Nest(how)
 
@@ -819,8 +805,8 @@ async def test_nested_after_the_cancellation(how: str) -> None:
 @pytest.mark.anyio
 @pytest.mark.parametrize("then", ["leaves the block", "reads on", "reads on without a block"])
 async def test_a_stream_that_is_open_when_the_task_is_cancelled(then: str) -> None:
-    """P7: between two reads, too: at the end of `with`, or when the next read has raised, the stream's run has
-    ended."""
+    """P7: if the task is cancelled between two reads, the stream's run has ended by the end of `with`, or when the next
+    read has raised."""
     living, inner = streaming()
     reading, go_on = threading.Event(), threading.Event()
     over: list[bool] = []
@@ -849,7 +835,8 @@ async def test_a_stream_that_is_open_when_the_task_is_cancelled(then: str) -> No
 
 @pytest.mark.anyio
 async def test_more_nested_runs_than_worker_threads() -> None:
-    """No deadlock: nodes that wait for nested runs lend their places to the nodes of those runs, and get them back."""
+    """Nodes that wait for nested runs lend their slots to the nodes of those runs and get them back, so there is no
+    deadlock."""
     limiter = anyio.to_thread.current_default_thread_limiter()
     total = limiter.total_tokens
     limiter.total_tokens = 3
@@ -874,7 +861,7 @@ async def test_more_nested_runs_than_worker_threads() -> None:
 
 @pytest.mark.anyio
 async def test_a_stream_of_a_loop_stays_there() -> None:
-    """A stream begun in a loop's worker is read in its other workers, and nowhere else."""
+    """A stream begun in a loop's worker thread can be read in that loop's other workers, and nowhere else."""
     stream = chain(first, second).stream
     made = await anyio.to_thread.run_sync(stream, {})
     assert await anyio.to_thread.run_sync(next, made) == {"first": {"log": ["first"]}}
@@ -895,11 +882,8 @@ async def test_a_stream_of_a_loop_stays_there() -> None:
     assert await anyio.to_thread.run_sync(list, made) == [{"second": {"log": ["second"]}}]
 
 
-# ---- many threads, and the end ---------------------------------------------------------------------------------------
-
-
 def test_twenty_threads(opened: BaseCheckpointSaver) -> None:
-    """P13: any number of threads at the same time, each with its own thread of the graph; one loop serves them."""
+    """P13: one loop serves any number of concurrent threads, each with its own thread of the graph."""
     loops: set[int] = set()
     barrier = threading.Barrier(20, timeout=LONG)
 
@@ -926,7 +910,7 @@ def test_twenty_threads(opened: BaseCheckpointSaver) -> None:
 
 
 def test_a_saver_of_another_loop(tmp_path: Path) -> None:
-    """P13: a saver that was opened in an event loop serves the background loop, and the other way round."""
+    """P13: a saver opened in an event loop serves the background loop, and the other way round."""
 
     async def main() -> None:
         async with SqliteSaver.from_conn_string(tmp_path / "a.db") as saver:
@@ -945,7 +929,7 @@ def test_a_saver_of_another_loop(tmp_path: Path) -> None:
 
 
 def test_opening_a_saver(tmp_path: Path) -> None:
-    """Opened and closed by `with`; failures of both ends, and of the block, come unchanged."""
+    """`with` opens and closes a saver; failures on entry, on exit and in the block are raised unchanged."""
     with pytest.raises(LookupError, match="of the block"):
         with open_sync(SqliteSaver.from_conn_string(tmp_path / "a.db")) as saver:
             assert saver._worker is not None
@@ -995,7 +979,7 @@ endless = StateGraph(State).add_node("lives", lives).add_edge(START, "lives").ad
 
 
 def scene(code: str, *, timeout: float = LONG) -> str:
-    """What a program prints that ends as it should: by itself, with nothing to say on stderr."""
+    """Return the output of a program, which must end by itself and write nothing to stderr."""
     ran = subprocess.run(
         [sys.executable, "-X", "dev", "-W", "error", "-c", SCENE + textwrap.dedent(code)],
         capture_output=True,
@@ -1131,14 +1115,14 @@ ENDS = {
 
 @pytest.mark.parametrize("case", ENDS)
 def test_the_end_of_the_interpreter(case: str) -> None:
-    """No hang, no warning, and what runs is cancelled and cleans up."""
+    """The interpreter exits without a hang or warning, and running work is cancelled and cleaned up."""
     code, printed = ENDS[case]
     assert scene(code) == printed
 
 
 def test_a_node_that_does_not_end() -> None:
-    """P7: a function that blocks in a daemon's run holds the end of the program up for so long, and is then left, with
-    a warning."""
+    """P7: a blocking function in a daemon thread's run delays the end of the program for a limited time, and is then
+    abandoned with a warning."""
     code = """
         import warnings
         warnings.simplefilter("always")
@@ -1195,7 +1179,7 @@ def test_after_a_fork(place: str) -> None:
 
 
 def test_a_saver_that_is_never_left_does_not_hold_up_the_end() -> None:
-    """A web application or a prompt enters its saver once, and may never leave it."""
+    """A saver that a web application or a prompt enters and never leaves does not delay the exit."""
     program = "from checkpoint_savers import SqliteSaver; from pregel_async import open_sync; import tempfile, os\n"
     program += "saver = open_sync(SqliteSaver.from_conn_string(os.path.join(tempfile.mkdtemp(), 'a.db'))).__enter__()\n"
     program += "kept = open_sync(saver)\nprint('open')"
@@ -1203,8 +1187,8 @@ def test_a_saver_that_is_never_left_does_not_hold_up_the_end() -> None:
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "open\n", "")
 
 
-def test_where_a_stream_has_got_to() -> None:
-    """`SyncStream.cursor` and `.status`: as a graph's async stream has them, also for coming back."""
+def test_cursor_and_status_of_a_stream() -> None:
+    """`SyncStream.cursor` and `.status` equal those of the async stream, also for reconnecting."""
 
     def node(state: dict[str, int]) -> dict[str, int]:
         return {"count": state["count"] + 1}

@@ -1,4 +1,4 @@
-"""The programs of README and docs/ pass the strictest settings of both checkers, as a reader's would."""
+"""The programs in README and docs/ pass both checkers' strictest settings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_readmes_programs_type_check(tmp_path: Path) -> None:
-    """What users write is inferred well."""
+    """Types are inferred for programs as users write them."""
     texts = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
     blocks = [
         block for text in texts for block in re.findall(r"```python\n(.*?)```", text.read_text("utf-8"), re.DOTALL)

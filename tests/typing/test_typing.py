@@ -1,7 +1,7 @@
-"""What users' type checkers say: mypy and pyright, both strict, read tests/typing/cases.
+"""mypy and pyright, both strict, check tests/typing/cases as users' code.
 
-Each wrong line there has an ignore comment of its own for each checker, and both report comments that are not needed:
-so a line that is accepted by mistake fails as surely as one that is refused by mistake.
+Each wrong line there has an ignore comment for each checker, and both report unneeded comments: so a line that is
+accepted by mistake fails like one that is refused by mistake.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ROOT = HERE.parents[1]
 
 
 def checked(*command: str) -> str:
-    """What a checker prints when it is not content."""
+    """Return a checker's complaints."""
     done = subprocess.run([sys.executable, "-m", *command], capture_output=True, text=True, check=False, cwd=ROOT)
     return "" if done.returncode == 0 else done.stdout + done.stderr
 

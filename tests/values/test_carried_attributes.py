@@ -1,4 +1,4 @@
-"""Attributes that values carry besides their fields or elements: isolated and stored as those are (P1, P11)."""
+"""Attributes of values in addition to their fields or elements: they are isolated and stored like those (P1, P11)."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Slotted(list[Any]):
 
 
 class Started(deque[Any]):
-    """Counts how often it was made."""
+    """Counts its initializations."""
 
     made = 0
 
@@ -136,7 +136,7 @@ class State(TypedDict, total=False):
 
 
 def graph_of(seen: list[Any]) -> Any:
-    """Two nodes that change the attribute in place, at the same time, and one that looks at it after them."""
+    """Return a graph of two parallel nodes that change the attribute in place, and one that reads it after them."""
 
     def spoil(state: State) -> Any:
         seen.append(copy.deepcopy(state["value"].notes))
@@ -160,7 +160,8 @@ def codec() -> Codec:
 
 @pytest.mark.parametrize("make", STORED)
 async def test_attributes_are_isolated_and_stored(make: Any) -> None:
-    """P1, P11: a list in an attribute is the node's own, and what is stored is what nodes get."""
+    """P1, P11: a node's change to a list in an attribute affects no other node, and the stored value equals the one
+    that nodes get."""
     seen: list[Any] = []
     graph = graph_of(seen).compile(InMemorySaver(codec=codec()))
     mine = noted(make(), [[1]])
@@ -174,7 +175,7 @@ async def test_attributes_are_isolated_and_stored(make: Any) -> None:
 
 @pytest.mark.parametrize("make", OTHERS)
 async def test_attributes_that_are_not_stored_are_refused(make: Any) -> None:
-    """P11: a value that cannot be stored whole is refused by name, and never stored without its attributes."""
+    """P11: a value that cannot be stored with its attributes is refused by name, and never stored without them."""
     seen: list[Any] = []
     result = await graph_of(seen).compile().ainvoke({"value": noted(make(), [[1]])})
     assert seen == [[[1]], [[1]]] and result["seen"] == [[1]]
@@ -183,8 +184,8 @@ async def test_attributes_that_are_not_stored_are_refused(make: Any) -> None:
     assert "'value'" in str(caught.value)
 
 
-async def test_on_disk(tmp_path: Path) -> None:
-    """P11: what comes back from a file has its attributes."""
+async def test_attributes_in_a_file(tmp_path: Path) -> None:
+    """P11: a value read from a file has its attributes."""
     mine = [noted(make(), [[1]]) for make in STORED]
     async with SqliteSaver.from_conn_string(tmp_path / "t.db", codec=codec(), synchronous="NORMAL") as saver:
         graph = StateGraph(State).add_node("n", lambda _: {"seen": mine}).add_edge(START, "n").compile(saver)
@@ -194,7 +195,7 @@ async def test_on_disk(tmp_path: Path) -> None:
 
 
 def test_a_copy_runs_no_code_of_the_class() -> None:
-    """P1: an `__init__` would do its work a second time, or want arguments that are not known."""
+    """P1: copying does not call `__init__`, which would repeat its effects or need unknown arguments."""
     mine, made = noted(Started([[1]]), [1]), Started.made
     got = isolate(own(mine))
     assert (type(got), [*got], got.notes, got.maxlen) == (Started, [[1]], [1], None)
@@ -210,14 +211,14 @@ def test_a_copy_runs_no_code_of_the_class() -> None:
 
 
 class Copied(dict[Any, Any]):
-    """A class that says how it is copied."""
+    """A class with its own `__copy__`."""
 
     def __copy__(self) -> Copied:
         return noted(Copied(self), [*self.notes, "copied"])
 
 
 def test_a_class_that_copies_itself() -> None:
-    """`__copy__` is the class's word on how its objects are copied; what is in the copy is isolated."""
+    """The class's own `__copy__` is used, and the content of the copy is isolated."""
     mine = noted(Copied(a=[1]), [[1]])
     got = own(mine)
     got["a"].append(2)
@@ -245,7 +246,8 @@ class IndexedModel(pydantic.BaseModel):
 
 @pytest.mark.parametrize("kind", [Indexed, IndexedModel])
 def test_a_cached_property_is_computed_again(kind: Any) -> None:
-    """P1, P11: it is neither carried to another node nor stored; and reading it changes no sibling's object."""
+    """P1, P11: a cached property is neither passed to another node nor stored, and reading it changes no sibling's
+    object."""
     owned = own(kind())
     one, two = isolate(owned), isolate(owned)
     one.index.append(2)
@@ -258,15 +260,15 @@ class Label(str):
 
 
 def notes_in(members: Any) -> list[Any]:
-    """The lists that the members of a set carry, also inside of tuples."""
+    """Return the lists that the members of a set carry, also inside tuples."""
     inside = [each[0] if isinstance(each, tuple) else each for each in members]
     return [each.notes for each in inside if not isinstance(each, str)]
 
 
 @pytest.mark.parametrize("kind", [set, frozenset, Members, Fixed])
 def test_members_of_sets_are_isolated(kind: Any) -> None:
-    """P1: a set may hold objects that compare by identity or are frozen, and carry a list. These are data, and copied as
-    a list's elements are; a set of what nothing can change stays as it is."""
+    """P1: members of a set that compare by identity or are frozen may carry a list, and are copied like elements of a
+    list; a set of immutable members is not copied."""
     given = kind([noted(FrozenMade(), [1]), (noted(FrozenMade(1), [1]), 2), Label("a")])
     owned = own(given)
     mine = isolate(owned)

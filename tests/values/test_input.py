@@ -1,4 +1,4 @@
-"""What a run is given: inputs, and results of nodes, that fit or do not."""
+"""Inputs of runs and results of nodes: which are accepted, and which are refused."""
 
 from __future__ import annotations
 
@@ -34,9 +34,6 @@ def graph(node: Any = None, saver: Any = None, **settings: Any) -> Any:
     return made.compile(saver, blocking=False, **settings)
 
 
-# ---- inputs ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("given", "says"),
     [
@@ -60,7 +57,7 @@ def graph(node: Any = None, saver: Any = None, **settings: Any) -> Any:
     ids=repr,
 )
 async def test_inputs_that_are_refused(given: Any, says: str) -> None:
-    """Bad input: a wrongly typed input, or a key that no schema knows, is refused before anything is stored."""
+    """Bad input: an input of the wrong type, or with a key that no schema has, is refused before anything is stored."""
     saver = InMemorySaver()
     ran: list[int] = []
     made = graph(lambda state: ran.append(1), saver)
@@ -91,18 +88,18 @@ async def test_inputs_that_are_refused(given: Any, says: str) -> None:
     ids=repr,
 )
 async def test_inputs_that_are_taken(given: Any) -> None:
-    """`{}` is valid; so is what an annotation can mean, and None, which many use for "not yet"."""
+    """An input may be `{}`, any value that an annotation allows, and None, which many programs use for "not yet"."""
     assert await graph().ainvoke(given) == {**given, "log": [*given.get("log", []), "n"]}
 
 
 async def test_unknown_keys_can_be_ignored() -> None:
-    """`unknown_keys="ignore"` restores LangGraph's silence, for the input and for what nodes return."""
+    """`unknown_keys="ignore"` ignores unknown keys in inputs and node results, as LangGraph does."""
     made = graph(lambda state: {"log": ["n"], "cuont": 1}, unknown_keys="ignore")
     assert await made.ainvoke({"count": 1, "unknown": 2}) == {"count": 1, "log": ["n"]}
 
 
-async def test_what_is_inside_a_reducers_input_is_its_own_business() -> None:
-    """A key with a reducer takes what the reducer takes."""
+async def test_a_reducer_accepts_any_input() -> None:
+    """The input of a key with a reducer is not checked, as the reducer decides what it accepts."""
     assert await graph().ainvoke({"log": []}) == {"log": ["n"]}
     with pytest.raises(TypeError) as caught:
         await graph().ainvoke({"log": 5})
@@ -113,7 +110,7 @@ async def test_what_is_inside_a_reducers_input_is_its_own_business() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_an_input_may_be_an_instance(kind: Any) -> None:
-    """An instance of the schema is an input, as a mapping is; of the state it writes what was set."""
+    """An instance of the schema is an input like a mapping; only its set fields are written."""
     made = StateGraph(kind).add_node("n", lambda state: {"log": ["n"]}).add_edge(START, "n").compile(blocking=False)
     expected = {"items": [1], "table": {}, "log": ["in", "n"], "note": "x"}
     assert await made.ainvoke(kind(items=[1], log=["in"], note="x", table={})) == expected
@@ -121,7 +118,7 @@ async def test_an_input_may_be_an_instance(kind: Any) -> None:
 
 
 async def test_an_instance_of_another_class() -> None:
-    """Bad input: an instance of another schema is no input."""
+    """Bad input: an instance of another schema is refused."""
     made = StateGraph(DataState).add_node("n", lambda state: None).add_edge(START, "n").compile()
     for wrong in (StructState(), ModelState(), object()):
         with pytest.raises(InvalidInputError):
@@ -135,7 +132,7 @@ class Partial(pydantic.BaseModel):
 
 
 async def test_which_fields_of_a_model_count() -> None:
-    """A field counts when its value is not None, or its default is not None, or it was explicitly set."""
+    """A field is written if its value is not None, or its default is not None, or it was explicitly set."""
 
     def result(given: Any) -> Any:
         made = StateGraph(Partial).add_node("n", lambda state: given).add_edge(START, "n")
@@ -158,7 +155,8 @@ class Aliased(pydantic.BaseModel):
 
 
 async def test_a_models_aliases() -> None:
-    """State keys are a model's field names; a node sees what its keys hold, whatever aliases its fields have."""
+    """State keys are a model's field names; a node's object has the values of its keys, whatever aliases its fields
+    have."""
     seen: list[Any] = []
     made = StateGraph(Aliased).add_node("n", lambda state: seen.append(state) or {"by_choice": state.by_choice + 1})
     graph = made.add_node("m", seen.append).add_edge(START, "n").add_edge("n", "m").compile(blocking=False)
@@ -172,7 +170,8 @@ class Validated(pydantic.BaseModel):
 
 
 async def test_a_model_validates_what_nodes_read() -> None:
-    """Updates are not validated when they are written; the next node that reads fails, and is named."""
+    """A model does not validate updates when they are written; the next node that reads them fails with an error that
+    names it."""
     made = StateGraph(Validated).add_node("bad", lambda state: {"count": "many"}).add_node("next", lambda state: None)
     compiled = made.add_edge(START, "bad").add_edge("bad", "next").compile(blocking=False)
     with pytest.raises(pydantic.ValidationError) as caught:
@@ -181,7 +180,7 @@ async def test_a_model_validates_what_nodes_read() -> None:
 
 
 async def test_no_input() -> None:
-    """`None` without a thread, or on a thread with nothing stored, is an EmptyInputError."""
+    """`None` without a thread, or on a thread without checkpoints, raises an EmptyInputError."""
     with pytest.raises(EmptyInputError):
         await graph().ainvoke(None)
     saver = InMemorySaver()
@@ -191,11 +190,11 @@ async def test_no_input() -> None:
     with anyio.fail_after(20), pytest.raises(EmptyInputError, match="'t'"):
         _ = [chunk async for chunk in made.astream(None, "t")]
     assert [header async for header in saver.alist(None)] == []
-    assert await made.ainvoke({}, "t") == {"log": ["n"]}, "the thread was not left claimed"
+    assert await made.ainvoke({}, "t") == {"log": ["n"]}, "the thread was not left leased"
 
 
 async def test_no_input_on_a_finished_thread() -> None:
-    """Bad input: `None` on a finished thread returns its state and runs nothing."""
+    """`None` on a finished thread returns its state and runs nothing."""
     ran: list[int] = []
     made = graph(lambda state: ran.append(1) or {"log": ["n"]}, InMemorySaver())
     await made.ainvoke({"count": 1}, "t")
@@ -208,20 +207,18 @@ async def test_no_input_on_a_finished_thread() -> None:
 
 
 async def test_a_second_input() -> None:
-    """A further input on a thread starts another run on the state as it is."""
+    """A second input on a thread starts another run on the current state."""
     made = graph(saver=InMemorySaver())
     await made.ainvoke({"count": 1}, "t")
     assert await made.ainvoke({"name": "x"}, "t") == {"count": 1, "name": "x", "log": ["n", "n"]}
-
-
-# ---- results of nodes --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     "result", [1, "text", ["a"], [{"log": ["x"]}, 1], Ellipsis, True, {"log"}, ("log", ["x"])], ids=repr
 )
 async def test_results_that_are_no_update(result: Any) -> None:
-    """A node returns a mapping, an instance of a schema, or None; anything else is refused, and the node named."""
+    """A node returns a mapping, an instance of a schema, or None; another result raises an error that names the
+    node."""
     kind = "a list that holds" if isinstance(result, (list, tuple)) else type(result).__name__
     with pytest.raises(InvalidUpdateError, match=f"'n'.*{kind}") as caught:
         await graph(lambda state: result).ainvoke({})
@@ -230,7 +227,7 @@ async def test_results_that_are_no_update(result: Any) -> None:
 
 
 async def test_a_result_with_an_unknown_key() -> None:
-    """Bad input: a key that no schema knows, in a node's result, is refused: node and key are named."""
+    """Bad input: a key that no schema has in a node's result raises an error that names node and key."""
     with pytest.raises(InvalidUpdateError, match="'n'.*'cuont'") as caught:
         await graph(lambda state: {"cuont": 1}).ainvoke({})
     assert (caught.value.node, caught.value.channel) == ("n", "cuont")
@@ -247,7 +244,7 @@ async def test_results_that_write_nothing(result: Any) -> None:
 
 
 async def test_unknown_keys_alone_write_nothing() -> None:
-    """With `unknown_keys="ignore"`, a result of unknown keys only is shown as None."""
+    """With `unknown_keys="ignore"`, a result with only unknown keys is shown as None."""
     compiled = graph(lambda state: {"cuont": 1}, unknown_keys="ignore")
     assert [chunk async for chunk in compiled.astream({})] == [{"n": None}]
 
@@ -261,8 +258,8 @@ class Other(msgspec.Struct):
     count: int
 
 
-class Mine(dict[str, Any]):
-    """A mapping of the user's own."""
+class UserMapping(dict[str, Any]):
+    """A user-defined mapping."""
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -274,15 +271,15 @@ async def test_a_result_may_be_an_instance(kind: Any) -> None:
 
 
 async def test_which_instances_are_updates() -> None:
-    """An instance of a class that is no schema of the graph is no update; a mapping of any class is."""
+    """An instance of a class that is no schema of the graph is refused; a mapping of any class is an update."""
     for wrong in (PartUpdate(1), Other(1)):
         with pytest.raises(InvalidUpdateError):
             await graph(lambda state, wrong=wrong: wrong).ainvoke({})
-    assert await graph(lambda state: Mine(count=1)).ainvoke({}) == {"count": 1, "log": []}
+    assert await graph(lambda state: UserMapping(count=1)).ainvoke({}) == {"count": 1, "log": []}
 
 
 async def test_a_node_may_return_its_whole_state() -> None:
-    """`return state` writes every key that it holds."""
+    """`return state` writes every key of the node's input."""
 
     def node(state: State) -> State:
         state["count"] += 1
@@ -290,9 +287,6 @@ async def test_a_node_may_return_its_whole_state() -> None:
         return state
 
     assert await graph(node).ainvoke({"count": 1, "tags": []}) == {"count": 2, "tags": ["new"], "log": []}
-
-
-# ---- answers of routers ------------------------------------------------------------------------------------------
 
 
 def routed(answer: Any, path_map: Any = None) -> Any:
@@ -326,9 +320,9 @@ def routed(answer: Any, path_map: Any = None) -> Any:
     ],
     ids=repr,
 )
-async def test_answers_that_are_refused(answer: Any, path_map: Any) -> None:
-    """A router's bad answer (an unknown node, None, a Send to END, what path_map lacks) fails the node's
-    task with an error that names the router, the node and the answer."""
+async def test_router_results_that_are_refused(answer: Any, path_map: Any) -> None:
+    """A router's invalid result (an unknown node, None, a Send to END, a key that path_map lacks) fails the node's task
+    with an error that names the router, the node and the result."""
     with pytest.raises(InvalidUpdateError, match="router 'router' of node 'n'") as caught:
         await routed(answer, path_map).ainvoke({})
     assert caught.value.node == "n"
@@ -336,17 +330,14 @@ async def test_answers_that_are_refused(answer: Any, path_map: Any) -> None:
 
 
 async def test_a_send_to_an_unknown_node() -> None:
-    """Bad input: an unknown node that a node itself sends to is named."""
+    """Bad input: the error of a node's send to an unknown node names that node."""
     for wrong in ("zz", END, START):
         with pytest.raises(InvalidUpdateError, match=f"'n' returned.*{wrong}"):
             await graph(lambda state, wrong=wrong: Send(wrong, {})).ainvoke({})
 
 
-# ---- folding -----------------------------------------------------------------------------------------------------
-
-
 async def test_two_writers_of_a_last_value() -> None:
-    """Bad input: two writers of a LastValue in one superstep: the error names the channel and has its code."""
+    """Bad input: two writes to a LastValue in one superstep raise an error with the channel's name and a code."""
     made = StateGraph(State)
     for name in "ab":
         made.add_node(name, lambda state: {"count": 1}).add_edge(START, name)
@@ -365,7 +356,7 @@ class Refusing(TypedDict):
 
 
 async def test_a_reducer_that_raises() -> None:
-    """A reducer's own exception, with a note that names channel and superstep."""
+    """A reducer's own exception is raised, with a note that names channel and superstep."""
     made = StateGraph(Refusing).add_node("n", lambda state: {"total": 1}).add_edge(START, "n").compile(blocking=False)
     with pytest.raises(OverflowError, match="too much") as caught:
         await made.ainvoke({})
@@ -377,7 +368,7 @@ class Dict(DictState):
 
 
 async def test_a_value_that_contains_itself() -> None:
-    """A cycle is refused when it is written; the node is named."""
+    """A value that contains itself is refused when it is written; the error names the node."""
 
     def node(state: Any) -> dict[str, Any]:
         loop: list[Any] = []

@@ -1,5 +1,4 @@
-"""P1 where users meet it: nodes, routers, reducers, readers and callers that change things in place, for every
-schema."""
+"""P1 in the public API: nodes, routers, reducers, readers and callers that change values in place, for every schema."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ def given() -> dict[str, Any]:
 
 
 def vandalise(state: Any) -> None:
-    """Change everything in place that can be changed."""
+    """Change every mutable part of a value in place."""
     get(state, "items")[0]["n"] = "changed"
     get(state, "items")[1].append("changed")
     get(state, "items").append("changed")
@@ -46,13 +45,10 @@ def plain(state: Any) -> dict[str, Any]:
     return {key: deepcopy(get(state, key)) for key in ("items", "table", "log", "note")}
 
 
-# ---- nodes -------------------------------------------------------------------------------------------------------
-
-
 @each_kind
 async def test_a_node_reaches_no_sibling(kind: Any) -> None:
-    """P1: what a node changes in its input reaches no sibling of the superstep, whichever runs first. (In
-    LangGraph, siblings see it.)"""
+    """P1: a node's change to its input affects no sibling of the superstep, whichever runs first. (In LangGraph,
+    siblings see it.)"""
     seen: list[Any] = []
     turns = [anyio.Event(), anyio.Event()]
 
@@ -76,7 +72,7 @@ async def test_a_node_reaches_no_sibling(kind: Any) -> None:
 
 @each_kind
 async def test_a_node_reaches_no_channel(kind: Any) -> None:
-    """P1: only what a node returns counts: neither the next node nor the result nor a checkpoint sees its changes."""
+    """P1: only a node's result counts: the next node, the result and the checkpoint do not see changes to its input."""
     seen: list[Any] = []
     made = (
         StateGraph(kind)
@@ -95,7 +91,7 @@ def vandalise_and_return_nothing(state: Any) -> None:
 
 @each_kind
 async def test_only_the_returned_part_counts(kind: Any) -> None:
-    """P1: of a node that changes its input and returns a part of it, that part counts, with its changes."""
+    """P1: if a node changes its input and returns a part of it, this part counts, with its changes."""
 
     def node(state: Any) -> dict[str, Any]:
         vandalise(state)
@@ -108,7 +104,7 @@ async def test_only_the_returned_part_counts(kind: Any) -> None:
 
 @each_kind
 async def test_what_a_node_keeps_and_changes_later(kind: Any) -> None:
-    """P1: a node that keeps what it returned, or what it was given, and changes it later reaches nobody."""
+    """P1: later changes to an input or a result that a node keeps affect nothing."""
     kept: list[Any] = []
 
     def first(state: Any) -> dict[str, Any]:
@@ -134,8 +130,8 @@ async def test_what_a_node_keeps_and_changes_later(kind: Any) -> None:
 
 
 @each_kind
-async def test_a_router_reaches_nobody(kind: Any) -> None:
-    """P1: neither does a router reach the state, its node's writes, or another router."""
+async def test_a_router_affects_no_other_object(kind: Any) -> None:
+    """P1: a router's change in place affects neither the state, nor its node's writes, nor another router."""
     seen: list[Any] = []
 
     def a_vandal(state: Any) -> str:
@@ -154,12 +150,9 @@ async def test_a_router_reaches_nobody(kind: Any) -> None:
     assert seen == [{**given(), "note": "n"}] * 2
 
 
-# ---- sends -------------------------------------------------------------------------------------------------------
-
-
 @each_kind
 async def test_an_argument_shared_by_several_sends(kind: Any) -> None:
-    """P1: sends that share one argument, or the state, get copies of it, each task its own."""
+    """P1: sends that share one argument, or the state, each get a copy."""
     seen: list[Any] = []
     shared: dict[str, Any] = {"deep": [[1]]}
 
@@ -178,7 +171,7 @@ async def test_an_argument_shared_by_several_sends(kind: Any) -> None:
 
 
 async def test_an_argument_that_is_changed_after_it_was_sent() -> None:
-    """P1: what is sent is what it was when the router returned."""
+    """P1: a send's argument counts as it was when the router returned."""
     sent: dict[str, Any] = {"n": [1]}
     seen: list[Any] = []
 
@@ -193,13 +186,10 @@ async def test_an_argument_that_is_changed_after_it_was_sent() -> None:
     assert seen == [{"n": [1]}]
 
 
-# ---- callers and readers -----------------------------------------------------------------------------------------
-
-
 @each_kind
 @pytest.mark.parametrize("as_instance", [False, True])
 async def test_the_callers_input_stays_as_it_is(kind: Any, as_instance: bool) -> None:
-    """P1: no node reaches the caller's input, and the caller reaches no run by changing it meanwhile."""
+    """P1: no node changes the caller's input, and a caller's change to it does not affect the run."""
     mine: Any = kind(**given()) if as_instance else given()
 
     def meddle(state: Any) -> None:
@@ -221,7 +211,7 @@ async def test_the_callers_input_stays_as_it_is(kind: Any, as_instance: bool) ->
 
 @each_kind
 async def test_the_result_is_the_callers(kind: Any) -> None:
-    """P1: what a caller changes in a result reaches neither the thread nor another result."""
+    """P1: a caller's change to a result affects neither the thread nor another result."""
     made = StateGraph(kind).add_node("n", lambda state: None).add_edge(START, "n")
     graph = made.compile(InMemorySaver(), blocking=False)
     result = await graph.ainvoke(given(), "t")
@@ -234,7 +224,7 @@ async def test_the_result_is_the_callers(kind: Any) -> None:
 
 @each_kind
 async def test_chunks_are_the_readers(kind: Any) -> None:
-    """P1: what a reader changes in a chunk of any mode reaches no node, no other chunk and not the result."""
+    """P1: a reader's change to a chunk of any mode affects no node, no other chunk and not the result."""
 
     def node(state: Any) -> dict[str, Any]:
         return {"items": [{"n": 1}, [2]], "table": {"t": {"deep": [3]}}}
@@ -265,7 +255,7 @@ async def test_chunks_are_the_readers(kind: Any) -> None:
 
 @each_kind
 async def test_snapshots_are_the_readers(kind: Any) -> None:
-    """P1: what a reader changes in a snapshot reaches neither the thread nor another snapshot."""
+    """P1: a reader's change to a snapshot affects neither the thread nor another snapshot."""
     made = StateGraph(kind).add_node("n", lambda state: {"note": "n"}).add_edge(START, "n")
     graph = made.compile(InMemorySaver(), blocking=False)
     await graph.ainvoke(given(), "t")
@@ -287,7 +277,7 @@ async def test_snapshots_are_the_readers(kind: Any) -> None:
 
 
 async def test_concurrent_runs_do_not_meet() -> None:
-    """P13, P1: one compiled graph serves concurrent runs: they share nothing."""
+    """P13, P1: concurrent runs of one compiled graph share nothing."""
 
     async def node(state: Any) -> dict[str, Any]:
         before = list(state["items"])
@@ -299,9 +289,6 @@ async def test_concurrent_runs_do_not_meet() -> None:
     results = await graph.abatch([given() for _ in range(5)])
     assert [len(result["items"]) for result in results] == [4] * 5
     assert all(result["log"] == [{"l": 4}, 2, 3] for result in results)
-
-
-# ---- reducers and channels ---------------------------------------------------------------------------------------
 
 
 def extend(current: list[Any], update: list[Any]) -> list[Any]:
@@ -322,7 +309,7 @@ class InPlace(TypedDict, total=False):
 
 
 async def test_reducers_that_change_in_place() -> None:
-    """P1: a reducer may change its first argument in place: earlier values, chunks and checkpoints stay as they were."""
+    """P1: a reducer may change its first argument in place without changing earlier values, chunks or checkpoints."""
     update = {"listed": [[1]], "merged": {"k": [1]}, "added": [[1]]}
     made = StateGraph(InPlace).add_sequence([(name, lambda state: update) for name in "abc"]).add_edge(START, "a")
     graph = made.compile(InMemorySaver(), blocking=False)
@@ -368,8 +355,8 @@ async def test_other_containers() -> None:
 
 
 async def test_the_low_level_is_isolated_too() -> None:
-    """P1: bare values, topics and ephemeral channels of raw Pregel, read by several nodes and written to several
-    channels."""
+    """P1: raw Pregel isolates bare values, topics and ephemeral channels that several nodes read or that are written to
+    several channels."""
     seen: list[Any] = []
 
     def change(value: Any) -> Any:
@@ -395,12 +382,9 @@ async def test_the_low_level_is_isolated_too() -> None:
     assert mine == [1]
 
 
-# ---- the debug mode ----------------------------------------------------------------------------------------------
-
-
 @each_kind
-async def test_the_debug_mode_names_who_changed_what(kind: Any) -> None:
-    """P1: a debug mode names the node that changed an input in place."""
+async def test_the_debug_mode_names_a_node_that_changes_its_input(kind: Any) -> None:
+    """P1: the debug mode names the node that changed an input in place."""
     made = StateGraph(kind).add_node("good", lambda state: {"note": get(state, "note") + "!"})
     made.add_node("bad", lambda state: get(state, "table")["t"]["deep"].append(1)).add_edge(START, "good")
     graph = made.add_edge("good", "bad").compile(blocking=False, debug=True)
@@ -412,8 +396,9 @@ async def test_the_debug_mode_names_who_changed_what(kind: Any) -> None:
 
 
 @each_kind
-async def test_the_debug_mode_is_silent_about_those_who_look(kind: Any) -> None:
-    """P1: a node that only reads, or that changes copies of its own, is not named; nor is anybody without the mode."""
+async def test_the_debug_mode_ignores_nodes_that_only_read(kind: Any) -> None:
+    """P1: the debug mode does not name a node that only reads or changes its own copies; without the mode no node is
+    named."""
 
     def reads(state: Any) -> dict[str, Any]:
         items = [*get(state, "items"), 1]
@@ -431,7 +416,7 @@ async def test_the_debug_mode_is_silent_about_those_who_look(kind: Any) -> None:
 
 
 async def test_a_cycle_in_a_send() -> None:
-    """A value that contains itself cannot be sent either; the error names the node."""
+    """A value that contains itself cannot be sent; the error names the node."""
 
     def router(state: Any) -> Send:
         loop: dict[str, Any] = {}
@@ -446,9 +431,9 @@ async def test_a_cycle_in_a_send() -> None:
     assert any("'n'" in note for note in caught.value.__notes__)
 
 
-async def test_an_input_that_is_kept_whole() -> None:
-    """P1, P2: a node's whole input, handed on as it is (in an update, a send, a chunk), is what it was when the node
-    ran; what later supersteps write does not get into it."""
+async def test_an_input_that_is_passed_on_whole() -> None:
+    """P1, P2: a node's whole input in an update, a send or a chunk keeps the values of that moment; later supersteps do
+    not change it."""
 
     class Snapshots(TypedDict, total=False):
         number: int
@@ -469,8 +454,8 @@ async def test_an_input_that_is_kept_whole() -> None:
 
 
 async def test_an_input_that_is_kept_for_later() -> None:
-    """P1: a node's input is its own for ever: what is changed in it after its superstep, or after the run, reaches neither
-    the state nor what later runs begin with."""
+    """P1: a change to a node's input after its superstep, or after the run, affects neither the state nor the input of
+    later runs."""
     kept: list[Any] = []
 
     async def node(state: Any) -> dict[str, Any]:

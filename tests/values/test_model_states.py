@@ -1,4 +1,4 @@
-"""Pydantic states whose validators look at several fields: an input is validated with what the thread holds."""
+"""Pydantic states with validators over several fields: an input is validated together with the thread's values."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ async def history_of(made: Any, thread: str) -> int:
     return len([state async for state in made.aget_state_history(thread)])
 
 
-async def test_what_the_thread_holds_counts(saver: BaseCheckpointSaver) -> None:
-    """Some of the fields are validated together with the others that the thread has: what fits these is taken,
-    though it would not fit the defaults, and what does not is refused before anything is stored."""
+async def test_an_input_is_validated_with_the_threads_values(saver: BaseCheckpointSaver) -> None:
+    """An input with some of the fields is validated together with the thread's values of the others: it is accepted if
+    it fits these, even if it would not fit the defaults, and otherwise refused before anything is stored."""
     made = graph(Range, saver)
     with pytest.raises(InvalidInputError, match="the input is refused: .*low is above high") as refused:
         await made.ainvoke({"low": 5}, "t")
@@ -66,7 +66,7 @@ async def test_what_the_thread_holds_counts(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_what_a_validator_sets_is_stored(saver: BaseCheckpointSaver) -> None:
-    """The model's values are stored, and not those only that were given."""
+    """All values of the validated model are stored, not only those in the input."""
     made = graph(Range, saver)
     await made.ainvoke({"high": 10}, "t")
     tuple_ = await saver.aget_tuple({"configurable": {"thread_id": "t"}})
@@ -75,7 +75,8 @@ async def test_what_a_validator_sets_is_stored(saver: BaseCheckpointSaver) -> No
 
 
 async def test_a_reducers_key_leaves_the_whole_to_the_nodes() -> None:
-    """A validator of the whole model would see a list before it is folded, and refuse what will fit."""
+    """With a reducer key the whole model is not validated on input, as its validator would see a list before the
+    fold."""
 
     class Talk(pydantic.BaseModel):
         log: Annotated[list[str], operator.add] = []
@@ -93,7 +94,7 @@ async def test_a_reducers_key_leaves_the_whole_to_the_nodes() -> None:
 
 
 async def test_validators_may_raise_anything() -> None:
-    """A validator that needs a field which nobody has given refuses the input, whatever it raises for that."""
+    """An input is refused whatever a validator raises because a field is missing."""
 
     class Pair(pydantic.BaseModel):
         first: int
@@ -128,7 +129,8 @@ class Amount(TypedDict):
 
 
 async def test_an_instance_is_validated_too() -> None:
-    """An object of the model may have been changed after the model checked it, or made without a check."""
+    """An instance of the model is validated, as it may have been changed after its validation or created without
+    one."""
     changed = Priced(amount=1)
     changed.amount = -1
     made = graph(Priced, InMemorySaver())
@@ -140,7 +142,7 @@ async def test_an_instance_is_validated_too() -> None:
 
 
 async def test_the_state_validates_what_another_schema_takes_in() -> None:
-    """An input schema that says less than the pydantic state lets nothing in that the state refuses."""
+    """The pydantic state also validates an input that a less strict input schema accepts."""
     made = graph(Priced, InMemorySaver(), input_schema=Amount)
     with pytest.raises(InvalidInputError, match="input 'amount' is refused"):
         await made.ainvoke({"amount": -1}, "t")
@@ -149,7 +151,7 @@ async def test_the_state_validates_what_another_schema_takes_in() -> None:
 
 
 async def test_an_update_as_the_start_may_be_an_instance() -> None:
-    """An object of the state's class is an update as the start, too; anything else is refused as an update."""
+    """An update as the start may be an instance of the state's class; any other object is refused as an update."""
     made = graph(Priced, InMemorySaver())
     for given in (None, {"amount": 3}, Priced(amount=3)):
         await made.aupdate_state("t", given, "__start__")

@@ -1,4 +1,4 @@
-"""What an output schema limits, which is the result of a call, and what shows all keys: states, streams, task results."""
+"""An output schema limits the result of a call; states, streams and task results show all keys."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ WHOLE = {"question": "q", "draft": "d", "notes": "n", "answer": "d!"}
 
 
 async def test_only_the_result_is_limited(saver: BaseCheckpointSaver) -> None:
-    """State, history and task results show the keys of every schema, those of a node's own too; the result of
-    a call has the keys of the output schema."""
+    """State, history and task results show the keys of every schema, including a node's own; a call's result has the
+    keys of the output schema."""
     graph = answering(saver)
     assert await graph.ainvoke({"question": "q"}, "t") == {"answer": "d!"}
     assert (await graph.ainvoke({"question": "q"}, "v", version="v2")).value == {"answer": "d!"}
@@ -83,8 +83,8 @@ async def test_streams_show_all_keys(saver: BaseCheckpointSaver) -> None:
     assert chosen == [{"writes_a_draft": None}, {"answers": {"answer": "d!"}}]
 
 
-async def test_the_state_inside_shows_all_keys(saver: BaseCheckpointSaver) -> None:
-    """The state of a subgraph too; what its node adds to the graph around is its output."""
+async def test_a_subgraphs_state_shows_all_keys(saver: BaseCheckpointSaver) -> None:
+    """The state of a subgraph shows all keys; its node passes only the output to the parent graph."""
     around: Any = (
         StateGraph(State).add_node("inner", answering(interrupt_after=["writes_a_draft"])).add_edge(START, "inner")
     )
@@ -96,7 +96,7 @@ async def test_the_state_inside_shows_all_keys(saver: BaseCheckpointSaver) -> No
 
 
 async def test_a_class_state_has_its_own_keys_in_v2(saver: BaseCheckpointSaver) -> None:
-    """Keys of a node's own schema do not keep a state class from being made."""
+    """A state class is created in spite of keys of a node's own schema."""
 
     class Model(BaseModel, extra="forbid"):
         question: str = ""
@@ -115,9 +115,6 @@ async def test_a_class_state_has_its_own_keys_in_v2(saver: BaseCheckpointSaver) 
         "question": "q",
         "draft": "d",
     }
-
-
-# ---- a graph of channels -----------------------------------------------------------------------------------------
 
 
 def asking(saver: BaseCheckpointSaver, outputs: Any = "out") -> Pregel:
@@ -148,7 +145,7 @@ def asking(saver: BaseCheckpointSaver, outputs: Any = "out") -> Pregel:
 
 
 async def test_a_pause_does_not_return_the_output_of_the_run_before(saver: BaseCheckpointSaver) -> None:
-    """A graph of channels that pauses before it has written its output returns none, called or resumed."""
+    """A graph of channels that pauses before it has written its output returns no output, called or resumed."""
     graph = asking(saver)
     assert await graph.ainvoke(1, "t") == 1
     paused = await graph.ainvoke(-2, "t", version="v2")
@@ -159,7 +156,7 @@ async def test_a_pause_does_not_return_the_output_of_the_run_before(saver: BaseC
 
 
 async def test_of_several_outputs_those_of_this_run_are_returned(saver: BaseCheckpointSaver) -> None:
-    """The same of each of several output channels, and of those that `output_keys` names."""
+    """Of several output channels, or those in `output_keys`, only those that this run wrote are returned."""
     graph = asking(saver, ["total", "out"])
     assert await graph.ainvoke(1, "t") == {"total": 1, "out": 1}
     paused = await graph.ainvoke(-2, "t", version="v2")
@@ -172,14 +169,14 @@ async def test_of_several_outputs_those_of_this_run_are_returned(saver: BaseChec
 
 
 async def test_a_thread_from_before_the_mark(saver: BaseCheckpointSaver) -> None:
-    """P15: a thread that was stored before inputs were marked returns what its outputs hold."""
+    """P15: a thread stored before inputs were marked returns the values of its outputs."""
     graph = asking(saver)
     await graph.aupdate_state("t", 5, "second")
     assert await graph.ainvoke(None, "t") == 5
 
 
 async def test_an_entrypoint_that_pauses_returns_no_result(saver: BaseCheckpointSaver) -> None:
-    """The same of an entrypoint, whose previous result the questions of a later run were added to."""
+    """An entrypoint that pauses returns only its questions, not the result of the previous run."""
 
     @entrypoint(checkpointer=saver)
     async def answer(question: str) -> dict[str, str]:
@@ -194,7 +191,7 @@ async def test_an_entrypoint_that_pauses_returns_no_result(saver: BaseCheckpoint
 
 
 def test_the_part_of_a_state_that_a_call_returns() -> None:
-    """What the command line prints at the end of a run is limited as the result of a call is."""
+    """The output that the command line prints at the end of a run is limited like the result of a call."""
     low = Pregel(
         nodes={"n": NodeBuilder().subscribe_only("in_").do(int).write_to("out")},
         channels={"in_": EphemeralValue(int), "out": LastValue(int)},

@@ -42,7 +42,7 @@ class Data(bytes):
 
 
 class Tagged(str):
-    """It has a `__dict__`, and so may carry more than its value."""
+    """A subclass with a `__dict__`, which may hold further data."""
 
 
 class Known(str):
@@ -50,7 +50,7 @@ class Known(str):
 
 
 class Slotted(str):
-    """A text with data of its own, and no `__dict__`."""
+    """A str subclass with data in slots and no `__dict__`."""
 
     __slots__ = ("note",)
 
@@ -81,8 +81,8 @@ def kinds(value: Any) -> Any:
 
 @pytest.mark.parametrize("stored", [False, True])
 async def test_what_is_written_becomes_plain(saver: BaseCheckpointSaver, stored: bool) -> None:
-    """P11: the input, updates at any depth, sends, results of tasks, questions and answers; with a saver and without,
-    a graph sees the same values."""
+    """P11: inputs, updates at any depth, sends, task results, questions and answers become plain; a graph sees the same
+    values with and without a saver."""
     seen: list[Any] = []
 
     @task
@@ -92,8 +92,8 @@ async def test_what_is_written_becomes_plain(saver: BaseCheckpointSaver, stored:
 
     async def first(state: State) -> Any:
         seen.append(kinds(state["given"]))
-        told = await call(Text("t"))
-        seen.append(kinds(told))
+        texts = await call(Text("t"))
+        seen.append(kinds(texts))
         return Command(update={"value": {"in": GIVEN, "t": (Text("x"),)}}, goto=Send("second", {"sent": Text("s")}))
 
     def second(sent: Any) -> Any:
@@ -112,7 +112,7 @@ async def test_what_is_written_becomes_plain(saver: BaseCheckpointSaver, stored:
 
 
 async def test_questions_and_answers_become_plain(saver: BaseCheckpointSaver) -> None:
-    """P8, P11: they are stored, too."""
+    """P8, P11: stored questions and answers become plain."""
 
     def ask(state: State) -> Any:
         return {"value": interrupt(Text("really?")), "given": {Text("key"): {Text("member")}}}
@@ -128,7 +128,7 @@ async def test_questions_and_answers_become_plain(saver: BaseCheckpointSaver) ->
 
 @pytest.mark.parametrize("mapping", [dict, OrderedDict])
 async def test_keys_become_plain(saver: BaseCheckpointSaver, mapping: Callable[[Any], Any]) -> None:
-    """P8, P11: a question that is asked again is the one that was answered, whatever the classes of its keys."""
+    """P8, P11: a repeated question matches the answered one, whatever the classes of its keys."""
 
     def ask(state: State) -> Any:
         answer = interrupt(mapping([(Text("sure"), [{Text("at"): Count(1)}]), (Text("twice"), 2)]))
@@ -149,8 +149,8 @@ async def test_keys_become_plain(saver: BaseCheckpointSaver, mapping: Callable[[
 
 @pytest.mark.parametrize("named", [Known, Tagged, Mood])
 async def test_names_become_plain(saver: BaseCheckpointSaver, named: Any) -> None:
-    """P2, P11: constants of any class may stand for the names of nodes and keys, stored or not; nothing is registered
-    for that, and tasks have the ids that they have under the plain names."""
+    """P2, P11: constants of any str subclass may name nodes and keys, stored or not, without registration, and give the
+    same task ids as plain names."""
 
     class Update(TypedDict, total=False):
         log: Annotated[list[Any], operator.add]
@@ -185,7 +185,7 @@ async def test_names_become_plain(saver: BaseCheckpointSaver, named: Any) -> Non
 
 @pytest.mark.parametrize("value", [Tagged("a"), Slotted("a"), Level.LOW, Mood.GOOD])
 async def test_all_else_is_refused_as_before(value: Any) -> None:
-    """P11: an Enum's member is more than its value, and so may be what has a `__dict__` or slots."""
+    """P11: an Enum member, or a subclass with a `__dict__` or slots, may hold further data and is refused."""
     builder = StateGraph(State).add_node("n", lambda _: {"value": [value]}).add_edge(START, "n")
     result = await builder.compile().ainvoke({"log": []})
     assert type(result["value"][0]) is type(value)
@@ -194,7 +194,7 @@ async def test_all_else_is_refused_as_before(value: Any) -> None:
 
 
 async def test_a_registered_class_stays() -> None:
-    """P11: what is registered comes back equal in value and type; in inputs, updates, edits and graphs inside."""
+    """P11: a registered class comes back equal in value and type, in inputs, updates, edits and subgraphs."""
     inner = StateGraph(State).add_node("n", lambda _: {"log": [Known("inner")]}).add_edge(START, "n")
     builder = StateGraph(State).add_node("n", lambda _: {"log": [Known("outer")]})
     builder.add_node("unstored", inner.compile(checkpointer=False)).add_node("stored", inner.compile())
@@ -209,7 +209,7 @@ async def test_a_registered_class_stays() -> None:
 
 @pytest.mark.skipif(importlib.util.find_spec("langchain_core") is None, reason="langchain-core is not installed here")
 async def test_the_text_of_langchains_messages(saver: BaseCheckpointSaver) -> None:
-    """`StrOutputParser()` and `message.text` of langchain-core 1.x give a str of a class of its own."""
+    """`StrOutputParser()` and `message.text` of langchain-core 1.x return a str subclass."""
     from langchain_core.messages import AIMessage
     from langchain_core.output_parsers import StrOutputParser
 

@@ -1,4 +1,4 @@
-"""Defaults of a state's class: each node gets its own (P1)."""
+"""Defaults of a state's class: each node gets its own copy (P1)."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ async def test_a_default_of_a_factory_is_each_nodes_own(schema: Any, stored: boo
 
 
 async def test_what_a_node_makes_of_a_default_counts_when_it_is_returned() -> None:
-    """P1: only what a node returns."""
+    """P1: a node's change to a default counts only if the node returns it."""
 
     def extend(state: Data) -> Any:
         state.tags.append(2)
@@ -99,7 +99,7 @@ class Indexed:
 
 
 async def test_what_an_object_makes_of_its_defaults_is_of_them() -> None:
-    """P1: what a `__post_init__` finds in a field is what the node finds there."""
+    """P1: `__post_init__` and the node see the same object in a default field."""
 
     def extend(state: Indexed) -> Any:
         state.first.append(2)

@@ -1,4 +1,5 @@
-"""Sends and inputs that carry the value of an untracked key: it is never stored, and a resume says when a send lacks one."""
+"""Sends and inputs with the value of an untracked key: the value is never stored, and a resume raises if a send lacks
+it."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Client:
-    """Nothing that can be stored."""
+    """An object that cannot be stored."""
 
     name = "c"
 
@@ -77,14 +78,14 @@ def graph_of(work: Any, schema: Any = State) -> Any:
 
 @pytest.mark.parametrize("schema", [State, Data, Struct, Model])
 async def test_an_untracked_value_goes_with_a_send(saver: BaseCheckpointSaver, schema: Any) -> None:
-    """Keeping a value untracked is the advice of `UnstorableValueError`, which a send with it raised."""
+    """A send may carry an untracked value, as the advice of `UnstorableValueError` requires."""
     graph = graph_of(worked, schema).compile(saver)
     await graph.ainvoke({"items": [1, 2]}, "t")
     assert (await graph.aget_state("t")).values["done"] == ["c1", "c2"]
 
 
-async def test_of_what_commands_send_too(saver: BaseCheckpointSaver) -> None:
-    """A node that says by `goto` where to go, beside one that asks: its result is recorded with the sends in it."""
+async def test_sends_of_a_command_carry_untracked_values(saver: BaseCheckpointSaver) -> None:
+    """A node returns a command with sends while a sibling asks a question: its result is recorded with the sends."""
 
     def start(state: State) -> Command[Any]:
         client = Client()
@@ -105,8 +106,9 @@ async def test_of_what_commands_send_too(saver: BaseCheckpointSaver) -> None:
 
 
 @pytest.mark.parametrize("schema", [State, Data, Struct, Model])
-async def test_a_resume_that_needs_one_says_so(saver: BaseCheckpointSaver, schema: Any) -> None:
-    """P5, P15: nothing runs without it; the error names node and key, and what to do; what is recorded stays."""
+async def test_a_resume_that_lacks_an_untracked_value_raises(saver: BaseCheckpointSaver, schema: Any) -> None:
+    """P5, P15: a resume that lacks the value runs nothing; the error names node and key, and what to do; recorded
+    results stay."""
     broken, ran = [True], list[Any]()
 
     def work(arg: Any) -> Any:
@@ -132,7 +134,7 @@ async def test_a_resume_that_needs_one_says_so(saver: BaseCheckpointSaver, schem
 
 
 async def test_a_resume_of_sends_that_have_their_results_needs_none(saver: BaseCheckpointSaver) -> None:
-    """P5: a send that is recorded is not run, and what it was sent is of no use any more."""
+    """P5: a send with a recorded result is not run, so a resume does not need its argument."""
 
     def ask(state: State) -> Any:
         return {"done": [interrupt("?")]}
@@ -145,13 +147,13 @@ async def test_a_resume_of_sends_that_have_their_results_needs_none(saver: BaseC
 
 
 def test_a_field_that_is_not_set_is_no_value() -> None:
-    """The object of a state's class has all fields: None in one was never a value of the key."""
+    """None in an unset field of a state's object does not count as a value of the untracked key."""
     send = Send("work", Data(items=[1]))
     assert storable(send, frozenset({"client"})) is send
 
 
 async def test_a_value_that_no_key_holds_is_refused() -> None:
-    """P11: as before: only untracked keys are left out, and only those."""
+    """P11: only values of untracked keys are left out; other unstorable values are refused."""
 
     def spread_other(state: State) -> Any:
         return Send("work", {"other": state["client"]})
@@ -164,8 +166,8 @@ async def test_a_value_that_no_key_holds_is_refused() -> None:
 
 @pytest.mark.parametrize(("schema", "durability"), [(State, "sync"), (Model, "async"), (State, "exit")])
 async def test_an_input_may_hold_an_untracked_value(saver: BaseCheckpointSaver, schema: Any, durability: Any) -> None:
-    """Keeping a value untracked is the advice of `UnstorableValueError`, which an input with it raised. The input's
-    checkpoint has the other keys; a resume finds the state without the value, as after any superstep."""
+    """An input may carry an untracked value, as the advice of `UnstorableValueError` requires. Its checkpoint has the
+    other keys; a resume finds the state without the value, as after any superstep."""
 
     def ask(state: Any) -> Any:
         client = state.get("client") if isinstance(state, dict) else state.client
@@ -183,7 +185,7 @@ async def test_an_input_may_hold_an_untracked_value(saver: BaseCheckpointSaver, 
 
 
 async def test_what_else_an_input_holds_is_refused_by_its_key() -> None:
-    """P11: only untracked keys are left out, and the error names the key that holds the value."""
+    """P11: only untracked keys are left out, and the error names the key of another unstorable value."""
     graph = StateGraph(State).add_node("work", worked).add_edge(START, "work").compile(InMemorySaver())
     with pytest.raises(UnstorableValueError, match="channel 'done'"):
         await graph.ainvoke({"done": [Client()], "client": Client()}, "t")
@@ -193,9 +195,9 @@ MODES: Any = ["values", "updates", "tasks", "checkpoints", "debug", "custom"]
 
 
 @pytest.mark.parametrize("schema", [State, Data])
-async def test_kept_events_have_no_untracked_values(saver: BaseCheckpointSaver, schema: Any) -> None:
-    """A token is as good as stored if an event has it that is kept for readers who come back. The reader who is there sees
-    it, and one who comes back gets every chunk, without it."""
+async def test_stored_events_have_no_untracked_values(saver: BaseCheckpointSaver, schema: Any) -> None:
+    """Events stored for reconnecting readers leave untracked values out, such as access tokens. A live reader gets
+    every chunk with the value, a reconnecting one without it."""
 
     @task
     async def renewed() -> Any:

@@ -1,4 +1,4 @@
-"""Inputs and updates by hand are checked in depth before anything is stored, and never converted."""
+"""Inputs and edits are checked in depth before anything is stored, and never converted."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ UserId = NewType("UserId", int)
 
 
 def where(hint: Any, value: Any) -> str | None:
-    """The path at which a value does not fit; None if it does."""
+    """Return the path of a value that does not fit; None if all fit."""
     check: Check | None = compile_check(hint)
     wrong = None if check is None else check(value)
     return None if wrong is None else path_of(wrong.path)
@@ -121,7 +121,7 @@ def where(hint: Any, value: Any) -> str | None:
     ],
 )
 def test_what_fits(hint: Any, value: Any) -> None:
-    """What an annotation says, what it says nothing of, and what stands for an object passes."""
+    """A value that the annotation allows, or does not describe, or that stands for an object, is accepted."""
     assert where(hint, value) is None
 
 
@@ -165,7 +165,7 @@ def test_what_fits(hint: Any, value: Any) -> None:
     ],
 )
 def test_what_does_not_fit(hint: Any, value: Any, path: str) -> None:
-    """What does not fit is found at any depth, and its path is named. The look at many values agrees."""
+    """A mismatch is found at any depth and reported with its path. The check of many values at once agrees."""
     assert where(hint, value) == path
     fit = all_fit(hint)
     assert fit is None or not fit([value])
@@ -204,14 +204,15 @@ class Guest(User):
     ],
 )
 def test_many_values_are_compared_at_once(hint: Any, value: Any) -> None:
-    """1000 messages cost at most 0.1 ms, whatever usual class they are of: none is looked at by itself."""
+    """1000 messages of any usual class cost at most 0.1 ms, as they are not checked one by one."""
     fit = all_fit(hint)
     assert fit is not None and fit([value] * 1000)
     assert not fit([value, object()])
 
 
-def test_what_only_a_look_at_each_value_can_tell() -> None:
-    """Nothing is known of values whose class holds its own kind, of Python's equal values of two types, of missing keys."""
+def test_values_that_must_be_checked_one_by_one() -> None:
+    """Values whose class stores its own kind, equal values of two types, and missing keys are found only by checking
+    each value."""
     assert all_fit(Tree) is None
     for hint, value in [(Literal[1, True], True), (Talk, {"role": "user"}), (Talk, {"role": "USER", "content": ""})]:
         fit = all_fit(hint)
@@ -219,13 +220,13 @@ def test_what_only_a_look_at_each_value_can_tell() -> None:
 
 
 class TypeAliasType:
-    """What `type X = ...` makes from Python 3.12 on: its value may name it."""
+    """Stands for the object that `type X = ...` creates from Python 3.12 on: its value may name it."""
 
     __value__: Any
 
 
 def test_an_alias_that_names_itself() -> None:
-    """`type JSON = dict[str, JSON] | list[JSON] | str | None` is an annotation as others are. Compiling it did not end."""
+    """`type JSON = dict[str, JSON] | list[JSON] | str | None` works as an annotation, and compiling it ends."""
     json = TypeAliasType()
     json.__value__ = dict[str, json] | list[json] | str | None
     assert where(json, {"a": ["b", {"c": None}]}) is None
@@ -236,7 +237,7 @@ def test_an_alias_that_names_itself() -> None:
 
 
 def test_a_literals_mismatch_shows_the_value() -> None:
-    """Of a Literal the type is often right and the value is not, so that the message has the value."""
+    """The message for a Literal shows the value, as often the type is right and only the value wrong."""
     check: Any = compile_check(Literal["a", "b"])
     assert check("c").reason == "is 'c', and its annotation says Literal['a', 'b']"
     assert len(check("c" * 1000).reason) < 150
@@ -258,8 +259,8 @@ def graph(schema: Any, saver: Any = None, node: Any = None, **settings: Any) -> 
 
 
 async def test_bad_input_is_refused_at_every_entry(saver: BaseCheckpointSaver) -> None:
-    """Call, stream, batch, a command's update, `aupdate_state` and a graph inside refuse it with its path, and
-    nothing is stored."""
+    """Call, stream, batch, a command's update, `aupdate_state` and a subgraph refuse a bad value with its path and
+    store nothing."""
     made = graph(State, saver)
     with pytest.raises(InvalidInputError, match=r"input 'lines\[1\].amount' is of type str.*int") as raised:
         await made.ainvoke(BAD, "t")
@@ -285,7 +286,7 @@ async def test_bad_input_is_refused_at_every_entry(saver: BaseCheckpointSaver) -
 
 
 async def test_values_are_not_converted() -> None:
-    """What is checked is what nodes get, the very kinds of values."""
+    """Nodes get the checked values with their types unchanged."""
     seen: list[Any] = []
     await graph(State, node=seen.append).ainvoke({"order": {"lines": []}})
     assert seen == [{"order": {"lines": []}, "log": []}]
@@ -297,7 +298,7 @@ class DataState:
 
 
 async def test_a_dataclass_state() -> None:
-    """A dataclass is checked as a mapping and as an object; the thread is not made."""
+    """A dataclass state is checked as a mapping and as an object; on an error the thread is not created."""
     made = graph(DataState, saver := InMemorySaver())
     for given in ({"amount": "many"}, DataState(amount="many")):
         with pytest.raises(InvalidInputError, match="'amount'"):
@@ -319,7 +320,7 @@ class ModelState(pydantic.BaseModel):
 
 
 async def test_a_pydantic_state_stores_the_models_values(saver: BaseCheckpointSaver) -> None:
-    """A pydantic state refuses by the model, stores the model's values, of some of its fields too, and
+    """A pydantic state refuses what the model refuses and stores the model's values, also for some of its fields;
     `aget_state` shows its defaults and types."""
     made = graph(ModelState, saver, lambda state: {"log": ["n"]})
     for given in ({"amount": "many"}, {"amount": 0}, {"day": "never"}):
@@ -372,7 +373,7 @@ class Reduced(TypedDict, total=False):
     ids=repr,
 )
 async def test_a_reducers_own_annotation_counts(given: Any, path: str | None) -> None:
-    """A key with a reducer is checked by the annotation of the reducer's second parameter alone."""
+    """A key with a reducer is checked only by the annotation of the reducer's second parameter."""
     if path is None:
         assert await graph(Reduced).ainvoke(given)
     else:
@@ -382,7 +383,8 @@ async def test_a_reducers_own_annotation_counts(given: Any, path: str | None) ->
 
 
 async def test_it_can_be_switched_off() -> None:
-    """By graph, by entrypoint and for all graphs that are compiled later; the keys are checked all the same."""
+    """The check can be switched off for a graph, an entrypoint, or all graphs compiled later; keys are checked
+    nevertheless."""
     assert await graph(State, validate_input=False).ainvoke(BAD) == {**BAD, "log": []}
     with pytest.raises(InvalidInputError, match="'lnes'"):
         await graph(State, validate_input=False).ainvoke({"lnes": 1})
@@ -419,7 +421,7 @@ async def test_the_input_of_an_entrypoint() -> None:
 
 
 def test_a_value_that_holds_itself_is_left_to_what_stores_it() -> None:
-    """A value that is nested without end does not end the check with an error of Python's."""
+    """A value nested without end does not end the check with one of Python's errors."""
     tree: Any = {"value": 1}
     tree["children"] = [tree]
     assert graph(Tree)._definition.program.read_input({"children": [tree]})
@@ -427,8 +429,8 @@ def test_a_value_that_holds_itself_is_left_to_what_stores_it() -> None:
 
 @pytest.mark.one_loop
 async def test_many_messages_are_checked_without_looking_at_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    """1000 messages cost at most 0.1 ms: a reducer without an annotation is not asked, and of objects with
-    plain fields only the types of each column are compared, in C."""
+    """1000 messages cost at most 0.1 ms: a reducer without an annotation is not checked, and for objects with plain
+    fields C code compares only the types of each column."""
     looked: list[Any] = []
     monkeypatch.setattr("pregel_async._checks.values._class_check", lambda kind: looked.append)
     messages = [{"role": "user", "content": "x"}] * 1000
@@ -439,7 +441,7 @@ async def test_many_messages_are_checked_without_looking_at_each(monkeypatch: py
 
 
 async def test_end_takes_no_values() -> None:
-    """An update as END is refused for having values, as before."""
+    """An update as END with values is refused."""
     made = graph(State, InMemorySaver())
     await made.ainvoke(GOOD, "t")
     with pytest.raises(InvalidUpdateError, match="has no values"):

@@ -1,6 +1,7 @@
-"""The engines, by the name that they have in the table. Each is a class with a method per workload that it can do.
+"""The engines, by their names in the table.
 
-A method is async, gets the row's parameters and returns a `Case`; a workload without a method leaves its cell empty.
+Each is a class with a method per workload that it supports. A method is async, gets the row's parameters and returns a
+`Case`; a workload without a method leaves its cell empty.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ PEER, PYDANTIC, MICROSOFT, LIMIT = "langgraph", "pydantic-graph", "agent-framewo
 
 @dataclass(frozen=True, kw_only=True)
 class Engine:
-    """Where an engine comes from.
+    """How to load and name an engine.
 
     Attributes:
         name: what it is called on the command line; ours have the name of their event loop.
@@ -38,7 +39,7 @@ class Engine:
     options: tuple[tuple[str, Any], ...] = ()
 
     def load(self) -> Callable[[AsyncExitStack], Any]:
-        """The class, with the library behind it imported; it closes what it opens with the stack that it gets."""
+        """Return the engine's class after importing its library; it closes its resources with the stack."""
         found: Callable[[AsyncExitStack], Any] = import_module(f".{self.module}", __name__).Driver
         return found
 

@@ -16,14 +16,15 @@ from ..workloads import (
     SUBJECT,
     WIDE,
     Case,
-    ChainReader,
     Gauge,
     Laps,
+    MessageReader,
     agent,
     asks,
     bump,
     database,
     edit,
+    ends_with_bumps,
     file_size,
     generate,
     increment,
@@ -31,7 +32,6 @@ from ..workloads import (
     postgres,
     question,
     say,
-    told,
     tool,
     total,
     waiting,
@@ -47,7 +47,7 @@ Node = Callable[[Any], Awaitable[Any]]
 
 
 async def gather(calls: Sequence[Callable[[], Awaitable[Any]]]) -> list[Any]:
-    """One superstep: what the calls return, in their order."""
+    """Run one superstep, and return the calls' results in order."""
     results: list[Any] = [None] * len(calls)
 
     async def one(place: int) -> None:
@@ -60,7 +60,7 @@ async def gather(calls: Sequence[Callable[[], Awaitable[Any]]]) -> list[Any]:
 
 
 async def fan(node: Node, items: Sequence[Any]) -> list[Any]:
-    """One superstep of a node for each item."""
+    """Run one superstep of a node for each item."""
     results: list[Any] = [None] * len(items)
 
     async def one(place: int, item: Any) -> None:
@@ -73,7 +73,7 @@ async def fan(node: Node, items: Sequence[Any]) -> list[Any]:
 
 
 async def step(node: Node, state: State) -> Any:
-    """One superstep of one node; its update."""
+    """Run one superstep of one node, and return its update."""
     (update,) = await fan(node, (state,))
     return update
 
@@ -175,7 +175,7 @@ class Driver:
             state = dict(item)
             state.update(await step(edit, state))
             state.update(await step(generate, state))
-            while not told(state):
+            while not ends_with_bumps(state):
                 state.update(await step(bump, state))
             return {"jokes": state["jokes"]}
 
@@ -185,7 +185,9 @@ class Driver:
                 state["jokes"].extend(update["jokes"])
             return state
 
-        return Case(run=run, units=calls, right=lambda result: len(result["jokes"]) == calls and told(result))
+        return Case(
+            run=run, units=calls, right=lambda result: len(result["jokes"]) == calls and ends_with_bumps(result)
+        )
 
     async def agent(self, turns: int, saver: str | None = None) -> Case:
         """Two nodes in turn, which read the one list of messages that there is: nothing isolates it. New messages are appended, and
@@ -210,7 +212,7 @@ class Driver:
     async def reads(self, messages: int, how: str, supersteps: int = 20) -> Case:
         """The loop, whose node reads the one list of messages that there is: nothing isolates it. Time is taken from the node's first
         call to its last."""
-        reader = ChainReader(how)
+        reader = MessageReader(how)
         said = [message(number) for number in range(messages)]
         return await self._repeat(reader, supersteps, reader.figures, messages=said)
 

@@ -1,4 +1,4 @@
-"""The least that keeps a superstep: msgspec's bytes, one row, one commit."""
+"""The least that stores a superstep: msgspec's bytes, one row, one commit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ decode = msgspec.msgpack.Decoder().decode
 
 
 class Store(Protocol):
-    """What a superstep leaves."""
+    """Stores the state after a superstep."""
 
     async def put(self, thread: str, step: int, state: object) -> None:
         """Store, and wait until it is stored."""
@@ -47,7 +47,7 @@ class Bytes:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What the writer's thread does: it inserts a row, or runs a query; and tells a future that waits."""
+    """A job of the writer's thread: it inserts a row, or runs a query, and completes a future."""
 
     row: tuple[str, int, bytes] | None = None
     query: Callable[[sqlite3.Connection], Any] | None = None
@@ -55,7 +55,7 @@ class Job:
 
 
 class Sqlite:
-    """One writer's thread; what piles up while it commits is the next commit. synchronous=FULL: an fsync for each."""
+    """One writer's thread; jobs that arrive during a commit share the next one. synchronous=FULL: an fsync for each."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -104,7 +104,7 @@ class Sqlite:
         await future
 
     async def all(self, thread: str) -> list[Any]:
-        """All that was put, in order."""
+        """Return all stored values in order."""
 
         def query(db: sqlite3.Connection) -> list[bytes]:
             found = db.execute("SELECT v FROM c WHERE thread = ? ORDER BY step", (thread,))
@@ -120,7 +120,7 @@ class Sqlite:
 
 
 class Postgres:
-    """A pool of connections, one row and one commit for each put."""
+    """A pool of connections, with one row and one commit for each put."""
 
     def __init__(self, pool: Any) -> None:
         self.pool = pool

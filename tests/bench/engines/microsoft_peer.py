@@ -1,7 +1,7 @@
-"""Microsoft Agent Framework: executors that send each other messages, in supersteps of a workflow.
+"""Microsoft Agent Framework: executors that send messages to each other, in supersteps of a workflow.
 
-A state is a message that travels, or what executors keep with `set_state`. It has no Send: executors are sent one message for
-each task, and what they send is counted where it arrives.
+A state is a message, or is stored by executors with `set_state`. The framework has no Send: executors get one message
+for each task, and their messages are counted on arrival.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from ..workloads import (
     WIDE,
     CannotError,
     Case,
-    ChainReader,
     Gauge,
+    MessageReader,
     agent,
     asks,
     bump,
     edit,
+    ends_with_bumps,
     generate,
     increment,
     message,
     question,
-    told,
     tool,
     total,
     wide_keys,
@@ -48,7 +48,7 @@ NO_SQLITE = "it keeps checkpoints in memory and in files, and not in a database"
 
 
 def executor(name: str, call: Any, takes: Any = dict) -> Any:
-    """An executor that may send anything and yield anything."""
+    """An executor that may send and yield any value."""
 
     async def run(  # the framework reads the annotation
         given: Any,
@@ -60,7 +60,7 @@ def executor(name: str, call: Any, takes: Any = dict) -> Any:
 
 
 def passing(name: str, node: Any, last: Callable[[Any], bool] = lambda update: False) -> Any:
-    """An executor that sends on what the node makes of a message; the last one is the workflow's output."""
+    """An executor that sends the node's result on; the last one yields the workflow's output."""
 
     async def call(given: Any, ctx: Any) -> None:
         update = await node(given)
@@ -70,7 +70,7 @@ def passing(name: str, node: Any, last: Callable[[Any], bool] = lambda update: F
 
 
 def counting(name: str, key: str, expected: int, node: Any) -> Any:
-    """An executor that joins the lists that it is sent, and yields what the node makes of all."""
+    """An executor that joins the lists that it gets, and yields the node's result for all of them."""
     found: list[Any] = []
 
     async def call(given: Any, ctx: Any) -> None:
@@ -84,7 +84,7 @@ def counting(name: str, key: str, expected: int, node: Any) -> Any:
 
 
 class Shared:
-    """The state as a node sees it: each key that it takes is a copy that the framework makes, once."""
+    """The state as a node sees it: each key that the node reads is copied by the framework, once."""
 
     def __init__(self, ctx: Any) -> None:
         self.ctx = ctx
@@ -97,7 +97,8 @@ class Shared:
 
 
 def sharing(name: str, node: Any, done: Callable[[Any], bool] = lambda seen: False, takes: Any = dict) -> Any:
-    """An executor that keeps the node's update with `set_state`, its messages behind those that there are.
+    """An executor that stores the node's update with `set_state`, its messages after the existing ones. It sends only
+    counts, and whether the agent has called a tool.
 
     What it sends is small: counts, and whether the agent has called a tool.
     """
@@ -129,7 +130,7 @@ async def same(given: Any) -> Any:
 
 
 def build(first: Any, *edges: tuple[Any, Any], storage: Any = None) -> Any:
-    """A workflow of plain edges."""
+    """Build a workflow of plain edges."""
     builder = WorkflowBuilder(max_iterations=UNLIMITED, start_executor=first, checkpoint_storage=storage)
     for before, after in edges:
         builder.add_edge(before, after)
@@ -202,7 +203,7 @@ class Driver:
 
     async def subgraph(self, calls: int) -> Case:
         first, second = passing("edit", edit), passing("generate", generate)
-        third = passing("bump", bump, lambda update: "jokes" in update and told(update))
+        third = passing("bump", bump, lambda update: "jokes" in update and ends_with_bumps(update))
         inner = build(first, (first, second), (second, third), (third, third))
 
         async def spread(given: Any, ctx: Any) -> None:
@@ -216,7 +217,7 @@ class Driver:
         return Case(
             run=lambda: output(workflow, given),
             units=calls,
-            right=lambda result: len(result["jokes"]) == calls and told(result),
+            right=lambda result: len(result["jokes"]) == calls and ends_with_bumps(result),
         )
 
     async def fanout(self, n: int, waits: bool = False) -> Case:
@@ -245,7 +246,7 @@ class Driver:
         )
 
     async def reads(self, messages: int, how: str, supersteps: int = 20) -> Case:
-        reader = ChainReader(how)
+        reader = MessageReader(how)
         start, only = executor("keep", keep), sharing("node", reader, lambda seen: seen["x"] >= supersteps)
         workflow = build(start, (start, only), (only, only))
         given = {"messages": [message(number) for number in range(messages)], "x": 0}

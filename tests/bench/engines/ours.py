@@ -1,4 +1,4 @@
-"""pregel-async, on the event loop that the cell runs on. Savers are imported where they are used, as a program would."""
+"""pregel-async on the cell's event loop. Savers are imported on use, as a program would do."""
 
 from __future__ import annotations
 

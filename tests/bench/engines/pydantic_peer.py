@@ -1,6 +1,7 @@
-"""pydantic-graph: steps, decisions, maps and joins of its GraphBuilder. It keeps no threads, so that rows with a saver are empty.
+"""pydantic-graph: steps, decisions, maps and joins of its GraphBuilder.
 
-What travels is the steps' output, or one state that all steps of a run share: nothing isolates it.
+It stores no threads, so rows with a saver are empty. Data are the steps' outputs, or one state that all steps of a run
+share without isolation.
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ from ..workloads import (
     WIDE,
     CannotError,
     Case,
-    ChainReader,
     Gauge,
+    MessageReader,
     agent,
     asks,
     bump,
     edit,
+    ends_with_bumps,
     generate,
     increment,
     message,
     question,
-    told,
     tool,
     total,
     wide_keys,
@@ -45,7 +46,7 @@ NO_THREADS = "it keeps no threads"
 
 
 def piped(node: Any) -> Any:
-    """A step that passes on what the node makes of its input."""
+    """A step that passes on the node's result for its input."""
 
     async def call(ctx: Any) -> Any:
         return await node(ctx.inputs)
@@ -54,7 +55,8 @@ def piped(node: Any) -> Any:
 
 
 def stateful(node: Any, route: Callable[[Any], Any] = lambda state: None) -> Any:
-    """A step that merges the node's update into the state, its messages behind those that there are; it passes on where to go."""
+    """A step that merges the node's update into the state, its messages after the existing ones, and passes on the next
+    step."""
 
     async def call(ctx: Any) -> Any:
         update = await node(ctx.state)
@@ -98,7 +100,7 @@ class Driver:
         return g.build()
 
     def _shared_loop(self, nodes: dict[str, tuple[Any, Callable[[Any], Any]]]) -> Any:
-        """Steps on one state, each of which says which is next, or None at the end."""
+        """Steps on one state, each of which names the next step, or None at the end."""
         g = self._builder()
         steps = {name: g.step(stateful(node, route), node_id=name) for name, (node, route) in nodes.items()}
         end = g.step(whole, node_id="whole")
@@ -167,7 +169,7 @@ class Driver:
             g.edge_from(g.start_node).to(first),
             g.edge_from(first).to(second),
             g.edge_from(second).to(third),
-            g.edge_from(third).to(self._branch(g, told, g.end_node, third)),
+            g.edge_from(third).to(self._branch(g, ends_with_bumps, g.end_node, third)),
         )
         inner = g.build()
 
@@ -185,11 +187,11 @@ class Driver:
         return Case(
             run=lambda: graph.run(inputs={"subjects": [SUBJECT] * calls}),
             units=calls,
-            right=lambda result: len(result["jokes"]) == calls and told(result),
+            right=lambda result: len(result["jokes"]) == calls and ends_with_bumps(result),
         )
 
     def _map(self, spread: Any, each: Any, end: Any) -> Any:
-        """A list, a step for each of its items, and a step that gets their lists joined."""
+        """A list, a step for each of its items, and a step that gets their joined lists."""
         g = self._builder()
         first, second, third = (g.step(piped(node), node_id=node.__name__) for node in (spread, each, end))
         joined = g.join(reduce_list_extend, initial_factory=list)
@@ -237,7 +239,7 @@ class Driver:
         )
 
     async def reads(self, messages: int, how: str, supersteps: int = 20) -> Case:
-        reader = ChainReader(how)
+        reader = MessageReader(how)
         graph = self._shared_loop({"node": (reader, lambda state: "node" if state["x"] < supersteps else None)})
         said = [message(number) for number in range(messages)]
         return Case(

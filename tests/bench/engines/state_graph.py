@@ -1,4 +1,4 @@
-"""The workloads as graphs, written once for both engines that have a `StateGraph` with `START`, `END` and `Send`."""
+"""The workloads as graphs, written once for both engines with `StateGraph`, `START`, `END` and `Send`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from ..workloads import (
     UNLIMITED,
     WIDE,
     Case,
-    ChainReader,
     Chat,
     Counter,
     Fan,
@@ -24,6 +23,7 @@ from ..workloads import (
     Joke,
     Jokes,
     Laps,
+    MessageReader,
     Reading,
     Show,
     Subject,
@@ -33,13 +33,13 @@ from ..workloads import (
     bump,
     database,
     edit,
+    ends_with_bumps,
     file_size,
     generate,
     increment,
     message,
     question,
     say,
-    told,
     tool,
     total,
     waiting,
@@ -62,15 +62,15 @@ class StateGraphDriver:
         self.stack = stack
 
     def memory(self) -> Any:
-        """A saver that keeps threads in memory."""
+        """Return a saver that stores threads in memory."""
         raise NotImplementedError
 
     async def sqlite(self, path: str) -> Any:
-        """A saver on a file, with an fsync for each commit."""
+        """Return a saver on a file, with an fsync for each commit."""
         raise NotImplementedError
 
     async def postgres(self) -> Any:
-        """A saver in a schema of its own."""
+        """Return a saver in a schema of its own."""
         raise NotImplementedError
 
     async def saver(self, kind: str | None) -> Any:
@@ -81,7 +81,7 @@ class StateGraphDriver:
         return await self.postgres() if kind == "postgres" else None
 
     def config(self) -> dict[str, Any]:
-        """A new thread."""
+        """Return the config of a new thread."""
         return {"recursion_limit": UNLIMITED, "configurable": {"thread_id": uuid.uuid4().hex}}
 
     def _chain(self, n: int, node: Any = increment) -> Any:
@@ -95,7 +95,7 @@ class StateGraphDriver:
         return builder
 
     def _loop(self, schema: Any, node: Any, done: Callable[[Any], bool], kept: Any = None) -> Any:
-        """A node that runs again until it is done."""
+        """A node that runs again until the work is done."""
 
         async def route(state: Any) -> str:  # async, as LangGraph runs a plain router in a worker thread
             return self.end if done(state) else "node"
@@ -151,7 +151,7 @@ class StateGraphDriver:
 
     async def subgraph(self, calls: int) -> Case:
         async def again(state: Any) -> str:
-            return self.end if told(state) else "bump"
+            return self.end if ends_with_bumps(state) else "bump"
 
         async def spread(state: Any) -> list[Any]:
             return [self.send("joke", {"subject": subject}) for subject in state["subjects"]]
@@ -171,7 +171,7 @@ class StateGraphDriver:
         return Case(
             run=lambda: graph.ainvoke(given, self.config()),
             units=calls,
-            right=lambda result: len(result["jokes"]) == calls and told(result),
+            right=lambda result: len(result["jokes"]) == calls and ends_with_bumps(result),
         )
 
     async def agent(self, turns: int, saver: str | None = None) -> Case:
@@ -193,7 +193,7 @@ class StateGraphDriver:
         )
 
     async def reads(self, messages: int, how: str, supersteps: int = 20) -> Case:
-        reader = ChainReader(how)
+        reader = MessageReader(how)
         graph = self._loop(Reading, reader, lambda state: state["x"] >= supersteps)
         given = {"messages": [message(number) for number in range(messages)], "x": 0}
         return Case(

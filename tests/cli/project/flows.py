@@ -100,9 +100,6 @@ async def make_later() -> object:
     return greeting
 
 
-# ---- runs that do not end well ---------------------------------------------------------------------------------------
-
-
 class Fan(TypedDict, total=False):
     items: int
     done: Annotated[list[int], operator.add]
@@ -167,7 +164,7 @@ failing = greeting.__class__(Hello).add_sequence([hello, fails]).add_edge(START,
 
 
 def reads_a_pipe(state: Hello) -> None:
-    """In a worker thread; ends when somebody opens the pipe for writing."""
+    """In a worker thread; ends when a test opens the pipe for writing."""
     print("reading", flush=True)
     Path("pipe").read_text()
     ran("read")

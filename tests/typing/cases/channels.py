@@ -1,4 +1,4 @@
-"""What type checkers make of channels, and of a user's own. Read by mypy and pyright, and never run."""
+"""How type checkers see channels, built-in and user-defined. Read by mypy and pyright, and never run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pregel_async.errors import EmptyChannelError
 
 
 class Best(BaseChannel[float, float, float]):
-    """A channel of the user's own: the highest value so far."""
+    """A user-defined channel: the highest value so far."""
 
     def __init__(self) -> None:
         super().__init__(float)
@@ -48,7 +48,7 @@ class Best(BaseChannel[float, float, float]):
 
 
 class Average(BaseChannel[float, float, tuple[float, int]]):
-    """One that stores something else than it shows."""
+    """A channel that stores another type than it shows."""
 
     total: float = 0.0
     count: int = 0
@@ -74,7 +74,7 @@ class Average(BaseChannel[float, float, tuple[float, int]]):
 
 
 class Wrong(BaseChannel[int, int, int]):
-    """Its methods do not fit what it says it is."""
+    """A channel whose methods do not match its declared types."""
 
     def get(self) -> str:  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]  # wrong on purpose
         return ""
@@ -87,7 +87,7 @@ class Wrong(BaseChannel[int, int, int]):
 
 
 class Unfinished(BaseChannel[int, int, int]):
-    """It lacks methods."""
+    """A channel without some required methods."""
 
 
 class State(TypedDict, total=False):

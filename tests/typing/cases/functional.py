@@ -1,4 +1,4 @@
-"""What type checkers make of tasks, entrypoints and what they get besides. Read by mypy and pyright, and never run."""
+"""How type checkers see tasks, entrypoints and their injected parameters. Read by mypy and pyright, and never run."""
 
 from __future__ import annotations
 

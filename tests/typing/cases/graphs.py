@@ -1,4 +1,4 @@
-"""What type checkers make of graphs. Read by mypy and pyright (test_typing.py), and never run."""
+"""How type checkers see graphs. Read by mypy and pyright (test_typing.py), and never run."""
 
 from __future__ import annotations
 
@@ -78,8 +78,6 @@ async def async_route(state: State) -> str:
     return END
 
 
-# ---- a graph of one schema ---------------------------------------------------------------------------------------
-
 builder = StateGraph(State)
 assert_type(builder, StateGraph[State, State, State])
 short: StateGraph[State] = StateGraph(State)
@@ -130,8 +128,6 @@ async def runs() -> None:
     del iterator
 
 
-# ---- other schemas in and out ------------------------------------------------------------------------------------
-
 narrowed = StateGraph(State, input_schema=Question, output_schema=Answer)
 assert_type(narrowed, StateGraph[State, Question, Answer])
 assert_type(StateGraph(State, input_schema=Question), StateGraph[State, Question, State])
@@ -149,8 +145,6 @@ async def narrow_runs() -> None:
     await narrow.ainvoke({})  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]  # wrong on purpose
 
 
-# ---- schemas that are no TypedDict: a run returns their fields ---------------------------------------------------
-
 data = StateGraph(Data).add_node("node", data_node).compile()
 assert_type(data, CompiledStateGraph[Data, Data, dict[str, Any]])
 record = StateGraph(Record).add_node("node", lambda state: {"count": state.count}).compile()
@@ -163,8 +157,6 @@ async def data_runs() -> None:
     await data.ainvoke(Record())  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]  # wrong on purpose
 
 
-# ---- what builders refuse ----------------------------------------------------------------------------------------
-
 builder.add_node(5)  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]  # wrong on purpose
 builder.add_edge(5, "node")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # wrong on purpose
 builder.add_conditional_edges("node", 5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # wrong on purpose
@@ -173,8 +165,6 @@ builder.compile(unknown_keys="drop")  # type: ignore[call-overload]  # pyright: 
 StateGraph(5)  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]  # wrong on purpose
 Send("node")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]  # wrong on purpose
 
-
-# ---- the low level -----------------------------------------------------------------------------------------------
 
 made = NodeBuilder().subscribe_only("a").do(len).write_to("b", c=5).meta("tag").abandon_on_cancel()
 assert_type(made, NodeBuilder)
@@ -188,16 +178,10 @@ pregel = Pregel(
 bare: PregelProtocol[Any, Any] = pregel
 
 
-# ---- savers ------------------------------------------------------------------------------------------------------
-
-
 async def saved() -> None:
     async with SqliteSaver.from_conn_string("runs.db") as saver:
         assert_type(saver, SqliteSaver)
         assert_type(builder.compile(saver), CompiledStateGraph[State, State, State])
-
-
-# ---- commands --------------------------------------------------------------------------------------------------------
 
 
 def decides(state: State) -> Command[Literal["nothing", "async_node"]]:

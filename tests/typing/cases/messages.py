@@ -1,4 +1,4 @@
-"""What type checkers make of lists of messages. Read by mypy and pyright, and never run."""
+"""How type checkers see lists of messages. Read by mypy and pyright, and never run."""
 
 from __future__ import annotations
 

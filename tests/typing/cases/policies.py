@@ -1,4 +1,4 @@
-"""What type checkers make of policies. Read by mypy and pyright, and never run."""
+"""How type checkers see policies. Read by mypy and pyright, and never run."""
 
 from __future__ import annotations
 

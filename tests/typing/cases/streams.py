@@ -1,5 +1,5 @@
-"""What type checkers make of streams: parts are narrowed by their type. Read by mypy and pyright (test_typing.py), and
-never run."""
+"""How type checkers see streams: parts are narrowed by their type. Read by mypy and pyright (test_typing.py), and never
+run."""
 
 from __future__ import annotations
 
@@ -21,9 +21,6 @@ class State(TypedDict):
 
 
 graph = StateGraph(State).compile()
-
-
-# ---- parts -----------------------------------------------------------------------------------------------------------
 
 
 async def narrows() -> None:
@@ -76,9 +73,6 @@ async def first(parts: list[StreamPart]) -> None:
             pass
 
 
-# ---- outputs ---------------------------------------------------------------------------------------------------------
-
-
 async def outputs() -> None:
     output = await graph.ainvoke({"count": 1}, version="v2")
     assert_type(output, GraphOutput[State])
@@ -97,8 +91,6 @@ async def outputs() -> None:
     await graph.ainvoke({"count": 1}, version="v3")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType,reportCallIssue]  # wrong on purpose
 
 
-# ---- arguments -------------------------------------------------------------------------------------------------------
-
 control = RunControl()
 graph.astream(
     {"count": 1}, stream_mode=("values", "debug"), overflow={"values": "coalesce"}, capacity=8, control=control
@@ -107,9 +99,6 @@ graph.astream({"count": 1}, overflow="drop_oldest", subgraphs=True)
 graph.astream({"count": 1}, overflow="drop")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]  # wrong on purpose
 graph.astream({"count": 1}, overflow={"nope": "block"})  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]  # wrong on purpose
 graph.astream({"count": 1}, stream_mode=["nope"])  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]  # wrong on purpose
-
-
-# ---- writers ---------------------------------------------------------------------------------------------------------
 
 
 async def node(state: State, writer: StreamWriter, runtime: Runtime[None]) -> State:

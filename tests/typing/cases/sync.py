@@ -1,4 +1,4 @@
-"""What type checkers make of the sync verbs. Read by mypy and pyright (test_typing.py), and never run."""
+"""How type checkers see the sync verbs. Read by mypy and pyright (test_typing.py), and never run."""
 
 from __future__ import annotations
 

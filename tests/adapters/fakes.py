@@ -1,4 +1,4 @@
-"""What the tests of adapters share: a writer that keeps what it gets, and servers that answer with recorded bytes."""
+"""Shared by the adapters' tests: a writer that records chunks, and servers that answer with recorded bytes."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 import anyio
 
 
-class Written:
-    """A stand-in for a node's writer, as its contract says: the call writes, awaiting it waits for room.
+class FakeWriter:
+    """A stand-in for a node's writer: a call writes a chunk, and awaiting it waits for capacity.
 
     Attributes:
         chunks, metadata: what was written, in order.
-        waited: how often somebody has awaited.
+        waited: the number of awaits.
         threads: the threads that wrote.
         fail_at: from which chunk on waiting fails, as a reader's end or a cancellation would make it.
     """
@@ -53,7 +53,7 @@ class EnoughError(Exception):
 
 
 class _Room:
-    def __init__(self, written: Written) -> None:
+    def __init__(self, written: FakeWriter) -> None:
         self.written = written
 
     def __await__(self) -> Generator[Any, Any, None]:
@@ -64,7 +64,7 @@ class _Room:
 
 
 def joined(chunks: list[dict[str, Any]]) -> dict[str, Any]:
-    """The message that chunks add up to, as a reader of the stream would join them."""
+    """Return the message that the chunks add up to, as a reader of the stream would join them."""
     message: dict[str, Any] = {"role": "assistant", "content": ""}
     calls: dict[int, dict[str, Any]] = {}
     for chunk in chunks:
@@ -82,11 +82,8 @@ def joined(chunks: list[dict[str, Any]]) -> dict[str, Any]:
     return message
 
 
-# ---- wires -----------------------------------------------------------------------------------------------------------
-
-
 def events(*data: dict[str, Any], named: bool = False, done: bool = False) -> bytes:
-    """Server-sent events, as they come over the wire.
+    """Return server-sent events, as they come over the wire.
 
     Args:
         named: with the type of each as its name.
@@ -97,7 +94,7 @@ def events(*data: dict[str, Any], named: bool = False, done: bool = False) -> by
 
 
 def wire(http: Any, body: bytes) -> Any:
-    """The body of an answer, for async and sync clients: line by line. It knows whether it was closed."""
+    """The body of a response, for async and sync clients, line by line. It records whether it was closed."""
 
     class Wire(http.AsyncByteStream, http.SyncByteStream):
         closed = False
@@ -120,7 +117,7 @@ def wire(http: Any, body: bytes) -> Any:
 
 
 def server(http: Any, body: Any) -> Any:
-    """A transport that answers everything with a body."""
+    """Return a transport that answers every request with a body."""
     return http.MockTransport(
         lambda request: http.Response(200, headers={"content-type": "text/event-stream"}, stream=body)
     )

@@ -1,4 +1,4 @@
-"""What the laws share: a conversation driven to its end, the trace that it leaves, and savers that are disturbed."""
+"""Shared by the laws: driving a conversation to its end, the trace that it leaves, and faulty savers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from checkpoint_savers.records import (
 from pregel_async import Command, Interrupt, StateSnapshot
 from pregel_async._runtime.platform.environment import SystemEnvironment
 from pregel_async.errors import GraphRecursionError
-from tests.helpers.law_programs import Build, Program, Tell, answer_to, inputs_of, story
+from tests.helpers.law_programs import Build, Hooks, Program, answer_to, inputs_of, story
 
 T = TypeVar("T")
 
@@ -30,7 +30,7 @@ THREAD: dict[str, Any] = {"configurable": {"thread_id": "t"}, "recursion_limit":
 
 
 def law(share: float = 1.0) -> Any:
-    """Settings of a law: PREGEL_LAWS says how many programs it is tried on."""
+    """Return the settings of a law; PREGEL_LAWS sets the number of programs to try."""
     return settings(
         max_examples=max(1, int(int(os.environ.get("PREGEL_LAWS", "10")) * share)),
         deadline=None,
@@ -41,12 +41,12 @@ def law(share: float = 1.0) -> Any:
 
 
 def show(made: Program) -> None:
-    """Make a failing example tell its program."""
+    """Print the program of a failing example."""
     note("the program:\n    " + "\n    ".join(story(made)))
 
 
 class Environment(SystemEnvironment):
-    """A clock that goes on by a millisecond with each look, and by what it is told; ids from a seed."""
+    """A clock that advances by a millisecond on each read and by sleeps; ids come from a seed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,8 +67,8 @@ class Environment(SystemEnvironment):
         return self.random.random()
 
 
-class Scheduled(Tell):
-    """Programs that are suspended for a random number of turns of the event loop, wherever they can be."""
+class ScheduledHooks(Hooks):
+    """Programs that wait a random number of turns of the event loop at each suspension point."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
@@ -79,9 +79,6 @@ class Scheduled(Tell):
             await anyio.lowlevel.checkpoint()
 
 
-# ---- conversations -------------------------------------------------------------------------------------------------
-
-
 def questions_in(result: Any) -> list[Interrupt]:
     return list(result.get("__interrupt__", ())) if isinstance(result, dict) else []
 
@@ -90,12 +87,12 @@ def all_at_once(asked: Sequence[Interrupt]) -> Any:
     return Command(resume={question.id: answer_to(question.value) for question in asked})
 
 
-class Talk:
-    """How a conversation went.
+class Conversation:
+    """The course of a conversation.
 
     Attributes:
-        asked: what was open at each pause: ids and questions, in order.
-        values: the state in the end.
+        asked: the open questions at each pause, with ids, in order.
+        values: the final state.
     """
 
     def __init__(self) -> None:
@@ -111,17 +108,17 @@ async def converse(
     answer: Callable[[Sequence[Interrupt]], Any] = all_at_once,
     at_pause: Callable[[], Awaitable[None]] | None = None,
     stops: bool = False,
-) -> Talk:
-    """Call a graph until nothing is left to do, answering what it asks.
+) -> Conversation:
+    """Call a graph until no work is left, answering its questions.
 
     Args:
-        given: the inputs; the next one when nothing is left to do.
-        config: of the first call; those after it go on at the head.
-        answer: the call's input that answers some of the open questions, or all.
+        given: the inputs; the next one is passed when no work is left.
+        config: the config of the first call; later calls continue at the head.
+        answer: returns the call's input that answers some of the open questions, or all.
         at_pause: called after each call.
-        stops: the graph stops at breakpoints too.
+        stops: True if the graph also stops at breakpoints.
     """
-    talk = Talk()
+    talk = Conversation()
     config = THREAD if config is None else {**THREAD, **config}
     inputs = list(given)
     call = inputs.pop(0)
@@ -129,7 +126,7 @@ async def converse(
         try:
             result = await graph.ainvoke(call, config)
         except GraphRecursionError:
-            reject()  # graphs in graphs that count nothing: nothing is learned from them
+            reject()  # subgraphs that count nothing: such an example tests nothing
         config = THREAD
         asked = questions_in(result)
         state = await graph.aget_state("t")
@@ -145,23 +142,20 @@ async def converse(
         elif state.next and stops:
             call = None
         elif inputs:
-            assert not state.next, f"it has ended, and {state.next} are left"
+            assert not state.next, f"the run has ended, but {state.next} are left"
             call = inputs.pop(0)
         else:
-            assert not state.next, f"it has ended, and {state.next} are left"
+            assert not state.next, f"the run has ended, but {state.next} are left"
             talk.values = state.values
             return talk
     raise AssertionError("the conversation does not end")
 
 
-# ---- traces --------------------------------------------------------------------------------------------------------
-
-
 async def trace_of(graph: Any, saver: BaseCheckpointSaver, *, sources: bool = True) -> dict[str, list[Any]]:
-    """P2: what has to be the same in every run of the same work: namespace -> its checkpoints, oldest first.
+    """P2: return the trace, which is the same in every run of the same work: namespace -> its checkpoints, oldest first.
 
-    Each with its values, versions, what was seen of them, the tasks planned on it with their results, and on which
-    checkpoints of the graphs around it was made.
+    Each checkpoint has its values, versions, versions seen, the planned tasks with their results, and the parent graphs'
+    checkpoints on which it was made.
     """
     found: list[tuple[Header, Any]] = []
     async for header, reader, _ in walk(saver, "t", None):
@@ -194,17 +188,17 @@ async def trace_of(graph: Any, saver: BaseCheckpointSaver, *, sources: bool = Tr
         ]
         for row, snapshot in zip(rows, reversed(snapshots), strict=True):
             row["next"] = snapshot.next
-            row["tasks"] = [told(task) for task in snapshot.tasks]
+            row["tasks"] = [described(task) for task in snapshot.tasks]
     return trace
 
 
-def told(task: Any) -> Any:
+def described(task: Any) -> Any:
     error = None if task.error is None else (task.error.type, task.error.message)
     return (task.name, task.id, task.path, task.result, error, task.interrupts)
 
 
 def diff(one: Any, other: Any, path: str = "") -> str:
-    """The first place in which two traces differ, to be read."""
+    """Return the first difference between two traces, as text."""
     if isinstance(one, dict) and isinstance(other, dict):
         for key in [*one, *(key for key in other if key not in one)]:
             if key not in one or key not in other:
@@ -227,16 +221,16 @@ def same(one: Any, other: Any, what: str) -> None:
 
 async def undisturbed(
     made: Program, saver: BaseCheckpointSaver, environment: Environment, turns: int = 2
-) -> tuple[Talk, dict[str, list[Any]], Tell]:
-    """A program's conversation, with nothing in its way."""
-    tell = Tell()
-    graph = Build(tell)(made, saver, environment)
+) -> tuple[Conversation, dict[str, list[Any]], Hooks]:
+    """Run a program's conversation without faults."""
+    hooks = Hooks()
+    graph = Build(hooks)(made, saver, environment)
     talk = await converse(graph, inputs_of(made)[:turns])
-    return talk, await trace_of(graph, saver), tell
+    return talk, await trace_of(graph, saver), hooks
 
 
 async def recorded_in(saver: BaseCheckpointSaver) -> set[str]:
-    """Ids of the tasks whose results are stored (of some, only the routers are left to run)."""
+    """Return the ids of the tasks whose results are stored (for some, only the routers are left to run)."""
     ids: set[str] = set()
     async for header, reader, records in walk(saver, "t", None):
         ids.update(reader.results(header.checkpoint_id))
@@ -247,11 +241,8 @@ async def recorded_in(saver: BaseCheckpointSaver) -> set[str]:
     return ids
 
 
-# ---- savers in between ---------------------------------------------------------------------------------------------
-
-
 def plain(snapshot: StateSnapshot) -> Any:
-    """A snapshot, all that it says."""
+    """Return all data of a snapshot."""
     return (
         snapshot.values,
         snapshot.next,

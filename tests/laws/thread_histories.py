@@ -1,4 +1,4 @@
-"""Random lives of threads: what people do with them, one thing after the other, and how they can be compared."""
+"""Random histories of threads: runs, answers, replays and edits one after the other, and how to compare the results."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from checkpoint_savers.lease import UpkeepLease
 from checkpoint_savers.records import CLOSED, FOLLOWED
 from pregel_async import Command, StateSnapshot
 from pregel_async.errors import GraphRecursionError, PregelError
-from tests.helpers.law_programs import Build, Flow, Program, Tell, answer_to, inputs_of
-from tests.laws.law_world import THREAD, Environment, questions_in
+from tests.helpers.law_programs import Build, Flow, Hooks, Program, answer_to, inputs_of
+from tests.laws.conversations import THREAD, Environment, questions_in
 
 
-class Planned(Exception):
-    """A node's own failure."""
+class PlannedError(Exception):
+    """An error raised by a node on purpose."""
 
 
-class Stumbling(Tell):
-    """Programs that fail, or are cancelled, at one of the places where they can be suspended.
+class FailingHooks(Hooks):
+    """Programs that fail, or are cancelled, at one of their suspension points.
 
     Attributes:
-        left: how many such places are left until then; None for never.
-        scope: what is cancelled; None lets the node fail.
+        left: how many suspension points are left before that; None for no fault.
+        scope: the scope to cancel; None lets the node fail.
     """
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class Stumbling(Tell):
             if self.left < 0:
                 self.left = None
                 if self.scope is None:
-                    raise Planned
+                    raise PlannedError
                 self.scope.cancel()
         await anyio.lowlevel.checkpoint()
 
@@ -49,11 +49,13 @@ def at(snapshot: StateSnapshot) -> dict[str, Any]:
     return {**snapshot.config, "recursion_limit": THREAD["recursion_limit"]}
 
 
-async def live(made: Program, saver: BaseCheckpointSaver, luck: random.Random, environment: Environment) -> None:
-    """A few things that happen to a thread: runs that end, ask, fail or are cut off, answers to some of the questions,
-    replays from anywhere, edits anywhere."""
-    tell = Stumbling()
-    graph = Build(tell)(made, saver, environment)
+async def random_history(
+    made: Program, saver: BaseCheckpointSaver, luck: random.Random, environment: Environment
+) -> None:
+    """Apply some random operations to a thread: runs that end, ask, fail or are cancelled, answers to some of the
+    questions, replays and edits of any checkpoint."""
+    hooks = FailingHooks()
+    graph = Build(hooks)(made, saver, environment)
     inputs = inputs_of(made)
     await attempt(graph, inputs[0], THREAD)
     for _ in range(luck.randint(1, 7)):
@@ -80,19 +82,19 @@ async def live(made: Program, saver: BaseCheckpointSaver, luck: random.Random, e
                 note(f"  {type(error).__name__}")
             continue
         if does in ("fail", "cut off"):
-            tell.left = luck.randint(0, 8)
+            hooks.left = luck.randint(0, 8)
         with anyio.CancelScope() as scope:
-            tell.scope = scope if does == "cut off" else None
+            hooks.scope = scope if does == "cut off" else None
             note(f"{does}: {call!r}")
             await attempt(graph, call, config)
-        tell.left = tell.scope = None
+        hooks.left = hooks.scope = None
 
 
 async def attempt(graph: Any, call: Any, config: Any) -> Any:
-    """A call, and what came of it."""
+    """Make a call, and return its result or the name of its error."""
     try:
         return await graph.ainvoke(call, config)
-    except Planned:
+    except PlannedError:
         return "failed"
     except (PregelError, GraphRecursionError) as error:
         return type(error).__name__
@@ -101,10 +103,12 @@ async def attempt(graph: Any, call: Any, config: Any) -> Any:
 
 
 async def finish(made: Program, saver: BaseCheckpointSaver, config: Any) -> tuple[list[Any], list[Any], Any]:
-    """Go on from a checkpoint until nothing is left to do, and with two more inputs; give what the calls gave, what ran (trio has no order), and the
-    values."""
-    tell = Tell()
-    graph = Build(tell)(made, saver, Environment())
+    """Continue from a checkpoint until no work is left, and with two more inputs.
+
+    Returns: the results of the calls; the bodies that ran (sorted, as trio has no order); and the final values.
+    """
+    hooks = Hooks()
+    graph = Build(hooks)(made, saver, Environment())
     start = await graph.aget_state(config)
     call: Any = None
     if start.interrupts:
@@ -121,11 +125,11 @@ async def finish(made: Program, saver: BaseCheckpointSaver, config: Any) -> tupl
             call = more.pop()
         else:
             break
-    return results, sorted(tell.began), (await graph.aget_state("t")).values
+    return results, sorted(hooks.began), (await graph.aget_state("t")).values
 
 
 async def copied(saver: BaseCheckpointSaver) -> InMemorySaver:
-    """Another saver with the same thread, byte for byte."""
+    """Return another saver with the same thread, byte for byte."""
     dump = await saver.dump("t")
     assert dump is not None
     other = InMemorySaver(clock=saver.clock)
@@ -134,14 +138,11 @@ async def copied(saver: BaseCheckpointSaver) -> InMemorySaver:
     return other
 
 
-# ---- what is read ----------------------------------------------------------------------------------------------------
-
-
 async def shown(graph: Any, snapshot: StateSnapshot, *, results: bool = True) -> Any:
-    """All that a snapshot says, but for its parent: of graphs inside what they say, wherever their configs lead.
+    """Return all data of a snapshot except its parent; for subgraphs the data at their configs.
 
     Args:
-        results: with what tasks gave.
+        results: include the results of tasks.
     """
     tasks: list[Any] = []
     for task in snapshot.tasks:
@@ -158,5 +159,5 @@ async def shown(graph: Any, snapshot: StateSnapshot, *, results: bool = True) ->
 
 
 def is_cut(snapshot: StateSnapshot) -> bool:
-    """Whether what came after a checkpoint is gone, and with it what its tasks gave."""
+    """Return True if the checkpoints after this one, and so its tasks' results, were pruned."""
     return dict(snapshot.metadata).get(FOLLOWED) == CLOSED

@@ -1,4 +1,4 @@
-"""What simulations have found, each as the small scene that it came down to."""
+"""A parent command of a node whose async router fails: the smallest case of a defect that a simulation has found."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class State(TypedDict, total=False):
     log: Annotated[list[str], operator.add]
 
 
-async def test_a_command_for_the_graph_outside_whose_router_fails() -> None:
-    """P3: a node inside gives a command for the graph around it, and its async router fails. The command is recorded, and
-    resume runs the router alone: the command still reaches the graph around. (Seed 4583: it was folded inside.)"""
+async def test_a_parent_command_survives_its_routers_failure() -> None:
+    """P3: a subgraph's node returns a parent command, and its async router fails. The command is recorded, and a resume
+    runs only the router: the command still reaches the parent graph. (Seed 4583: the command was folded inside.)"""
     ran: list[str] = []
 
     def leaves(state: State) -> Command:

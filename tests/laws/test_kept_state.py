@@ -1,4 +1,4 @@
-"""What the laws have found, each as small as it gets."""
+"""Subgraphs that keep their state: the smallest cases of defects that the laws have found."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def saver(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 
 def counter() -> Any:
-    """A graph that counts how often it was run."""
+    """Return a graph that counts its runs."""
     return (
         StateGraph(State)
         .add_node("count", lambda state: {"log": [f"run {len(state.get('log', ()))}"]})
@@ -40,7 +40,8 @@ def counter() -> Any:
 
 
 async def test_a_kept_state_stays_when_a_sibling_asks() -> None:
-    """P5: a graph that keeps its state, and finished beside a node that asked, has it in the next call."""
+    """P5: a subgraph that keeps its state, and finished while a sibling asked a question, has this state in its next
+    call."""
     kept = counter()
 
     async def inner(state: State) -> State:
@@ -64,7 +65,7 @@ async def test_a_kept_state_stays_when_a_sibling_asks() -> None:
 
 
 async def test_a_new_input_discards_what_a_kept_state_did_in_the_open_superstep() -> None:
-    """P3: a kept graph's run in a superstep that a new input discards has moved nothing."""
+    """P3: if a new input discards the open superstep, a subgraph's run in it leaves the kept state unchanged."""
     kept = counter()
 
     async def inner(state: State) -> State:
@@ -87,7 +88,7 @@ async def test_a_new_input_discards_what_a_kept_state_did_in_the_open_superstep(
 
 
 async def test_a_kept_graph_is_run_by_each_call_of_a_task() -> None:
-    """P8: tasks that run one kept graph in turn each run it, on what the one before left."""
+    """P8: tasks that run one stateful subgraph in turn each run it on the state that the previous one left."""
     kept = counter()
 
     @task
@@ -104,8 +105,8 @@ async def test_a_kept_graph_is_run_by_each_call_of_a_task() -> None:
 
 @pytest.mark.parametrize("width", [1, None])
 async def test_a_kept_graph_is_run_by_one_task_of_a_superstep(width: int | None, saver: BaseCheckpointSaver) -> None:
-    """P2, P9: what two tasks of one superstep did to one kept state would depend on the schedule: it is refused, on
-    every schedule alike."""
+    """P2, P9: two tasks of one superstep may not run one stateful subgraph, as the result would depend on the schedule:
+    every schedule raises the error."""
     kept = counter()
 
     async def inner(state: State) -> State:
