@@ -39,8 +39,8 @@ FAULTS: Final[tuple[Fault, ...]] = (
         SHIELD,
         NO_SHIELD,
         (
-            "tests/durability/test_begun_is_finished.py::test_a_superstep",
-            "tests/durability/test_begun_is_finished.py::test_an_edit",
+            "tests/durability/test_cancel_during_writes.py::test_a_superstep",
+            "tests/durability/test_cancel_during_writes.py::test_an_edit",
         ),
     ),
     Fault(
@@ -50,8 +50,8 @@ FAULTS: Final[tuple[Fault, ...]] = (
         SHIELD,
         NO_SHIELD,
         (
-            "tests/durability/test_begun_is_finished.py::test_a_question",
-            "tests/durability/test_begun_is_finished.py::test_a_failure",
+            "tests/durability/test_cancel_during_writes.py::test_a_question",
+            "tests/durability/test_cancel_during_writes.py::test_a_failure",
         ),
     ),
     Fault(
@@ -60,7 +60,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "ThreadLease._give_up",
         "self.start(partial(self._release, adds=error is None)).wait_out()",
         "self.saver.release(self.token)",
-        ("tests/durability/test_begun_is_finished.py::test_giving_the_thread_up",),
+        ("tests/durability/test_cancel_during_writes.py::test_releasing_the_thread",),
     ),
     Fault(
         "shield-of-lease",
@@ -68,7 +68,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "finish.do",
         SHIELD,
         NO_SHIELD,
-        ("tests/durability/test_begun_is_finished.py::test_a_lease",),
+        ("tests/durability/test_cancel_during_writes.py::test_a_lease",),
     ),
     Fault(
         "lease-not-given-back",
@@ -76,7 +76,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "lease.acquire",
         "await release(saver, lease)",
         "pass",
-        ("tests/durability/test_begun_is_finished.py::test_a_lease",),
+        ("tests/durability/test_cancel_during_writes.py::test_a_lease",),
     ),
     Fault(
         "shield-of-closing",
@@ -377,7 +377,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "CommitWriter._flush_around",
         "await outer.flush()",
         "pass",
-        ("tests/durability/test_recorded_before.py::test_a_graph_inside_of_a_fork",),
+        ("tests/durability/test_record_before_next_step.py::test_a_subgraph_of_a_fork",),
     ),
     Fault(
         "every-row-is-whole",
@@ -419,7 +419,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "patch = None",
         (
             "tests/savers/test_chain.py::test_a_list_that_grows_takes_what_is_new",
-            "tests/durability/test_growth.py::test_it_takes_what_is_new",
+            "tests/durability/test_growth.py::test_storage_grows_with_new_data_only",
         ),
     ),
     Fault(
@@ -436,7 +436,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "deltas._told",
         "return Picked(tuple(entries))",
         "return data",
-        ("tests/durability/test_growth.py::test_it_takes_what_is_new",),
+        ("tests/durability/test_growth.py::test_storage_grows_with_new_data_only",),
     ),
     Fault(
         "nothing-appended-is-compared",
@@ -444,7 +444,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "Encoder._value",
         "value = appended(value, len(held), self.codec.encode(more, channel=name))",
         "value = appended(value, len(held), self.codec.encode(more, channel=name)) if more else value",
-        ("tests/runtime/test_counts.py::test_going_on_with_a_long_list_does_not_take_it_apart",),
+        ("tests/runtime/test_operation_counts.py::test_appending_to_a_long_list_does_not_take_it_apart",),
     ),
     Fault(
         "milestones-forget-what-moved",
@@ -492,7 +492,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "ThreadLease.fail",
         "self.failures = self.failures or (error,)",
         "pass",
-        ("tests/durability/test_storage_is_nobodys.py::test_of_a_graph_inside",),
+        ("tests/durability/test_storage_errors_in_nodes.py::test_a_storage_error_in_a_subgraph",),
     ),
     # ---- what is recorded never runs again -------------------------------------------------------------------------
     Fault(
@@ -534,7 +534,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "_Group._one",
         "await self._record(place, task, outcome)",
         "await graph.events.finished(task, outcome)",
-        ("tests/durability/test_adversary.py::test_what_is_shown_is_stored",),
+        ("tests/durability/test_hostile_conditions.py::test_what_is_shown_is_stored",),
     ),
     Fault(
         "recording-of-calls",
@@ -561,7 +561,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "attempt._run",
         "await progress.record(attempt.graph, task, writes)",
         "pass",
-        ("tests/durability/test_recorded_before.py::test_a_crash_in_a_router",),
+        ("tests/durability/test_record_before_next_step.py::test_a_crash_in_a_router",),
     ),
     Fault(
         "failure-of-a-router",
@@ -577,7 +577,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "TaskRecords.recorded",
         "if by is None:",
         "if True:",
-        ("tests/durability/test_recorded_before.py::test_a_crash_in_the_handler",),
+        ("tests/durability/test_record_before_next_step.py::test_a_crash_in_the_handler",),
     ),
     Fault(
         "recording-of-failures",
@@ -585,7 +585,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "TaskRunner.run",
         "await self._graph.persistence.record_failure(task, error, closing)",
         "pass",
-        ("tests/durability/test_recorded_before.py::test_a_crash_in_the_handler",),
+        ("tests/durability/test_record_before_next_step.py::test_a_crash_in_the_handler",),
     ),
     Fault(
         "replay-of-handlers",
@@ -593,7 +593,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "TaskRecords.recorded",
         "self._reached(self.entries.get(by.id, NOT_RECORDED), run, by) or left",
         "left",
-        ("tests/durability/test_recorded_before.py::test_a_handler_that_has_its_result",),
+        ("tests/durability/test_record_before_next_step.py::test_a_handler_that_has_its_result",),
     ),
     Fault(
         "handled-failures-are-cleared",
@@ -601,7 +601,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "TaskRecords.failures",
         "and task_id not in handled",
         "",
-        ("tests/durability/test_recorded_before.py::test_a_handled_failure_stays_in_history",),
+        ("tests/durability/test_record_before_next_step.py::test_a_handled_failure_stays_in_history",),
     ),
     Fault(
         "branches-share-records",
@@ -626,7 +626,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "AbandonFence.close",
         "await wait_out(*self._inside.values())",
         "pass",
-        ("tests/runtime/test_abandoned_threads.py::test_what_it_does_on_the_loop_is_waited_for",),
+        ("tests/runtime/test_abandoned_threads.py::test_calls_on_the_event_loop_are_waited_for",),
     ),
     Fault(
         "fence",
@@ -642,7 +642,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "AttemptContext.check",
         "if self.ended:",
         "if False:",
-        ("tests/runtime/test_late_attempts.py::test_what_a_late_attempt_reaches",),
+        ("tests/runtime/test_late_attempts.py::test_calls_of_a_late_attempt",),
     ),
     Fault(
         "late-writer",
@@ -650,7 +650,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "stream_writer.Writer._check",
         'self._attempt.check("a stream writer")',
         "pass",
-        ("tests/runtime/test_late_attempts.py::test_what_a_late_attempt_reaches",),
+        ("tests/runtime/test_late_attempts.py::test_calls_of_a_late_attempt",),
     ),
     Fault(
         "late-question",
@@ -658,7 +658,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "AttemptContext.ask",
         'self.check("interrupt()")',
         "pass",
-        ("tests/runtime/test_late_attempts.py::test_what_a_late_attempt_reaches",),
+        ("tests/runtime/test_late_attempts.py::test_calls_of_a_late_attempt",),
     ),
     Fault(
         "late-spending",
@@ -666,7 +666,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "AttemptContext.spend",
         'self.check("spend()")',
         "pass",
-        ("tests/runtime/test_late_attempts.py::test_what_a_late_attempt_reaches",),
+        ("tests/runtime/test_late_attempts.py::test_calls_of_a_late_attempt",),
     ),
     Fault(
         "attempts-never-end",
@@ -685,7 +685,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "AttemptContext.stop",
         "self.end()",
         "pass",
-        ("tests/runtime/test_late_attempts.py::test_what_a_late_attempt_reaches",),
+        ("tests/runtime/test_late_attempts.py::test_calls_of_a_late_attempt",),
     ),
     Fault(
         "time-is-not-up",
@@ -693,7 +693,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "Timeout._tick",
         "self._scope.cancel()",
         "pass",
-        ("tests/runtime/test_late_attempts.py::test_what_a_late_attempt_returns",),
+        ("tests/runtime/test_late_attempts.py::test_the_result_of_a_late_attempt",),
     ),
     Fault(
         "late-result",
@@ -701,7 +701,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "Timeout._within",
         "return None if self.expired else result",
         "return result",
-        ("tests/runtime/test_late_attempts.py::test_what_a_late_attempt_returns",),
+        ("tests/runtime/test_late_attempts.py::test_the_result_of_a_late_attempt",),
     ),
     Fault(
         "late-stop",
@@ -709,7 +709,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "Timeout._tick",
         "self._expire()",
         "pass",
-        ("tests/runtime/test_late_attempts.py::test_what_a_late_attempt_reaches",),
+        ("tests/runtime/test_late_attempts.py::test_calls_of_a_late_attempt",),
     ),
     Fault(
         "calls-outlive-their-caller",
@@ -742,7 +742,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "TaskRunner._is_final",
         "if self._graph.unrecorded or self._graph.run.lease.failures:",
         "if False:",
-        ("tests/durability/test_storage_is_nobodys.py::test_of_a_task_that_is_called",),
+        ("tests/durability/test_storage_errors_in_nodes.py::test_a_storage_error_in_a_called_task",),
     ),
     Fault(
         "budget-off-by-one",
@@ -885,7 +885,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "Encoder._sent",
         "shared(send.arg, held)",
         "send.arg",
-        ("tests/durability/test_shared_sends.py::test_it_takes_no_more_than_sending_the_call_alone",),
+        ("tests/durability/test_shared_sends.py::test_sending_the_state_takes_no_more_than_sending_the_call",),
     ),
     Fault(
         "calls-by-position-alone",
@@ -933,7 +933,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "Subscription._emit",
         "data=isolate(own(part.data))",
         "data=part.data",
-        ("tests/durability/test_kept_events.py::test_two_readers_have_their_own",),
+        ("tests/durability/test_stored_events.py::test_two_readers_are_isolated",),
     ),
     # ---- determinism -----------------------------------------------------------------------------------------------
     Fault(
@@ -1041,7 +1041,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "len(self.parts) >= self._capacity",
         "False",
         (
-            "tests/durability/test_adversary.py::test_a_slow_reader_slows_the_run",
+            "tests/durability/test_hostile_conditions.py::test_a_slow_reader_slows_the_run",
             "tests/runtime/test_stream.py::test_a_run_does_not_get_far_ahead",
         ),
     ),
@@ -1099,7 +1099,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "KeptUnits.label",
         "(part.unit.id, routers_of(part.unit.id))",
         "(part.unit.id,)",
-        ("tests/durability/test_kept_modes.py::test_each_mode_alone",),
+        ("tests/durability/test_stored_stream_modes.py::test_each_mode_alone",),
     ),
     Fault(
         "restart-with-the-record",
@@ -1107,7 +1107,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "EventRecorder.close_units",
         "*self._take_restart(), ",
         "",
-        ("tests/durability/test_kept_modes.py::test_each_mode_alone",),
+        ("tests/durability/test_stored_stream_modes.py::test_each_mode_alone",),
     ),
     Fault(
         "cut-off-after-a-rest",
@@ -1115,7 +1115,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "EventRecorder.begin",
         " and self._epoch == after.epoch + 1",
         "",
-        ("tests/durability/test_events_of_units.py::test_an_answer_that_was_cut_off",),
+        ("tests/durability/test_events_of_units.py::test_an_interrupted_answer",),
     ),
     Fault(
         "begun-before-a-rest",
@@ -1123,7 +1123,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "EventRecorder.begin",
         "again.update({unit.id: unit for unit in (*found.units, *found.opens)})",
         "pass",
-        ("tests/durability/test_events_of_units.py::test_an_answer_that_was_cut_off",),
+        ("tests/durability/test_events_of_units.py::test_an_interrupted_answer",),
     ),
     Fault(
         "opened-start",
@@ -1139,7 +1139,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "ShownEvents.pausing",
         "deliveries = await self._close_finished(persistence, tasks, outcomes, self._take_unreported())",
         "deliveries = self._take_unreported()",
-        ("tests/durability/test_events_of_units.py::test_a_crash_as_a_graph_inside_is_left",),
+        ("tests/durability/test_events_of_units.py::test_a_crash_while_a_subgraph_commands_its_parent",),
     ),
     Fault(
         "order-of-places",
@@ -1147,7 +1147,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "Subscription._show",
         "self._waiting.append(part)",
         "self._emit(part)",
-        ("tests/durability/test_events_of_units.py::test_cursors_come_in_their_order",),
+        ("tests/durability/test_events_of_units.py::test_cursors_are_in_stream_order",),
     ),
     Fault(
         "messages-that-were-said",
@@ -1163,7 +1163,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "Runner._show_finished",
         "if is_unstored or outcome.replayed:",
         "if True:",
-        ("tests/durability/test_adversary.py::test_what_is_shown_is_stored",),
+        ("tests/durability/test_hostile_conditions.py::test_what_is_shown_is_stored",),
     ),
     Fault(
         "committed-ahead",
@@ -1187,7 +1187,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "in_thread",
         "await wait_out(work.ended)",
         "pass",
-        ("tests/durability/test_adversary.py::test_a_lone_function_is_waited_for",),
+        ("tests/durability/test_hostile_conditions.py::test_a_lone_function_is_waited_for",),
     ),
     Fault(
         "recursion-limit",
@@ -1211,7 +1211,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "GraphRun._barrier",
         "if control is not None and control.drain_reason is not None:",
         "if False:",
-        ("tests/runtime/test_drain.py::test_what_a_stream_shows_of_it",),
+        ("tests/runtime/test_drain.py::test_the_stream_of_a_drained_run",),
     ),
     Fault(
         "drain-of-graphs-inside",
@@ -1219,7 +1219,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "assembly.run_of",
         "control or node.graph.control, results",
         "control, results",
-        ("tests/runtime/test_drain.py::test_a_graph_inside_stops_at_its_own_barrier",),
+        ("tests/runtime/test_drain.py::test_a_subgraph_stops_at_its_own_barrier",),
     ),
     Fault(
         "metadata-of-threads",
@@ -1244,7 +1244,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "attempt.is_held_back(queued=queued)",
         "False",
         (
-            "tests/runtime/test_drain_within.py::test_tasks_that_wait_for_a_slot_do_not_begin",
+            "tests/runtime/test_drain_within_superstep.py::test_tasks_that_wait_for_a_slot_do_not_begin",
             "tests/savers/test_drained.py::test_what_finished_is_recorded_and_the_rest_runs_on_a_resume",
         ),
     ),
@@ -1255,7 +1255,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "noticed",
         "waits()",
         "pass",
-        ("tests/runtime/test_sharing_a_task.py::test_whoever_waits_holds_up_nobody",),
+        ("tests/runtime/test_shared_event_loop_task.py::test_a_waiting_task_delays_no_other",),
     ),
     Fault(
         "parting-in-the-runs-context",
@@ -1263,7 +1263,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "_Group._part",
         "context.run(start_soon, self._group,",
         "start_soon(self._group,",
-        ("tests/runtime/test_sharing_a_task.py::test_nobody_is_inside_of_whoever_waited_first",),
+        ("tests/runtime/test_shared_event_loop_task.py::test_tasks_are_not_nested",),
     ),
     Fault(
         "parting-when-cancelled",
@@ -1271,7 +1271,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "_Group._in_turn",
         "if cancelled():",
         "if False:",
-        ("tests/runtime/test_sharing_a_task.py::test_a_node_that_cancels_its_task_hands_that_on_to_none",),
+        ("tests/runtime/test_shared_event_loop_task.py::test_a_node_that_cancels_its_task_affects_no_sibling",),
     ),
     Fault(
         "sharing-a-context",
@@ -1279,7 +1279,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "_Group._one",
         "contained=contained)",
         "contained=True)",
-        ("tests/runtime/test_sharing_a_task.py::test_context_variables_stay_with_whoever_sets_them",),
+        ("tests/runtime/test_shared_event_loop_task.py::test_context_variables_stay_in_their_task",),
     ),
     # ---- what waits for nothing -------------------------------------------------------------------------------------
     Fault(
@@ -1288,7 +1288,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "SaverPort.__init_subclass__",
         "cls.commit_is_shielded = False",
         "pass",
-        ("tests/durability/test_commits_of_subclasses.py::test_a_commit_that_waits_is_not_cut_off",),
+        ("tests/durability/test_commits_of_subclasses.py::test_a_waiting_commit_is_not_interrupted",),
     ),
     Fault(
         "begun-and-left",
@@ -1296,7 +1296,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "ThreadLease.__aexit__",
         "await wait_out(*begun)",
         "pass",
-        ("tests/durability/test_two_writers.py::test_what_a_run_has_begun_to_store",),
+        ("tests/durability/test_two_writers.py::test_a_storage_call_that_a_run_has_begun",),
     ),
     Fault(
         "shielded-wait-raises",
@@ -1331,7 +1331,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "pass",
         (
             "tests/sync/test_sync_verbs.py::test_ctrl_c",
-            "tests/runtime/test_blocking.py::test_ctrl_c",
+            "tests/runtime/test_blocked_event_loop.py::test_ctrl_c",
         ),
     ),
     Fault(
@@ -1340,7 +1340,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "BlockedLoop.interruptible",
         "if not isinstance(runner, asyncio.Runner):",
         "if True:",
-        ("tests/runtime/test_blocking.py::test_a_runner_asks_the_loop",),
+        ("tests/runtime/test_blocked_event_loop.py::test_a_runner_asks_the_loop",),
     ),
     Fault(
         "a-node-blocks-its-own-run",
@@ -1348,7 +1348,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "check_thread",
         "running.loop_thread == threading.get_ident()",
         "False",
-        ("tests/runtime/test_blocking.py::test_in_a_node_on_the_loop",),
+        ("tests/runtime/test_blocked_event_loop.py::test_in_a_node_on_the_loop",),
     ),
     Fault(
         "a-failed-handler-is-its-node",
@@ -1515,7 +1515,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "_Group._one",
         "graph.events.finished_unstored(task, outcome)",
         "await graph.events.finished(task, outcome)",
-        ("tests/durability/test_adversary.py::test_what_is_shown_is_stored",),
+        ("tests/durability/test_hostile_conditions.py::test_what_is_shown_is_stored",),
     ),
     Fault(
         "broken-storage-beside-others",
@@ -1555,7 +1555,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "_Group.execute",
         "if all(isinstance(error, NodeCancelledError) for error in failed):",
         "if True:",
-        ("tests/durability/test_adversary.py::test_a_failure_while_being_cancelled",),
+        ("tests/durability/test_hostile_conditions.py::test_a_failure_while_being_cancelled",),
     ),
     Fault(
         "unstorable-questions",
@@ -1621,7 +1621,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "RecordedEvents._stage",
         "recorder.stage_head()",
         "pass",
-        ("tests/durability/test_kept_events.py::test_after_the_end",),
+        ("tests/durability/test_stored_events.py::test_after_the_end",),
     ),
     Fault(
         "events-of-a-superstep",
@@ -1629,7 +1629,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "RecordedEvents._stage",
         "recorder.close(row.checkpoint_id)",
         "pass",
-        ("tests/durability/test_kept_events.py::test_after_the_end",),
+        ("tests/durability/test_stored_events.py::test_after_the_end",),
     ),
     Fault(
         "events-of-a-rest",
@@ -1637,7 +1637,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "RecordedEvents._rest",
         "self._recorder.rest()",
         "pass",
-        ("tests/durability/test_kept_events.py::test_after_a_question",),
+        ("tests/durability/test_stored_events.py::test_after_a_question",),
     ),
     Fault(
         "stops-are-shown-later",
@@ -1645,7 +1645,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "RecordedEvents._stage",
         "if step.stops:",
         "if False:",
-        ("tests/durability/test_stopped_and_kept.py::test_a_breakpoint_holds_wherever_the_process_dies",),
+        ("tests/durability/test_stored_events_of_breakpoints.py::test_a_breakpoint_holds_wherever_the_process_dies",),
     ),
     Fault(
         "refused-calls-end-a-run",
@@ -1653,7 +1653,9 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "RecordedEvents.failing",
         "if not begun:",
         "if False:",
-        ("tests/durability/test_refused_and_kept.py::test_a_call_that_is_refused_leaves_the_run_before_it_alone",),
+        (
+            "tests/durability/test_stored_events_of_refused_calls.py::test_a_refused_call_does_not_change_the_previous_run",
+        ),
     ),
     Fault(
         "dismissed-runs",
@@ -1669,7 +1671,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "RecordedEvents.cancelling",
         "self._recorder.cut_off()",
         "pass",
-        ("tests/durability/test_kept_attempts.py::test_a_reader_resumes_what_was_cut_off",),
+        ("tests/durability/test_stored_events_of_attempts.py::test_a_reader_resumes_an_interrupted_run",),
     ),
     Fault(
         "supersteps-that-wait",
@@ -1677,7 +1679,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "RecordedEvents._stage",
         "recorder.superstep_over()",
         "pass",
-        ("tests/durability/test_kept_attempts.py::test_a_reader_resumes_what_was_cut_off",),
+        ("tests/durability/test_stored_events_of_attempts.py::test_a_reader_resumes_an_interrupted_run",),
     ),
     Fault(
         "restarts-are-not-shown",
@@ -1685,7 +1687,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "RecordedEvents.resumed",
         "await self._begin_again(board, planned)",
         "pass",
-        ("tests/durability/test_kept_events.py::test_a_joined_run_that_is_cancelled",),
+        ("tests/durability/test_stored_events.py::test_a_joined_run_that_is_cancelled",),
     ),
     Fault(
         "opened-by-the-commit-inside",
@@ -1709,7 +1711,9 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "GraphRun._failed",
         'self._events.done("failed")',
         "pass",
-        ("tests/durability/test_refused_and_kept.py::test_a_run_whose_question_could_not_be_stored_has_failed",),
+        (
+            "tests/durability/test_stored_events_of_refused_calls.py::test_a_run_whose_question_could_not_be_stored_has_failed",
+        ),
     ),
     Fault(
         "finished-siblings-are-not-shown",
@@ -1725,7 +1729,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "GraphRun.give_up",
         "recorded if is_recorded else unrecorded",
         "recorded",
-        ("tests/durability/test_adversary.py::test_what_is_shown_is_stored",),
+        ("tests/durability/test_hostile_conditions.py::test_what_is_shown_is_stored",),
     ),
     # ---- graphs inside, and runs that store nothing --------------------------------------------------------------------
     Fault(
@@ -1792,7 +1796,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "nested._persistence",
         "outside.lease.fail(error)",
         "pass",
-        ("tests/durability/test_storage_is_nobodys.py::test_of_a_graph_inside",),
+        ("tests/durability/test_storage_errors_in_nodes.py::test_a_storage_error_in_a_subgraph",),
     ),
     Fault(
         "heads-that-do-not-move",
@@ -1809,7 +1813,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "KeptUnits.close_task",
         "if rows and not self._recorder.is_ahead:",
         "if False:",
-        ("tests/durability/test_recorded_beside.py::test_what_cannot_be_stored_is_not_shown",),
+        ("tests/durability/test_record_during_superstep.py::test_results_that_cannot_be_stored_are_not_streamed",),
     ),
     Fault(
         "inner-spending-forgotten-at-a-resume",
@@ -1825,7 +1829,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "GraphRun.pause",
         "await self._persistence.pause(tasks, outcomes)",
         "await self._events.send(deliveries); deliveries = (); await self._persistence.pause(tasks, outcomes)",
-        ("tests/durability/test_recorded_beside.py::test_what_cannot_be_stored_is_not_shown",),
+        ("tests/durability/test_record_during_superstep.py::test_results_that_cannot_be_stored_are_not_streamed",),
     ),
     Fault(
         "units-of-handlers",
