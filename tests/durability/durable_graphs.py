@@ -360,7 +360,7 @@ def random_graph(probe: Probe, seed: int) -> StateGraph[Any, Any, Any]:
                 graph.add_edge(head, add(tail))
             case "loop":
                 times = rng.randint(2, 5)
-                follow(head, _times(head, times, add(tail)))
+                follow(head, _repetitions(head, times, add(tail)))
             case "fan-out":
                 follow(head, sends(f"{stage}-work", rng.randint(2, 8)))
                 graph.add_edge(add(f"{stage}-work"), add(tail))
@@ -373,7 +373,7 @@ def random_graph(probe: Probe, seed: int) -> StateGraph[Any, Any, Any]:
                 graph.add_edge([longer, *branches[1:]], add(tail))
             case _:
                 ways = [add(f"{stage}-way{i}") for i in range(2)]
-                follow(head, _way(ways))
+                follow(head, _random_stage(ways))
                 add(tail)
                 for way in ways:
                     graph.add_edge(way, tail)
@@ -381,14 +381,14 @@ def random_graph(probe: Probe, seed: int) -> StateGraph[Any, Any, Any]:
     return graph
 
 
-def _times(name: str, times: int, after: str) -> Callable[[Any], str]:
+def _repetitions(name: str, times: int, after: str) -> Callable[[Any], str]:
     def router(state: Any) -> str:
         return name if sum(key.startswith(f"{name}@") for key in state["log"]) < times else after
 
     return router
 
 
-def _way(ways: list[str]) -> Callable[[Any], str]:
+def _random_stage(ways: list[str]) -> Callable[[Any], str]:
     def router(state: Any) -> str:
         return ways[state["total"] % len(ways)]
 

@@ -283,7 +283,7 @@ async def test_read_only_and_missing(tmp_path: Path) -> None:
     assert not (tmp_path / "missing").exists()
 
 
-async def _pages(saver: SqliteSaver, most: int | None) -> None:
+async def _limit_pages(saver: SqliteSaver, most: int | None) -> None:
     """Stop the database from growing, or allow it again."""
 
     def limit(db: sqlite3.Cursor) -> None:
@@ -310,14 +310,14 @@ async def test_full(tmp_path: Path, environment: TestWorld) -> None:
         watch = Watch(saver, probe)
         await chain(Probe(), saver).ainvoke({"log": []}, "other")
         compiled = graph.compile(saver, environment=environment)
-        await _pages(saver, None)
+        await _limit_pages(saver, None)
         for _ in range(2):
             with pytest.raises(StorageFullError):
                 await compiled.ainvoke({"log": ["in"]} if probe.started == [] else None, "t")
             await watch.look(disturbed=True)
         assert probe.started == ["a@1", "big@2", "big@2"]
         assert (await compiled.aget_state("t")).values["log"] == ["in", "a@1"]
-        await _pages(saver, 1_000_000)
+        await _limit_pages(saver, 1_000_000)
         assert (await compiled.ainvoke(None, "t"))["log"] == ["in", "a@1", "big@2", "c@3"]
         await watch.look()
 

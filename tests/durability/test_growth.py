@@ -169,7 +169,7 @@ class Thing:
         self.said = said
 
 
-async def test_an_opaque_object_that_changed_in_place_is_stored_as_it_is() -> None:
+async def test_an_opaque_object_that_changed_in_place_is_encoded_again() -> None:
     """P10: only immutable values are encoded once; objects that are shared and not copied are encoded again each time."""
     saver = InMemorySaver()
     saver.codec = saver.codec.with_type(Thing, encode=lambda thing: thing.said, decode=lambda said: Thing(said))

@@ -135,7 +135,9 @@ async def test_a_slow_reader_slows_the_run() -> None:
 
 @pytest.mark.parametrize("how", ["die", "down"])
 @pytest.mark.parametrize("name", ["failing-alone", "fan-out", "broken-reducer"])
-async def test_what_is_shown_is_stored(name: str, how: How, saver: BaseCheckpointSaver, environment: TestWorld) -> None:
+async def test_streamed_results_are_stored(
+    name: str, how: How, saver: BaseCheckpointSaver, environment: TestWorld
+) -> None:
     """P4, P5: when storage fails or the process dies at any moment, no task whose result a stream has shown runs again."""
     (scenario,) = [scenario for scenario in SCENARIOS if scenario.name == name]
     given = scenario.ops[0].given

@@ -14,7 +14,7 @@ import pytest
 HERE = Path(__file__).parent
 
 
-class Killed:
+class KilledProcesses:
     """Calls the graph in one process after the other; each is killed once it has printed a line."""
 
     def __init__(self, database: Path, backend: str) -> None:
@@ -39,7 +39,7 @@ class Killed:
 def test_a_question_survives_a_kill(backend: str, tmp_path: Path) -> None:
     """P8, P4, P5: an open question survives SIGKILL with its id; so does an answer, even if the process is killed right
     after it; a called task that finished before the question does not run again."""
-    killed = Killed(tmp_path / "db", backend)
+    killed = KilledProcesses(tmp_path / "db", backend)
     what, asked = killed.call({})
     assert (what, [value for _, value in asked]) == ("asked", ["first?", "first?"])
     assert killed.call(None) == ["asked", asked]
@@ -52,7 +52,7 @@ def test_a_question_survives_a_kill(backend: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_answers_over_kills(backend: str, tmp_path: Path) -> None:
     """P8: answers given in separate processes, in any order, are applied once each."""
-    killed = Killed(tmp_path / "db", backend)
+    killed = KilledProcesses(tmp_path / "db", backend)
     _, ((a, _), (b, _)) = killed.call({})
     said = killed.call({"resume": {b: 0}})
     assert killed.call(None) == said

@@ -109,7 +109,7 @@ async def test_a_resumed_send_has_the_whole_state(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("as_node", ["agent", "sibling 1"], ids=["of a node that sends", "of a node that does not"])
-async def test_an_edit_does_not_change_what_was_sent(as_node: str) -> None:
+async def test_an_edit_does_not_change_a_pending_send(as_node: str) -> None:
     """P3: a pending send keeps its argument when the shared state is edited."""
     graph = agent_graph(InMemorySaver(), 3, whole=True, asks=True, siblings=2)
     await graph.ainvoke({"messages": [{"role": "user", "content": "hi", "id": "u"}], "notes": "old " * 100}, CONFIG)

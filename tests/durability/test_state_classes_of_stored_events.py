@@ -41,7 +41,7 @@ class Model(pydantic.BaseModel):
 @pytest.mark.parametrize("joins", [False, True])
 @pytest.mark.parametrize("keys", [None, ["count"], "count"])
 @pytest.mark.parametrize("schema", [Plain, Struct, Model])
-async def test_states_come_back_as_they_were_shown(schema: Any, keys: Any, joins: bool) -> None:
+async def test_states_come_back_as_they_were_streamed(schema: Any, keys: Any, joins: bool) -> None:
     """docs/streaming.md: "States that are dataclasses, Structs or pydantic models come as such." In `debug` they came
     back as mappings; and a selection by `output_keys` came back as an instance of the schema, with defaults for the
     keys that were left out, as if it were the state."""

@@ -96,7 +96,7 @@ async def read(stream: Any) -> list[dict[str, Any]]:
         return [part async for part in parts]
 
 
-def plain_of(parts: Sequence[dict[str, Any]]) -> list[Any]:
+def without_storage_position(parts: Sequence[dict[str, Any]]) -> list[Any]:
     """Return the parts without the cursors' positions in storage, which depend on timing with "async"."""
     known = ("type", "ns", "data", "seq", "step")
     return [{**{key: part[key] for key in known}, "cursor": part["cursor"].split(".")[:4]} for part in parts]
@@ -128,7 +128,7 @@ async def test_after_the_end(mode: Any, saver: BaseCheckpointSaver) -> None:
     for read_so_far in range(1, len(everything) + 1):
         stream = graph_of(saver).astream(None, "t", after=cursors[read_so_far - 1], **ASK)
         rest = await read(stream)
-        assert plain_of(rest) == plain_of(everything[read_so_far:])
+        assert without_storage_position(rest) == without_storage_position(everything[read_so_far:])
         assert all(part["committed"] == 3 for part in rest)
         assert stream.status == "done"
     # no run has acquired a lease since
@@ -151,7 +151,7 @@ async def test_after_a_question(saver: BaseCheckpointSaver) -> None:
     for part in everything:
         stream = graph.astream(None, "t", after=part["cursor"], **ASK)
         rest = await read(stream)
-        assert plain_of(rest) == plain_of(everything[part["seq"] :])
+        assert without_storage_position(rest) == without_storage_position(everything[part["seq"] :])
         assert stream.status == "interrupted"
     answered = await read(graph.astream(Command(resume="yes"), "t", keep_events=True, **ASK))
     later = await read(graph.astream(None, "t", after=everything[3]["cursor"], **ASK))
@@ -303,8 +303,10 @@ async def test_joining_a_run_of_this_process(mode: Any, saver: BaseCheckpointSav
         parts += await read(back)
         assert back.status == "done"
     check_numbers(parts)
-    assert plain_of(more) == plain_of(parts[1:])
-    assert plain_of(await read(graph.astream(None, "t", after=parts[0]["cursor"], **ASK))) == plain_of(parts[1:])
+    assert without_storage_position(more) == without_storage_position(parts[1:])
+    assert without_storage_position(
+        await read(graph.astream(None, "t", after=parts[0]["cursor"], **ASK))
+    ) == without_storage_position(parts[1:])
     assert {str(part["data"]) for part in parts if part["type"] == "custom"} >= {
         "first begins",
         "inside ends",
@@ -432,7 +434,7 @@ async def test_following_a_run_elsewhere(saver: BaseCheckpointSaver) -> None:
             async for part in there.astream(None, "t", after=start["cursor"], **ASK):
                 seen.append(part)
         assert seen[-1]["type"] == "error"  # the reason why this stream ends
-        assert plain_of(seen[:-1]) == plain_of(parts[1 : len(seen)])
+        assert without_storage_position(seen[:-1]) == without_storage_position(parts[1 : len(seen)])
         assert seen[-2]["step"] == 2  # the previous superstep
 
         async def free() -> None:
@@ -440,7 +442,7 @@ async def test_following_a_run_elsewhere(saver: BaseCheckpointSaver) -> None:
 
         group.start_soon(free)
         followed = await read(there.astream(None, "t", after=start["cursor"], on_conflict="wait", **ASK))
-    assert plain_of(followed) == plain_of(parts[1:])
+    assert without_storage_position(followed) == without_storage_position(parts[1:])
 
 
 async def test_following_a_superstep_that_closes_between_two_looks(saver: BaseCheckpointSaver) -> None:
@@ -478,7 +480,7 @@ async def test_following_a_superstep_that_closes_between_two_looks(saver: BaseCh
             gate.events["first"].set()
             async for part in stream:
                 parts.append(part)
-    assert plain_of(followed) == plain_of(parts[at:])
+    assert without_storage_position(followed) == without_storage_position(parts[at:])
 
 
 class Crashing(Through):

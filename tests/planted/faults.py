@@ -460,7 +460,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "Encoder._value",
         "not any(map(is_opaque, map(type, stored))):",
         "True:",
-        ("tests/durability/test_growth.py::test_an_opaque_object_that_changed_in_place_is_stored_as_it_is",),
+        ("tests/durability/test_growth.py::test_an_opaque_object_that_changed_in_place_is_encoded_again",),
     ),
     Fault(
         "listings-share-containers",
@@ -503,7 +503,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "if False:",
         (
             "tests/threads/test_resume.py::test_finished_siblings_do_not_run_again",
-            "tests/tasks/test_tasks.py::test_a_new_process_goes_on_with_the_recorded_results",
+            "tests/tasks/test_tasks.py::test_a_new_process_continues_with_the_recorded_results",
         ),
     ),
     Fault(
@@ -525,7 +525,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "recorded = NEW",
         (
             "tests/tasks/test_tasks.py::test_finished_tasks_do_not_run_again_after_a_question",
-            "tests/tasks/test_tasks.py::test_a_new_process_goes_on_with_the_recorded_results",
+            "tests/tasks/test_tasks.py::test_a_new_process_continues_with_the_recorded_results",
         ),
     ),
     Fault(
@@ -534,7 +534,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "_Group._one",
         "await self._record(place, task, outcome)",
         "await graph.events.finished(task, outcome)",
-        ("tests/durability/test_hostile_conditions.py::test_what_is_shown_is_stored",),
+        ("tests/durability/test_hostile_conditions.py::test_streamed_results_are_stored",),
     ),
     Fault(
         "recording-of-calls",
@@ -544,7 +544,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "pass",
         (
             "tests/tasks/test_tasks.py::test_finished_tasks_do_not_run_again_after_a_question",
-            "tests/tasks/test_tasks.py::test_a_new_process_goes_on_with_the_recorded_results",
+            "tests/tasks/test_tasks.py::test_a_new_process_continues_with_the_recorded_results",
         ),
     ),
     Fault(
@@ -618,7 +618,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "AbandonFence.check",
         "if self.closed:",
         "if False:",
-        ("tests/runtime/test_abandoned_threads.py::test_what_an_abandoned_thread_reaches",),
+        ("tests/runtime/test_abandoned_threads.py::test_calls_of_an_abandoned_thread",),
     ),
     Fault(
         "fence-does-not-wait",
@@ -634,7 +634,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "AttemptContext.check",
         "self.fence.check(what)",
         "pass",
-        ("tests/runtime/test_abandoned_threads.py::test_what_an_abandoned_thread_reaches",),
+        ("tests/runtime/test_abandoned_threads.py::test_calls_of_an_abandoned_thread",),
     ),
     Fault(
         "late",
@@ -877,7 +877,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "fleeting_keys",
         "program.untracked.union(managed)",
         "program.untracked",
-        ("tests/tasks/test_recognised_calls.py::test_a_state_counts_without_what_another_attempt_lacks",),
+        ("tests/tasks/test_recognised_calls.py::test_a_state_counts_without_unstored_parts",),
     ),
     Fault(
         "sends-carry-the-state",
@@ -917,7 +917,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "_check_open",
         "if attempt.refusals:",
         "if False:",
-        ("tests/tasks/test_changed_calls.py::test_code_that_catches_everything_does_not_hide_it",),
+        ("tests/tasks/test_changed_calls.py::test_code_that_catches_everything_does_not_hide_the_error",),
     ),
     Fault(
         "isolate-answers",
@@ -1163,7 +1163,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "Runner._show_finished",
         "if is_unstored or outcome.replayed:",
         "if True:",
-        ("tests/durability/test_hostile_conditions.py::test_what_is_shown_is_stored",),
+        ("tests/durability/test_hostile_conditions.py::test_streamed_results_are_stored",),
     ),
     Fault(
         "committed-ahead",
@@ -1171,7 +1171,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "ShownEvents.commit",
         "await self.publisher.units.settle()",
         "self.acknowledge(board.step)\n        await self.publisher.units.settle()",
-        ("tests/streams/test_stream_parts_v2.py::test_what_could_not_be_stored_is_not_shown",),
+        ("tests/streams/test_stream_parts_v2.py::test_supersteps_that_could_not_be_stored_are_not_streamed",),
     ),
     Fault(
         "stream-left-running",
@@ -1367,7 +1367,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "RunContext.answered",
         "question not in askers or task in askers[question]",
         "question not in askers",
-        ("tests/tasks/test_kept_results.py::test_a_task_that_asked_gets_its_answer_and_no_kept_result",),
+        ("tests/tasks/test_cached_results.py::test_a_task_that_asked_gets_its_answer_and_no_cached_result",),
     ),
     # ---- ids of checkpoints --------------------------------------------------------------------------------------------
     Fault(
@@ -1425,7 +1425,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "AttemptContext.refuse",
         "for each in self.chain():",
         "for each in (self,):",
-        ("tests/tasks/test_changed_calls.py::test_the_caller_of_what_was_refused_cannot_hide_it",),
+        ("tests/tasks/test_changed_calls.py::test_the_caller_cannot_hide_a_refusal",),
     ),
     Fault(
         "refusals-that-become-another-error",
@@ -1474,7 +1474,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "Encoder._alike",
         "if not self._has_bytes(item, part):",
         "if False:",
-        ("tests/durability/test_shared_sends.py::test_an_edit_does_not_change_what_was_sent",),
+        ("tests/durability/test_shared_sends.py::test_an_edit_does_not_change_a_pending_send",),
     ),
     Fault(
         "keys-that-are-not-plain",
@@ -1515,7 +1515,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "_Group._one",
         "graph.events.finished_unstored(task, outcome)",
         "await graph.events.finished(task, outcome)",
-        ("tests/durability/test_hostile_conditions.py::test_what_is_shown_is_stored",),
+        ("tests/durability/test_hostile_conditions.py::test_streamed_results_are_stored",),
     ),
     Fault(
         "broken-storage-beside-others",
@@ -1612,7 +1612,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "TaskRunner._tried",
         "await self._record_unrouted(task, failed.writes)",
         "pass",
-        ("tests/runtime/test_retries.py::test_what_a_node_wrote_is_stored_before_the_wait_for_its_router",),
+        ("tests/runtime/test_retries.py::test_writes_are_stored_before_the_wait_for_the_router",),
     ),
     # ---- what a called graph stores of its events ----------------------------------------------------------------------
     Fault(
@@ -1721,7 +1721,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "ShownEvents.finished",
         "self._unshown +=",
         "_ =",
-        ("tests/streams/test_stream_parts_v2.py::test_finished_siblings_of_a_failure_are_shown",),
+        ("tests/streams/test_stream_parts_v2.py::test_finished_siblings_of_a_failure_are_streamed",),
     ),
     Fault(
         "failures-that-were-not-recorded",
@@ -1729,7 +1729,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "GraphRun.give_up",
         "recorded if is_recorded else unrecorded",
         "recorded",
-        ("tests/durability/test_hostile_conditions.py::test_what_is_shown_is_stored",),
+        ("tests/durability/test_hostile_conditions.py::test_streamed_results_are_stored",),
     ),
     # ---- graphs inside, and runs that store nothing --------------------------------------------------------------------
     Fault(
@@ -1780,7 +1780,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "nested.run_nested",
         "persistence.hand_over_spent()",
         "pass",
-        ("tests/nodes/test_budgets_of_subgraphs.py::test_what_a_sibling_has_spent_is_spent_when_it_is_cancelled",),
+        ("tests/nodes/test_budgets_of_subgraphs.py::test_spending_of_a_cancelled_sibling",),
     ),
     Fault(
         "kept-states-at-once",
@@ -1821,7 +1821,9 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "_persistence",
         "run_context.spending.know(thread.counter.go_on())",
         "thread.counter.go_on()",
-        ("tests/nodes/test_budgets_of_subgraphs.py::test_what_only_a_graph_inside_has_recorded_counts_for_a_limit",),
+        (
+            "tests/nodes/test_budgets_of_subgraphs.py::test_spending_that_only_a_subgraph_has_recorded_counts_for_a_limit",
+        ),
     ),
     Fault(
         "pauses-shown-before-the-record",

@@ -372,7 +372,7 @@ LATE: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("read", [False, True])
 @pytest.mark.parametrize("what", LATE)
-async def test_what_an_abandoned_thread_reaches(what: str, read: bool, held: HeldThread) -> None:
+async def test_calls_of_an_abandoned_thread(what: str, read: bool, held: HeldThread) -> None:
     """P7: the abandoned thread is detached: its stream writer, `interrupt()`, tasks and graphs raise `OutsideRunError`,
     whether or not the stream is read."""
     graph = alone(held, LATE[what]).compile(InMemorySaver())
@@ -421,7 +421,7 @@ async def test_an_injected_writer_too(held: HeldThread) -> None:
         writers[0]("from anywhere")
 
 
-class Below:
+class LoopWork:
     """Code that an abandonable function runs on the event loop when it is cancelled, and its outcome."""
 
     def __init__(self, held: HeldThread) -> None:
@@ -443,31 +443,31 @@ class Below:
         return made.add_edge(START, "first").add_edge("first", "wait").compile(name="below")
 
 
-def invoking(below: Below) -> None:
+def invoking(below: LoopWork) -> None:
     below.graph().invoke({})
 
 
-def invoking_through_anyio(below: Below) -> None:
+def invoking_through_anyio(below: LoopWork) -> None:
     anyio.from_thread.run(below.graph().ainvoke, {})
 
 
-def reading(below: Below) -> None:
+def reading(below: LoopWork) -> None:
     for _ in below.graph().stream({}):
         pass
 
 
-def between_reads(below: Below) -> None:
+def between_reads(below: LoopWork) -> None:
     with below.graph().stream({}) as chunks:
         next(chunks)
         below.held.leave.wait(20)
         next(chunks)
 
 
-def calling(below: Below) -> None:
+def calling(below: LoopWork) -> None:
     task(below.wait, name="below")(1).result()
 
 
-def calling_without_waiting(below: Below) -> None:
+def calling_without_waiting(below: LoopWork) -> None:
     future = task(below.wait, name="below")(1)
     below.held.leave.wait(20)
     future.result()
@@ -478,11 +478,11 @@ def calling_without_waiting(below: Below) -> None:
     "does", [invoking, invoking_through_anyio, reading, between_reads, calling, calling_without_waiting]
 )
 async def test_calls_on_the_event_loop_are_waited_for(
-    does: Callable[[Below], None], read: bool, held: HeldThread
+    does: Callable[[LoopWork], None], read: bool, held: HeldThread
 ) -> None:
     """P7: only the thread is abandoned: graphs and tasks that it called have ended and cleaned up before control
     returns, and the thread gets the error."""
-    below = Below(held)
+    below = LoopWork(held)
 
     def node(state: Any) -> None:
         held.begins()
@@ -584,7 +584,7 @@ async def test_a_failure_of_an_abandonable_function() -> None:
     assert anyio.to_thread.current_default_thread_limiter().borrowed_tokens == 0
 
 
-async def test_an_awaitable_that_it_returns() -> None:
+async def test_an_awaitable_of_an_abandonable_function() -> None:
     """An awaitable that an abandonable function returns is awaited on the event loop, as of any other function."""
 
     async def later() -> dict[str, Any]:

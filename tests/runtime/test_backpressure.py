@@ -120,13 +120,13 @@ def blocked(stream: Any, count: int) -> bool:
 
 async def test_capacity_given_to_a_cancelled_writer() -> None:
     """P12: capacity given to a cancelled writer goes to the next writer that waits."""
-    quits: list[str] = []
+    reports: list[str] = []
 
     async def quits(state: State, writer: StreamWriter) -> None:
         with anyio.CancelScope() as scope:
             scopes.append(scope)
             await writer("x")
-        quits.append("quit")
+        reports.append("quit")
 
     async def stays(state: State, writer: StreamWriter) -> None:
         for _ in range(5):
@@ -142,7 +142,7 @@ async def test_capacity_given_to_a_cancelled_writer() -> None:
             assert await anext(stream) == "x"  # the capacity goes to the first
             scopes[0].cancel()
             assert [chunk async for chunk in stream] == ["stays"]
-    assert quits == ["quit"]
+    assert reports == ["quit"]
 
 
 @pytest.mark.parametrize("blocking", [True, False])
@@ -363,7 +363,7 @@ async def test_a_node_is_held_at_any_await() -> None:
                 assert await anext(stream) == number
 
 
-async def test_what_a_held_node_awaited_is_not_lost() -> None:
+async def test_results_that_a_held_node_awaited_are_not_lost() -> None:
     """P12: results and exceptions of awaited calls arrive unchanged after the hold."""
     got: list[Any] = []
 
@@ -651,7 +651,7 @@ async def test_a_held_node_with_a_task_group() -> None:
     assert got == ["child", "failed"]
 
 
-async def test_many_held_at_once_and_in_graphs_inside() -> None:
+async def test_many_held_nodes_in_subgraphs() -> None:
     """P12: with nodes of several graphs, tasks that they call, and one reader, none is forgotten and none gets far
     ahead."""
     written = 0
@@ -689,7 +689,7 @@ async def test_many_held_at_once_and_in_graphs_inside() -> None:
             assert [chunk[1] for each, chunk in got if each == ns and chunk[0] == name] in ([], list(range(10)))
 
 
-async def test_a_reader_of_a_graph_inside_that_stalls() -> None:
+async def test_a_reader_of_a_subgraph_that_stalls() -> None:
     """P12: a node that reads a graph and stops reading holds that graph, and no other."""
     ran = 0
 
@@ -766,7 +766,7 @@ async def test_a_generator_and_a_writer_from_another_nodes_code() -> None:
         kept[0]("late")
 
 
-async def test_what_was_received_before_a_scope_was_cancelled() -> None:
+async def test_values_received_before_a_scope_was_cancelled() -> None:
     """P12: a value that a node has received before it was held stays its own, though its scope is cancelled meanwhile:
     on every event loop, the cancellation comes at its next await."""
     got: list[Any] = []

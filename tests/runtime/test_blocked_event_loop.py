@@ -37,7 +37,7 @@ pytestmark = pytest.mark.anyio
 LONG = 30
 START_OF_TIME = 1_900_000_000.0
 blocks = pytest.mark.filterwarnings("ignore:.*blocks the event loop:pregel_async.errors.BlockingCallWarning")
-who: contextvars.ContextVar[str] = contextvars.ContextVar("who", default="nobody")
+who: contextvars.ContextVar[str] = contextvars.ContextVar("who", default="unset")
 
 
 class State(TypedDict, total=False):

@@ -594,7 +594,7 @@ async def test_a_stream_that_is_dropped(way: Any, where: Where, saver: BaseCheck
 
 @each_place
 @pytest.mark.parametrize("then", ["aclose", "aclose by another", "read on", "enter"])
-async def test_a_stream_that_is_kept(then: str, where: Where, saver: BaseCheckpointSaver) -> None:
+async def test_a_stream_that_stays_referenced(then: str, where: Where, saver: BaseCheckpointSaver) -> None:
     """P7: after a `break` a stream that is still referenced keeps running until it is closed; the reader may continue
     reading."""
 

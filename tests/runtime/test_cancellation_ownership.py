@@ -39,7 +39,7 @@ def with_a_sibling(node: Any) -> Any:
     return made.add_edge(START, "node").add_edge(START, "other").add_edge(["node", "other"], "after").compile(SAVER())
 
 
-def inside(node: Any) -> Any:
+def in_a_subgraph(node: Any) -> Any:
     """Run the node in a subgraph."""
     inner = StateGraph(State).add_node("node", node).add_edge(START, "node").compile()
 
@@ -59,7 +59,9 @@ def called(node: Any) -> Any:
     return alone(outer)
 
 
-each_place = pytest.mark.parametrize("place", [alone, with_a_sibling, inside, called], ids=lambda place: place.__name__)
+each_place = pytest.mark.parametrize(
+    "place", [alone, with_a_sibling, in_a_subgraph, called], ids=lambda place: place.__name__
+)
 each_verb = pytest.mark.parametrize("verb", ["ainvoke", "astream", "astream in async with"])
 
 
@@ -87,7 +89,7 @@ async def is_untouched() -> None:
         await anyio.lowlevel.checkpoint()
 
 
-class Below:
+class EndlessGraph:
     """A graph that waits forever, for a node to run and abandon; it records whether it cleaned up."""
 
     def __init__(self) -> None:
@@ -134,7 +136,7 @@ async def cancels_its_children(state: Any) -> dict[str, Any]:
 
 
 async def gives_up_an_ainvoke(state: Any) -> dict[str, Any]:
-    below = Below()
+    below = EndlessGraph()
     async with anyio.create_task_group() as group:
         group.start_soon(below.graph.ainvoke, {})
         await below.reached.wait()
@@ -144,7 +146,7 @@ async def gives_up_an_ainvoke(state: Any) -> dict[str, Any]:
 
 
 async def gives_up_an_ainvoke_in_place(state: Any) -> dict[str, Any]:
-    below = Below()
+    below = EndlessGraph()
     with anyio.CancelScope() as scope:
         async with anyio.create_task_group() as group:
 
@@ -160,7 +162,7 @@ async def gives_up_an_ainvoke_in_place(state: Any) -> dict[str, Any]:
 
 
 async def closes_a_stream(state: Any) -> dict[str, Any]:
-    below = Below()
+    below = EndlessGraph()
     stream = below.graph.astream({})
     await anext(stream)
     await below.reached.wait()
@@ -170,7 +172,7 @@ async def closes_a_stream(state: Any) -> dict[str, Any]:
 
 
 async def breaks_off_a_stream(state: Any) -> dict[str, Any]:
-    below = Below()
+    below = EndlessGraph()
     async with below.graph.astream({}) as stream:
         async for _ in stream:
             await below.reached.wait()
@@ -180,7 +182,7 @@ async def breaks_off_a_stream(state: Any) -> dict[str, Any]:
 
 
 async def gives_up_reading_a_stream(state: Any) -> dict[str, Any]:
-    below = Below()
+    below = EndlessGraph()
     stream = below.graph.astream({})
     with anyio.CancelScope() as scope:
         async for _ in stream:
@@ -213,7 +215,7 @@ async def waits_for_too_long(state: Any) -> dict[str, Any]:
 
 
 async def waits_too_long_for_a_graph(state: Any) -> dict[str, Any]:
-    below = Below()
+    below = EndlessGraph()
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(below.graph.ainvoke({}), 0.01)
     assert below.cleaned == below.reached.is_set()
@@ -221,7 +223,7 @@ async def waits_too_long_for_a_graph(state: Any) -> dict[str, Any]:
 
 
 async def waits_too_long_for_a_chunk(state: Any) -> dict[str, Any]:
-    below = Below()
+    below = EndlessGraph()
     async with below.graph.astream({}) as stream:
         await anext(stream)
         await below.reached.wait()
@@ -249,7 +251,7 @@ async def cancels_a_child(state: Any) -> dict[str, Any]:
 
 
 async def cancels_a_child_that_runs_a_graph(state: Any) -> dict[str, Any]:
-    below = Below()
+    below = EndlessGraph()
     child = asyncio.ensure_future(below.graph.ainvoke({}))
     await below.reached.wait()
     child.cancel()
@@ -322,7 +324,7 @@ async def test_a_node_that_cancels_its_own_work(node: Any, place: Any, verb: str
     assert log == (["went on", "done", "done"] if place is with_a_sibling else ["went on", "done"])
 
 
-@pytest.mark.parametrize("place", [alone, inside], ids=lambda place: place.__name__)
+@pytest.mark.parametrize("place", [alone, in_a_subgraph], ids=lambda place: place.__name__)
 async def test_a_cancellation_while_a_native_group_fails(place: Any, anyio_backend_name: str) -> None:
     """P7: of two cancellations that arrive while a failed group waits for its children, one is the group's own, and the
     other is the run's, which the node has swallowed."""
@@ -370,7 +372,7 @@ async def awaits_a_cancelled_future(state: Any) -> None:
 
 
 async def raises_what_a_graph_did(state: Any) -> None:
-    below = Below()
+    below = EndlessGraph()
     child = asyncio.ensure_future(below.graph.ainvoke({}))
     await below.reached.wait()
     child.cancel()
@@ -379,7 +381,7 @@ async def raises_what_a_graph_did(state: Any) -> None:
 
 async def raises_it_while_cleaning_up(state: Any) -> None:
     try:
-        raise ValueError("not told")
+        raise ValueError("unreported")
     finally:
         raise asyncio.CancelledError
 
@@ -479,7 +481,7 @@ async def test_a_deadline_that_passes_as_a_node_times_out(shielded: bool, place:
         assert scope.cancelled_caught
 
 
-@pytest.mark.parametrize("place", [alone, with_a_sibling, inside], ids=lambda place: place.__name__)
+@pytest.mark.parametrize("place", [alone, with_a_sibling, in_a_subgraph], ids=lambda place: place.__name__)
 async def test_a_failure_that_comes_with_the_callers_cancellation(place: Any) -> None:
     """P9: the same for `ainvoke`, whose caller is the one that runs the node: the node's failure is raised."""
 

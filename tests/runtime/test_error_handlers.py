@@ -484,8 +484,8 @@ async def test_a_handler_calls_tasks_and_runs_graphs() -> None:
 async def test_failures_in_subgraphs_are_handled_once(depth: int) -> None:
     """A failure in a subgraph is handled once, by the handler of the node that runs the subgraph, with the exception
     itself."""
-    graph: Any = StateGraph(State).add_node("deep", fails).add_node("beside", other)
-    graph = graph.add_edge(START, "deep").add_edge(START, "beside").compile(name="g1")
+    graph: Any = StateGraph(State).add_node("deep", fails).add_node("another", other)
+    graph = graph.add_edge(START, "deep").add_edge(START, "another").compile(name="g1")
     for level in range(1, depth):
         graph = StateGraph(State).add_node("in", graph).add_edge(START, "in").compile(name=f"g{level + 1}")
     seen: list[Any] = []

@@ -199,7 +199,7 @@ async def test_a_single_task_is_collected() -> None:
 
 
 @pytest.mark.parametrize("asynchronous", [True, False])
-async def test_conditional_edges_see_what_was_collected(asynchronous: bool) -> None:
+async def test_conditional_edges_see_collected_failures(asynchronous: bool) -> None:
     """A failed node's routers run on the collected state; a router's own failure is not collected, and the router runs
     again alone."""
     ran: list[str] = []

@@ -142,7 +142,7 @@ async def test_several_policies_share_the_count(environment: VirtualWorld) -> No
     assert environment.slept == [1, 100, 4]
 
 
-async def test_what_is_not_for_the_policy(environment: VirtualWorld) -> None:
+async def test_a_failure_that_no_policy_matches(environment: VirtualWorld) -> None:
     """A failure that matches no policy is raised at once."""
     graph = alone(
         failing(1, ZeroDivisionError), environment, retry_policy=[RetryPolicy(), RetryPolicy(retry_on=KeyError)]
@@ -651,7 +651,7 @@ class RecordingSaver(Through):
         return await call()
 
 
-async def test_what_a_node_wrote_is_stored_before_the_wait_for_its_router(environment: VirtualWorld) -> None:
+async def test_writes_are_stored_before_the_wait_for_the_router(environment: VirtualWorld) -> None:
     """P3: a node's own writes are recorded before its routers are retried: after a crash in the wait, which may be
     long, the node does not run again."""
     ran: list[str] = []
@@ -819,7 +819,7 @@ async def test_of_a_graph(environment: VirtualWorld) -> None:
     assert (calls.count("first"), calls.count("second")) == (2, 100)
 
 
-class Down(Through):
+class FailingSaver(Through):
     """A saver that fails at one verb, once or from then on."""
 
     def __init__(self, verb: str) -> None:
@@ -857,7 +857,7 @@ async def test_failing_storage_is_not_retried(where: str, environment: VirtualWo
     made = StateGraph(State).add_node("node", node, retry_policy=policy).add_edge(START, "node")
     if where == "router":
         made.add_conditional_edges("node", decide)
-    saver = Down("record")
+    saver = FailingSaver("record")
     with pytest.raises(StorageError):
         await made.compile(saver, environment=environment).ainvoke({}, "t")
     assert ran == ["node", "task"] if where == "task" else ran == ["node"]

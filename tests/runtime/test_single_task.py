@@ -28,7 +28,7 @@ class State(TypedDict, total=False):
     count: Annotated[int, operator.add]
 
 
-who: contextvars.ContextVar[str] = contextvars.ContextVar("who", default="nobody")
+who: contextvars.ContextVar[str] = contextvars.ContextVar("who", default="unset")
 
 
 def alone(node: Any, *, saver: Any = None, blocking: bool = False) -> Any:
@@ -160,7 +160,7 @@ async def test_contexts_do_not_pile_up() -> None:
     made = StateGraph(State).add_node("node", node).add_edge(START, "node")
     made.add_conditional_edges("node", lambda state: "node" if state["count"] < 3 else END)
     await made.compile().ainvoke({})
-    assert seen == ["nobody"] * 3
+    assert seen == ["unset"] * 3
 
 
 @both

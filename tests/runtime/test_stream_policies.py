@@ -49,7 +49,7 @@ async def stalled(graph: Any, *, taken: int = 0, **arguments: Any) -> tuple[Any,
     return stream, got
 
 
-async def rest(stream: Any) -> list[Any]:
+async def read_rest(stream: Any) -> list[Any]:
     got = [chunk async for chunk in stream]
     await stream.aclose()
     return got
@@ -63,14 +63,14 @@ async def test_the_capacity_is_shared_by_all_modes(capacity: int) -> None:
     async with nothing_left():
         stream, _ = await stalled(counter(100), stream_mode=modes, **arguments)
         assert len(stream._buffer.parts) == capacity
-        assert len(await rest(stream)) == 5 * 100  # tasks twice
+        assert len(await read_rest(stream)) == 5 * 100  # tasks twice
 
 
 async def test_block_is_the_default() -> None:
     """The run stops, and no chunk is lost."""
     stream, got = await stalled(counter(200), taken=3, stream_mode=["updates", "values"], version="v2")
     assert len(stream._buffer.parts) == 64
-    got += await rest(stream)
+    got += await read_rest(stream)
     assert [part["seq"] for part in got] == list(range(1, 401))
 
 
@@ -80,7 +80,7 @@ async def test_drop_oldest(named: bool) -> None:
     overflow: Any = {"custom": "drop_oldest"} if named else "drop_oldest"
     stream, _ = await stalled(counter(200), stream_mode="custom", overflow=overflow, capacity=5, version="v2")
     assert stream._buffer.ended
-    assert [(part["data"], part["seq"]) for part in await rest(stream)] == [(n, n + 1) for n in range(195, 200)]
+    assert [(part["data"], part["seq"]) for part in await read_rest(stream)] == [(n, n + 1) for n in range(195, 200)]
 
 
 @pytest.mark.parametrize("mode", ["values", "custom", "updates"])
@@ -88,7 +88,7 @@ async def test_coalesce(mode: Any) -> None:
     """Only the newest chunk of that mode is kept, also before the buffer is full."""
     stream, _ = await stalled(counter(200), stream_mode=mode, overflow="coalesce", version="v2")
     assert stream._buffer.ended
-    (last,) = await rest(stream)
+    (last,) = await read_rest(stream)
     assert last["seq"] == 200
     assert last["data"] == {"values": {"count": 200}, "custom": 199, "updates": {"n": {"count": 1}}}[mode]
 
@@ -104,7 +104,7 @@ async def test_a_policy_of_each_mode() -> None:
     )
     assert not stream._buffer.ended
     assert len(stream._buffer.parts) <= 12
-    got = await rest(stream)
+    got = await read_rest(stream)
     assert [part["data"] for part in got if part["type"] == "updates"] == [{"n": {"count": 1}}] * 200
     assert [part["seq"] for part in got] == sorted(part["seq"] for part in got)
     assert got[-1]["type"] == "values"
@@ -118,12 +118,12 @@ async def test_coalesce_keeps_one_of_each_graph() -> None:
     made.add_conditional_edges(START, lambda state: [Send("sub", {}) for _ in range(30)])
     modes: Any = {"stream_mode": "values", "subgraphs": True, "overflow": "coalesce"}
     stream, _ = await stalled(made.compile(), **modes)
-    got = await rest(stream)
+    got = await read_rest(stream)
     assert len(got) == 31
     assert len({ns for ns, _ in got}) == 31
     assert all(state == {"count": 5} for ns, state in got if ns)
     stream, _ = await stalled(made.compile(), **modes, capacity=4)
-    got = await rest(stream)
+    got = await read_rest(stream)
     assert len(got) <= 5
     assert got[-1] == ((), {"count": 150})
 
@@ -140,7 +140,7 @@ async def test_questions_and_results_survive_any_policy() -> None:
     graph = made.add_edge(START, "n").add_edge("n", "asks").compile(InMemorySaver(), blocking=False)
     for overflow in ("drop_oldest", "coalesce"):
         stream, _ = await stalled(graph, stream_mode=["values", "updates"], overflow=overflow, capacity=1)
-        got = await rest(stream)
+        got = await read_rest(stream)
         assert [mode for mode, chunk in got if "__interrupt__" in chunk] == ["updates", "values"]
 
 

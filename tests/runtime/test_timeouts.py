@@ -823,7 +823,7 @@ def _is_alive(pid: int) -> bool:
     return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text() if Path("/proc").exists() else True
 
 
-async def test_what_goes_to_a_process_and_back(environment: VirtualWorld) -> None:
+async def test_values_sent_to_a_process_and_back(environment: VirtualWorld) -> None:
     """P1: state with nested containers and dataclasses is sent to the process and back; the function's changes in place
     have no effect elsewhere; the same holds for a task's arguments."""
     graph = alone(processes.adds, environment, InMemorySaver(), on_timeout="process")
@@ -862,7 +862,7 @@ async def test_decorated_functions_in_a_process() -> None:
         def local() -> None: ...
 
 
-async def test_what_a_process_raises(environment: VirtualWorld) -> None:
+async def test_exceptions_of_a_process(environment: VirtualWorld) -> None:
     """P9: the function's own exception comes back; for a process that died, or a value that cannot be pickled, the
     error names the node."""
     with pytest.raises(processes.Odd, match="over there") as caught:
@@ -889,7 +889,7 @@ class Bare(TypedDict, total=False):
     thing: Any
 
 
-async def test_what_cannot_go_to_a_process(environment: VirtualWorld) -> None:
+async def test_inputs_that_cannot_be_sent_to_a_process(environment: VirtualWorld) -> None:
     """An input that cannot be pickled is a failure that names the node, and says why."""
     made = StateGraph(Bare).add_node("node", processes.fails, on_timeout="process").add_edge(START, "node")
     with pytest.raises(Exception, match="pickled") as caught:
@@ -897,7 +897,7 @@ async def test_what_cannot_go_to_a_process(environment: VirtualWorld) -> None:
     assert any("in node 'node'" in note for note in caught.value.__notes__)
 
 
-def test_what_cannot_be_run_in_a_process() -> None:
+def test_functions_that_cannot_run_in_a_process() -> None:
     """Functions that a process cannot import, or that want more than their input, are refused by name."""
 
     def local(state: Any) -> None: ...
