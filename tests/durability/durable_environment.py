@@ -1,4 +1,5 @@
-"""Shared helpers of this folder: an environment with a settable clock, failing savers, and the checks after each test."""
+"""Shared helpers of this folder: an environment with a settable clock, failing savers, and the checks after
+each test."""
 
 from __future__ import annotations
 

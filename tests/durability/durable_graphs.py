@@ -332,7 +332,8 @@ SCENARIOS = (
 
 
 def random_graph(probe: Probe, seed: int) -> StateGraph[Any, Any, Any]:
-    """Return a few random stages, each of which begins and ends with one node: a node, loop, fan-out, join or choice."""
+    """Return a few random stages, each of which begins and ends with one node: a node, loop, fan-out, join or
+    choice."""
     rng = random.Random(seed)
     graph = StateGraph(State)
 

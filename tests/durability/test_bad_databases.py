@@ -373,7 +373,8 @@ async def test_locked_during_a_run(tmp_path: Path, environment: TestWorld) -> No
 
 
 async def test_the_file_is_deleted(tmp_path: Path) -> None:
-    """A saver whose file is deleted continues with its open file or raises an error; a new saver starts an empty file."""
+    """A saver whose file is deleted continues with its open file or raises an error; a new saver starts an
+    empty file."""
     path = tmp_path / "db"
     async with SqliteSaver(path) as saver:
         graph = chain(Probe(), saver)

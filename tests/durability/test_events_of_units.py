@@ -48,7 +48,8 @@ async def undisturbed(mode: Durability) -> list[Any]:
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("mode", DURABILITIES)
 async def test_a_crash_at_every_call(mode: Durability, after: bool, request: pytest.FixtureRequest) -> None:
-    """The process dies at a call of storage, and its successor after the same number of calls; then the run continues."""
+    """The process dies at a call of storage, and its successor after the same number of calls; then the run
+    continues."""
     whole = await undisturbed(mode)
     for at in places(request):
         inner, environment, seen = InMemorySaver(), TestWorld(), list[Any]()

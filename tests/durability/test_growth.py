@@ -170,7 +170,8 @@ class Thing:
 
 
 async def test_an_opaque_object_that_changed_in_place_is_encoded_again() -> None:
-    """P10: only immutable values are encoded once; objects that are shared and not copied are encoded again each time."""
+    """P10: only immutable values are encoded once; objects that are shared and not copied are encoded again
+    each time."""
     saver = InMemorySaver()
     saver.codec = saver.codec.with_type(Thing, encode=lambda thing: thing.said, decode=lambda said: Thing(said))
     first = Thing("x" * 300)

@@ -1,4 +1,5 @@
-"""Hostile users, nodes and environments: dropped streams, swallowed cancellations, strange exceptions and wrong clocks."""
+"""Hostile users, nodes and environments: dropped streams, swallowed cancellations, strange exceptions and
+wrong clocks."""
 
 from __future__ import annotations
 
@@ -83,7 +84,8 @@ def many(count: int) -> Graph:
 
 
 async def test_more_waiting_tasks_than_the_stream_holds() -> None:
-    """P12: tasks that write more parts than the stream holds all wait for the reader, and the reader gets every part."""
+    """P12: tasks that write more parts than the stream holds all wait for the reader, and the reader gets every
+    part."""
     with anyio.fail_after(20):
         async with many(300).astream({}) as chunks:
             got = 0
@@ -138,7 +140,8 @@ async def test_a_slow_reader_slows_the_run() -> None:
 async def test_streamed_results_are_stored(
     name: str, how: How, saver: BaseCheckpointSaver, environment: TestWorld
 ) -> None:
-    """P4, P5: when storage fails or the process dies at any moment, no task whose result a stream has shown runs again."""
+    """P4, P5: when storage fails or the process dies at any moment, no task whose result a stream has shown
+    runs again."""
     (scenario,) = [scenario for scenario in SCENARIOS if scenario.name == name]
     given = scenario.ops[0].given
     for at in count(1):
@@ -682,7 +685,8 @@ async def test_an_untracked_value_beside_a_sibling(fails: bool, saver: BaseCheck
 
 
 async def test_parts_of_its_input(saver: BaseCheckpointSaver) -> None:
-    """P1: a node may return its input, parts of it, the same part twice, or a pickled copy; the state holds plain data."""
+    """P1: a node may return its input, parts of it, the same part twice, or a pickled copy; the state holds
+    plain data."""
 
     async def same(state: Values) -> Any:
         return {"data": state["data"], "out": state["out"]}

@@ -274,7 +274,8 @@ async def test_after_a_drain(saver: BaseCheckpointSaver) -> None:
 @pytest.mark.parametrize("held", ["first", "inside", "last"])
 @pytest.mark.parametrize("mode", DURABILITIES)
 async def test_joining_a_run_of_this_process(mode: Any, saver: BaseCheckpointSaver, held: str, gone_after: int) -> None:
-    """A reader that reconnects in the same process gets every event once, whether its superstep is committed or open."""
+    """A reader that reconnects in the same process gets every event once, whether its superstep is committed or
+    open."""
     gate = Gate()
     gate.close(held)
     graph = graph_of(saver, gate)

@@ -175,7 +175,8 @@ async def test_the_superstep_that_was_forked(at: str) -> None:
 
 @pytest.mark.parametrize("more", [0, 1, 2])
 async def test_all_events_of_a_superstep_were_flushed(more: int) -> None:
-    """P4: a superstep is committed with the events that were flushed before, also when there is nothing to add to them."""
+    """P4: a superstep is committed with the events that were flushed before, also when there is nothing to add
+    to them."""
 
     async def talks(state: State) -> State:
         writer = get_stream_writer()

@@ -602,7 +602,8 @@ async def test_several_storage_calls_that_a_run_has_begun(environment: TestWorld
 async def test_a_heartbeat_that_came_too_late(
     saver: BaseCheckpointSaver, environment: TestWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """P6: a heartbeat that comes too late does not take the thread back; the run gets the error with its next commit."""
+    """P6: a heartbeat that comes too late does not take the thread back; the run gets the error with its next
+    commit."""
     monkeypatch.setattr(lease_module, "LEASE_SECONDS", 0.03)
     beating = HeartbeatSaver(saver)
     started = anyio.Event()

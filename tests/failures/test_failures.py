@@ -288,7 +288,8 @@ async def test_failures_of_sends_come_after_those_of_nodes() -> None:
 
 
 async def test_a_failure_while_being_cancelled_counts() -> None:
-    """P9, rule 7: a sibling that fails while it is cancelled for another's failure has failed: its failure is not lost."""
+    """P9, rule 7: a sibling that fails while it is cancelled for another's failure has failed: its failure is
+    not lost."""
     waiting = anyio.Event()
 
     async def cleans_up_badly(state: Any) -> None:

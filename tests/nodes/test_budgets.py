@@ -62,7 +62,8 @@ async def spent_by(graph: Any, thread: str) -> dict[str, int | Decimal]:
 
 
 async def test_a_run_over_its_budget_stops_at_the_barrier(saver: BaseCheckpointSaver) -> None:
-    """A run over its budget stops with work left, and everything stored; it can be resumed when the budget is raised."""
+    """A run over its budget stops with work left, and everything stored; it can be resumed when the budget is
+    raised."""
     graph = loop_of(5).compile(saver, budgets={"tokens": Budget(run=25)})
     with pytest.raises(BudgetExceededError) as stopped:
         await graph.ainvoke({}, "t")

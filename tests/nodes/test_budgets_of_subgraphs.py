@@ -54,7 +54,8 @@ async def spent(graph: Any) -> Any:
 async def test_spending_of_a_subgraph_belongs_to_the_result_of_its_node(
     saver: BaseCheckpointSaver, durability: Durability
 ) -> None:
-    """A node has finished, and its sibling fails: a resume does not run the node again, and still counts its spending."""
+    """A node has finished, and its sibling fails: a resume does not run the node again, and still counts its
+    spending."""
     inside = graph_of(five=five).compile()
     done, tries = anyio.Event(), 0
 

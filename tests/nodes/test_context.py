@@ -283,7 +283,8 @@ async def in_a_thread_of_its_own(name: str) -> list[Any]:
     "where", [in_place, in_a_task_group, in_a_thread, in_a_thread_and_back, in_a_thread_of_its_own]
 )
 async def test_nested_code_reaches_its_own_node(where: Any) -> None:
-    """The accessors return the values of the node they were called under, however deep and whatever runs concurrently."""
+    """The accessors return the values of the node they were called under, however deep and whatever runs
+    concurrently."""
 
     def node(name: str) -> Callable[[State], Any]:
         async def call(state: State) -> State:

@@ -94,7 +94,8 @@ async def test_only_an_update_and_only_a_goto(saver: BaseCheckpointSaver, switch
 
 
 async def test_called_in_a_node(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """A graph that a node calls sends a command to the node's graph: code after the call does not run; `finally` does."""
+    """A graph that a node calls sends a command to the node's graph: code after the call does not run;
+    `finally` does."""
     sub = chain(("cmd", switches.node("cmd", up("there", log=["up"])))).compile()
     seen: list[str] = []
 

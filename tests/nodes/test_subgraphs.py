@@ -984,7 +984,8 @@ async def test_a_new_input_begins_anew(saver: BaseCheckpointSaver, switches: Swi
 
 
 async def test_cancelled(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """P7, P5: a run that is cancelled while a subgraph runs has ended with all its tasks, and a resume continues there."""
+    """P7, P5: a run that is cancelled while a subgraph runs has ended with all its tasks, and a resume
+    continues there."""
     begun, ended = anyio.Event(), []
 
     async def slow(state: Any) -> dict[str, Any]:

@@ -1,4 +1,5 @@
-"""Plain functions as nodes: in worker threads by default, and on the event loop when they are declared never to block."""
+"""Plain functions as nodes: in worker threads by default, and on the event loop when they are declared
+never to block."""
 
 from __future__ import annotations
 
@@ -74,7 +75,8 @@ async def test_the_loop_keeps_running() -> None:
 @pytest.mark.parametrize("with_sibling", [True, False])
 @pytest.mark.parametrize("flavour", ["sync", "async"])
 async def test_context_variables(blocking: bool, with_sibling: bool, flavour: str) -> None:
-    """Runner rule 1: a node sees its caller's context variables, in a thread too; variables that it sets stay its own."""
+    """Runner rule 1: a node sees its caller's context variables, in a thread too; variables that it sets stay
+    its own."""
     seen: dict[str, str] = {}
 
     def sync(name: str) -> Any:

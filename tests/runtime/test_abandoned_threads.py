@@ -211,7 +211,8 @@ async def test_the_next_run_does_not_wait_either(held: HeldThread) -> None:
 
 
 async def test_a_function_that_waits_for_a_thread_never_begins(held: HeldThread) -> None:
-    """P7: a function whose worker thread had not started is not called after the cancellation, and there is no warning."""
+    """P7: a function whose worker thread had not started is not called after the cancellation, and there is no
+    warning."""
     limiter = anyio.to_thread.current_default_thread_limiter()
     before, limiter.total_tokens = limiter.total_tokens, 1
     occupied = threading.Event()
@@ -273,7 +274,8 @@ async def test_an_abandoned_call_never_begins() -> None:
 
 
 async def test_a_call_that_is_abandoned_at_its_end() -> None:
-    """P7: a coroutine that the function has returned by then is closed, and no warning says that it was never awaited."""
+    """P7: a coroutine that the function has returned by then is closed, and no warning says that it was never
+    awaited."""
 
     async def later() -> None:
         raise AssertionError("never begun")

@@ -233,7 +233,8 @@ async def test_a_loop_that_never_waits_is_stopped(kind: str) -> None:
 
 
 async def test_a_loop_of_small_chunks_is_stopped_too() -> None:
-    """P12: the overhead of a chunk counts: a loop that writes numbers takes no more memory than one that writes bytes."""
+    """P12: the overhead of a chunk counts: a loop that writes numbers takes no more memory than one that writes
+    bytes."""
     written = 0
 
     async def node(state: State, writer: StreamWriter) -> None:

@@ -217,7 +217,8 @@ def warned_by(call: Callable[[], object]) -> list[warnings.WarningMessage]:
 
 
 async def test_the_warning(anyio_backend_name: str) -> None:
-    """The warning names the verb, the library and the remedy; it points to the caller's line, and comes once per line."""
+    """The warning names the verb, the library and the remedy; it points to the caller's line, and comes once
+    per line."""
     graph = graph_of(first, second, checkpointer=InMemorySaver())
 
     def again() -> None:
@@ -406,7 +407,8 @@ def test_on_the_background_loop_itself() -> None:
 
 
 def test_a_stream_that_reaches_its_own_loop() -> None:
-    """A stream that was started in a plain thread and is read by an async node runs on the loop that would be blocked."""
+    """A stream that was started in a plain thread and is read by an async node runs on the loop that would be
+    blocked."""
     stream = graph_of(first, second).stream({})
     assert next(stream) == {"first": {"log": ["first"]}}
 
@@ -499,7 +501,8 @@ async def test_a_node_that_waits_for_the_blocked_loop(how: str, anyio_backend_na
 
 
 async def test_the_warning_alone_ends_nothing() -> None:
-    """The warning is issued once, at the caller's line, and the call continues: the node may wait for something else."""
+    """The warning is issued once, at the caller's line, and the call continues: the node may wait for something
+    else."""
     clock, go_on = VirtualClock(), threading.Event()
 
     async def waits(state: State) -> State:

@@ -82,7 +82,8 @@ async def test_tasks_that_wait_for_a_slot_do_not_begin() -> None:
 
 
 async def test_tasks_that_share_a_turn_do_not_begin() -> None:
-    """P5: the same without `max_concurrency`, with tasks that wait for nothing and therefore run one after the other."""
+    """P5: the same without `max_concurrency`, with tasks that wait for nothing and therefore run one after the
+    other."""
     fan = Fan(last=99)
 
     async def work(number: int) -> State:

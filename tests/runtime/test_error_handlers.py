@@ -63,8 +63,8 @@ def handled(handler: Any = handles, *, node: Any = fails, sibling: bool = False,
 @pytest.mark.parametrize("sibling", [False, True])
 @pytest.mark.parametrize("stored", [False, True])
 async def test_a_handler_takes_the_nodes_place(sibling: bool, stored: bool) -> None:
-    """The handler's update counts in the same superstep; the failed node's own edges are not followed,
-    and the run goes on."""
+    """The handler's update counts in the same superstep; the failed node's own edges are not followed, and the run
+    continues."""
     graph = handled(sibling=sibling).compile(InMemorySaver() if stored else None)
     result = await graph.ainvoke({}, "t" if stored else None)
     assert result["log"] == ["bad: no", *(["other"] if sibling else [])]

@@ -73,7 +73,8 @@ LATE: dict[str, Callable[[], object]] = {
 
 @pytest.mark.parametrize("what", LATE)
 async def test_calls_of_a_late_attempt(what: str) -> None:
-    """A late attempt can publish nothing: after its timeout, while it cleans up, it cannot ask, write, call or spend."""
+    """A late attempt can publish nothing: after its timeout, while it cleans up, it cannot ask, write, call or
+    spend."""
     clock = Clock()
     caught_errors: list[BaseException | None] = []
 

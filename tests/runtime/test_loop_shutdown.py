@@ -167,7 +167,8 @@ async def leave(state: State) -> str:
 
 
 def fan(saver: InMemorySaver) -> Any:
-    """Return a graph of two levels: nodes that wait, a plain function that returns a coroutine, and routers that wait."""
+    """Return a graph of two levels: nodes that wait, a plain function that returns a coroutine, and routers
+    that wait."""
     inside = StateGraph(State).add_node("a", node).add_node("b", node).add_edge(START, "a").add_edge(START, "b")
     graph = StateGraph(State).add_node("inside", inside.compile()).add_node("plain", lambda state: node(state))
     for name in ("inside", "plain"):

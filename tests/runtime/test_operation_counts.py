@@ -318,7 +318,8 @@ async def test_nothing_stays_alive_after_a_run(kind: str) -> None:
 @pytest.mark.parametrize("name", ["none", "memory", "sqlite"])
 @pytest.mark.parametrize("kind", ["chain", "fan", "a fan that waits", "subgraph"])
 async def test_a_run_leaves_nothing_to_the_collector(kind: str, name: str, tmp_path: Path) -> None:
-    """P7: objects of a run are freed when it ends without Python's cycle collector: the run leaves no reference cycles."""
+    """P7: objects of a run are freed when it ends without Python's cycle collector: the run leaves no reference
+    cycles."""
     async with AsyncExitStack() as stack:
         saver = await opened(name, tmp_path, stack)
         config = Threads()

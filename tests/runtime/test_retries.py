@@ -111,7 +111,8 @@ async def test_the_defaults(place: Any, environment: VirtualWorld) -> None:
 
 
 async def test_the_wait_grows_to_its_limit(environment: VirtualWorld) -> None:
-    """Each wait is twice as long as the one before, and at most 128 s; hours pass instantly on the environment's clock."""
+    """Each wait is twice as long as the one before, and at most 128 s; hours pass instantly on the
+    environment's clock."""
     await alone(failing(11), environment, retry_policy=MANY).ainvoke({})
     assert environment.slept == [0.5, 1, 2, 4, 8, 16, 32, 64, 128, 128, 128]
     assert environment.time == sum(environment.slept)

@@ -1,4 +1,5 @@
-"""A single planned task is awaited in place and behaves like one in a group: the three rules at the top of `runner.py`."""
+"""A single planned task is awaited in place and behaves like one in a group: the three rules at the top of
+`runner.py`."""
 
 from __future__ import annotations
 
@@ -594,7 +595,8 @@ async def test_a_node_that_swallows_the_runs_cancellation(build: Callable[..., A
 
 @both
 async def test_a_node_that_swallows_a_native_cancellation(build: Callable[..., Any], anyio_backend_name: str) -> None:
-    """P7: swallowing asyncio's own cancellation does not either: the caller was cancelled, and gets the cancellation."""
+    """P7: swallowing asyncio's own cancellation does not either: the caller was cancelled, and gets the
+    cancellation."""
     if anyio_backend_name != "asyncio":
         return
     ran: list[str] = []

@@ -160,7 +160,8 @@ async def test_a_run_that_ends_at_once() -> None:
 
 
 async def test_nothing_runs_before_it_is_read() -> None:
-    """`GraphStream`: the run starts with the first read, or on entering; making a stream and dropping it runs nothing."""
+    """`GraphStream`: the run starts with the first read, or on entering; making a stream and dropping it runs
+    nothing."""
     source = Source()
     async with nothing_left():
         stream = source.stream()
@@ -187,7 +188,8 @@ async def test_entering_starts_the_run() -> None:
 
 @pytest.mark.parametrize("taken", [0, 1, 10])
 async def test_a_run_does_not_get_far_ahead(taken: int) -> None:
-    """P12: streams are bounded: a run stops 64 chunks ahead of a reader that does not read, and goes on when it does."""
+    """P12: streams are bounded: a run stops 64 chunks ahead of a reader that does not read, and continues when
+    it does."""
     source = Source(500)
     async with source.stream() as stream:
         for _ in range(taken):
@@ -235,7 +237,8 @@ async def test_a_reader_that_is_far_behind_can_close() -> None:
 
 @pytest.mark.parametrize("how", ["break", "aclose", "exception"])
 async def test_leaving_early(how: str) -> None:
-    """P7: when a stream is closed, by `aclose()` or the end of `async with`, its run has ended before control returns."""
+    """P7: when a stream is closed, by `aclose()` or the end of `async with`, its run has ended before control
+    returns."""
     graph, reached, steps = waiting()
     async with nothing_left():
         if how == "break":
@@ -478,7 +481,8 @@ async def test_a_dropped_stream_never_cancels_its_reader() -> None:
 
 
 async def test_a_finished_stream_does_not_warn() -> None:
-    """P7: a stream that ended, was closed or never began may be dropped without a warning (warnings are errors here)."""
+    """P7: a stream that ended, was closed or never began may be dropped without a warning (warnings are errors
+    here)."""
     for read in (0, 2, 5):
         stream = Source(2).stream()
         for _ in range(read):

@@ -379,8 +379,8 @@ async def test_clean_up_after_the_time_publishes_nothing(place: Any, environment
 
 @pytest.mark.parametrize("where", ["graph", "task"])
 async def test_clean_up_of_nested_tasks_publishes_nothing(where: str, environment: VirtualWorld) -> None:
-    """The same holds for nodes of a subgraph and for tasks in_a_subgraph a node after its timeout. All of them have ended when
-    the error is raised."""
+    """The same holds for nodes of a subgraph and for tasks of a node after its timeout. All of them have ended when the
+    error is raised."""
     ended: list[str] = []
 
     async def deep(state: Any) -> None:
@@ -701,7 +701,8 @@ async def test_a_late_node_of_a_superstep(count: int, environment: VirtualWorld)
 
 
 async def test_the_clean_up_of_a_late_superstep_reaches_nothing(environment: VirtualWorld) -> None:
-    """Clean-up reaches nothing after the timeout, neither in its nodes nor in those of a subgraph within the superstep."""
+    """Clean-up reaches nothing after the timeout, neither in its nodes nor in those of a subgraph within the
+    superstep."""
     refused: list[str] = []
 
     async def node(state: Any, writer: StreamWriter) -> None:

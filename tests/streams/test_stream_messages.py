@@ -219,7 +219,8 @@ async def test_the_inputs_message_is_not_the_nodes(given: Any, keeps: bool) -> N
 
 
 async def test_a_message_of_an_earlier_run_is_not_streamed(saver: BaseCheckpointSaver) -> None:
-    """A thread's history is in the node's input: returning a part of it streams no message, in a resumed run neither."""
+    """A thread's history is in the node's input: returning a part of it streams no message, in a resumed run
+    neither."""
     graph = graph_of(a=lambda state: {"messages": [*state["messages"], message_of("n", str(len(state["messages"])))]})
     compiled = graph.compile(saver, blocking=False)
     assert await contents(compiled, {"messages": [message_of("hi", "u1", "user")]}, "t") == ["n"]

@@ -275,7 +275,8 @@ async def test_order_when_a_task_asks() -> None:
 
 
 async def test_custom_chunks_of_failed_attempts_are_visible() -> None:
-    """Custom chunks are streamed, whatever the outcome of the attempt; each attempt of a run has one start and one end."""
+    """Custom chunks are streamed, whatever the outcome of the attempt; each attempt of a run has one start and
+    one end."""
     broken = [True]
 
     async def node(state: State, writer: StreamWriter) -> None:

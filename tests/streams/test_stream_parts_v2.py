@@ -192,7 +192,8 @@ async def test_v1_has_no_part_of_its_own_for_a_failure() -> None:
 
 
 async def test_a_failure_needs_no_capacity() -> None:
-    """P12: a failed run ends and releases its thread, though its reader is far behind: the buffer takes one part more."""
+    """P12: a failed run ends and releases its thread, though its reader is far behind: the buffer takes one
+    part more."""
 
     async def bad(state: State) -> None:
         for number in range(10):

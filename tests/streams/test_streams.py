@@ -383,7 +383,8 @@ async def test_the_first_failure_of_a_batch() -> None:
 
 
 async def test_the_failures_of_a_batch_in_their_places() -> None:
-    """`abatch(return_exceptions=True)`: a run's exception takes its place in the result; the others run to their ends."""
+    """`abatch(return_exceptions=True)`: a run's exception takes its place in the result; the others run to
+    their ends."""
     results: list[Any] = await worker().abatch(
         [{"note": "a"}, {"note": "bad1"}, {"note": "b"}, {"nope": 1}, {"note": "bad2"}], return_exceptions=True
     )

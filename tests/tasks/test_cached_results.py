@@ -330,7 +330,8 @@ async def test_a_graph_as_a_node_is_cached_as_a_whole() -> None:
 
 
 async def test_a_question_is_not_a_result() -> None:
-    """P8: neither a question nor the result of an answer, which is one person's, is cached: the next task asks again."""
+    """P8: neither a question nor the result of an answer, which is one person's, is cached: the next task asks
+    again."""
     runs = 0
 
     async def ask(state: State) -> dict[str, list[str]]:
@@ -614,7 +615,8 @@ async def test_a_task_that_asked_gets_its_answer_and_no_cached_result(ask: str) 
 
 
 async def test_a_node_of_a_graph_that_stores_nothing_caches_no_answer() -> None:
-    """P8: a graph with `checkpointer=False` has no records of its own; the answers of its nodes are known all the same."""
+    """P8: a graph with `checkpointer=False` has no records of its own; the answers of its nodes are known all
+    the same."""
 
     async def ask(state: State) -> dict[str, list[str]]:
         return {"log": [interrupt("why?")]}

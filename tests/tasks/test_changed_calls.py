@@ -529,7 +529,8 @@ async def test_answers_to_changed_questions_may_be_accepted(saver: BaseCheckpoin
 
 @pytest.mark.parametrize("kind", ["StateGraph", "entrypoint", "Pregel"])
 async def test_a_default_for_changed_questions(kind: str, saver: BaseCheckpointSaver) -> None:
-    """`set_defaults(changed_questions="accept")` applies to graphs that are compiled later without their own setting."""
+    """`set_defaults(changed_questions="accept")` applies to graphs that are compiled later without their own
+    setting."""
     text = ["draft 1"]
 
     async def asks(state: Any) -> Any:

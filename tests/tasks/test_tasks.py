@@ -508,7 +508,8 @@ async def test_a_waiter_that_is_cancelled_cancels_its_task() -> None:
 
 
 async def test_a_failure_is_raised_in_the_waiter() -> None:
-    """P9: the waiter gets the exception itself, with a note that names the task; once caught, it has no further effect."""
+    """P9: the waiter gets the exception itself, with a note that names the task; once caught, it has no further
+    effect."""
 
     @task
     async def fails() -> None:

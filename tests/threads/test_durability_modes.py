@@ -109,7 +109,8 @@ async def test_exit_between_other_modes() -> None:
 
 @pytest.mark.parametrize(("mode", "counts"), [("sync", [3, 4, 5]), ("async", [3, 4, 5]), ("exit", [1, 2, 3])])
 async def test_stops(mode: Durability, counts: list[int]) -> None:
-    """A stop at a breakpoint stores the state of the run: after three stops an "exit" thread holds three checkpoints."""
+    """A stop at a breakpoint stores the state of the run: after three stops an "exit" thread holds three
+    checkpoints."""
     graph = chain(InMemorySaver(), "a", "b", "c", "d")
     given: Any = {"log": ["in"]}
     for count in counts:
@@ -428,7 +429,8 @@ async def test_workflows(mode: Durability) -> None:
 
 
 async def test_storing_overlaps_with_the_next_superstep() -> None:
-    """While a slow saver stores a superstep, the next superstep's node runs; the one after that waits for the commit."""
+    """While a slow saver stores a superstep, the next superstep's node runs; the one after that waits for the
+    commit."""
     saver = ControlledSaver(InMemorySaver())
     gate = anyio.Event()
     ran: list[str] = []

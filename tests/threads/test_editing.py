@@ -211,7 +211,8 @@ async def test_the_only_node(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_the_node_that_ran_last(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """Without as_node, the update is that of the one node that made the last superstep, so the nodes after it are next."""
+    """Without as_node, the update is that of the one node that made the last superstep, so the nodes after it
+    are next."""
     graph = chain(nodes, "a", "b", "c").compile(saver, blocking=False)
     await stopped(graph, 1)
     await graph.aupdate_state("t", {"log": ["by hand"]})
@@ -397,7 +398,8 @@ async def test_several_updates_of_one_superstep(saver: BaseCheckpointSaver, node
 
 
 async def test_two_updates_for_one_task(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """P3, rule 7: a task has one result: a second update as the same task is refused, and does not replace the first."""
+    """P3, rule 7: a task has one result: a second update as the same task is refused, and does not replace the
+    first."""
     graph = fan_out(nodes, "a", "b").compile(saver, blocking=False)
     await stopped(graph, 1)
     before = await everything(graph)
@@ -407,7 +409,8 @@ async def test_two_updates_for_one_task(saver: BaseCheckpointSaver, nodes: Nodes
 
 
 async def test_none_is_a_result(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """None as a named node is a result that changes nothing: a pending task is done, and the nodes after it are next."""
+    """None as a named node is a result that changes nothing: a pending task is done, and the nodes after it are
+    next."""
     graph = chain(nodes, "a", "b").compile(saver, blocking=False)
     await stopped(graph, 1)
     await graph.aupdate_state("t", None, "b")
@@ -614,7 +617,8 @@ async def test_a_node_that_writes_nothing(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_an_update_without_values_and_node(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """Without values and node, an edit makes a new "update" checkpoint with the same state and the same pending tasks."""
+    """Without values and node, an edit makes a new "update" checkpoint with the same state and the same pending
+    tasks."""
     nodes.asks = {"b"}
     graph = fan_out(nodes, "a", "b").compile(saver, blocking=False)
     await stopped(graph, 1)
