@@ -28,7 +28,7 @@ T = TypeVar("T")
 Graph = CompiledStateGraph[Any, Any, Any]
 
 EXPIRY = 31.0
-"""Seconds after which a lease has lapsed."""
+"""Seconds after which a lease has expired."""
 
 
 class TestWorld(SystemEnvironment):
@@ -158,7 +158,7 @@ class Stored:
 MODES: tuple[Durability, ...] = ("sync", "async", "exit")
 
 AT_RISK: Mapping[Durability, int | None] = {"sync": 0, "async": 1, "exit": None}
-"""How many supersteps may be lost after which another had begun; None for all of the run."""
+"""How many supersteps may be lost although a later one had begun, by mode; None for all of the run."""
 
 
 def check_what_ran(before: Stored, started: Sequence[str], stored: Stored, mode: Durability = "sync") -> int:

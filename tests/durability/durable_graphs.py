@@ -30,7 +30,7 @@ class State(TypedDict, total=False):
 
 
 WHERE: ContextVar[str] = ContextVar("WHERE", default="nowhere")
-"""Set by every node, in its own context."""
+"""A context variable that every node sets in its own context."""
 
 
 class Planned(Exception):

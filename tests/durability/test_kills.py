@@ -33,7 +33,7 @@ HERE = Path(__file__).parent
 KILLS = int(os.environ.get("PREGEL_KILLS", "20"))
 SEED = int(os.environ.get("PREGEL_SEED", "0"))
 PARTS = 5
-"""Tests that the kills of random graphs are split over, so that they can run side by side."""
+"""The number of tests that share the kills of random graphs, so that they can run in parallel."""
 
 
 def kills_of(part: int) -> int:

@@ -44,10 +44,10 @@ class State(TypedDict, total=False):
 
 
 FINAL = ["caller 3", "first", "inner", "middle", "deep", "quick", "thread", "last"]
-"""The log at the end, in plan order."""
+"""The expected final log, in plan order."""
 
 UNDER_WAY = ("caller", "deep", "inner", "middle", "slow", "thread")
-"""What is held in the nodes."""
+"""The names of the nodes and tasks that are held."""
 
 CLOSED = {
     (0, 1): ("caller", "deep", "quick", "thread"),
@@ -56,10 +56,10 @@ CLOSED = {
     (2, 1): ("first",),
     (2, 2): ("inner",),
 }
-"""Whose results a row stores, by its depth and its superstep."""
+"""The nodes whose results a row stores, by the depth of its graph and its superstep."""
 
 Where = Literal["nodes", "commit", "nowhere"]
-"""What is in flight when the run is stopped: the nodes and a record, or the commit after them."""
+"""The work in flight when the run is stopped: the nodes and a record, or the commit after them."""
 
 
 class Scene:
@@ -298,4 +298,4 @@ class _Pausing(Through):
 
 
 Way = Callable[[Scene, bool], Awaitable[None]]
-"""How a stream is stopped: with `async with`, or without."""
+"""A way to stop a stream, with `async with` or without."""

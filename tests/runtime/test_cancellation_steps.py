@@ -29,7 +29,7 @@ pytestmark = pytest.mark.anyio
 STEPS = int(os.environ.get("PREGEL_STEPS", "5"))
 
 Way = Callable[[Scene, Steps], Awaitable[None]]
-"""Runs the scene to its end, or to where it is stopped. It looks whether the run has ended, as soon as control
+"""A function that runs the scene until it ends or is stopped, and checks that the run has ended as soon as control
 returns."""
 
 

@@ -33,13 +33,13 @@ CALLS = {
     "memory": {"asyncio": 265, "trio": 313},
     "sqlite": {"asyncio": 375, "trio": 560},
 }
-"""Python's and C's functions that a superstep of one node calls in the loop's thread, by saver: at most."""
+"""The most calls of Python and C functions that a superstep of one node makes in the loop's thread, by saver."""
 
 FIRST = {"asyncio": 535, "trio": 895}
-"""As many until a stream of updates shows its first chunk: at most."""
+"""The most such calls until a stream of updates delivers its first chunk."""
 
 MORE = {"asyncio": 1.05, "trio": 1.4}
-"""How many more a superstep or task may make among twice as many. On trio tasks take turns as chance has it."""
+"""How many more calls each of twice as many supersteps or tasks may make. The order of trio's tasks is random."""
 
 
 class State(TypedDict):
@@ -201,7 +201,7 @@ async def test_calls_of_a_task(waits: bool, anyio_backend_name: str) -> None:
 
 
 QUIET = ("streaming", "modes", "observing")
-"""Folders whose code does not run."""
+"""Folders whose code must not run."""
 
 
 async def test_no_events_are_built_without_readers() -> None:
@@ -365,7 +365,7 @@ async def test_a_context_that_holds_its_own_stream_is_collected(read: bool) -> N
 
 
 HELD = {"none": (90, 0), "memory": (125, 0), "sqlite": (126, 130)}
-"""Objects that Python's collector goes through, of a run whose node waits, and of one whose commit does: at most. With
+"""The most objects that Python's collector visits for a run whose node waits, and for one whose commit does, including
 those of the task, the task group and the event around it."""
 
 
