@@ -295,12 +295,12 @@ async def test_a_failed_tip_is_resumed_with_its_records(saver: BaseCheckpointSav
             raise Oops
         return {}
 
-    async def other(state: Any) -> dict[str, Any]:
-        switches.ran["other"] += 1
-        return {"log": [f"other {switches.ran['other']}"]}
+    async def another(state: Any) -> dict[str, Any]:
+        switches.ran["another"] += 1
+        return {"log": [f"another {switches.ran['another']}"]}
 
     graph = (
-        chain(("s", switches.node("s")), ("other", other))
+        chain(("s", switches.node("s")), ("another", another))
         .add_node("fails", fails)
         .add_edge("s", "fails")
         .compile(saver)
@@ -312,7 +312,7 @@ async def test_a_failed_tip_is_resumed_with_its_records(saver: BaseCheckpointSav
         go["event"] = anyio.Event()
         with pytest.raises(Oops):
             async for chunk in graph.astream(given, config):
-                if "other" in chunk:
+                if "another" in chunk:
                     go["event"].set()
         tips.append(await graph.aget_state("t"))
 
@@ -320,11 +320,11 @@ async def test_a_failed_tip_is_resumed_with_its_records(saver: BaseCheckpointSav
     await run(None, (await history(graph))[-1].config)
     first, second = tips
     assert [task.id for task in first.tasks] == [task.id for task in second.tasks]
-    assert [state.tasks[0].result for state in tips] == [{"log": ["other 1"]}, {"log": ["other 2"]}]
+    assert [state.tasks[0].result for state in tips] == [{"log": ["another 1"]}, {"log": ["another 2"]}]
     switches.broken.clear()
-    assert (await graph.ainvoke(None, first.config))["log"] == ["s", "other 1"]
-    assert (await graph.ainvoke(None, second.config))["log"] == ["s", "other 2"]
-    assert (await graph.aget_state("t")).values["log"] == ["s", "other 2"]
+    assert (await graph.ainvoke(None, first.config))["log"] == ["s", "another 1"]
+    assert (await graph.ainvoke(None, second.config))["log"] == ["s", "another 2"]
+    assert (await graph.aget_state("t")).values["log"] == ["s", "another 2"]
 
 
 async def test_a_tip_that_is_asked_again_becomes_the_head(saver: BaseCheckpointSaver, switches: Switches) -> None:
