@@ -15,7 +15,7 @@ EVERYWHERE = (
     "tests/durability/test_cancel_everywhere.py",
     "tests/durability/test_crash_points.py",
     "tests/durability/test_events_of_units.py",
-    "tests/durability/test_kept_modes.py",
+    "tests/durability/test_stored_stream_modes.py",
 )
 CODE = ("pregel_async", "checkpoint_savers", "tests", "examples", "noxfile.py")
 

@@ -9,7 +9,7 @@ import pytest
 
 from checkpoint_savers import InMemorySaver, SqliteSaver
 from checkpoint_savers.abc import BaseCheckpointSaver
-from tests.durability.durable_world import TestWorld
+from tests.durability.durable_environment import TestWorld
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def environment() -> TestWorld:
 async def saver(
     request: pytest.FixtureRequest, tmp_path: Path, environment: TestWorld
 ) -> AsyncIterator[BaseCheckpointSaver]:
-    """No test that uses it loses power, so SQLite need not wait for the disk."""
+    """No test that uses this fixture loses power, so SQLite need not wait for the disk."""
     if request.param == "memory":
         yield InMemorySaver(clock=environment.now)
     else:

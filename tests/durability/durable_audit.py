@@ -1,4 +1,4 @@
-"""The main job, as the kills see it: `examples/code_audit`, with a trace of each task."""
+"""The main job of the kill tests: `examples/code_audit` with a trace of each task."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import msgspec
 from checkpoint_savers.abc import BaseCheckpointSaver
 from examples.code_audit import graph as example
 from pregel_async import Send, StateGraph
+from tests.durability.durable_environment import Stored
 from tests.durability.durable_graphs import Probe
-from tests.durability.durable_world import Stored
 
 STAGES = ("list_files", "audit_file", "rank_files", "write_report")
 """The nodes, in the order of their supersteps. Keys of tasks end in the stage's number, from 0."""
 
 
 def write_sources(root: Path, seed: int, files: int) -> None:
-    """A small tree of Python sources."""
+    """Write a small tree of Python sources."""
     rng = random.Random(seed)
     for number in range(files):
         lines = ["import os, sys"]
@@ -34,11 +34,11 @@ def write_sources(root: Path, seed: int, files: int) -> None:
 
 
 def audit_graph(probe: Probe) -> StateGraph[Any, Any, Any]:
-    """The example's builder, whose nodes tell the probe."""
+    """Return the example's graph builder with nodes that report to the probe."""
     builder: Any = StateGraph(example.State, input_schema=example.Input, output_schema=example.Output)
     builder.channels.update(example.builder.channels)
     builder.nodes.update(
-        (name, msgspec.structs.replace(spec, call=_told(probe, name, spec.call)))
+        (name, msgspec.structs.replace(spec, call=_reporting(probe, name, spec.call)))
         for name, spec in example.builder.nodes.items()
     )
     builder.edges |= example.builder.edges
@@ -46,7 +46,7 @@ def audit_graph(probe: Probe) -> StateGraph[Any, Any, Any]:
     return builder
 
 
-def _told(probe: Probe, name: str, call: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def _reporting(probe: Probe, name: str, call: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def run(given: Any) -> Any:
         with probe.task(_key(name, given.get("path"))):
             return call(given)
@@ -59,7 +59,7 @@ def _key(name: str, path: str | None = None) -> str:
 
 
 async def stored_audit(saver: BaseCheckpointSaver, thread: str) -> Stored:
-    """Which tasks' results are stored; the length is the number of the next stage."""
+    """Return which tasks' results are stored; `length` is the number of the next stage."""
     hints = get_type_hints(example.State, include_extras=True).values()
     codec = saver.codec.with_types(Send, tag="pregel_async.Send").with_annotations(*hints)
     found = await saver.aget_tuple(thread, codec=codec)

@@ -1,8 +1,8 @@
-"""The process that is killed: python durable_child.py DATABASE LOG JOB.
+"""The process that the kill tests kill: python durable_child.py DATABASE LOG JOB.
 
-A job is a list of threads, each with its graph. What is stored of each is written to the log first; then it is begun,
-or resumed at once. Every node tells the log when it starts, before it does anything else. A byte goes to standard
-output for each thing that happens, so that whoever kills this process can choose the moment.
+A job is a list of threads, each with its graph. The process first writes to the log what is stored of each thread, then
+starts or resumes the thread. Every node writes to the log when it starts, before any other work. The process writes one
+byte to standard output per event, so that the parent process can choose the moment of the kill.
 """
 
 from __future__ import annotations
@@ -20,19 +20,21 @@ from checkpoint_savers import SqliteSaver
 from checkpoint_savers.abc import BaseCheckpointSaver
 from pregel_async import StateGraph
 from pregel_async.types import Durability
+from tests.durability.durable_environment import Stored
 from tests.durability.durable_graphs import Probe, random_graph
-from tests.durability.durable_world import Stored
 from tests.helpers.passing_saver import Through
 
 T = TypeVar("T")
 
 
 class Job(msgspec.Struct):
-    """Attributes:
-    threads: thread id -> seed of its graph; or the root and the report of an audit.
-    together: run all threads at once, or one after the other.
-    trio: on trio.
-    mode: of durability.
+    """One job of the child process.
+
+    Attributes:
+        threads: thread id -> seed of its graph; or the root directory and the report of an audit.
+        together: run all threads concurrently instead of one after the other.
+        trio: run on trio instead of asyncio.
+        mode: the durability mode.
     """
 
     threads: dict[str, int | tuple[str, str]]
@@ -41,8 +43,8 @@ class Job(msgspec.Struct):
     mode: Durability
 
 
-class Told(Probe):
-    """A probe that writes what it is told to the log."""
+class LoggingProbe(Probe):
+    """A probe that writes each reported event to the log."""
 
     def __init__(self, log: int, thread: str) -> None:
         super().__init__()
@@ -63,7 +65,7 @@ class _Lines(list[str]):
 
 
 class Ticking(Through):
-    """A byte before and after each verb, so that a kill can hit between and within them."""
+    """A saver that writes a byte before and after each verb, so that a kill can hit between and within verbs."""
 
     async def around(self, verb: str, call: Callable[[], Awaitable[T]]) -> T:
         os.write(1, b".")
@@ -84,7 +86,7 @@ async def main(database: str, log: int, job: Job) -> None:
 
 
 async def one(inner: BaseCheckpointSaver, saver: BaseCheckpointSaver, log: int, thread: str, job: Job) -> None:
-    probe = Told(log, thread)
+    probe = LoggingProbe(log, thread)
     what = job.threads[thread]
     if isinstance(what, int):
         stored = await Stored.of(inner, thread)
@@ -92,7 +94,8 @@ async def one(inner: BaseCheckpointSaver, saver: BaseCheckpointSaver, log: int, 
         builder: StateGraph[Any, Any, Any] = random_graph(probe, what)
         given: Any = {"log": ["in"]}
     else:
-        from tests.durability.durable_audit import audit_graph, stored_audit  # its example takes a while to import
+        # imported here because the example takes a while to import
+        from tests.durability.durable_audit import audit_graph, stored_audit
 
         stored = await stored_audit(inner, thread)
         probe.say("stored", [stored.length, sorted(stored.keys)])

@@ -1,9 +1,8 @@
-"""Graphs whose every task leaves a trace, and the calls that are made of them.
+"""Graphs in which every task leaves a trace, and the calls that the tests make of them.
 
-Each node adds its task's key to the state's log, so that what is stored says which tasks' results it holds; and it
-tells a `Probe` when it begins and ends, so that a test knows what ran. A key is `name@length`, where length is the
-log's at the time: a task of the superstep that follows a checkpoint with a log of that length. Every superstep makes it
-longer.
+Each node appends its task's key to the state's log, so that the stored log says which tasks' results it holds. Each
+node also reports its start and end to a `Probe`, so that a test knows which tasks ran. A key is `name@length`, where
+`length` is the length of the log when the superstep was planned. Every superstep makes the log longer.
 """
 
 from __future__ import annotations
@@ -31,22 +30,22 @@ class State(TypedDict, total=False):
 
 
 WHERE: ContextVar[str] = ContextVar("WHERE", default="nowhere")
-"""Set by every node, in its own context."""
+"""A context variable that every node sets in its own context."""
 
 
 class Planned(Exception):
-    """What nodes and routers of scenarios raise when they are to fail."""
+    """The error that nodes and routers of scenarios raise when they are meant to fail."""
 
 
 class Probe:
-    """What nodes tell, and what they are told.
+    """Recorder of what nodes report, and the switches that they read.
 
     Attributes:
-        op: the number of the call that is under way; says which nodes fail.
+        op: the number of the current call; decides which nodes fail.
         started, finished: keys of tasks, in order.
-        running: how many nodes are between their first and last line now, cleaning up included.
-        under_way: their names, with the index of a send.
-        dead: the process is meant to be dead: what runs on does so in another world.
+        running: how many nodes are between their first and last line now, clean-up included.
+        under_way: the names of those nodes, with the index of a send.
+        dead: True if the process counts as dead: code that is still running no longer affects the test.
     """
 
     def __init__(self) -> None:
@@ -84,7 +83,7 @@ def key_of(name: str, given: Any) -> str:
 
 
 def length_of(key: str) -> int:
-    """The log's length when the task was planned."""
+    """Return the log's length when the task was planned."""
     return int(key.rpartition("@")[2])
 
 
@@ -93,11 +92,11 @@ def update_of(key: str) -> dict[str, Any]:
 
 
 def node(probe: Probe, name: str, *, turns: int = 0, fails: frozenset[int] = frozenset()) -> Callable[[Any], Any]:
-    """An async node.
+    """Return an async node.
 
     Args:
-        turns: how often it gives the event loop its turn.
-        fails: the calls in which it raises `Planned`.
+        turns: how often the node yields to the event loop.
+        fails: the calls in which the node raises `Planned`.
     """
 
     async def run(state: Any) -> dict[str, Any]:
@@ -108,7 +107,7 @@ def node(probe: Probe, name: str, *, turns: int = 0, fails: frozenset[int] = fro
                     await anyio.lowlevel.checkpoint()
             except anyio.get_cancelled_exc_class():
                 with anyio.CancelScope(shield=True):
-                    for _ in range(2):  # cleaning up takes a while, and is waited for
+                    for _ in range(2):  # clean-up takes some turns, and the run waits for it
                         await anyio.lowlevel.checkpoint()
                 raise
             if probe.op in fails:
@@ -121,7 +120,7 @@ def node(probe: Probe, name: str, *, turns: int = 0, fails: frozenset[int] = fro
 def sync_node(
     probe: Probe, name: str, *, seconds: float = 0.0, fails: frozenset[int] = frozenset()
 ) -> Callable[[Any], Any]:
-    """A node that runs in a worker thread, and takes some time there."""
+    """Return a plain function as a node; it runs in a worker thread and takes some time there."""
 
     def run(state: Any) -> dict[str, Any]:
         key = key_of(name, state)
@@ -138,15 +137,15 @@ def sync_node(
 def sends(target: str, count: int) -> Callable[[Any], list[Send]]:
     def router(state: Any) -> list[Send]:
         at = len(state.get("log", ()))
-        # The router sees what its own node has just written; the others of that superstep do not matter here, as it is
-        # alone in it.
+        # The router sees only the writes of its own node. Writes of other nodes do not matter here, because the node is
+        # alone in its superstep.
         return [Send(target, {"i": i, "at": at}) for i in range(count)]
 
     return router
 
 
 def until(length: int, again: str) -> Callable[[Any], str]:
-    """Loops to a node until the log is so long."""
+    """Return a router that loops to a node until the log has the given length."""
 
     def router(state: Any) -> str:
         return again if len(state["log"]) < length else END
@@ -154,17 +153,14 @@ def until(length: int, again: str) -> Callable[[Any], str]:
     return router
 
 
-# ---- scenarios ---------------------------------------------------------------------------------------------------
-
-
 @dataclasses.dataclass(frozen=True)
 class Op:
-    """One call.
+    """One call of a scenario's graph.
 
     Attributes:
-        given: its input; None resumes.
-        raises: what it is expected to raise.
-        limit: its recursion limit.
+        given: the input; None resumes.
+        raises: the expected exception type.
+        limit: the recursion limit.
     """
 
     given: dict[str, Any] | None
@@ -174,7 +170,7 @@ class Op:
 
 @dataclasses.dataclass(frozen=True)
 class Scenario:
-    """A graph, and the calls of it that are made one after the other on one thread."""
+    """A graph and the calls that are made of it, in order, on one thread."""
 
     name: str
     build: Callable[[Probe], StateGraph[Any, Any, Any]]
@@ -201,7 +197,7 @@ def loop(probe: Probe) -> StateGraph[Any, Any, Any]:
 
 
 def fan_out(probe: Probe) -> StateGraph[Any, Any, Any]:
-    """Five tasks that finish one after the other, last one first, then a join."""
+    """Return five tasks that finish one after the other, the last one first, then a join."""
     graph = StateGraph(State).add_node("a", node(probe, "a")).add_edge(START, "a")
 
     async def work(given: Any) -> dict[str, Any]:
@@ -221,7 +217,7 @@ def joined(probe: Probe) -> StateGraph[Any, Any, Any]:
 
 
 def threads(probe: Probe) -> StateGraph[Any, Any, Any]:
-    """One plain function alone, then two beside an async node."""
+    """Return one plain function alone, then two concurrent with an async node."""
     graph = StateGraph(State).add_node("a", sync_node(probe, "a", seconds=0.001)).add_edge(START, "a")
     graph.add_node("b", sync_node(probe, "b", seconds=0.001)).add_node("c", sync_node(probe, "c"))
     graph.add_node("d", node(probe, "d", turns=1)).add_node("e", node(probe, "e"))
@@ -231,7 +227,7 @@ def threads(probe: Probe) -> StateGraph[Any, Any, Any]:
 
 
 def failing(probe: Probe) -> StateGraph[Any, Any, Any]:
-    """In the first call c fails, after a has finished and while d still runs."""
+    """Return a scenario whose first call fails at c, after a has finished and while d is still running."""
     graph = StateGraph(State)
     graph.add_node("a", node(probe, "a")).add_node("b", node(probe, "b", turns=1))
     graph.add_node("c", node(probe, "c", turns=8, fails=FIRST)).add_node("d", node(probe, "d", turns=16))
@@ -248,7 +244,8 @@ def failing_alone(probe: Probe) -> StateGraph[Any, Any, Any]:
 
 
 def failing_twice(probe: Probe) -> StateGraph[Any, Any, Any]:
-    """First a fails; then b fails while a is at work in a thread, where it cannot be stopped, and finishes."""
+    """Return a scenario where a fails first, then b fails while a runs in a thread, cannot be stopped there, and
+    finishes."""
 
     async def b(state: Any) -> dict[str, Any]:
         key = key_of("b", state)
@@ -267,7 +264,7 @@ def failing_twice(probe: Probe) -> StateGraph[Any, Any, Any]:
 
 
 def failing_router(probe: Probe) -> StateGraph[Any, Any, Any]:
-    """A plain router fails, beside a node that finishes before it."""
+    """Return a scenario with a failing plain router, and a node that finishes before the router's node."""
 
     def router(state: Any) -> str:
         if probe.op == 0:
@@ -280,7 +277,7 @@ def failing_router(probe: Probe) -> StateGraph[Any, Any, Any]:
 
 
 def async_router(probe: Probe) -> StateGraph[Any, Any, Any]:
-    """A router that awaits, alone and beside another node."""
+    """Return a scenario with an async router, alone and with a concurrent node."""
 
     async def router(state: Any) -> list[Send]:
         await anyio.lowlevel.checkpoint()
@@ -299,7 +296,7 @@ def async_router(probe: Probe) -> StateGraph[Any, Any, Any]:
 
 
 def broken_reducer(probe: Probe) -> StateGraph[Any, Any, Any]:
-    """In the first call the fold fails, after all nodes have finished."""
+    """Return a scenario whose first call fails in the fold, after all nodes have finished."""
 
     def reducer(current: str, update: str) -> str:
         if probe.op == 0 and update == "b":
@@ -334,11 +331,9 @@ SCENARIOS = (
 )
 
 
-# ---- a graph by chance ---------------------------------------------------------------------------------------------
-
-
 def random_graph(probe: Probe, seed: int) -> StateGraph[Any, Any, Any]:
-    """A few stages, each of which begins and ends with one node: a node, a loop, a fan-out, a join or a choice."""
+    """Return a few random stages, each of which begins and ends with one node: a node, loop, fan-out, join or
+    choice."""
     rng = random.Random(seed)
     graph = StateGraph(State)
 
@@ -366,7 +361,7 @@ def random_graph(probe: Probe, seed: int) -> StateGraph[Any, Any, Any]:
                 graph.add_edge(head, add(tail))
             case "loop":
                 times = rng.randint(2, 5)
-                follow(head, _times(head, times, add(tail)))
+                follow(head, _repetitions(head, times, add(tail)))
             case "fan-out":
                 follow(head, sends(f"{stage}-work", rng.randint(2, 8)))
                 graph.add_edge(add(f"{stage}-work"), add(tail))
@@ -379,7 +374,7 @@ def random_graph(probe: Probe, seed: int) -> StateGraph[Any, Any, Any]:
                 graph.add_edge([longer, *branches[1:]], add(tail))
             case _:
                 ways = [add(f"{stage}-way{i}") for i in range(2)]
-                follow(head, _way(ways))
+                follow(head, _random_stage(ways))
                 add(tail)
                 for way in ways:
                     graph.add_edge(way, tail)
@@ -387,14 +382,14 @@ def random_graph(probe: Probe, seed: int) -> StateGraph[Any, Any, Any]:
     return graph
 
 
-def _times(name: str, times: int, after: str) -> Callable[[Any], str]:
+def _repetitions(name: str, times: int, after: str) -> Callable[[Any], str]:
     def router(state: Any) -> str:
         return name if sum(key.startswith(f"{name}@") for key in state["log"]) < times else after
 
     return router
 
 
-def _way(ways: list[str]) -> Callable[[Any], str]:
+def _random_stage(ways: list[str]) -> Callable[[Any], str]:
     def router(state: Any) -> str:
         return ways[state["total"] % len(ways)]
 

@@ -1,6 +1,6 @@
-"""A process that writes a thread beside others: python durable_writer.py DATABASE ACTION TIMES.
+"""A process that writes a thread concurrently with others: python durable_writer.py DATABASE ACTION TIMES.
 
-It says "ready", waits for a line, and acts: "reject" and "wait" count up in TIMES concurrent runs; "hold" starts a run
+It prints "ready", waits for a line and acts: "reject" and "wait" count up in TIMES concurrent runs; "hold" starts a run
 that never ends.
 """
 
@@ -24,19 +24,20 @@ class Counted(TypedDict, total=False):
     log: Annotated[list[str], operator.add]
 
 
-class Told(msgspec.Struct):
-    """What a writer says in the end: how many runs ended well, how many were refused, how many nodes ran."""
+class WriterReport(msgspec.Struct):
+    """The final report of a writer process: how many runs succeeded, how many were refused, how many nodes ran."""
 
     done: int = 0
     refused: int = 0
     ran: int = 0
 
 
-def counter(saver: BaseCheckpointSaver, told: Told, **settings: Any) -> CompiledStateGraph[Any, Any, Any]:
-    """Counts in two supersteps: one looks, the next writes, so that two writers would overwrite each other."""
+def counter(saver: BaseCheckpointSaver, report: WriterReport, **settings: Any) -> CompiledStateGraph[Any, Any, Any]:
+    """Return a graph that counts in two supersteps, reading in one and writing in the next, so that two writers would
+    overwrite each other."""
 
     async def look(state: Counted) -> dict[str, Any]:
-        told.ran += 1
+        report.ran += 1
         await anyio.lowlevel.checkpoint()
         return {"log": ["look"]}
 
@@ -50,15 +51,15 @@ def counter(saver: BaseCheckpointSaver, told: Told, **settings: Any) -> Compiled
 
 
 async def main(database: str, action: str, times: int) -> None:
-    told = Told()
+    report = WriterReport()
 
     async def once() -> None:
         try:
             await graph.ainvoke({}, "t", on_conflict="reject" if action == "reject" else "wait")
-            told.done += 1
+            report.done += 1
         except ThreadBusyError as error:
             assert not error.lost
-            told.refused += 1
+            report.refused += 1
 
     async def lease(state: Counted) -> None:
         print("holding", flush=True)
@@ -68,13 +69,13 @@ async def main(database: str, action: str, times: int) -> None:
         if action == "lease":
             graph = StateGraph(Counted).add_node("look", lease).add_edge(START, "look").compile(saver)
         else:
-            graph = counter(saver, told)
+            graph = counter(saver, report)
         print("ready", flush=True)
         sys.stdin.readline()
         async with anyio.create_task_group() as group:
             for _ in range(times):
                 group.start_soon(once)
-    print(msgspec.json.encode(told).decode(), flush=True)
+    print(msgspec.json.encode(report).decode(), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""A reader's process, which may be killed: python streaming_child.py JOB.
+"""The process of one reader of a stream, which may be killed: python streaming_child.py JOB.
 
-It begins a run, or comes back to it with the cursor of the last part in the reader's file, and adds each part that it
-reads to that file as a line of JSON. A byte goes to standard output for each thing that happens, so that the test can
+The process starts a run, or reconnects with the cursor of the last part in the reader's file, and appends each part
+that it reads to that file as a line of JSON. It writes one byte to standard output per event, so that the test can
 choose the moment of a kill.
 """
 
@@ -30,11 +30,13 @@ ASK: Any = {
 
 
 class Job(msgspec.Struct):
-    """Attributes:
-    reader: the reader's file. Its first line says the thread and where to begin.
-    database: a path, or the connection string and the schema.
-    trio: on trio.
-    mode: of durability.
+    """One job of the child process.
+
+    Attributes:
+        reader: the reader's file. Its first line holds the thread and the cursor to start from.
+        database: a path, or the connection string and the schema.
+        trio: run on trio instead of asyncio.
+        mode: the durability mode.
     """
 
     reader: str
@@ -78,7 +80,7 @@ async def main(job: Job) -> None:
                     say(part)
         except EmptyInputError:
             assert job.mode == "async", "a run has begun, and nothing of it is stored"
-            os.truncate(job.reader, 0)  # the input is sent again
+            os.truncate(job.reader, 0)  # send the input again
             return
         assert stream.status == "done", stream.status
     say({"type": "end"})

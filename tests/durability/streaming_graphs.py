@@ -1,7 +1,8 @@
-"""A graph that streams what is recorded one after the other, a saver that dies, and what a reader of it has in the end.
+"""A graph whose parts stream concurrently and are recorded one after the other, a saver that dies, and the parts that a
+reader must get in total.
 
-The graph has what streams at the same time and is recorded one after the other: a graph inside of several supersteps,
-siblings, tasks that a node calls, one of which runs a graph, a node with an async router, a node with an error handler.
+The graph contains a subgraph of several supersteps, siblings, called tasks of which one runs a graph, a node with an
+async router, and a node with an error handler.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import anyio
 
 from checkpoint_savers.abc import BaseCheckpointSaver
 from pregel_async import END, START, NodeError, StateGraph, add_messages, get_stream_writer, task
-from tests.durability.durable_world import Died
+from tests.durability.durable_environment import Died
 from tests.helpers.passing_saver import WRITES, Through
 from tests.helpers.stream_reader import kept_by_reader
 
@@ -26,7 +27,7 @@ class State(TypedDict, total=False):
     messages: Annotated[list[Any], add_messages]
 
 
-async def says(name: str, *words: str) -> None:
+async def speak(name: str, *words: str) -> None:
     writer = get_stream_writer()
     for word in words:
         await writer.message({"role": "assistant", "type": "AIMessageChunk", "content": word, "id": name})
@@ -36,15 +37,16 @@ async def says(name: str, *words: str) -> None:
 
 @cache
 def steps(name: str, count: int) -> Any:
-    """A graph of so many supersteps, each of which streams two words, behind a router at the start, which streams one."""
+    """Return a graph with the given number of supersteps, each of which streams two words, and a router at the start
+    that streams one."""
 
     async def begin(state: State) -> str:
-        await says(f"{name} begins", "go")
+        await speak(f"{name} begins", "go")
         return "step"
 
     async def step(state: State) -> State:
         at = len(state.get("log", ()))
-        await says(f"{name}{at}", f"a{at}", f"b{at}")
+        await speak(f"{name}{at}", f"a{at}", f"b{at}")
         return {"log": [f"{name}{at}"]}
 
     builder = StateGraph(State).add_node("step", step).add_conditional_edges(START, begin, ["step"])
@@ -62,42 +64,42 @@ def builder_of() -> StateGraph[Any, Any, Any]:
 
     @task
     async def call(name: str) -> str:
-        await says(name, "x", "y")
+        await speak(name, "x", "y")
         if name == "deep":
             await within_call.ainvoke({"log": []})
         return name
 
     async def nested(state: State) -> State:
         await inside.ainvoke({"log": []})
-        said = {"role": "assistant", "content": "a0b0", "id": "inside0"}  # as the graph inside has shown it
+        said = {"role": "assistant", "content": "a0b0", "id": "inside0"}  # as the subgraph has streamed it
         return {"log": ["nested"], "messages": [said]}
 
     async def calls(state: State) -> State:
-        await says("caller", "before")
+        await speak("caller", "before")
         first = call("first")
         deep = call("deep")
         done = [await first, await deep]
-        await says("caller", "after")
+        await speak("caller", "after")
         return {"log": done}
 
     async def routed(state: State) -> State:
-        await says("routed", "own")
+        await speak("routed", "own")
         return {"log": ["routed"], "messages": [{"role": "assistant", "content": "whole"}]}
 
     async def route(state: State) -> str:
-        await says("router", "asks")
+        await speak("router", "asks")
         return "last"
 
     async def fails(state: State) -> State:
-        await says("fails", "tries")
+        await speak("fails", "tries")
         raise LookupError("no such thing")
 
     async def handles(state: State, error: NodeError) -> State:
-        await says("handler", "helps", "out")
+        await speak("handler", "helps", "out")
         return {"log": ["handled"]}
 
     async def last(state: State) -> State:
-        await says("last", "good", "bye")
+        await speak("last", "good", "bye")
         return {"log": ["last"]}
 
     builder = StateGraph(State).add_node(nested).add_node(calls).add_node(routed).add_node(last)
@@ -109,7 +111,7 @@ def builder_of() -> StateGraph[Any, Any, Any]:
 
 
 class Crashing(Through):
-    """A saver whose process dies at one of its calls that write."""
+    """A saver whose process dies at one of its writing calls."""
 
     def __init__(self, saver: BaseCheckpointSaver, at: int, *, after: bool) -> None:
         super().__init__(saver)
@@ -129,8 +131,8 @@ class Crashing(Through):
 
 
 async def read(stream: Any, seen: list[Any], most: int = 10**6) -> bool:
-    """Read a stream until so many parts were seen; then it is dropped, and its run cancelled. Returns: False then, and
-    True at its end."""
+    """Read a stream until the given number of parts were seen; then drop it, which cancels its run. Return True if the
+    stream has ended, False if it was dropped."""
     async with stream as parts:
         async for part in parts:
             seen.append(part)
@@ -140,7 +142,7 @@ async def read(stream: Any, seen: list[Any], most: int = 10**6) -> bool:
 
 
 def text(parts: Iterable[Any]) -> dict[Any, str]:
-    """What the pieces of each message add up to, in the order in which the reader has them."""
+    """Return the concatenated pieces of each message, in the order in which the reader has them."""
     said: defaultdict[Any, str] = defaultdict(str)
     for part in parts:
         if part["type"] == "messages" and part["data"][0].get("type") == "AIMessageChunk":
@@ -149,7 +151,7 @@ def text(parts: Iterable[Any]) -> dict[Any, str]:
 
 
 def spelled(parts: Iterable[Any]) -> list[str]:
-    """The chunks, whatever the order of siblings."""
+    """Return the chunks in an order that does not depend on the order of siblings."""
     return sorted(f"{part['type']} {part['ns']} {part['step']} {_plain(part)}" for part in parts)
 
 

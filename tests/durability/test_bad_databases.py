@@ -1,5 +1,7 @@
-"""What a user meets when a database is damaged, somebody else's, of a later version, read-only, full or locked; and
-when a value cannot be stored: a typed error, before any node runs where that can be known, and nothing half done."""
+"""Databases that are damaged, foreign, of a later version, read-only, full or locked, and values that cannot be stored.
+
+Each case raises a typed error, before any node runs where that is possible, and leaves nothing half done.
+"""
 
 from __future__ import annotations
 
@@ -34,8 +36,8 @@ from checkpoint_savers.errors import (
 from checkpoint_savers.sqlite.ids import read_id
 from checkpoint_savers.sqlite.worker import Job
 from pregel_async import START, CompiledStateGraph, Send, StateGraph, StateSnapshot
+from tests.durability.durable_environment import EXPIRY, Graph, TestWorld, Watch
 from tests.durability.durable_graphs import Probe, State, node
-from tests.durability.durable_world import EXPIRY, Graph, TestWorld, Watch
 
 pytestmark = pytest.mark.anyio
 
@@ -54,7 +56,7 @@ def chain(probe: Probe, saver: BaseCheckpointSaver, **settings: Any) -> Graph:
 
 @pytest.fixture
 async def database(tmp_path: Path) -> Path:
-    """With a thread `t` that has finished, and a thread `u` that has not."""
+    """A database with a finished thread `t` and an unfinished thread `u`."""
     path = tmp_path / "threads.db"
     async with SqliteSaver(path, synchronous="NORMAL") as saver:
         await chain(Probe(), saver).ainvoke({"log": ["in"]}, "t")
@@ -68,7 +70,7 @@ async def database(tmp_path: Path) -> Path:
 
 
 def rows_of(path: Path) -> list[Any]:
-    """All that is stored, but for who owns it."""
+    """Return all stored rows except leases."""
     with closing(sqlite3.connect(path)) as connection:
         heads = connection.execute("SELECT key, id, newest, head FROM thread ORDER BY 1").fetchall()
         return [heads, *(connection.execute(f"SELECT * FROM {table} ORDER BY 1, 2, 3").fetchall() for table in TABLES)]
@@ -97,7 +99,7 @@ async def _values(history: AsyncIterator[StateSnapshot]) -> list[Any]:
 
 
 async def every_call_raises(path: Path, kind: type[BaseException], thread: str = "u") -> None:
-    """And no node has run, nothing was stored, and the thread is not left busy."""
+    """Check that every call raises, that no node ran, that nothing was stored and that the thread is not left busy."""
     before = rows_of(path)
     probe = Probe()
     async with SqliteSaver(path, synchronous="NORMAL") as saver:
@@ -111,11 +113,8 @@ async def every_call_raises(path: Path, kind: type[BaseException], thread: str =
     assert rows_of(path) == before
 
 
-# ---- damaged -------------------------------------------------------------------------------------------------------
-
-
 async def test_a_damaged_frame(database: Path) -> None:
-    """P11: of a checkpoint in the thread's chain."""
+    """P11: a damaged frame of a checkpoint in the thread's chain is an error."""
     execute(database, f"UPDATE frame SET data = CAST(substr(data, 2) AS BLOB) WHERE key IN {FRAMES_OF_U}")
     await every_call_raises(database, CorruptCheckpointError)
     async with SqliteSaver(database) as saver:
@@ -123,7 +122,8 @@ async def test_a_damaged_frame(database: Path) -> None:
 
 
 async def test_a_damaged_checkpoint_does_not_hide_the_others(database: Path) -> None:
-    """P11: a history lists it with what is known of it, and says what is wrong when it is looked at, each time."""
+    """P11: a history lists a damaged checkpoint with what is known of it, and each access to its values raises what is
+    wrong."""
     last = "(SELECT frame FROM checkpoint WHERE id = (SELECT head FROM thread WHERE id = 't'))"
     execute(database, f"UPDATE frame SET data = CAST(substr(data, 2) AS BLOB) WHERE key IN {last}")
     async with SqliteSaver(database) as saver:
@@ -133,19 +133,19 @@ async def test_a_damaged_checkpoint_does_not_hide_the_others(database: Path) -> 
         with pytest.raises(CorruptCheckpointError):
             assert damaged.values
     assert "cannot be decoded: CorruptCheckpointError" in repr(damaged)
-    with pytest.raises(CorruptCheckpointError):  # what its tasks have given, the damaged one says
+    with pytest.raises(CorruptCheckpointError):  # the results of its tasks, which the damaged checkpoint holds
         assert others[0].values
     assert [state.values["log"] for state in others[1:]] == [["in", "a@1"], ["in"], []]
 
 
 async def test_a_damaged_record(database: Path) -> None:
-    """P11: of a task that had failed."""
+    """P11: a damaged record of a failed task is an error."""
     execute(database, f"UPDATE record SET frame = x'00' WHERE thread = {OF_U}")
     await every_call_raises(database, CorruptCheckpointError)
 
 
 async def test_a_missing_checkpoint(database: Path) -> None:
-    """P11: the one that the head points to."""
+    """P11: a missing checkpoint, the one that the head points to, is an error."""
     execute(database, "DELETE FROM checkpoint WHERE id = (SELECT head FROM thread WHERE id = 'u')")
     before = rows_of(database)
     async with SqliteSaver(database) as saver:
@@ -157,7 +157,7 @@ async def test_a_missing_checkpoint(database: Path) -> None:
 
 
 async def test_a_frame_of_a_later_version(database: Path) -> None:
-    """P11: it is whole, and says so; it is neither read nor replaced."""
+    """P11: an intact frame of a later version is neither read nor replaced, and the error says so."""
 
     def later(frame: bytes) -> bytes:
         start = frame[:2] + bytes([frame[2] + 1]) + frame[3:11]
@@ -170,7 +170,7 @@ async def test_a_frame_of_a_later_version(database: Path) -> None:
 
 
 async def test_a_file_of_a_later_version(database: Path) -> None:
-    """P11: it is refused when it is opened, and not touched."""
+    """P11: a file of a later version is refused when it is opened, and not changed."""
     execute(database, "PRAGMA user_version = 99")
     before = database.read_bytes()
     with pytest.raises(UnsupportedFormatError):
@@ -184,8 +184,8 @@ async def test_a_file_of_a_later_version(database: Path) -> None:
     [b"not a database at all\n" * 100, b"SQLite format 3\x00" + b"\xff" * 5000, b"\x00" * 4096],
     ids=["text", "a header and rubbish", "zeros"],
 )
-async def test_no_database(content: bytes, tmp_path: Path) -> None:
-    """P11: another kind of file is refused when it is opened, and not touched."""
+async def test_a_file_that_is_no_database(content: bytes, tmp_path: Path) -> None:
+    """P11: a file of another kind is refused when it is opened, and not changed."""
     path = tmp_path / "file"
     path.write_bytes(content)
     with pytest.raises(CheckpointError):
@@ -195,7 +195,7 @@ async def test_no_database(content: bytes, tmp_path: Path) -> None:
 
 
 async def test_a_database_of_another_program(tmp_path: Path) -> None:
-    """P11: it is refused when it is opened, and not touched."""
+    """P11: a database of another program is refused when it is opened, and not changed."""
     path = tmp_path / "file"
     execute(path, "CREATE TABLE threads (name TEXT)")
     before = path.read_bytes()
@@ -215,7 +215,8 @@ async def test_an_empty_file(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 async def test_a_bit_is_flipped(database: Path, tmp_path: Path) -> None:
-    """P11: anywhere in the file: the right values or a typed error, never a wrong value or another exception."""
+    """P11: a bit flipped anywhere in the file gives the right values or a typed error, never a wrong value or another
+    exception."""
     rng = random.Random(os.environ.get("PREGEL_SEED", "0"))
     execute(database, "PRAGMA wal_checkpoint(TRUNCATE)")
     whole = database.read_bytes()
@@ -237,7 +238,7 @@ async def test_a_bit_is_flipped(database: Path, tmp_path: Path) -> None:
 
 
 async def test_a_bit_of_a_frame_is_flipped(database: Path) -> None:
-    """P11: the checksum notices every one of them."""
+    """P11: the checksum detects every flipped bit of a frame."""
     rng = random.Random(os.environ.get("PREGEL_SEED", "0"))
     with closing(sqlite3.connect(database)) as connection:
         frames = connection.execute(
@@ -259,11 +260,8 @@ async def test_a_bit_of_a_frame_is_flipped(database: Path) -> None:
         assert (await graph.aget_state("t")).values["log"] == ["in", "a@1", "b@2", "c@3"]
 
 
-# ---- read-only, full, locked ---------------------------------------------------------------------------------------
-
-
 async def test_read_only(database: Path) -> None:
-    """P4: it can be read; a run is refused before any node."""
+    """P4: a read-only database can be read; a run is refused before any node."""
     probe = Probe()
     async with SqliteSaver(f"file:{database}?mode=ro") as saver:
         graph = chain(probe, saver)
@@ -275,8 +273,8 @@ async def test_read_only(database: Path) -> None:
     assert probe.started == []
 
 
-async def test_read_only_and_nothing_there(tmp_path: Path) -> None:
-    """P4: an empty database cannot be set up, and a missing one not made."""
+async def test_read_only_and_missing(tmp_path: Path) -> None:
+    """P4: an empty read-only database cannot be set up, and a missing one cannot be created."""
     (tmp_path / "empty").touch()
     for name in ("empty", "missing"):
         with pytest.raises(StorageError):
@@ -285,8 +283,8 @@ async def test_read_only_and_nothing_there(tmp_path: Path) -> None:
     assert not (tmp_path / "missing").exists()
 
 
-async def _pages(saver: SqliteSaver, most: int | None) -> None:
-    """Let the database grow no more, or again."""
+async def _limit_pages(saver: SqliteSaver, most: int | None) -> None:
+    """Stop the database from growing, or allow it again."""
 
     def limit(db: sqlite3.Cursor) -> None:
         pages = db.execute("PRAGMA page_count").fetchone()[0] if most is None else most
@@ -297,7 +295,8 @@ async def _pages(saver: SqliteSaver, most: int | None) -> None:
 
 
 async def test_full(tmp_path: Path, environment: TestWorld) -> None:
-    """P4: the run stops at the superstep that has no room, with that error; and goes on when there is room."""
+    """P4: a run on a full disk stops with that error at the superstep that does not fit, and continues when there is
+    space."""
     probe = Probe()
 
     async def big(state: Any) -> dict[str, Any]:
@@ -311,14 +310,14 @@ async def test_full(tmp_path: Path, environment: TestWorld) -> None:
         watch = Watch(saver, probe)
         await chain(Probe(), saver).ainvoke({"log": []}, "other")
         compiled = graph.compile(saver, environment=environment)
-        await _pages(saver, None)
+        await _limit_pages(saver, None)
         for _ in range(2):
             with pytest.raises(StorageFullError):
                 await compiled.ainvoke({"log": ["in"]} if probe.started == [] else None, "t")
             await watch.look(disturbed=True)
         assert probe.started == ["a@1", "big@2", "big@2"]
         assert (await compiled.aget_state("t")).values["log"] == ["in", "a@1"]
-        await _pages(saver, 1_000_000)
+        await _limit_pages(saver, 1_000_000)
         assert (await compiled.ainvoke(None, "t"))["log"] == ["in", "a@1", "big@2", "c@3"]
         await watch.look()
 
@@ -333,7 +332,7 @@ async def locked(path: Path) -> AsyncIterator[sqlite3.Connection]:
 
 
 async def test_locked(database: Path) -> None:
-    """P4: a run is refused before any node; reading goes on."""
+    """P4: a run on a locked database is refused before any node; reading still works."""
     probe = Probe()
     async with SqliteSaver(database, busy_timeout=0.05) as saver:
         graph = chain(probe, saver)
@@ -346,8 +345,8 @@ async def test_locked(database: Path) -> None:
         await graph.ainvoke(None, "u")
 
 
-async def test_locked_meanwhile(tmp_path: Path, environment: TestWorld) -> None:
-    """P4: a run whose superstep cannot be stored ends there; and goes on from there later."""
+async def test_locked_during_a_run(tmp_path: Path, environment: TestWorld) -> None:
+    """P4: a run whose superstep cannot be stored ends there, and a later call continues from there."""
     probe = Probe()
     locks: list[sqlite3.Connection] = []
 
@@ -368,13 +367,14 @@ async def test_locked_meanwhile(tmp_path: Path, environment: TestWorld) -> None:
             await compiled.ainvoke({"log": ["in"]}, "t")
         await watch.look(disturbed=True)
         locks[0].close()
-        environment.time += EXPIRY  # it could not be given up either
+        environment.time += EXPIRY  # the lease could not be released either
         assert (await compiled.ainvoke(None, "t"))["log"] == ["in", "a@1", "lock@2", "c@3"]
         await watch.look()
 
 
 async def test_the_file_is_deleted(tmp_path: Path) -> None:
-    """A saver whose file somebody deletes goes on with what it has open, or says what is wrong; a new one begins."""
+    """A saver whose file is deleted continues with its open file or raises an error; a new saver starts an
+    empty file."""
     path = tmp_path / "db"
     async with SqliteSaver(path) as saver:
         graph = chain(Probe(), saver)
@@ -387,11 +387,8 @@ async def test_the_file_is_deleted(tmp_path: Path) -> None:
         assert (await chain(Probe(), saver).ainvoke({"log": ["in"]}, "t"))["log"][-1] == "c@3"
 
 
-# ---- values that cannot be stored ----------------------------------------------------------------------------------
-
-
 class Opaque:
-    """Nobody knows how to store it."""
+    """A type that no codec can store."""
 
 
 class Values(TypedDict, total=False):
@@ -412,7 +409,8 @@ BAD: list[tuple[Any, str]] = [
 def values_graph(
     saver: BaseCheckpointSaver, probe: Probe, bad: Any, *, siblings: int
 ) -> CompiledStateGraph[Any, Any, Any]:
-    """`breaks` finishes after some of its siblings, before the others. In the first call it returns the value."""
+    """Return a graph where `breaks` finishes after some of its siblings and before the others, and returns the value in
+    the first call."""
 
     async def work(given: Any) -> dict[str, Any]:
         key = f"work[{given['i']}]@1"
@@ -438,8 +436,8 @@ def values_graph(
 @pytest.mark.parametrize("siblings", [0, 1, 4])
 @pytest.mark.parametrize(("bad", "path"), BAD, ids=[path or "itself" for _, path in BAD])
 async def test_a_nodes_value(bad: Any, path: str, siblings: int, saver: BaseCheckpointSaver) -> None:
-    """P3, P5, P11: it is refused with its channel and path; siblings that had finished keep their results; the node can
-    be mended, and the thread resumed."""
+    """P3, P5, P11: an unstorable value of a node is refused with its channel and path; finished siblings keep their
+    results; after the node is fixed the thread resumes."""
     probe = Probe()
     watch = Watch(saver, probe)
     graph = values_graph(saver, probe, bad, siblings=siblings)
@@ -463,7 +461,8 @@ async def test_a_nodes_value(bad: Any, path: str, siblings: int, saver: BaseChec
 
 @pytest.mark.parametrize(("bad", "path"), BAD, ids=[path or "itself" for _, path in BAD])
 async def test_one_of_many_writers(bad: Any, path: str, saver: BaseCheckpointSaver) -> None:
-    """P5, P9, P11: in a folded channel the one that wrote it is named and refused, and only that one runs again."""
+    """P5, P9, P11: in a folded channel the task that wrote the value is named and refused, and only that task runs
+    again."""
     ran: list[int] = []
     first = True
 
@@ -498,8 +497,8 @@ class Folded(TypedDict, total=False):
     many: Annotated[Any, into_opaque]
 
 
-async def test_what_a_reducer_makes(saver: BaseCheckpointSaver, monkeypatch: pytest.MonkeyPatch) -> None:
-    """P3, P5, P11: when only the folded value cannot be stored no task is to blame, and none runs again."""
+async def test_a_folded_value(saver: BaseCheckpointSaver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """P3, P5, P11: when only the folded value cannot be stored, no task is to blame and none runs again."""
     ran: list[int] = []
 
     async def work(given: int) -> dict[str, Any]:
@@ -523,7 +522,7 @@ async def test_what_a_reducer_makes(saver: BaseCheckpointSaver, monkeypatch: pyt
 
 @pytest.mark.parametrize(("bad", "path"), BAD, ids=[path or "itself" for _, path in BAD])
 async def test_an_input(bad: Any, path: str, saver: BaseCheckpointSaver) -> None:
-    """P11: nothing of it is stored: a new thread leaves no trace, an old one stays as it was."""
+    """P11: nothing of an unstorable input is stored: a new thread leaves no trace, an existing one stays as it was."""
     probe = Probe()
     graph = values_graph(saver, probe, None, siblings=0)
     with pytest.raises(UnstorableValueError) as caught:
@@ -541,7 +540,8 @@ async def test_an_input(bad: Any, path: str, saver: BaseCheckpointSaver) -> None
 @pytest.mark.parametrize("siblings", [0, 1])
 @pytest.mark.parametrize(("bad", "path"), BAD[:3], ids=[path or "itself" for _, path in BAD[:3]])
 async def test_a_sends_argument(bad: Any, path: str, siblings: int, kind: str, saver: BaseCheckpointSaver) -> None:
-    """P3, P5, P11: a router's answer is refused; what its node did is kept, and a resume asks the router again."""
+    """P3, P5, P11: a router's unstorable send is refused; the node's writes are kept, and a resume runs the router
+    again."""
     probe = Probe()
 
     async def asynchronous(state: Any) -> list[Send]:

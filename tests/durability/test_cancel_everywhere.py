@@ -1,4 +1,4 @@
-"""Cancelled before every step that any task of a run makes: nothing is left over, and the thread goes on at once.
+"""Cancellation before every step of every task of a run: nothing is left behind, and the thread can continue at once.
 
 By default each case tries some of the steps; see `places`.
 """
@@ -16,8 +16,7 @@ import sniffio
 from checkpoint_savers.abc import BaseCheckpointSaver
 from pregel_async._runtime.streaming.stream import GraphStream
 from pregel_async.types import Durability
-from tests.durability.durable_graphs import SCENARIOS, WHERE, Probe, Scenario
-from tests.durability.durable_world import (
+from tests.durability.durable_environment import (
     Graph,
     TestWorld,
     Watch,
@@ -27,6 +26,7 @@ from tests.durability.durable_world import (
     places,
     trace_of,
 )
+from tests.durability.durable_graphs import SCENARIOS, WHERE, Probe, Scenario
 from tests.helpers.steps import Steps, tasks_now
 
 pytestmark = pytest.mark.anyio
@@ -37,7 +37,7 @@ FEW = [s for s in SCENARIOS if s.name in ("chain", "fan-out", "failing-node", "t
 
 
 class Durable:
-    """A graph that is run in one durability mode."""
+    """A graph that runs in one durability mode."""
 
     def __init__(self, graph: Graph, mode: Durability) -> None:
         self._graph = graph
@@ -54,7 +54,7 @@ Way = Callable[[Durable, Any, dict[str, Any], Steps], Awaitable[Any]]
 
 
 class Cancelled(Exception):
-    """What a way of calling raises when its run was cancelled."""
+    """The exception that a way of calling raises when its run was cancelled."""
 
 
 async def invoked_by_scope(graph: Durable, given: Any, config: dict[str, Any], steps: Steps) -> Any:
@@ -76,7 +76,7 @@ async def invoked_natively(graph: Durable, given: Any, config: dict[str, Any], s
 
 
 async def invoked_again_and_again_natively(graph: Durable, given: Any, config: dict[str, Any], steps: Steps) -> Any:
-    """Somebody who has no patience: not even what is shielded from scopes is left alone."""
+    """Call, and cancel natively again and again, which also hits code that is shielded from cancel scopes."""
     task = asyncio.current_task()
     assert task is not None
     steps.act, steps.again = task.cancel, not steps.acted
@@ -114,7 +114,7 @@ async def _read(graph: Durable, given: Any, config: dict[str, Any]) -> Any:
 
 
 async def streamed_and_closed(graph: Durable, given: Any, config: dict[str, Any], steps: Steps) -> Any:
-    """Closed by another task, while it is being read."""
+    """Close the stream from another task while it is being read."""
     last: Any = None
     failure: Exception | None = None
     closing = anyio.Event()
@@ -125,7 +125,7 @@ async def streamed_and_closed(graph: Durable, given: Any, config: dict[str, Any]
         await closing.wait()
         try:
             await stream.aclose()
-        except Exception as error:  # the run had failed by itself
+        except Exception as error:  # the run had already failed
             failure = error
         closed = True
 
@@ -164,9 +164,9 @@ WAYS = [
 async def test_every_step(
     scenario: Scenario, way: Way, saver: BaseCheckpointSaver, environment: TestWorld, request: pytest.FixtureRequest
 ) -> None:
-    """P5, P6, P7: whatever step it hits, every node has cleaned up when control returns; no task is left; the context
-    is the caller's; the thread is free; a resume comes to the undisturbed result and trace, and repeats nothing
-    recorded."""
+    """P5, P6, P7: whichever step the cancellation hits, every node has cleaned up when control returns; no task is
+    left; the context is the caller's; the thread is free; a resume comes to the undisturbed result and trace, and
+    repeats nothing recorded."""
     if sniffio.current_async_library() == "trio" and way.__name__.endswith("natively"):
         pytest.skip("trio has no cancellation of its own besides scopes")
     await at_every_step(scenario, "sync", way, saver, environment, places(request))
@@ -183,7 +183,7 @@ async def test_every_step_in_the_other_modes(
     environment: TestWorld,
     request: pytest.FixtureRequest,
 ) -> None:
-    """P4, P5, P7: the same with "async" and "exit". The cancelled caller waits until what has finished is stored."""
+    """P4, P5, P7: the same with "async" and "exit". The cancelled caller waits until all finished tasks are stored."""
     if sniffio.current_async_library() == "trio" and way.__name__.endswith("natively"):
         pytest.skip("trio has no cancellation of its own besides scopes")
     await at_every_step(scenario, mode, way, saver, environment, places(request))
@@ -202,7 +202,7 @@ async def at_every_step(
         steps = Steps(at)
         result, trace = await play(scenario, mode, way, saver, environment, steps)
         assert result == expected[0], f"step {at}"
-        # With "exit" a run that was cut off has stored where it stood.
+        # With "exit" a run that was cancelled has stored its last superstep.
         assert trace == expected[1] or (mode == "exit" and trace[0] == expected[1][0]), f"step {at}"
         if not steps.acted:
             assert at > 10
@@ -236,12 +236,12 @@ async def play(
             await watch.look(open_tasks=planned)
     await is_one_chain(saver, mode=mode)
     trace = await trace_of(graph)
-    await saver.adelete_thread("t")  # refused when the thread was not given up
+    await saver.adelete_thread("t")  # refused if the thread was not released
     return result, trace
 
 
 async def _call(probe: Probe, graph: Durable, way: Way, given: Any, config: dict[str, Any], steps: Steps) -> Any:
-    """Call in a task of its own, and look around as soon as control returns to it, before anybody else has a turn."""
+    """Call in a separate task, and inspect the state as soon as control returns, before any other task has a turn."""
     outcome: Any = None
     running, left = -1, set()
 

@@ -1,4 +1,4 @@
-"""P2, P8: wherever a process ends, no state of a graph inside goes to another input: crash points at each call of each
+"""P2, P8: wherever a process dies, no state of a subgraph is used for another input: crash points at each call of each
 saver."""
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from checkpoint_savers import BaseCheckpointSaver
 from pregel_async import START, StateGraph
 from pregel_async.errors import CallsChangedError
 from pregel_async.types import Durability
-from tests.durability.durable_world import TestWorld
+from tests.durability.durable_environment import TestWorld
 from tests.durability.streaming_graphs import Crashing, died
 from tests.helpers.each_saver import SAVERS, Open, opener
 
@@ -35,7 +35,7 @@ class State(TypedDict, total=False):
 
 
 def graph_of(saver: BaseCheckpointSaver, names: list[str], environment: TestWorld) -> Any:
-    """A node that runs a graph of two supersteps for each name."""
+    """Return a node that runs a graph of two supersteps for each name."""
     builder = StateGraph(State).add_node("read", lambda state: {"log": [f"read {state['name']}"]})
     builder.add_node("pay", lambda state: {"log": [f"paid {state['name']}"]})
     inside = builder.add_edge(START, "read").add_edge("read", "pay").compile()
@@ -53,9 +53,9 @@ def lines(*names: str) -> list[str]:
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("durability", DURABILITIES)
-async def test_wherever_it_ends(durability: Durability, after: bool, opened: Open) -> None:
-    """The process ends at a call of storage, and another file comes first then. The resumed node refuses that, or has
-    stored nothing of the graphs inside and runs them for each file. No file gets the state of another."""
+async def test_a_crash_at_every_call(durability: Durability, after: bool, opened: Open) -> None:
+    """The process dies at a call of storage, and the resumed node gets its files in another order. The node refuses
+    that, or has stored nothing of the subgraphs and runs them for each file. No file gets the state of another."""
     environment, refused = TestWorld(), 0
     async with opened() as saver:
         for at in range(1, 100):

@@ -1,4 +1,5 @@
-"""Commits of savers that come with this package cannot be cut off by a scope. Those of a subclass may: it is shielded."""
+"""Commits of the savers of this package cannot be interrupted by a cancel scope. Commits of a subclass can, so they are
+shielded."""
 
 from __future__ import annotations
 
@@ -19,8 +20,8 @@ class State(TypedDict):
     x: int
 
 
-class Far(BaseCheckpointSaver):
-    """Takes its time for the commit of a first superstep."""
+class SlowCommit(BaseCheckpointSaver):
+    """Takes a long time for the commit of the first superstep."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -30,14 +31,14 @@ class Far(BaseCheckpointSaver):
         if any(row.step == 1 for row in commit.rows):
             self.reached.set()
             await self.arrived.wait()
-        await super().commit(lease, commit)  # of the saver that it is mixed into
+        await super().commit(lease, commit)  # of the saver that this class is mixed into
 
 
-class FarMemory(Far, InMemorySaver):
+class SlowMemorySaver(SlowCommit, InMemorySaver):
     pass
 
 
-class FarSqlite(Far, SqliteSaver):
+class SlowSqliteSaver(SlowCommit, SqliteSaver):
     pass
 
 
@@ -54,21 +55,24 @@ class Plain(Sure):
     pass
 
 
-def test_who_is_shielded() -> None:
-    """Who has a commit of its own says so itself, wherever it stands."""
+def test_which_commits_are_shielded() -> None:
+    """A class that overrides `commit` is shielded according to its own declaration, wherever it stands in the class
+    hierarchy."""
     shielded = (InMemorySaver, SqliteSaver, Sure, Plain)
     assert all(each.commit_is_shielded for each in shielded)
-    assert not any(each.commit_is_shielded for each in (BaseCheckpointSaver, Far, FarMemory, FarSqlite, Odd))
+    assert not any(
+        each.commit_is_shielded for each in (BaseCheckpointSaver, SlowCommit, SlowMemorySaver, SlowSqliteSaver, Odd)
+    )
 
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
-async def test_a_commit_that_waits_is_not_cut_off(kind: str, tmp_path: Path) -> None:
-    """P3, P7: what a node has done is stored, although its run is cancelled while it is on its way."""
-    async with FarMemory() if kind == "memory" else FarSqlite(tmp_path / "threads.db") as saver:
-        await _cut_off(saver)
+async def test_a_waiting_commit_is_not_interrupted(kind: str, tmp_path: Path) -> None:
+    """P3, P7: a waiting commit is finished although its run is cancelled meanwhile."""
+    async with SlowMemorySaver() if kind == "memory" else SlowSqliteSaver(tmp_path / "threads.db") as saver:
+        await _cancelled_commit(saver)
 
 
-async def _cut_off(saver: Far) -> None:
+async def _cancelled_commit(saver: SlowCommit) -> None:
     async def node(state: State) -> State:
         return {"x": state["x"] + 1}
 

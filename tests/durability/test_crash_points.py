@@ -1,7 +1,8 @@
-"""A failure at every call of a saver, in every scenario: before the call and after it, as an error and as the end of
-the process. Whatever was hit, a resume goes on from there, to the same result by the same trace.
+"""A failure at every call of a saver, in every scenario: before and after the call, as an error and as the end of the
+process.
 
-By default each case tries some of the calls; see `places`.
+Whichever call was hit, a resume continues from there to the same result by the same trace. By default each case tries
+some of the calls; see `places`.
 """
 
 from __future__ import annotations
@@ -12,8 +13,7 @@ import pytest
 
 from checkpoint_savers.abc import BaseCheckpointSaver
 from pregel_async.types import Durability
-from tests.durability.durable_graphs import SCENARIOS, Op, Probe, Scenario, length_of
-from tests.durability.durable_world import (
+from tests.durability.durable_environment import (
     EXPIRY,
     MODES,
     Died,
@@ -28,6 +28,7 @@ from tests.durability.durable_world import (
     places,
     trace_of,
 )
+from tests.durability.durable_graphs import SCENARIOS, Op, Probe, Scenario, length_of
 
 pytestmark = pytest.mark.anyio
 
@@ -45,14 +46,14 @@ async def test_every_call(
     environment: TestWorld,
     request: pytest.FixtureRequest,
 ) -> None:
-    """P2, P3, P4, P5, P6, in each durability mode: result, trace and chain are the undisturbed run's; what is recorded
-    runs once; no more is lost than the mode puts at risk; failing storage stops the run there, with that error."""
+    """P2, P3, P4, P5, P6, in each durability mode: result, trace and chain are those of the undisturbed run; recorded
+    tasks run once; no more is lost than the mode puts at risk; failing storage stops the run there with that error."""
     expected, _ = await play(scenario, mode, saver, environment, 0, how, when)
     for at in places(request):
         outcome, hit = await play(scenario, mode, saver, environment, at, how, when)
         assert outcome == expected, f"call {at}, {hit}"
         if hit is None:
-            assert at > 2  # the lease and a commit
+            assert at > 2  # the calls for the lease and one commit
             return
 
 
@@ -65,7 +66,7 @@ async def play(
     how: How,
     when: When,
 ) -> tuple[Any, str | None]:
-    """Make a scenario's calls; one call of the saver fails, the graph's call is made again after that.
+    """Make a scenario's calls; one call of the saver fails, and the graph's call is repeated after that.
 
     Returns:
         Result and trace, and the verb that failed.
@@ -90,7 +91,8 @@ async def play(
             if again:
                 hit = storage.calls[at - 1]
                 stopped_there(raised, storage, hit, op, probe, mode)
-                # A new process, whose predecessor's claim has lapsed; or the same, when it could have been given up.
+                # A new process, after the lease of its predecessor has expired; or the same process, if the lease was
+                # released.
                 if how != "error" or hit in ("acquire", "release"):
                     environment.time += EXPIRY
                 probe.dead = False
@@ -101,28 +103,29 @@ async def play(
                 if op.raises is None or not isinstance(raised, op.raises):
                     raise raised
             else:
-                assert op.raises is None or (hit and op.limit), "it was to fail"
+                assert op.raises is None or (hit and op.limit), "it was meant to fail"
             await watch.look(disturbed=again)
     await is_one_chain(saver, mode=mode)
-    trace = await trace_of(graph.with_checkpointer(saver))  # which fails no more
-    await saver.adelete_thread("t")  # refused when the thread was not given up
+    trace = await trace_of(graph.with_checkpointer(saver))  # it does not fail any more
+    await saver.adelete_thread("t")  # refused if the thread was not released
     return (result, trace), hit
 
 
 def stopped_there(
     raised: BaseException | None, storage: Failing, verb: str, op: Op, probe: Probe, mode: Durability
 ) -> None:
-    """P4, P9: the run ended with the storage's error; or with its own, which tells of the other; and nothing ran on."""
+    """P4, P9: the run raised the storage's error, or its own with a note on the other; and nothing ran afterwards."""
     assert raised is not None, f"the run went on in spite of a failing {verb}"
     if isinstance(storage.error, Died):
         return
-    if not str(raised).startswith("injected"):  # of several tasks that each could not be recorded, one error is told
+    # when the results of several tasks could not be recorded, one error is raised
+    if not str(raised).startswith("injected"):
         assert op.raises is not None and isinstance(raised, op.raises), repr(raised)
         assert any("injected" in note for note in raised.__notes__), raised.__notes__
-    # Tasks of the superstep itself are told to stop, which those that have not begun only see at their first await.
+    # Tasks of the same superstep are cancelled, which tasks that have not begun notice at their first await.
     siblings = {length_of(probe.started[storage.started - 1])} if verb == "record" else set()
     on = [key for key in probe.started[storage.started :] if length_of(key) not in siblings]
     if mode == "async" and verb == "commit":
-        # The superstep that runs beside the transaction comes to its end.
+        # The superstep that runs concurrently with the transaction may finish.
         on = on if len({length_of(key) for key in probe.started[storage.started - 1 :]}) > 2 else []
     assert not on, f"ran on after a failing {verb}: {on}"

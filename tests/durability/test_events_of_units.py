@@ -1,6 +1,5 @@
-"""P5, P12: what is recorded never runs again, and neither do its chunks come again. A reader who comes back after a crash
-at any call of storage, or after a reload at any chunk, has in the end what a reader has whom nothing disturbed.
-"""
+"""P5, P12: recorded work never runs again, and its chunks are not streamed again. A reader who reconnects after a crash
+at any call of storage, or after a reload at any chunk, gets in total what an undisturbed reader gets."""
 
 from __future__ import annotations
 
@@ -14,8 +13,8 @@ from checkpoint_savers import InMemorySaver
 from checkpoint_savers.abc import BaseCheckpointSaver
 from pregel_async import START, Command, StateGraph, interrupt
 from pregel_async.types import Durability
-from tests.durability.durable_world import TestWorld, places
-from tests.durability.streaming_graphs import Crashing, State, check, died, graph_of, read, says
+from tests.durability.durable_environment import TestWorld, places
+from tests.durability.streaming_graphs import Crashing, State, check, died, graph_of, read, speak
 from tests.helpers.passing_saver import WRITES, Through
 
 pytestmark = pytest.mark.anyio
@@ -25,8 +24,8 @@ MODES = ["messages", "custom", "updates", "values", "tasks"]
 ASK: Any = {"stream_mode": MODES, "subgraphs": True, "version": "v2"}
 
 
-class Slow(Through):
-    """A saver with which one write takes longer than another."""
+class UnevenSaver(Through):
+    """A saver with which some writes take longer than others."""
 
     calls = 0
 
@@ -49,7 +48,8 @@ async def undisturbed(mode: Durability) -> list[Any]:
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("mode", DURABILITIES)
 async def test_a_crash_at_every_call(mode: Durability, after: bool, request: pytest.FixtureRequest) -> None:
-    """The process dies at a call of storage, and the next one at as many calls after that; then the run goes on."""
+    """The process dies at a call of storage, and its successor after the same number of calls; then the run
+    continues."""
     whole = await undisturbed(mode)
     for at in places(request):
         inner, environment, seen = InMemorySaver(), TestWorld(), list[Any]()
@@ -64,10 +64,10 @@ async def test_a_crash_at_every_call(mode: Durability, after: bool, request: pyt
                 assert died(error), error
                 crashed += 1
                 environment.time += 100
-                at += 1  # else it would never get past a call
+                at += 1  # otherwise the run would never get past a call
             state = await graph_of(inner, environment).aget_state("t")
             if not seen or "checkpoint_id" not in state.config["configurable"]:
-                inner, seen = InMemorySaver(), []  # there is no place to come back to: the input is sent again
+                inner, seen = InMemorySaver(), []  # there is no cursor to continue from: send the input again
         else:
             pytest.fail("it never got through")
         check(seen, whole)
@@ -78,7 +78,7 @@ async def test_a_crash_at_every_call(mode: Durability, after: bool, request: pyt
 
 @pytest.mark.parametrize("mode", DURABILITIES)
 async def test_a_reload_at_every_chunk(mode: Durability) -> None:
-    """The reader goes away, which cancels the run, comes back, and goes away as many chunks later."""
+    """The reader disconnects, which cancels the run, reconnects, and disconnects the same number of chunks later."""
     whole = await undisturbed(mode)
     everywhere = os.environ.get("PREGEL_EVERY") == "1"
     for every in (1, 2, 3, 5, 8, 13, 21, 34, 55) if everywhere else (5, 21):
@@ -98,10 +98,10 @@ async def test_a_reload_at_every_chunk(mode: Durability) -> None:
 
 
 @pytest.mark.parametrize("mode", DURABILITIES)
-async def test_cursors_come_in_their_order(mode: Durability) -> None:
-    """P12: whichever record is stored first."""
+async def test_cursors_are_in_stream_order(mode: Durability) -> None:
+    """P12: cursors sort in stream order, whichever record is stored first."""
     seen: list[Any] = []
-    stream = graph_of(Slow(InMemorySaver()), TestWorld()).astream(
+    stream = graph_of(UnevenSaver(InMemorySaver()), TestWorld()).astream(
         {"log": []}, "t", keep_events=True, durability=mode, **ASK
     )
     with anyio.fail_after(30):
@@ -112,16 +112,16 @@ async def test_cursors_come_in_their_order(mode: Durability) -> None:
 
 
 def asking(saver: BaseCheckpointSaver, *, inside: bool) -> Any:
-    """Two nodes beside each other, of which one asks; in a graph inside, or not."""
+    """Return a graph with two concurrent nodes of which one asks a question, in a subgraph or not."""
 
     async def asks(state: State) -> State:
-        await says("asks", "before")
+        await speak("asks", "before")
         answer = interrupt("well?")
-        await says("asks", "after")
+        await speak("asks", "after")
         return {"log": [answer]}
 
     async def other(state: State) -> State:
-        await says("other", "finishes", "last")
+        await speak("other", "finishes", "last")
         return {"log": ["other"]}
 
     builder = StateGraph(State).add_node(asks).add_node(other).add_edge(START, "asks").add_edge(START, "other")
@@ -132,10 +132,10 @@ def asking(saver: BaseCheckpointSaver, *, inside: bool) -> Any:
 
 @pytest.mark.parametrize("mode", DURABILITIES)
 @pytest.mark.parametrize("inside", [False, True], ids=["outside", "inside"])
-async def test_an_answer_that_was_cut_off(mode: Durability, inside: bool) -> None:
-    """A run that asked has come to rest. What is cut off after the answer is void, though nothing of it is stored yet, and
-    though what runs again was begun before the rest. (In mode "values" a graph inside that is resumed shows its state
-    once more.)"""
+async def test_an_interrupted_answer(mode: Durability, inside: bool) -> None:
+    """Chunks after an answer are void if the run is interrupted, though nothing of the answered superstep is stored
+    yet, and though the node that runs again had started before its question. (In mode "values" a resumed subgraph shows
+    its state once more.)"""
     ask = {**ASK, "stream_mode": [mode for mode in MODES if mode != "values"]}
 
     async def talk(most: int) -> list[Any]:
@@ -157,15 +157,16 @@ async def test_an_answer_that_was_cut_off(mode: Durability, inside: bool) -> Non
             return
 
 
-def leaving(saver: BaseCheckpointSaver, environment: TestWorld) -> Any:
-    """Two nodes beside each other in a graph inside, of which the last to finish commands the graph around it."""
+def commanding_parent(saver: BaseCheckpointSaver, environment: TestWorld) -> Any:
+    """Return a graph with two concurrent nodes in a subgraph, of which the last to finish sends a command to the parent
+    graph."""
 
     async def leaves(state: State) -> Command:
-        await says("leaves", "finishes", "last")
+        await speak("leaves", "finishes", "last")
         return Command(graph=Command.PARENT, update={"log": ["left"]})
 
     async def other(state: State) -> State:
-        await says("other", "word")
+        await speak("other", "word")
         return {"log": ["other"]}
 
     builder = StateGraph(State).add_node(leaves).add_node(other).add_edge(START, "leaves").add_edge(START, "other")
@@ -174,21 +175,25 @@ def leaving(saver: BaseCheckpointSaver, environment: TestWorld) -> Any:
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-async def test_a_crash_as_a_graph_inside_is_left(after: bool) -> None:
-    """What finished inside, and is recorded as its superstep stays open, streams nothing again: its chunks are stored with
-    that record, and not only with the superstep of the graph around it."""
+async def test_a_crash_while_a_subgraph_commands_its_parent(after: bool) -> None:
+    """Recorded work inside a subgraph streams nothing again if its superstep stays open: its chunks are stored with
+    that record, and not only with the superstep of the parent graph."""
     whole: list[Any] = []
-    await read(leaving(InMemorySaver(), TestWorld()).astream({"log": []}, "t", keep_events=True, **ASK), whole)
+    await read(
+        commanding_parent(InMemorySaver(), TestWorld()).astream({"log": []}, "t", keep_events=True, **ASK), whole
+    )
     for at in range(1, 100):
         inner, environment, seen = InMemorySaver(), TestWorld(), list[Any]()
         try:
-            run = leaving(Crashing(inner, at, after=after), environment)
+            run = commanding_parent(Crashing(inner, at, after=after), environment)
             await read(run.astream({"log": []}, "t", keep_events=True, **ASK), seen)
         except BaseException as error:
             assert died(error), error
             environment.time += 100
             if seen:
-                await read(leaving(inner, environment).astream(None, "t", after=seen[-1]["cursor"], **ASK), seen)
+                await read(
+                    commanding_parent(inner, environment).astream(None, "t", after=seen[-1]["cursor"], **ASK), seen
+                )
                 check(seen, whole)
         else:
             return

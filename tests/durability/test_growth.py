@@ -1,4 +1,4 @@
-"""P10: what threads take as they grow, counted in bytes: exactly, as it does not depend on the machine."""
+"""P10: the storage of growing threads, counted in bytes, which do not depend on the machine."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.anyio
 
 
 def message(number: int) -> dict[str, Any]:
-    """About 270 bytes: a chat message of plain data."""
+    """Return a chat message of plain data, about 270 bytes."""
     return {
         "id": f"msg-{number:08d}",
         "role": "assistant",
@@ -83,8 +83,8 @@ GROWING: dict[str, tuple[Any, Callable[[Any, int], Any]]] = {
 }
 
 
-async def taken(name: str, n: int, durability: Durability = "sync") -> tuple[int, int]:
-    """Frames and records of a thread of n supersteps: bytes, and rows of checkpoints."""
+async def stored_size(name: str, n: int, durability: Durability = "sync") -> tuple[int, int]:
+    """Return the frames and records of a thread of n supersteps: bytes, and rows of checkpoints."""
     saver = InMemorySaver()
     made, write = GROWING[name]
     config: Any = {"configurable": {"thread_id": "t"}, "recursion_limit": 10 * n}
@@ -98,22 +98,22 @@ async def taken(name: str, n: int, durability: Durability = "sync") -> tuple[int
 
 
 async def test_a_thread_of_1000_messages() -> None:
-    """P10: 1000 messages of 275 bytes, one by each superstep: these bytes and no more, on any machine."""
-    assert await taken("a list by add", 1000) == (ONE_BY_ONE, 1002)
+    """P10: 1000 messages of 275 bytes, one per superstep, take exactly these bytes on any machine."""
+    assert await stored_size("a list by add", 1000) == (ONE_BY_ONE, 1002)
 
 
 ONE_BY_ONE = 631_572
 
 
 @pytest.mark.parametrize("name", GROWING)
-async def test_it_takes_what_is_new(name: str) -> None:
-    """P10: whatever grows, 400 supersteps take at most little more than four times what 100 take."""
-    small, large = [await taken(name, n) for n in (100, 400)]
+async def test_storage_grows_with_new_data_only(name: str) -> None:
+    """P10: whichever kind of state grows, 400 supersteps take at most little more than four times what 100 take."""
+    small, large = [await stored_size(name, n) for n in (100, 400)]
     assert large[0] <= 4.6 * small[0]
 
 
-async def test_many_runs_take_what_is_new() -> None:
-    """P10: a thread of 100 runs that say two things each grows like one run that says all of them."""
+async def test_many_runs_grow_like_one() -> None:
+    """P10: a thread of 100 runs that add two messages each grows like one run that adds all of them."""
     saver = InMemorySaver()
     made, write = GROWING["messages"]
     app = graph(made, write, saver)
@@ -131,15 +131,15 @@ async def test_many_runs_take_what_is_new() -> None:
     assert len(state.values["held"]) == 200
 
 
-async def test_stored_at_the_end_it_takes_its_state() -> None:
+async def test_exit_mode_stores_the_state_once() -> None:
     """P10: with "exit", a run of 1000 messages is one checkpoint that holds them once."""
-    frames, rows = await taken("a list by add", 1000, "exit")
+    frames, rows = await stored_size("a list by add", 1000, "exit")
     assert rows == 1
     assert frames < 1000 * 290
 
 
-async def test_what_history_shows_is_what_was_there() -> None:
-    """P1: states in a history share what they hold: changing one changes no other, nor what is read later."""
+async def test_states_of_a_history_are_isolated() -> None:
+    """P1: states in a history share data: changing one changes no other, and no later read."""
     saver = InMemorySaver()
     made, write = GROWING["a list by add"]
     app = graph(made, write, saver)
@@ -163,14 +163,15 @@ async def test_what_history_shows_is_what_was_there() -> None:
 
 
 class Thing:
-    """Neither data nor known to the isolation of values: it is shared."""
+    """A class that is neither data nor known to the isolation of values: its instances are shared."""
 
     def __init__(self, said: str) -> None:
         self.said = said
 
 
-async def test_an_opaque_object_that_changed_in_place_is_stored_as_it_is() -> None:
-    """P10: what is encoded only once is what cannot change; of objects that nobody copies, all are looked at again."""
+async def test_an_opaque_object_that_changed_in_place_is_encoded_again() -> None:
+    """P10: only immutable values are encoded once; objects that are shared and not copied are encoded again
+    each time."""
     saver = InMemorySaver()
     saver.codec = saver.codec.with_type(Thing, encode=lambda thing: thing.said, decode=lambda said: Thing(said))
     first = Thing("x" * 300)

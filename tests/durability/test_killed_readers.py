@@ -1,7 +1,8 @@
-"""Real processes that run a graph and stream it, killed with SIGKILL at random moments, and readers who come back in
-others: to what is stored, to a run of their own, or to one of another process.
+"""Real processes that run and stream a graph, killed with SIGKILL at random moments, and readers that reconnect in
+other processes: to stored events, to a run of their own, or to a run of another process.
 
-`PREGEL_KILLS` says how many kills (20 by default, a quarter of which is for this file), `PREGEL_SEED` which ones.
+`PREGEL_KILLS` sets the number of kills (20 by default; a quarter of them belongs to this file), `PREGEL_SEED` chooses
+them.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import msgspec
 import pytest
 
 from checkpoint_savers import InMemorySaver
-from tests.durability.durable_world import TestWorld
+from tests.durability.durable_environment import TestWorld
 from tests.durability.streaming_child import ASK, Job, lines_of
 from tests.durability.streaming_graphs import check, graph_of
 from tests.helpers.postgres_tools import ENV, conninfo, made_schema
@@ -35,7 +36,7 @@ SEED = int(os.environ.get("PREGEL_SEED", "0"))
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
 def test_killed_while_it_streams(kind: str, tmp_path: Path) -> None:
-    """P5, P12: after any number of kills, each reader has what a reader has whom nothing disturbed."""
+    """P5, P12: after any number of kills, each reader has what an undisturbed reader has."""
     rng = random.Random(f"{SEED} {kind}")
     left, number = KILLS // 4, 0
     while left > 0:
@@ -63,7 +64,7 @@ def run_with_kills(readers: list[str], database: str | tuple[str, str], rng: ran
     """Let readers read a run to its end, in processes that are killed.
 
     Returns:
-        How many were killed.
+        How many processes were killed.
     """
     for reader in readers:
         Path(reader).touch()
@@ -89,10 +90,10 @@ def is_done(reader: str) -> bool:
 
 
 def run_until(things: int, jobs: Sequence[Job], delay: float) -> int:
-    """Run processes side by side until so many things have happened, and a little longer; then kill them.
+    """Run processes concurrently until the given number of events happened, and a little longer; then kill them.
 
     Returns:
-        How many were killed.
+        How many processes were killed.
     """
     env = {**ENV, "PYTHONWARNINGS": "error"}
     processes = [
@@ -111,7 +112,7 @@ def run_until(things: int, jobs: Sequence[Job], delay: float) -> int:
             selector.register(process.stdout, selectors.EVENT_READ)
         while selector.get_map() and happened < things:
             ready = selector.select(60)
-            assert ready, "nothing happens any more"
+            assert ready, "no event for too long"
             for key, _ in ready:
                 more = os.read(key.fd, 1 if things < sys.maxsize else 4096)
                 happened += len(more)

@@ -1,8 +1,8 @@
-"""Real processes, killed with SIGKILL at random moments, and started again at once, in each durability mode.
+"""Real processes, killed with SIGKILL at random moments and restarted at once, in each durability mode.
 
-`PREGEL_KILLS` says how many in each (20 by default), `PREGEL_SEED` which ones. `PREGEL_LOSSES` names a file to which a
-line is added for every test: the mode, and for each thread of a killed process how many supersteps were lost after which
-another had begun. `python tests/durability/test_kills.py FILE` sums it up.
+`PREGEL_KILLS` sets the number of kills per mode (20 by default), `PREGEL_SEED` chooses them. `PREGEL_LOSSES` names a
+file to which each test appends a line: the mode, and for each thread of a killed process how many supersteps were lost
+after which another had begun. `python tests/durability/test_kills.py FILE` sums it up.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from pregel_async import StateGraph
 from pregel_async.types import Durability
 from tests.durability.durable_audit import STAGES, audit_graph, write_sources
 from tests.durability.durable_child import Job
+from tests.durability.durable_environment import MODES, Graph, Stored, check_what_ran, is_one_chain, trace_of
 from tests.durability.durable_graphs import Probe, random_graph
-from tests.durability.durable_world import MODES, Graph, Stored, check_what_ran, is_one_chain, trace_of
 
 HERE = Path(__file__).parent
 KILLS = int(os.environ.get("PREGEL_KILLS", "20"))
 SEED = int(os.environ.get("PREGEL_SEED", "0"))
 PARTS = 5
-"""Tests that the kills of random graphs are split over, so that they can run side by side."""
+"""The number of tests that share the kills of random graphs, so that they can run in parallel."""
 
 
 def kills_of(part: int) -> int:
-    """Four of five kills hit random graphs, one the main job."""
+    """Return the number of kills: four of five hit random graphs, one hits the main job."""
     share = KILLS - KILLS // 5
     return share // PARTS + (part < share % PARTS)
 
@@ -46,8 +46,8 @@ def kills_of(part: int) -> int:
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("mode", MODES)
 def test_random_graphs(mode: Durability, part: int, tmp_path: Path) -> None:
-    """P2 to P6: result, trace and chain are the undisturbed run's; what was recorded never runs again; no more is lost
-    than the mode puts at risk; nobody waits."""
+    """P2 to P6: result, trace and chain are those of the undisturbed run; recorded tasks never run again; no more is
+    lost than the mode puts at risk; no process waits for a lease."""
     rng = random.Random(f"{SEED} {part}")
     left, number, losses = kills_of(part), 0, list[int]()
     while left > 0:
@@ -59,7 +59,7 @@ def test_random_graphs(mode: Durability, part: int, tmp_path: Path) -> None:
         left -= run_with_kills(job, place, rng, left)
         losses += check_log(place, list(seeds), mode)
         anyio.run(check_random, place, seeds, mode)
-    tell_losses(mode, losses)
+    report_losses(mode, losses)
 
 
 @pytest.mark.slow
@@ -80,14 +80,14 @@ def test_the_main_job(mode: Durability, part: int, tmp_path: Path) -> None:
         written = report.read_text()
         anyio.run(check_audit, place, root, report, mode)
         assert report.read_text() == written
-    tell_losses(mode, losses)
+    report_losses(mode, losses)
 
 
 def run_with_kills(job: Job, place: Path, rng: random.Random, most: int) -> int:
-    """Run a job in processes that are killed, until one comes to its end.
+    """Run a job in processes that are killed, until one of them finishes.
 
     Returns:
-        How many were killed.
+        How many processes were killed.
     """
     environment = {
         **os.environ,
@@ -98,20 +98,21 @@ def run_with_kills(job: Job, place: Path, rng: random.Random, most: int) -> int:
     command.append(msgspec.json.encode(job).decode())
     killed: list[subprocess.Popen[bytes]] = []
     while True:
-        # By how much happened, and not by time; then a little time, so that it hits between what is told, too.
+        # Wait by the number of events, not by time; then a little longer, so that the kill also hits between two
+        # events.
         things = int(rng.expovariate(1 / 30)) if len(killed) < most else sys.maxsize
         delay = rng.random() ** 3 * 0.003
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
         assert process.stdout is not None and process.stderr is not None
-        told = 0
-        while told < things and (more := os.read(process.stdout.fileno(), 4096 if things == sys.maxsize else 1)):
-            told += len(more)
-        if told >= things:
+        count = 0
+        while count < things and (more := os.read(process.stdout.fileno(), 4096 if things == sys.maxsize else 1)):
+            count += len(more)
+        if count >= things:
             deadline = time.perf_counter() + delay
             while time.perf_counter() < deadline:
                 pass
             process.kill()
-            if rng.random() < 0.5:  # the next is started while this one is a zombie still
+            if rng.random() < 0.5:  # start the next process while this one is still a zombie
                 killed.append(process)
                 continue
         error = process.stderr.read().decode()
@@ -126,7 +127,7 @@ def run_with_kills(job: Job, place: Path, rng: random.Random, most: int) -> int:
 
 
 def check_log(place: Path, threads: list[str], mode: Durability) -> list[int]:
-    """P4, P5: what the processes told of each thread.
+    """P4, P5: check the processes' log of each thread.
 
     Returns:
         For each thread that a killed process had begun: the supersteps lost after which another had begun.
@@ -146,7 +147,7 @@ def check_log(place: Path, threads: list[str], mode: Durability) -> list[int]:
         elif what == "+":
             started[thread].append(about)
         elif what == "end":
-            # The last process was not killed: it ran all that was not recorded, each once.
+            # The last process was not killed: it ran each task without a recorded result once.
             again = [key for key in started[thread] if key in before[thread].keys]
             assert not again and len(set(started[thread])) == len(started[thread])
             before[thread], started[thread] = (
@@ -158,7 +159,7 @@ def check_log(place: Path, threads: list[str], mode: Durability) -> list[int]:
     return losses
 
 
-def tell_losses(mode: Durability, losses: list[int]) -> None:
+def report_losses(mode: Durability, losses: list[int]) -> None:
     if path := os.environ.get("PREGEL_LOSSES"):
         with open(path, "a") as file:
             file.write(json.dumps([mode, losses]) + "\n")
@@ -179,7 +180,7 @@ async def check_audit(place: Path, root: Path, report: Path, mode: Durability) -
 async def check_thread(
     saver: SqliteSaver, thread: str, build: Callable[[Probe], StateGraph[Any, Any, Any]], given: Any, mode: Durability
 ) -> list[Any]:
-    """P2, P3: the thread is the undisturbed run's."""
+    """P2, P3: the thread equals that of the undisturbed run."""
     await is_one_chain(saver, thread, mode)
     trace = await trace_of(build(Probe()).compile(saver), thread)
     undisturbed: Graph = build(Probe()).compile(InMemorySaver())
@@ -189,10 +190,10 @@ async def check_thread(
 
 
 def sum_up(path: str) -> None:
-    """Print how much was lost, by mode."""
-    told = [json.loads(line) for line in Path(path).read_text().splitlines()]
+    """Print the number of lost supersteps by mode."""
+    count = [json.loads(line) for line in Path(path).read_text().splitlines()]
     for mode in MODES:
-        losses = [lost for kind, each in told if kind == mode for lost in each]
+        losses = [lost for kind, each in count if kind == mode for lost in each]
         if losses:
             mean = sum(losses) / len(losses)
             print(

@@ -1,4 +1,4 @@
-"""P6, P7: everything of a run is cancelled natively while a transaction is under way, as at the end of `asyncio.run`."""
+"""P6, P7: every task of a run is cancelled natively during a transaction, as at the end of `asyncio.run`."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def cancel_all_but(spared: asyncio.Task[Any] | None) -> None:
 def test_a_commit_under_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durability: Any, nested: bool, commit: int
 ) -> None:
-    """P4, P7: it is stored, and noted, so that the run stores what is left and ends as cancelled. The thread is free, and
-    goes on from there."""
+    """P4, P7: the commit is stored and its outcome known, so that the run stores what is left and ends as cancelled.
+    The thread is free, and a resume continues from there."""
     begun = 0
     submit = Worker.submit
 
@@ -86,8 +86,8 @@ def test_a_commit_under_way(
     asyncio.run(main())
 
 
-class Waits(InMemorySaver):
-    """One whose leases and releases take a while, and can be cut off there."""
+class SlowLeases(InMemorySaver):
+    """A saver whose `acquire` and `release` wait, and can be cancelled while they do."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -110,7 +110,7 @@ class Waits(InMemorySaver):
         await super().release(lease)
 
 
-async def reached(saver: Waits, verb: str) -> None:
+async def reached(saver: SlowLeases, verb: str) -> None:
     while saver.at != verb:
         await asyncio.sleep(0)
 
@@ -120,18 +120,18 @@ async def use(saver: InMemorySaver) -> None:
         pass
 
 
-async def take_it(saver: Waits) -> None:
+async def take_it(saver: SlowLeases) -> None:
     await acquire(saver, "t", here("run"), now=0.0, expires_at=LATER)
 
 
 @pytest.mark.parametrize("work", [take_it, use])
 @pytest.mark.parametrize("times", [1, 3])
-def test_releasing_a_lease(work: Callable[[Waits], Any], times: int) -> None:
-    """P6: a saver whose `release` waits finishes it, however often its caller is cancelled: else the thread would be busy
-    until the lease lapses."""
+def test_releasing_a_lease(work: Callable[[SlowLeases], Any], times: int) -> None:
+    """P6: a saver with a slow `release` finishes it, however often its caller is cancelled; otherwise the thread would
+    be busy until the lease expires."""
 
     async def main() -> None:
-        saver = Waits()
+        saver = SlowLeases()
         task = asyncio.create_task(work(saver))
         for verb in ("acquire", "release"):
             await reached(saver, verb)
@@ -151,8 +151,8 @@ def test_releasing_a_lease(work: Callable[[Waits], Any], times: int) -> None:
 
 @pytest.mark.parametrize("spares_the_caller", [False, True])
 def test_acquiring_and_releasing_while_all_is_cancelled(spares_the_caller: bool) -> None:
-    """P6: `asyncio.run` also cancels the tasks in which a lease is taken and given back, before they begin: the thread is
-    free all the same, and what is not cancelled itself notices nothing."""
+    """P6: `asyncio.run` also cancels the tasks in which a lease is acquired and released, before they begin: the thread
+    is free all the same, and code that is not cancelled itself notices nothing."""
 
     async def main(turn: int) -> bool:
         saver = InMemorySaver()

@@ -1,4 +1,4 @@
-"""A graph's retention (P10, P5, P8): its threads are pruned as runs end, and nobody notices but the storage."""
+"""A graph's retention (P10, P5, P8): its threads are pruned as runs end, without any effect on results."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pregel_async.channels import LastValue, Topic
 from pregel_async.errors import GraphValidationError, InvalidCursorError, RetentionWarning
 from pregel_async.testing import Crash, Fault, FaultySaver
 from pregel_async.types import Durability
-from tests.durability.durable_world import MODES
+from tests.durability.durable_environment import MODES
 from tests.helpers.passing_saver import Through
 
 pytestmark = pytest.mark.anyio
@@ -29,8 +29,8 @@ class State(TypedDict, total=False):
     log: Annotated[list[str], operator.add]
 
 
-def lined(saver: BaseCheckpointSaver | None, *nodes: Callable[[Any], Any], **options: Any) -> Any:
-    """Nodes one after the other."""
+def sequence_of(saver: BaseCheckpointSaver | None, *nodes: Callable[[Any], Any], **options: Any) -> Any:
+    """Return a graph of nodes in sequence."""
     made: Any = StateGraph(State)
     before = START
     for each in nodes:
@@ -53,8 +53,9 @@ async def ids_of(saver: BaseCheckpointSaver, ns: str | None = "") -> list[str]:
 
 @pytest.mark.parametrize("mode", MODES)
 async def test_a_thread_is_pruned_as_its_runs_end(saver: BaseCheckpointSaver, mode: Durability) -> None:
-    """P10: in each mode; what runs give is the same, and the thread is free afterwards."""
-    graph, plain = lined(saver, one, two, retention=Retention(keep=2)), lined(InMemorySaver(), one, two)
+    """P10: in each mode, a thread is pruned as its runs end; results of runs are the same, and the thread is free
+    afterwards."""
+    graph, plain = sequence_of(saver, one, two, retention=Retention(keep=2)), sequence_of(InMemorySaver(), one, two)
     for turn in range(4):
         given = {"log": [f"in {turn}"]}
         result = await graph.ainvoke(given, "t", durability=mode)
@@ -65,8 +66,8 @@ async def test_a_thread_is_pruned_as_its_runs_end(saver: BaseCheckpointSaver, mo
     assert len([each async for each in graph.aget_state_history("t")]) == 2
 
 
-async def test_a_question_is_answered_all_the_same(saver: BaseCheckpointSaver) -> None:
-    """P8, P5: a run that asks is pruned too: what stands open stays, and nothing that has a result runs again."""
+async def test_a_question_survives_pruning(saver: BaseCheckpointSaver) -> None:
+    """P8, P5: a run that asks is pruned too: open questions stay, and no task with a result runs again."""
     ran: list[str] = []
 
     def ask(state: State) -> State:
@@ -87,7 +88,8 @@ async def test_a_question_is_answered_all_the_same(saver: BaseCheckpointSaver) -
 
 
 async def test_after_a_failure(saver: BaseCheckpointSaver) -> None:
-    """P10, P9: a run that fails is pruned too, so that a thread of failing runs does not grow; its own error is raised."""
+    """P10, P9: a run that fails is pruned too, so that a thread of failing runs does not grow; the run's own error is
+    raised."""
     fails = [True]
 
     def fail(state: State) -> State:
@@ -95,7 +97,7 @@ async def test_after_a_failure(saver: BaseCheckpointSaver) -> None:
             raise ValueError("not yet")
         return {"log": ["at last"]}
 
-    graph = lined(saver, one, fail, retention=Retention(keep=1))
+    graph = sequence_of(saver, one, fail, retention=Retention(keep=1))
     for _ in range(3):
         with pytest.raises(ValueError, match="not yet"):
             await graph.ainvoke({"log": ["in"]}, "t")
@@ -105,35 +107,37 @@ async def test_after_a_failure(saver: BaseCheckpointSaver) -> None:
     assert (await graph.ainvoke(None, "t"))["log"][-1] == "at last"
 
 
-async def test_cancelled_runs_leave_it(saver: BaseCheckpointSaver) -> None:
-    """P7: a cancelled run does nothing more than it has to."""
+async def test_cancelled_runs_do_not_prune(saver: BaseCheckpointSaver) -> None:
+    """P7: a cancelled run does not prune."""
 
     async def stop(state: State) -> State:
         scope.cancel()
         await anyio.lowlevel.checkpoint()
         return {}
 
-    graph = lined(saver, one, stop, retention=Retention(keep=1))
+    graph = sequence_of(saver, one, stop, retention=Retention(keep=1))
     with anyio.CancelScope() as scope:
         await graph.ainvoke({"log": ["in"]}, "t")
     assert scope.cancelled_caught and len(await ids_of(saver)) == 3
 
 
 async def test_pruning_fails(saver: BaseCheckpointSaver) -> None:
-    """P9: the run's result is what it is; a warning tells that and why, and the next run's end does it."""
+    """P9: when pruning fails, the run returns its result; a warning gives the reason, and the end of the next run
+    prunes."""
     faulty = FaultySaver(saver, Fault(how="fail", on="rewrite"))
-    graph = lined(faulty, one, two, retention=Retention(keep=1))
-    with pytest.warns(RetentionWarning, match="thread 't' was not pruned .* the database refuses") as told:
+    graph = sequence_of(faulty, one, two, retention=Retention(keep=1))
+    with pytest.warns(RetentionWarning, match="thread 't' was not pruned .* the database refuses") as warned:
         result = await graph.ainvoke({"log": ["in"]}, "t")
-    assert result == {"log": ["in", "one", "two"]} and len(told) == 1
-    assert isinstance(told[0].message.__cause__, Exception)
+    assert result == {"log": ["in", "one", "two"]} and len(warned) == 1
+    assert isinstance(warned[0].message.__cause__, Exception)
     assert len(await ids_of(saver)) == 4 and (await saver.threads())[0].owner is None
     await graph.ainvoke({"log": ["in"]}, "t")
     assert len(await ids_of(saver)) == 1
 
 
 async def test_pruning_fails_after_a_failure() -> None:
-    """P9: where warnings are errors it is the failure's note, and a good run raises it, with everything stored."""
+    """P9: where warnings are errors, a failed run gets the warning as a note, and a successful run raises it with
+    everything stored."""
 
     def fail(state: State) -> State:
         raise ValueError("no")
@@ -142,18 +146,18 @@ async def test_pruning_fails_after_a_failure() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with pytest.raises(ValueError, match="no") as caught:
-            await lined(saver, one, fail, retention=Retention(keep=1)).ainvoke({"log": ["in"]}, "t")
+            await sequence_of(saver, one, fail, retention=Retention(keep=1)).ainvoke({"log": ["in"]}, "t")
         assert any("was not pruned" in note for note in caught.value.__notes__)
         saver.add(Fault(how="fail", on="rewrite"))
         with pytest.raises(RetentionWarning):
-            await lined(saver, one, two, retention=Retention(keep=1)).ainvoke({"log": ["in"]}, "u")
-    assert (await lined(saver, one, two).aget_state("u")).values == {"log": ["in", "one", "two"]}
+            await sequence_of(saver, one, two, retention=Retention(keep=1)).ainvoke({"log": ["in"]}, "u")
+    assert (await sequence_of(saver, one, two).aget_state("u")).values == {"log": ["in", "one", "two"]}
 
 
-async def test_storage_that_has_failed(saver: BaseCheckpointSaver) -> None:
-    """P4: a run that could not store is not pruned after it."""
+async def test_failed_storage_is_not_pruned(saver: BaseCheckpointSaver) -> None:
+    """P4: a run that could not store is not pruned."""
     faulty = FaultySaver(saver)
-    graph = lined(faulty, one, two, retention=Retention(keep=1))
+    graph = sequence_of(faulty, one, two, retention=Retention(keep=1))
     await graph.ainvoke({"log": ["in"]}, "t")
     faulty.add(Fault(how="fail", on="commit", at=2))
     before = len(faulty.operations)
@@ -162,9 +166,10 @@ async def test_storage_that_has_failed(saver: BaseCheckpointSaver) -> None:
     assert "rewrite" not in faulty.operations[before:]
 
 
-async def test_readers_can_come_back(saver: BaseCheckpointSaver) -> None:
-    """P4: with keep_events, what was shown since the last input stays; then it goes, and whoever comes back to it is told."""
-    graph = lined(saver, one, two, retention=Retention(keep=1))
+async def test_readers_can_reconnect(saver: BaseCheckpointSaver) -> None:
+    """P4: with keep_events, the events since the last input stay; then they are pruned, and a reader that reconnects to
+    them gets an error."""
+    graph = sequence_of(saver, one, two, retention=Retention(keep=1))
 
     async def read(given: Any = None, **how: Any) -> list[Any]:
         return [part async for part in graph.astream(given, "t", stream_mode="updates", version="v2", **how)]
@@ -182,8 +187,8 @@ async def test_readers_can_come_back(saver: BaseCheckpointSaver) -> None:
     assert len(await ids_of(saver)) == 1 and await saver.events("t") == ()
 
 
-async def test_every_face_takes_one(saver: BaseCheckpointSaver) -> None:
-    """StateGraph, @entrypoint and Pregel; of a graph inside, that of the graph around counts."""
+async def test_every_kind_of_graph_takes_a_retention(saver: BaseCheckpointSaver) -> None:
+    """StateGraph, @entrypoint and Pregel take a retention; for a subgraph the parent's retention counts."""
 
     @entrypoint(checkpointer=saver, retention=Retention(keep=1))
     async def flow(given: int, *, previous: int | None) -> int:
@@ -201,18 +206,18 @@ async def test_every_face_takes_one(saver: BaseCheckpointSaver) -> None:
     assert [await low.ainvoke(each, "low") for each in (1, 2)] == [2, 3]
     for name in ("flow", "low"):
         assert len(await saver.scan(name, "")) == 1
-    inner = lined(None, one, two, retention=Retention(keep=1))
+    inner = sequence_of(None, one, two, retention=Retention(keep=1))
     graph = StateGraph(State).add_node("inner", inner).add_edge(START, "inner").compile(saver)
     await graph.ainvoke({"log": ["in"]}, "t")
     assert len(await ids_of(saver)) == 3 and len(await ids_of(saver, None)) == 7
     with pytest.raises(GraphValidationError, match="retention is a Retention"):
-        lined(saver, one, retention=timedelta(days=1))
+        sequence_of(saver, one, retention=timedelta(days=1))
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("mode", MODES)
 async def test_killed_anywhere(mode: Durability, when: Any) -> None:
-    """P5, P3: wherever the process dies, the next one ends with the same state, and runs nothing again that was stored."""
+    """P5, P3: wherever the process dies, the next one ends with the same state, and no stored task runs again."""
     for number in range(1, 60):
         ran: list[str] = []
 
@@ -221,7 +226,7 @@ async def test_killed_anywhere(mode: Durability, when: Any) -> None:
             return {"log": [f"node {len(state['log'])}"]}
 
         saver = FaultySaver(InMemorySaver())
-        graph = lined(saver, one, node, two, retention=Retention(keep=2))
+        graph = sequence_of(saver, one, node, two, retention=Retention(keep=2))
         await graph.ainvoke({"log": ["in"]}, "t", durability=mode)
         ran.clear()
         saver.add(Fault(how="crash", on="any", at=number, when=when))
@@ -254,8 +259,8 @@ async def test_killed_anywhere(mode: Durability, when: Any) -> None:
     raise AssertionError("it does not end")
 
 
-class Weighing(Through):
-    """Knows how many bytes of frames were written anew."""
+class WriteCountingSaver(Through):
+    """A saver that counts the bytes of the frames that were written."""
 
     rewritten = 0
 
@@ -265,10 +270,10 @@ class Weighing(Through):
 
 
 @pytest.mark.parametrize("keep", [1, 5])
-async def test_a_large_thread_is_not_written_anew_each_time(keep: int) -> None:
-    """P10: what pruning writes grows with what runs write, and what is stored with what the thread holds."""
-    saver = Weighing(InMemorySaver())
-    graph = lined(saver, one, retention=Retention(keep=keep))
+async def test_pruning_does_not_rewrite_a_large_thread(keep: int) -> None:
+    """P10: pruning writes in proportion to what runs write, and storage grows with what the thread holds."""
+    saver = WriteCountingSaver(InMemorySaver())
+    graph = sequence_of(saver, one, retention=Retention(keep=keep))
     sizes: Sequence[int] = ()
     for turn in range(150):
         await graph.ainvoke({"log": [f"{turn:05}" + "x" * 4000]}, "t")

@@ -1,4 +1,4 @@
-"""P10: sends that carry the state take no more room than sends that do not: what both hold is stored once."""
+"""P10: sends that carry the state take no more storage than sends that do not: data that both hold is stored once."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ class State(TypedDict, total=False):
 
 
 def agent_graph(saver: Any, count: int, *, whole: bool, asks: bool = False, siblings: int = 1) -> Any:
-    """An agent that sends its whole state to its tools, or only the call, until there are so many messages."""
+    """Return an agent that sends its whole state, or only the call, to its tools, until there are the given number of
+    messages."""
     builder = StateGraph(State)
 
     def answer(state: State) -> State:
@@ -80,15 +81,15 @@ async def stored(count: int, *, whole: bool, siblings: int = 1) -> int:
 
 @pytest.mark.one_loop
 @pytest.mark.parametrize("siblings", [1, 2], ids=["alone", "with a sibling, so that results are recorded"])
-async def test_it_takes_no_more_than_sending_the_call_alone(siblings: int) -> None:
-    """P10: within a tenth of what sends without the state take, however many messages there are."""
+async def test_sending_the_state_takes_no_more_than_sending_the_call(siblings: int) -> None:
+    """P10: sends with the state take at most a tenth more than sends without, however many messages there are."""
     for count in (40, 120):
         call = await stored(count, whole=False, siblings=siblings)
         assert await stored(count, whole=True, siblings=siblings) <= 1.1 * call
 
 
 async def test_a_resumed_send_has_the_whole_state(tmp_path: Path) -> None:
-    """P5, P11: a process that resumes gives the node what was sent; so does a saver that is opened alone."""
+    """P5, P11: a process that resumes gives the node the send's full argument; so does a saver that is opened alone."""
     path = tmp_path / "threads.db"
     async with SqliteSaver(path) as saver:
         graph = agent_graph(saver, 5, whole=True, asks=True)
@@ -108,8 +109,8 @@ async def test_a_resumed_send_has_the_whole_state(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("as_node", ["agent", "sibling 1"], ids=["of a node that sends", "of a node that does not"])
-async def test_an_edit_does_not_change_what_was_sent(as_node: str) -> None:
-    """P3: a pending send keeps what it was sent when the state that it shares is changed by hand."""
+async def test_an_edit_does_not_change_a_pending_send(as_node: str) -> None:
+    """P3: a pending send keeps its argument when the shared state is edited."""
     graph = agent_graph(InMemorySaver(), 3, whole=True, asks=True, siblings=2)
     await graph.ainvoke({"messages": [{"role": "user", "content": "hi", "id": "u"}], "notes": "old " * 100}, CONFIG)
     edit = {"notes": "new", "messages": [{"role": "user", "content": "edited", "id": "u"}]}
@@ -138,8 +139,8 @@ class Conversation(pydantic.BaseModel):
 @pytest.mark.parametrize("whole", [Model, Conversation], ids=["of dicts", "of models"])
 @pytest.mark.parametrize("siblings", [1, 2], ids=["alone", "with a sibling, so that results are recorded"])
 async def test_a_model_shares_lists_that_it_has_copied(whole: Any, siblings: int) -> None:
-    """P10, P11: a send of a pydantic state, whose lists are copies, takes as much as one of the call; what is resumed gets
-    all of it."""
+    """P10, P11: a send of a pydantic state, whose lists are copies, takes as much as one of the call; the resumed node
+    gets the full state."""
 
     async def take(sends: Callable[[Any, int], Any]) -> int:
         saver, asks = InMemorySaver(), list[bool]()
@@ -193,7 +194,7 @@ class Archive(TypedDict, total=False):
 
 @pytest.mark.parametrize("key", ["messages", "passing"], ids=["short now", "empty now"])
 async def test_a_list_that_has_moved_to_another_key(key: str) -> None:
-    """P5, P11: a recorded send never refers to what a channel held before: another key has that list now."""
+    """P5, P11: a recorded send never refers to an earlier value of a channel: here another key holds that list now."""
     saver, is_down, got = InMemorySaver(), [True], list[Any]()
 
     def fill(state: Archive) -> dict[str, Any]:
@@ -237,8 +238,8 @@ class Struct(msgspec.Struct, frozen=True):
 
 
 @pytest.mark.one_loop
-def test_what_is_shared_and_what_is_not() -> None:
-    """By identity, at the beginning of lists, in dicts and in objects of a state's class."""
+def test_which_parts_are_shared() -> None:
+    """Sharing works by identity, at the beginning of lists, in dicts and in instances of a state's class."""
     messages: list[Any] = [{"n": 1}, {"n": 2}, {"n": 3}]
     text, scalars = "x" * 100, [1, 2, 3]
     values = {"messages": messages, "text": text, "scalars": scalars, "empty": [], "copies": [{"n": 1}, {"n": 2}]}
@@ -250,8 +251,8 @@ def test_what_is_shared_and_what_is_not() -> None:
         ({"m": more, "t": text}, {"m": Shared("messages", 2, [{"n": 4}]), "t": Shared("text")}),
         ({"state": {"m": messages}}, {"state": {"m": Shared("messages")}}),
         ({"copies": [{"n": 1}, {"n": 2}, {"n": 4}]}, {"copies": Shared("copies", 2, [{"n": 4}])}),
-        (Card(messages), Card(Shared("messages"))),  # what is stored of it
-        (Struct(messages), Struct(Shared("messages"))),  # what is stored of it
+        (Card(messages), Card(Shared("messages"))),  # the stored bytes of it
+        (Struct(messages), Struct(Shared("messages"))),  # the stored bytes of it
     ]:
         assert shared(arg, held) == marked
         assert filled(marked, values.__getitem__) == arg
@@ -261,8 +262,8 @@ def test_what_is_shared_and_what_is_not() -> None:
 
 
 @pytest.mark.one_loop
-def test_a_mark_that_fits_nothing_is_damage() -> None:
-    """P11: a part that refers to what is not stored is never a value."""
+def test_a_dangling_reference_is_damage() -> None:
+    """P11: a reference to data that is not stored is reported as damage, never read as a value."""
     for mark in (Shared("gone"), Shared("text", 1), Shared("messages", 4), Shared("messages", -1)):
         sends = [Send("tools", {"m": mark})]
         with pytest.raises(CorruptCheckpointError, match="a part of it refers to what is not stored"):

@@ -1,4 +1,4 @@
-"""One writer per thread (P6): within a process, between processes and event loops; and when a lease changes hands."""
+"""One writer per thread (P6): within a process, between processes and event loops, and when a lease changes owners."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from pregel_async.errors import (
     ThreadBusyError,
 )
 from pregel_async.types import Durability
+from tests.durability.durable_environment import EXPIRY, MODES, TestWorld, is_one_chain, trace_of
 from tests.durability.durable_graphs import Planned, Probe, State, node, sends, update_of
-from tests.durability.durable_world import EXPIRY, MODES, TestWorld, is_one_chain, trace_of
-from tests.durability.durable_writer import Counted, Told, counter
+from tests.durability.durable_writer import Counted, WriterReport, counter
 from tests.helpers.passing_saver import Through
 
 pytestmark = pytest.mark.anyio
@@ -45,11 +45,8 @@ T = TypeVar("T")
 HERE = Path(__file__).parent
 
 
-# ---- within a process ----------------------------------------------------------------------------------------------
-
-
-async def test_ten_runs_of_which_one_is_let_in(saver: BaseCheckpointSaver, environment: TestWorld) -> None:
-    """P6: nine are refused, and have run no node; the one counts."""
+async def test_ten_runs_of_which_one_starts(saver: BaseCheckpointSaver, environment: TestWorld) -> None:
+    """P6: of ten runs nine are refused and have run no node; the one counts."""
     refused: list[ThreadBusyError] = []
     ran: list[int] = []
     all_refused = anyio.Event()
@@ -81,12 +78,12 @@ async def test_ten_runs_of_which_one_is_let_in(saver: BaseCheckpointSaver, envir
 
 async def test_ten_runs_that_wait_for_each_other(saver: BaseCheckpointSaver) -> None:
     """P6: with `on_conflict="wait"` every one of them counts."""
-    told = Told()
-    graph = counter(saver, told)
+    report = WriterReport()
+    graph = counter(saver, report)
     async with anyio.create_task_group() as group:
         for _ in range(10):
             group.start_soon(lambda: graph.ainvoke({}, "t", on_conflict="wait"))
-    assert (await graph.aget_state("t")).values["n"] == told.ran == 10
+    assert (await graph.aget_state("t")).values["n"] == report.ran == 10
     await is_one_chain(saver)
 
 
@@ -119,8 +116,8 @@ async def test_one_run_id_twice(saver: BaseCheckpointSaver, environment: TestWor
 
 
 async def test_a_run_within_a_run(saver: BaseCheckpointSaver, environment: TestWorld) -> None:
-    """P6: a node that runs its own thread is refused, like anybody else; other threads it may run."""
-    inner = counter(saver, Told(), environment=environment)
+    """P6: a node that runs its own thread is refused, like any other caller; other threads it may run."""
+    inner = counter(saver, WriterReport(), environment=environment)
 
     async def outer(state: Counted) -> dict[str, Any]:
         with pytest.raises(ThreadBusyError):
@@ -134,18 +131,15 @@ async def test_a_run_within_a_run(saver: BaseCheckpointSaver, environment: TestW
     assert (await inner.ainvoke({}, "t"))["n"] == 12
 
 
-# ---- threads and event loops ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("together", [False, True], ids=["threads of their own", "one thread"])
 def test_twenty_event_loops(together: bool, tmp_path: Path) -> None:
     """P6, P13: one compiled graph and one open saver serve 20 OS threads, each with a loop of its own."""
     times = 2 if together else 5
-    told = Told()
+    report = WriterReport()
 
     async def main() -> None:
         async with SqliteSaver(tmp_path / "threads.db", synchronous="NORMAL", busy_timeout=60) as saver:
-            graph = counter(saver, told)
+            graph = counter(saver, report)
 
             async def count(name: str) -> None:
                 for _ in range(times):
@@ -169,11 +163,11 @@ def test_twenty_event_loops(together: bool, tmp_path: Path) -> None:
                 await is_one_chain(saver, name)
 
     anyio.run(main)
-    assert told.ran == 20 * times
+    assert report.ran == 20 * times
 
 
 def in_threads(calls: list[Callable[[], object]]) -> list[BaseException]:
-    """Run all at once; what they raised."""
+    """Run all concurrently; return what they raised."""
     failures: list[BaseException] = []
     start = threading.Barrier(len(calls))
 
@@ -192,12 +186,9 @@ def in_threads(calls: list[Callable[[], object]]) -> list[BaseException]:
     return failures
 
 
-# ---- processes -----------------------------------------------------------------------------------------------------
-
-
 @contextmanager
 def writer(database: Path, action: str, times: int = 1) -> Iterator[subprocess.Popen[str]]:
-    """Another process, up to where it is ready."""
+    """Start another process and wait until it is ready."""
     environment = {
         **os.environ,
         "PYTHONPATH": str(HERE.parents[1]),
@@ -223,30 +214,31 @@ def go(process: subprocess.Popen[str]) -> None:
 
 @pytest.mark.parametrize("action", ["reject", "wait"])
 def test_two_processes(action: str, tmp_path: Path) -> None:
-    """P6: ten runs in each of two processes on one file: every one counts, or is refused and has run no node."""
+    """P6: of ten runs in each of two processes on one file, every one counts, or is refused and has run no node."""
     database = tmp_path / "threads.db"
     with writer(database, action, 10) as first, writer(database, action, 10) as second:
         go(first)
         go(second)
-        told = [msgspec.json.decode(process.communicate()[0], type=Told) for process in (first, second)]
+        report = [msgspec.json.decode(process.communicate()[0], type=WriterReport) for process in (first, second)]
         assert [first.returncode, second.returncode] == [0, 0]
-    done, refused, ran = (sum(getattr(one, name) for one in told) for name in ("done", "refused", "ran"))
+    done, refused, ran = (sum(getattr(one, name) for one in report) for name in ("done", "refused", "ran"))
     assert done + refused == 20 and ran == done and done >= 1
     assert action == "reject" or refused == 0
 
     async def look() -> None:
         async with SqliteSaver(database) as saver:
-            assert (await counter(saver, Told()).aget_state("t")).values["n"] == done
+            assert (await counter(saver, WriterReport()).aget_state("t")).values["n"] == done
             await is_one_chain(saver)
 
     anyio.run(look)
 
 
-async def test_a_process_that_lives_and_then_is_gone(tmp_path: Path) -> None:
-    """P6: its lease is respected as long as it lives, and gone with it, even while nobody has collected it."""
+async def test_a_process_that_lives_and_then_has_ended(tmp_path: Path) -> None:
+    """P6: the lease of a process is respected as long as the process lives, and void once it has ended, even before its
+    parent has waited for it."""
     database = tmp_path / "threads.db"
     async with SqliteSaver(database) as saver:
-        graph = counter(saver, told := Told())
+        graph = counter(saver, report := WriterReport())
         with writer(database, "lease") as process:
             go(process)
             assert process.stdout is not None
@@ -254,22 +246,19 @@ async def test_a_process_that_lives_and_then_is_gone(tmp_path: Path) -> None:
             with pytest.raises(ThreadBusyError) as caught:
                 await graph.ainvoke({}, "t")
             assert not caught.value.lost and f"process {process.pid} " in str(caught.value.holder)
-            assert told.ran == 0
+            assert report.ran == 0
             process.kill()
-            assert process.stdout.read() == ""  # its end, though it has not been waited for
+            assert process.stdout.read() == ""  # the process has ended, though its parent has not waited for it
             with anyio.fail_after(20):
                 await graph.ainvoke({}, "t", on_conflict="wait")
-            assert told.ran == 1
+            assert report.ran == 1
 
 
-# ---- a lease changes hands -----------------------------------------------------------------------------------------
-
-
-class UpkeepLease:
-    """A node that waits until it is let go, when it is told to.
+class HeldNode:
+    """A node that waits until the test opens it, if it is armed.
 
     Attributes:
-        after: what happens then: it returns, or raises.
+        after: the exception to raise after the wait; None to return.
     """
 
     def __init__(self, after: Exception | None = None) -> None:
@@ -288,16 +277,16 @@ class UpkeepLease:
         return {"log": ["held"]}
 
 
-def alone(held: UpkeepLease) -> StateGraph[Any, Any, Any]:
+def alone(held: HeldNode) -> StateGraph[Any, Any, Any]:
     return StateGraph(State).add_node("held", held).add_edge(START, "held")
 
 
-def in_second_superstep(held: UpkeepLease) -> StateGraph[Any, Any, Any]:
+def in_second_superstep(held: HeldNode) -> StateGraph[Any, Any, Any]:
     return StateGraph(State).add_sequence([("a", node(Probe(), "a")), ("held", held)]).add_edge(START, "a")
 
 
-def beside_another(held: UpkeepLease) -> StateGraph[Any, Any, Any]:
-    """It finishes first of the two, so that it is recorded."""
+def with_a_sibling(held: HeldNode) -> StateGraph[Any, Any, Any]:
+    """Let the held node finish first of the two, so that its result is recorded."""
 
     async def longer(state: Any) -> dict[str, Any]:
         if held.lease:
@@ -310,8 +299,8 @@ def beside_another(held: UpkeepLease) -> StateGraph[Any, Any, Any]:
     return graph.add_edge(START, "held").add_edge(START, "longer")
 
 
-def before_a_router(held: UpkeepLease) -> StateGraph[Any, Any, Any]:
-    """Its writes are recorded before the router is asked."""
+def before_a_router(held: HeldNode) -> StateGraph[Any, Any, Any]:
+    """Let the held node's writes be recorded before the router runs."""
 
     async def router(state: Any) -> list[Send]:
         await anyio.lowlevel.checkpoint()
@@ -320,7 +309,7 @@ def before_a_router(held: UpkeepLease) -> StateGraph[Any, Any, Any]:
     return alone(held).add_conditional_edges("held", router)
 
 
-SHAPES = [alone, in_second_superstep, beside_another, before_a_router]
+SHAPES = [alone, in_second_superstep, with_a_sibling, before_a_router]
 
 
 @pytest.mark.parametrize("fails", [False, True], ids=["returns", "fails"])
@@ -328,17 +317,17 @@ SHAPES = [alone, in_second_superstep, beside_another, before_a_router]
 @pytest.mark.parametrize("still", [False, True], ids=["has ended", "still runs"])
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.__name__)
 async def test_taken_over(
-    shape: Callable[[UpkeepLease], StateGraph[Any, Any, Any]],
+    shape: Callable[[HeldNode], StateGraph[Any, Any, Any]],
     still: bool,
     given: dict[str, Any] | None,
     fails: bool,
     saver: BaseCheckpointSaver,
     environment: TestWorld,
 ) -> None:
-    """P6: a lease that has lapsed is taken over; what its old owner writes next is refused with `lost=True`, and
-    changes nothing, even while the head is still the one it knows; and its end does not give the new owner's lease
-    away."""
-    held = UpkeepLease(Planned("too late") if fails else None)
+    """P6: an expired lease is taken over; the next write of its former owner is refused with `lost=True` and changes
+    nothing, even while the head is still the one it knows; and the end of the former owner's run does not release the
+    new owner's lease."""
+    held = HeldNode(Planned("too late") if fails else None)
     graph = shape(held).compile(saver, environment=environment)
     old: list[Any] = []
 
@@ -352,7 +341,7 @@ async def test_taken_over(
         group.start_soon(run_old)
         await held.reached.wait()
         environment.time += EXPIRY
-        mine = UpkeepLease()
+        mine = HeldNode()
         mine.lease = still
         taker = shape(mine).compile(saver, environment=environment)
         if still:
@@ -383,11 +372,11 @@ def _codec(saver: BaseCheckpointSaver) -> Any:
     return saver.codec.with_types(Send, tag="pregel_async.Send")
 
 
-class Beating(Through):
-    """Says when the lease is renewed.
+class HeartbeatSaver(Through):
+    """A saver that reports each renewal of the lease.
 
     Attributes:
-        at: what to do at each renewal; may raise.
+        at: called at each renewal; may raise.
         lost: set when a renewal was refused.
     """
 
@@ -414,7 +403,7 @@ async def test_the_heartbeat(
 ) -> None:
     """P6: a superstep that takes many times as long as a lease lasts keeps its thread."""
     monkeypatch.setattr(lease_module, "LEASE_SECONDS", 0.03)
-    beating = Beating(saver)
+    beating = HeartbeatSaver(saver)
     enough = anyio.Event()
 
     def at() -> None:
@@ -439,13 +428,14 @@ async def test_the_heartbeat(
         assert (await graph.ainvoke({}, "t"))["log"] == ["long@0"]
     beats = beating.beats
     await anyio.sleep(0.05)
-    assert beating.beats == beats  # it has ended with the run
+    assert beating.beats == beats  # the heartbeat has ended with the run
 
 
 async def test_the_heartbeat_of_the_real_clock(saver: BaseCheckpointSaver, monkeypatch: pytest.MonkeyPatch) -> None:
-    """P6, P7: whichever way the loop has to wait: the lease is renewed until the run ends, and no task is left of that."""
+    """P6, P7: whichever way the loop waits, the lease is renewed until the run ends, and no task of the heartbeat is
+    left."""
     monkeypatch.setattr(lease_module, "LEASE_SECONDS", 0.003)
-    beating = Beating(saver)
+    beating = HeartbeatSaver(saver)
     enough = anyio.Event()
     beating.at = lambda: enough.set() if beating.beats == 3 else None
 
@@ -463,7 +453,7 @@ async def test_the_heartbeat_of_the_real_clock(saver: BaseCheckpointSaver, monke
 async def test_a_run_that_ends_while_its_lease_is_renewed(
     saver: BaseCheckpointSaver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """P7: the renewal is cancelled, and waited for."""
+    """P7: a run that ends during a renewal cancels the renewal and waits for it."""
     monkeypatch.setattr(lease_module, "LEASE_SECONDS", 0.003)
     renewing, ended = anyio.Event(), anyio.Event()
 
@@ -491,9 +481,9 @@ async def test_a_run_that_ends_while_its_lease_is_renewed(
 async def test_a_saver_that_breaks_when_it_renews(
     real: bool, saver: BaseCheckpointSaver, environment: TestWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """P9: what it raises, and savers should not, is the run's failure, as that of any other verb."""
+    """P9: an exception of `renew`, which savers should not raise, is the run's failure, as for any other verb."""
     monkeypatch.setattr(lease_module, "LEASE_SECONDS", 0.003)
-    beating = Beating(saver)
+    beating = HeartbeatSaver(saver)
     beaten = anyio.Event()
 
     def at() -> None:
@@ -515,8 +505,8 @@ async def test_a_saver_that_breaks_when_it_renews(
 
 
 @pytest.mark.one_loop
-async def test_a_companion_is_waited_for_come_what_may() -> None:
-    """P7: asyncio's own cancellation, while the end is awaited, is told when the companion has ended."""
+async def test_a_companion_is_waited_for_under_cancellation() -> None:
+    """P7: asyncio's own cancellation during the wait for a companion's end is raised once the companion has ended."""
     begun, go, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def companion() -> None:
@@ -539,8 +529,8 @@ async def test_a_companion_is_waited_for_come_what_may() -> None:
 
 
 @pytest.mark.one_loop
-async def test_a_companion_that_had_no_time_to_begin() -> None:
-    """P7: the work has ended between the timer and the task's first step: nothing begins any more."""
+async def test_a_companion_that_did_not_start() -> None:
+    """P7: when the work has ended between the timer and the companion's first step, the companion does not start."""
     begun: list[int] = []
 
     async def companion() -> None:
@@ -552,8 +542,8 @@ async def test_a_companion_that_had_no_time_to_begin() -> None:
     assert not begun
 
 
-async def test_what_a_run_has_begun_to_store(environment: TestWorld) -> None:
-    """P6, P7: it has ended before the thread is given up, however the run is cut off."""
+async def test_a_storage_call_that_a_run_has_begun(environment: TestWorld) -> None:
+    """P6, P7: a storage call that a run has begun ends before the thread is released, however the run is cancelled."""
     done: list[str] = []
 
     class Telling(InMemorySaver):
@@ -576,8 +566,8 @@ async def test_what_a_run_has_begun_to_store(environment: TestWorld) -> None:
 
 
 @pytest.mark.one_loop
-async def test_all_that_a_run_has_begun_to_store(environment: TestWorld) -> None:
-    """P6, P7: `Task.cancel()` while one is waited for does not leave the others behind."""
+async def test_several_storage_calls_that_a_run_has_begun(environment: TestWorld) -> None:
+    """P6, P7: `Task.cancel()` during the wait for one storage call does not leave the others behind."""
     done: list[str] = []
     go_on = [anyio.Event() for _ in range(3)]
 
@@ -612,9 +602,10 @@ async def test_all_that_a_run_has_begun_to_store(environment: TestWorld) -> None
 async def test_a_heartbeat_that_came_too_late(
     saver: BaseCheckpointSaver, environment: TestWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """P6: it does not take the thread back; the run learns of it with its next commit."""
+    """P6: a heartbeat that comes too late does not take the thread back; the run gets the error with its next
+    commit."""
     monkeypatch.setattr(lease_module, "LEASE_SECONDS", 0.03)
-    beating = Beating(saver)
+    beating = HeartbeatSaver(saver)
     started = anyio.Event()
 
     async def long(state: Any) -> dict[str, Any]:
@@ -645,9 +636,9 @@ async def test_a_heartbeat_that_came_too_late(
 
 @pytest.mark.parametrize("mode", MODES)
 async def test_taken_over_in_each_mode(mode: Durability, saver: BaseCheckpointSaver, environment: TestWorld) -> None:
-    """P6: in every durability mode the old owner's next transaction is refused with `lost=True` and changes nothing,
+    """P6: in every durability mode the former owner's next transaction is refused with `lost=True` and changes nothing,
     and two live runs never share a thread."""
-    held = UpkeepLease()
+    held = HeldNode()
     graph = in_second_superstep(held).compile(saver, environment=environment)
 
     async def run_old() -> None:
@@ -669,9 +660,6 @@ async def test_taken_over_in_each_mode(mode: Durability, saver: BaseCheckpointSa
     log = (await graph.aget_state("t")).values["log"]
     assert log[-2:] == [f"a@{len(log) - 2}", "held"] and "the old owner's" not in log
     await is_one_chain(saver, mode=mode)
-
-
-# ---- the end of a run gives it up ----------------------------------------------------------------------------------
 
 
 async def _nothing(saver: BaseCheckpointSaver, graph: CompiledStateGraph[Any, Any, Any]) -> None:
@@ -783,10 +771,10 @@ ENDS = [
 
 
 @pytest.mark.parametrize("end", ENDS, ids=lambda end: end.__name__.strip("_"))
-async def test_given_up(
+async def test_the_thread_is_released(
     end: Callable[[BaseCheckpointSaver, CompiledStateGraph[Any, Any, Any]], Awaitable[None]], saver: BaseCheckpointSaver
 ) -> None:
-    """P6: however a run ends, the next one is let in at once."""
+    """P6: however a run ends, the next one can start at once."""
     graph = StateGraph(State).add_sequence([(name, node(Probe(), name)) for name in "ab"]).add_edge(START, "a")
     await end(saver, graph.compile(saver))
     await graph.compile(saver).ainvoke({"log": ["next"]}, "t")
@@ -794,10 +782,11 @@ async def test_given_up(
 
 
 async def test_sends_of_two_owners(environment: TestWorld) -> None:
-    """P5, P6: what the old owner had recorded before it lost the thread counts, and is not run again by the new one."""
+    """P5, P6: a former owner's records from before it lost the thread count, and the new owner does not run these tasks
+    again."""
     saver = InMemorySaver(clock=environment.now)
     probe = Probe()
-    held = UpkeepLease()
+    held = HeldNode()
 
     async def work(given: Any) -> dict[str, Any]:
         if given["i"] == 2:

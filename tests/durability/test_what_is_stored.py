@@ -1,4 +1,4 @@
-"""What of a call a thread stores, and what it does not: the list at the top of docs/promises.md."""
+"""Which data of a call a thread stores, and which it does not: the list at the top of docs/promises.md."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def asks(state: State) -> State:
 
 
 async def stored(saver: BaseCheckpointSaver) -> str:
-    """All bytes of the thread, as text."""
+    """Return all bytes of the thread as text."""
     return repr(await saver.dump("t"))
 
 
-async def test_what_of_a_call_is_stored(saver: BaseCheckpointSaver) -> None:
-    """Strings, numbers and booleans of `metadata` and `configurable` are stored, other settings are not, nor are the
-    context and untracked keys: a secret in one of these is in no byte of the thread."""
+async def test_which_data_of_a_call_is_stored(saver: BaseCheckpointSaver) -> None:
+    """Strings, numbers and booleans of `metadata` and `configurable` are stored; other settings, the context and
+    untracked keys are not: a secret in one of these is in no byte of the thread."""
     graph = StateGraph(State, context_schema=Context).add_sequence([begins, asks]).add_edge(START, "begins")
     compiled = graph.compile(saver)
     configurable = {

@@ -1,4 +1,4 @@
-"""One error root, and what LangGraph raises as a builtin kind of error is that too."""
+"""One base class of all errors; errors that LangGraph raises as a builtin kind are of that kind too."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_what_langgraph_raises_as_a_builtin_is_one(name: str, kind: type[Excepti
 
 
 def test_every_error_has_the_one_root() -> None:
-    """`except PregelError` catches what the runtime and the savers raise alike."""
+    """`except PregelError` catches the errors of the runtime and of the savers alike."""
     for name in errors.__all__:
         found = getattr(errors, name)
         if isinstance(found, type) and issubclass(found, Exception) and not issubclass(found, Warning):

@@ -1,4 +1,4 @@
-"""P9: failures are told in full, at the place, and in an order that does not depend on luck."""
+"""P9: failures are reported completely, at the right place, and in a deterministic order."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Oops(Exception):
 
 
 def failing(names: str, *, good: str = "", pause: Any = None) -> Any:
-    """Nodes that all fail at the same moment, whatever the order in which they get there."""
+    """Return nodes that all fail at the same moment, in whatever order they run."""
     made = StateGraph(State)
     arrived: list[str] = []
 
@@ -56,9 +56,6 @@ def failing(names: str, *, good: str = "", pause: Any = None) -> Any:
     for name in names + good:
         made.add_node(name, node(name)).add_edge(START, name)
     return made
-
-
-# ---- one failure -------------------------------------------------------------------------------------------------
 
 
 async def test_the_exception_itself() -> None:
@@ -88,7 +85,7 @@ async def test_the_note() -> None:
 
 
 async def test_the_note_of_a_send() -> None:
-    """P9: and so of a send: the task's id tells which of them."""
+    """P9: the note of a send has the task's id, which identifies the send."""
 
     def worker(number: int) -> None:
         if number == 2:
@@ -105,7 +102,7 @@ async def test_the_note_of_a_send() -> None:
 
 
 async def test_the_note_of_raw_pregel() -> None:
-    """P9: and so of the low level."""
+    """P9: low-level nodes get the same note."""
     graph = Pregel(
         nodes={"n": NodeBuilder().subscribe_only("a").do(lambda value: 1 / 0)},
         channels={"a": LastValue(int)},
@@ -174,7 +171,8 @@ async def failing_node(state: Any) -> None:
 
 @pytest.mark.parametrize("make", STUBBORN.values(), ids=STUBBORN)
 async def test_an_exception_that_takes_no_notes(make: Any) -> None:
-    """P9: a user's exception is only annotated; one that cannot be is raised all the same, whichever function raises it."""
+    """P9: a user's exception is only annotated; one that takes no notes is raised all the same, whichever function
+    raises it."""
     graph = make().add_edge(START, "a").compile(blocking=False, cache=InMemoryCache())
     with pytest.raises(Stubborn):
         await graph.ainvoke({"log": []})
@@ -185,8 +183,8 @@ class Unprintable(Exception):
         raise RuntimeError("no text")
 
 
-async def test_a_stream_that_had_failed_with_what_has_no_text() -> None:
-    """P9: the reader's own error is raised, with a note on the run's failure, though that has no text."""
+async def test_a_stream_whose_failure_has_no_text() -> None:
+    """P9: the reader's own error is raised, with a note on the run's failure, though that failure has no text."""
 
     async def node(state: Any) -> None:
         raise Unprintable
@@ -207,16 +205,16 @@ def test_notes_are_added_once() -> None:
     assert error.__notes__ == ["a note"] and error.__context__ is first
 
 
-async def test_a_group_of_the_users_own() -> None:
+async def test_an_exception_group_of_the_user() -> None:
     """P9: an ExceptionGroup that one node raised is that node's own exception: not unwrapped, not wrapped again."""
     inner = ExceptionGroup("mine", [ValueError(1), TypeError(2)])
 
     async def node(state: Any) -> None:
         raise inner
 
-    for beside in (False, True):
+    for with_another in (False, True):
         made = StateGraph(State).add_node("a", node).add_edge(START, "a")
-        if beside:
+        if with_another:
             made.add_node("b", lambda state: None).add_edge(START, "b")
         with pytest.raises(ExceptionGroup) as caught:
             await made.compile(blocking=False).ainvoke({})
@@ -226,7 +224,8 @@ async def test_a_group_of_the_users_own() -> None:
 @pytest.mark.parametrize("kind", [StopIteration, StopAsyncIteration])
 @pytest.mark.parametrize("how", ["async", "inline", "thread"])
 async def test_exceptions_that_mean_something_to_python(kind: type[BaseException], how: str) -> None:
-    """P9: StopIteration and the like in a node are failures like others: the run neither hangs nor ends as if well."""
+    """P9: StopIteration and the like in a node are failures like others: the run neither hangs nor ends as if it had
+    succeeded."""
 
     def node(state: Any) -> None:
         raise kind("mine")
@@ -240,20 +239,17 @@ async def test_exceptions_that_mean_something_to_python(kind: type[BaseException
     with anyio.fail_after(20):
         try:
             await graph.ainvoke({}, "t")
-        except BaseException as error:  # what it is, is looked at below
+        except BaseException as error:  # its outcome is checked below
             caught = error
     assert isinstance(caught, (kind, RuntimeError))
     state = await graph.aget_state("t")
     assert state.next == ("a",)
 
 
-# ---- several failures --------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("seed", range(5))
 async def test_several_failures_in_plan_order(seed: int) -> None:
-    """P9, P2: several failures in one superstep: an ExceptionGroup in plan order, whoever failed first, each with its
-    note. (LangGraph raises an arbitrary one.)"""
+    """P9, P2: several failures in one superstep are an ExceptionGroup in plan order, whichever task failed first, each
+    with its note. (LangGraph raises an arbitrary one.)"""
     luck = random.Random(seed)
     graph = failing("cadb", good="e", pause=lambda name: luck.randrange(5)).compile(InMemorySaver())
     with pytest.raises(ExceptionGroup) as caught:
@@ -292,7 +288,8 @@ async def test_failures_of_sends_come_after_those_of_nodes() -> None:
 
 
 async def test_a_failure_while_being_cancelled_counts() -> None:
-    """P9, rule 7: a sibling that fails while it is cancelled for another's failure has failed: nothing is lost."""
+    """P9, rule 7: a sibling that fails while it is cancelled for another's failure has failed: its failure is
+    not lost."""
     waiting = anyio.Event()
 
     async def cleans_up_badly(state: Any) -> None:
@@ -343,11 +340,9 @@ async def test_no_more_tasks_start_after_a_failure() -> None:
     assert len(started) < 10
 
 
-# ---- the errors themselves ---------------------------------------------------------------------------------------
-
-
 def test_one_root() -> None:
-    """One error root; what LangGraph raises as ValueError, TypeError or RecursionError is that too."""
+    """All errors have one base class; those that LangGraph raises as ValueError, TypeError or RecursionError are of
+    that kind too."""
     everything = [getattr(errors, name) for name in errors.__all__]
     exceptions = [
         kind
@@ -376,8 +371,8 @@ def test_one_root() -> None:
     ids=lambda error: type(error).__name__,
 )
 def test_errors_keep_their_facts(error: Any) -> None:
-    """House style, errors: the constructor takes the facts, keeps them as attributes and writes the sentence; an error
-    survives being pickled, as process pools and test runners do."""
+    """House style, errors: the constructor takes the facts, keeps them as attributes and composes the sentence; an
+    error survives pickling, as process pools and test runners need it."""
     facts = {name: value for name, value in vars(error).items() if name != "__notes__"}
     assert facts
     assert str(error)

@@ -1,4 +1,4 @@
-"""Bad input and the default predicate: policies are checked when they are made, and know whose mistakes pass."""
+"""Policies are checked when they are made; and the default predicate decides which failures are retried."""
 
 from __future__ import annotations
 
@@ -27,9 +27,6 @@ async def node(state: State) -> None: ...
 
 
 def plain(state: State) -> None: ...
-
-
-# ---- values out of range, and of the wrong type ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -114,7 +111,7 @@ def test_a_cache_policy_is_checked_when_it_is_made(ttl: Any, error: type[Excepti
 
 
 def test_policies_of_equal_times_are_equal() -> None:
-    """A timedelta is made seconds where the policy is made."""
+    """A timedelta is converted to seconds when the policy is made."""
     assert CachePolicy(ttl=timedelta(minutes=1)) == CachePolicy(ttl=60)
     assert CachePolicy(ttl=timedelta(minutes=1)).ttl_seconds == 60.0
     assert TimeoutPolicy(run_timeout=timedelta(minutes=1)) == TimeoutPolicy(run_timeout=60)
@@ -127,7 +124,7 @@ WRONG_TIMES = [10**400, math.nan, math.inf, True, -1, 0, "1"]
 @pytest.mark.anyio
 @pytest.mark.parametrize("wrong", WRONG_TIMES, ids=lambda wrong: repr(wrong)[:9])
 async def test_times_are_refused_before_anything_runs(wrong: Any) -> None:
-    """Of nodes, sends, supersteps, graphs and calls; each names its argument."""
+    """Bad times of nodes, sends, supersteps, graphs and calls are refused, and the error names the argument."""
     runs: list[int] = []
 
     async def counted(state: State) -> None:
@@ -148,22 +145,20 @@ async def test_times_are_refused_before_anything_runs(wrong: Any) -> None:
 
 @pytest.mark.anyio
 async def test_times_that_no_run_reaches() -> None:
-    """Whatever passes the check is a time that event loops can count: of 10 ** 292 years, too."""
+    """Every time that passes the check can be counted by event loops: 10 ** 292 years, too."""
     builder = StateGraph(State).add_node("n", node, timeout=TimeoutPolicy(run_timeout=1e300, idle_timeout=1e300))
     graph = builder.add_edge(START, "n").compile(step_timeout=1e300, time_limit=1e300)
     assert await graph.ainvoke({"note": "x"}) == {"log": [], "failures": [], "note": "x"}
 
 
-def test_defaults_are_the_peers() -> None:
-    """0.5 s, twice as long each time, at most 128 s, three attempts, jitter."""
+def test_defaults_are_those_of_langgraph() -> None:
+    """The defaults are LangGraph's: 0.5 s, twice as long each time, at most 128 s, three attempts, jitter."""
     policy = RetryPolicy()
     assert (policy.initial_interval, policy.backoff_factor, policy.max_interval) == (0.5, 2.0, 128.0)
     assert (policy.max_attempts, policy.jitter, policy.retry_on) == (3, True, default_retry_on)
     assert [policy.wait(failed) for failed in (1, 2, 3, 8, 9, 10, 100_000)] == [0.5, 1, 2, 64, 128, 128, 128]
     assert TimeoutPolicy(run_timeout=timedelta(minutes=1)).run_seconds == 60
 
-
-# ---- where they are declared -----------------------------------------------------------------------------------------
 
 Declare = Callable[[dict[str, Any]], Any]
 
@@ -207,9 +202,9 @@ declarations = pytest.mark.parametrize(
 def test_bad_policies_are_refused_where_they_are_declared(
     declare: Declare, names: str, options: dict[str, Any]
 ) -> None:
-    """Bad input: a policy that is none is a `GraphValidationError` at its declaration, which says whose."""
+    """Bad input: an object that is no policy is a `GraphValidationError` at its declaration, which names the node."""
     if options.keys() & {"on_timeout"} and declare is _pregel:
-        options = {"timeout": "1"}  # a graph's own functions say on_timeout at the node
+        options = {"timeout": "1"}  # a graph's own functions set on_timeout at the node
     with pytest.raises(GraphValidationError) as caught:
         declare(options)
     assert names in str(caught.value)
@@ -226,7 +221,7 @@ def test_bad_policies_are_refused_where_they_are_declared(
     ],
 )
 def test_bad_policies_of_the_low_level(declare: Callable[[NodeBuilder], Any]) -> None:
-    """Bad input: and so does `NodeBuilder`."""
+    """Bad input: `NodeBuilder` refuses bad policies too."""
     with pytest.raises(GraphValidationError):
         declare(NodeBuilder().subscribe_only("a").do(node))
 
@@ -239,9 +234,9 @@ def test_a_bad_policy_is_named_once() -> None:
         StateGraph(State).add_node("n", node, retry_policy=wrong)
 
 
-def test_a_timeout_on_what_cannot_have_one() -> None:
-    """A timeout on a plain function is an error that names the node, unless it says `on_timeout`, wherever the
-    timeout comes from."""
+def test_a_timeout_on_a_plain_function() -> None:
+    """A timeout on a plain function is an error that names the node, unless it sets `on_timeout`, wherever the timeout
+    comes from."""
     with pytest.raises(GraphValidationError, match=r"node 'n' has a timeout and .* is killed\)$"):
         StateGraph(State).add_node("n", plain, timeout=1).add_edge(START, "n").compile()
     with pytest.raises(GraphValidationError, match="node 'n'"):
@@ -263,7 +258,7 @@ def test_a_timeout_on_what_cannot_have_one() -> None:
 
 @pytest.mark.parametrize("on_timeout", ["abandon", "process"])
 def test_on_timeout_is_for_plain_functions(on_timeout: Any) -> None:
-    """What is async is cancelled where it awaits, and needs no `on_timeout`: it is refused."""
+    """An async function is cancelled at its awaits and needs no `on_timeout`: it is refused."""
     with pytest.raises(GraphValidationError, match="node 'n' is async"):
         StateGraph(State).add_node("n", node, timeout=1, on_timeout=on_timeout)
     inner = StateGraph(State).add_node("n", node).add_edge(START, "n").compile(name="inner")
@@ -280,7 +275,7 @@ def test_on_timeout_is_for_plain_functions(on_timeout: Any) -> None:
 
 @pytest.mark.parametrize("handler", [3, "handler", lambda: None, lambda a, b, c: None])
 def test_a_handler_that_is_no_function_of_a_state(handler: Any) -> None:
-    """Bad input: what cannot be called with the node's input is no error handler; the message names the
+    """Bad input: a callable that cannot be called with the node's input is no error handler; the message names the
     node."""
     with pytest.raises(GraphValidationError, match="error handler of node 'n'"):
         StateGraph(State).add_node("n", node, error_handler=handler)
@@ -288,8 +283,8 @@ def test_a_handler_that_is_no_function_of_a_state(handler: Any) -> None:
         StateGraph(State).set_node_defaults(error_handler=handler)
 
 
-def test_a_handlers_parameter_that_is_called_otherwise() -> None:
-    """It is told how a handler gets the failure: by name, or by annotation."""
+def test_a_handlers_parameter_with_another_name() -> None:
+    """The error says how a handler gets the failure: by name, or by annotation."""
     expected = "'err'. .* named error, config, .*, and one annotated NodeError$"
     with pytest.raises(GraphValidationError, match=expected):
         StateGraph(State).add_node("n", node, error_handler=lambda state, err: None)
@@ -298,7 +293,7 @@ def test_a_handlers_parameter_that_is_called_otherwise() -> None:
 
 
 def test_a_handler_that_is_a_generator_or_a_graph() -> None:
-    """Bad input: a generator and a graph are refused too, with what to do."""
+    """Bad input: a generator and a graph are refused too, with the remedy."""
 
     def yields(state: State) -> Any:
         yield 1
@@ -335,7 +330,7 @@ def test_bad_options_of_compile(options: dict[str, Any]) -> None:
 @pytest.mark.anyio
 @pytest.mark.parametrize("on_failure", ["ignore", Collect("nowhere"), Collect("note"), 5])
 async def test_a_bad_failure_policy_of_a_call(on_failure: Any) -> None:
-    """Bad input: and those of a call before anything runs."""
+    """Bad input: a bad policy of a call is refused before anything runs."""
     ran: list[str] = []
 
     async def first(state: State) -> None:
@@ -363,11 +358,8 @@ def test_collect_takes_a_name(channel: Any) -> None:
         Collect(channel)
 
 
-# ---- which failures may pass -----------------------------------------------------------------------------------------
-
-
-class Own(Exception):
-    """Of a class that Python does not know."""
+class OwnError(Exception):
+    """An exception class of the user's own."""
 
 
 @pytest.mark.parametrize(
@@ -376,7 +368,7 @@ class Own(Exception):
         (ConnectionError(), True),
         (ConnectionResetError(), True),
         (BrokenPipeError(), True),
-        (Own(), True),
+        (OwnError(), True),
         (Exception(), True),
         (NodeTimeoutError("n", kind="run", elapsed=1, run_timeout=1, idle_timeout=None), True),
         (StepTimeoutError(1, 1, ("n",)), False),
@@ -400,14 +392,14 @@ class Own(Exception):
         (FileNotFoundError(), False),
         (TimeoutError(), False),
         (GraphValidationError("x"), False),
-        (ExceptionGroup("", [ConnectionError(), Own()]), True),
+        (ExceptionGroup("", [ConnectionError(), OwnError()]), True),
         (ExceptionGroup("", [ConnectionError(), ValueError()]), False),
-        (ExceptionGroup("", [Own(), ExceptionGroup("", [Own(), KeyError()])]), False),
+        (ExceptionGroup("", [OwnError(), ExceptionGroup("", [OwnError(), KeyError()])]), False),
     ],
     ids=repr,
 )
 def test_the_default_predicate(error: Exception, passes: bool) -> None:
-    """Mistakes in the program are not tried again, nor what the runtime raises; of a group, each must pass."""
+    """Programming mistakes and the runtime's own errors are not retried; a group is retried if each member is."""
     assert default_retry_on(error) is passes
 
 
@@ -424,14 +416,14 @@ def requests_error(status: int, headers: dict[str, str] | None = None) -> Except
     response = requests.Response()
     response.status_code = status
     response.headers.update(headers or {})
-    assert not response  # that is what is special: an `if response` would not see it
+    assert not response  # this is the special case: an `if response` would miss it
     with pytest.raises(requests.HTTPError) as caught:
         response.raise_for_status()
     return caught.value
 
 
 class SdkError(Exception):
-    """As SDKs have them: a status on the exception itself, and a response."""
+    """An exception as SDKs have them: with a status of its own, and a response."""
 
     def __init__(self, status: int, headers: dict[str, str] | None = None) -> None:
         super().__init__(status)
@@ -440,7 +432,7 @@ class SdkError(Exception):
 
 
 class AiohttpError(Exception):
-    """As aiohttp has it: status and headers on the exception itself, and none of a response."""
+    """An exception as aiohttp has it: with a status and headers of its own, and no response."""
 
     def __init__(self, status: int, headers: dict[str, str] | None = None) -> None:
         super().__init__(status)
@@ -470,9 +462,9 @@ def anthropic_error(status: int, headers: dict[str, str] | None = None) -> Excep
     [httpx_error, requests_error, SdkError, AiohttpError, openai_error, anthropic_error],
     ids=lambda f: f.__name__,
 )
-def test_answers_of_http_servers(made: Any) -> None:
-    """A server's own failure may pass; a 4xx does not, but for a 429 that says when to come again; with
-    the real responses of clients, which are false when they are errors."""
+def test_responses_of_http_servers(made: Any) -> None:
+    """A server's own failure is retried; a 4xx is not, except a 429 that says when to retry; tested with the real
+    responses of clients, which are falsy when they are errors."""
     for status in (500, 502, 503, 599):
         assert default_retry_on(made(status)) is True, status
     for status in (400, 401, 403, 404, 408, 409, 422, 429):
@@ -484,20 +476,20 @@ def test_answers_of_http_servers(made: Any) -> None:
 
 @pytest.mark.parametrize("kind", [httpx.ConnectError, httpx.ReadTimeout, httpx.RemoteProtocolError])
 def test_connections_that_fail_in_httpx(kind: Any) -> None:
-    """No answer may pass; also of an exception that knows no request, and raises when it is asked for it."""
+    """A missing response is retried; also when the exception has no request, and raises when it is asked for it."""
     assert default_retry_on(kind("no")) is True
     assert default_retry_on(kind("no", request=httpx.Request("GET", "https://service.example/"))) is True
 
 
 def test_connections_that_fail_in_requests() -> None:
-    """Requests' exceptions are `OSError`s; without an answer they may pass."""
+    """Requests' exceptions are `OSError`s; without a response they are retried."""
     requests = pytest.importorskip("requests", reason="requests is not installed here: nox -s adapters")
     assert default_retry_on(requests.ConnectionError()) is True
     assert default_retry_on(requests.Timeout()) is True
 
 
 class Strange(Exception):
-    """An exception whose attributes are traps."""
+    """An exception with attributes that raise."""
 
     @property
     def response(self) -> Any:
@@ -513,11 +505,8 @@ class Strange(Exception):
 
 
 def test_an_exception_with_traps() -> None:
-    """P9: the look at a failure never becomes a failure of its own."""
+    """P9: inspecting a failure never becomes a failure of its own."""
     assert default_retry_on(Strange()) is True
-
-
-# ---- what a policy is for --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -538,7 +527,7 @@ def test_an_exception_with_traps() -> None:
         (lambda error: isinstance(error, ExceptionGroup), ExceptionGroup("", [KeyError()]), True),
     ],
 )
-def test_what_a_policy_is_for(retry_on: Any, error: Exception, applies: bool) -> None:
+def test_which_failures_a_policy_matches(retry_on: Any, error: Exception, applies: bool) -> None:
     """`retry_on` is a class, several, or a predicate; of a group (a node's own task group), each counts."""
     assert RetryPolicy(retry_on=retry_on).applies_to(error) is applies
 

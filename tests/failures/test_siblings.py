@@ -1,4 +1,4 @@
-"""P9: when a task fails, its siblings are cancelled and awaited before the error is told."""
+"""P9: when a task fails, its siblings are cancelled and awaited before the error is raised."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ class State(TypedDict):
 
 
 async def test_a_sibling_that_would_run_for_ever_is_cancelled() -> None:
-    """P9: it has cleaned up when the caller sees the error; left running, it would fail this test by its deadline."""
+    """P9: the sibling has cleaned up when the caller gets the error; if it kept running, this test would miss its
+    deadline."""
     cleaned_up = False
 
     async def broken(state: State) -> None:

@@ -1,4 +1,4 @@
-"""What nodes spend, and how much they may: `spend`, `Budget`, `time_limit`, `BudgetExceededError`."""
+"""Spending of nodes and its limits: `spend`, `Budget`, `time_limit`, `BudgetExceededError`."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def ten(state: State) -> State:
 
 
 def loop_of(supersteps: int, node: Any = ten) -> StateGraph[State, State, State]:
-    """A node that runs so many times."""
+    """Return a node that runs the given number of times."""
 
     def again(state: State) -> str:
         return "node" if len(state["log"]) < supersteps else END
@@ -61,8 +61,9 @@ async def spent_by(graph: Any, thread: str) -> dict[str, int | Decimal]:
     return dict((await graph.aget_state(thread)).spent)
 
 
-async def test_a_run_stops_at_the_barrier_after_it_has_spent_too_much(saver: BaseCheckpointSaver) -> None:
-    """With work left, and everything stored; it goes on when the budget is raised."""
+async def test_a_run_over_its_budget_stops_at_the_barrier(saver: BaseCheckpointSaver) -> None:
+    """A run over its budget stops with work left, and everything stored; it can be resumed when the budget is
+    raised."""
     graph = loop_of(5).compile(saver, budgets={"tokens": Budget(run=25)})
     with pytest.raises(BudgetExceededError) as stopped:
         await graph.ainvoke({}, "t")
@@ -76,20 +77,20 @@ async def test_a_run_stops_at_the_barrier_after_it_has_spent_too_much(saver: Bas
     assert await spent_by(graph, "t") == {"tokens": 50}
 
 
-async def test_what_is_spent_exactly_is_not_too_much() -> None:
-    """A budget is how much may be spent."""
+async def test_spending_exactly_the_budget_is_allowed() -> None:
+    """Spending exactly the budget is allowed."""
     graph = loop_of(3).compile(budgets={"tokens": Budget(run=30)})
     assert (await graph.ainvoke({}))["log"] == ["ten"] * 3
 
 
 async def test_the_last_superstep_may_spend_more() -> None:
-    """Nothing is left that could be stopped: what is done is done."""
+    """A run with no work left does not stop: its work is done."""
     graph = loop_of(3).compile(budgets={"tokens": Budget(run=25)})
     assert (await graph.ainvoke({}))["log"] == ["ten"] * 3
 
 
 async def test_a_thread_has_a_budget_over_all_its_runs(saver: BaseCheckpointSaver) -> None:
-    """What earlier calls have spent counts."""
+    """Spending of earlier calls counts."""
     graph = loop_of(100).compile(saver, budgets={"tokens": Budget(run=20, thread=45)})
     seen: list[tuple[str, Any, int]] = []
     for _ in range(4):
@@ -102,7 +103,7 @@ async def test_a_thread_has_a_budget_over_all_its_runs(saver: BaseCheckpointSave
 
 
 async def test_decimals_add_up_exactly(saver: BaseCheckpointSaver) -> None:
-    """A thousand tenths are a hundred; and a thread says so after it was read back."""
+    """A thousand tenths are a hundred, also after the thread was read back."""
 
     async def cents(state: State) -> State:
         for _ in range(100):
@@ -117,7 +118,8 @@ async def test_decimals_add_up_exactly(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_a_recorded_task_is_counted_once(saver: BaseCheckpointSaver) -> None:
-    """However often the thread is resumed; and what a failed attempt has spent is spent too."""
+    """A recorded task is counted once, however often the thread is resumed; the spending of a failed attempt counts
+    too."""
     fails = [True, True]
 
     async def flaky(state: State) -> State:
@@ -155,7 +157,7 @@ async def test_retries_spend(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_handlers_and_the_failures_that_they_handle_spend(saver: BaseCheckpointSaver) -> None:
-    """Both, once."""
+    """Spending of both the handler and the failed node counts, once each."""
 
     async def fails(state: State) -> None:
         spend("tokens", 3)
@@ -172,7 +174,7 @@ async def test_handlers_and_the_failures_that_they_handle_spend(saver: BaseCheck
 
 
 async def test_a_node_that_asks_spends_each_time_it_runs(saver: BaseCheckpointSaver) -> None:
-    """Its code runs again after the answer, and so it spends again; tasks that it called do not."""
+    """A node's code runs again after the answer, and spends again; tasks that it called do not."""
 
     @task
     async def look(x: int) -> int:
@@ -192,9 +194,9 @@ async def test_a_node_that_asks_spends_each_time_it_runs(saver: BaseCheckpointSa
     assert await spent_by(graph, "t") == {"tokens": 102}
 
 
-async def test_graphs_inside_count_towards_the_budgets_of_the_call(saver: BaseCheckpointSaver) -> None:
-    """And the run stops as a whole: the thread stands where the graph inside does."""
-    inner = loop_of(5).compile(budgets={"tokens": Budget(run=1)})  # for when it is called by itself
+async def test_subgraphs_count_towards_the_budgets_of_the_call(saver: BaseCheckpointSaver) -> None:
+    """The run stops as a whole: the thread stands at the subgraph's barrier."""
+    inner = loop_of(5).compile(budgets={"tokens": Budget(run=1)})  # used when it is called by itself
     builder = StateGraph(State).add_node("sub", inner).add_node("after", ten)
     graph = builder.add_edge(START, "sub").add_edge("sub", "after").compile(saver, budgets={"tokens": Budget(run=25)})
     with pytest.raises(BudgetExceededError) as stopped:
@@ -206,8 +208,8 @@ async def test_graphs_inside_count_towards_the_budgets_of_the_call(saver: BaseCh
     assert await spent_by(graph, "t") == {"tokens": 60}
 
 
-async def test_a_graph_inside_is_counted_when_its_thread_is_resumed(saver: BaseCheckpointSaver) -> None:
-    """What it had spent before a failure is neither lost nor counted twice."""
+async def test_a_subgraph_is_counted_when_its_thread_is_resumed(saver: BaseCheckpointSaver) -> None:
+    """A subgraph's spending before a failure is neither lost nor counted twice."""
     fails = [True]
 
     async def flaky(state: State) -> State:
@@ -225,8 +227,8 @@ async def test_a_graph_inside_is_counted_when_its_thread_is_resumed(saver: BaseC
     assert await spent_by(graph, "t") == {"tokens": 50}
 
 
-async def test_a_graph_that_keeps_its_state_counts_each_call_once(saver: BaseCheckpointSaver) -> None:
-    """Its own counters start afresh with each call."""
+async def test_a_subgraph_that_keeps_its_state_counts_each_call_once(saver: BaseCheckpointSaver) -> None:
+    """A subgraph's own counters start at zero with each call."""
     inner = StateGraph(State).add_node(ten).add_edge(START, "ten").compile(True)
     graph = loop_of(3, inner).compile(saver, budgets=TOKENS)
     await graph.ainvoke({}, "t")
@@ -235,7 +237,7 @@ async def test_a_graph_that_keeps_its_state_counts_each_call_once(saver: BaseChe
     assert await spent_by(graph, "t") == {"tokens": 10 * (2 if runs > 3 else 3)}
 
 
-async def test_a_branch_has_spent_what_its_ancestors_have() -> None:
+async def test_a_branch_inherits_its_ancestors_spending() -> None:
     """Counters belong to a checkpoint."""
     graph = loop_of(4).compile(InMemorySaver(), budgets=TOKENS)
     await graph.ainvoke({}, "t")
@@ -247,7 +249,7 @@ async def test_a_branch_has_spent_what_its_ancestors_have() -> None:
 
 
 async def test_fan_out_in_threads_loses_no_amount() -> None:
-    """Plain functions spend in their worker threads, all at once."""
+    """Plain functions spend concurrently in their worker threads."""
 
     def many(given: int) -> State:
         for _ in range(200):
@@ -264,7 +266,7 @@ async def test_fan_out_in_threads_loses_no_amount() -> None:
 
 
 async def test_an_entrypoint_and_its_tasks_spend(saver: BaseCheckpointSaver) -> None:
-    """`@entrypoint(budgets=)`."""
+    """`@entrypoint(budgets=)` limits an entrypoint and its tasks."""
 
     @task
     async def one(x: int) -> int:
@@ -280,7 +282,7 @@ async def test_an_entrypoint_and_its_tasks_spend(saver: BaseCheckpointSaver) -> 
 
 
 async def test_an_unknown_budget_is_an_error_of_the_node() -> None:
-    """A typing mistake costs nothing but the run."""
+    """A misspelled budget fails the run and counts nothing."""
     graph = loop_of(1).compile(budgets={"usd": Budget()})
     with pytest.raises(UnknownBudgetError, match="there are 'usd'"):
         await graph.ainvoke({})
@@ -289,8 +291,8 @@ async def test_an_unknown_budget_is_an_error_of_the_node() -> None:
 
 
 @pytest.mark.parametrize("amount", [-1, Decimal("-0.1"), 0.5, "1", True, Decimal("nan"), Decimal("inf")])
-async def test_what_is_no_amount_is_refused(amount: Any) -> None:
-    """Nothing is counted of it."""
+async def test_bad_amounts_are_refused(amount: Any) -> None:
+    """An invalid amount is refused and not counted."""
 
     async def spends(state: State) -> State:
         with pytest.raises((TypeError, ValueError)):
@@ -303,7 +305,7 @@ async def test_what_is_no_amount_is_refused(amount: Any) -> None:
 
 
 def test_spending_needs_a_run() -> None:
-    """As a question does."""
+    """`spend` outside a run is an error, like `interrupt`."""
     with pytest.raises(OutsideRunError):
         spend("tokens", 1)
 
@@ -317,20 +319,20 @@ def test_spending_needs_a_run() -> None:
     ],
 )
 def test_bad_budgets_are_refused_by_compile(budgets: Any, what: str) -> None:
-    """Before anything runs."""
+    """Bad budgets are refused before anything runs."""
     with pytest.raises(GraphValidationError, match=what):
         loop_of(1).compile(budgets=budgets)
 
 
 @pytest.mark.parametrize("bad", [{"run": -1}, {"run": 1.5}, {"thread": "1"}, {"thread": Decimal("-1")}, {"run": True}])
 def test_bad_limits_are_refused_where_they_are_made(bad: Any) -> None:
-    """Out of range, or of the wrong type."""
+    """Limits out of range or of the wrong type are refused."""
     with pytest.raises((TypeError, ValueError), match="budget's limit"):
         Budget(**bad)
 
 
 async def test_a_call_changes_the_limits_that_it_names() -> None:
-    """The others stay as they were compiled."""
+    """Other limits stay as they were compiled."""
     graph = loop_of(9).compile(InMemorySaver(), budgets={"tokens": Budget(run=15, thread=45)})
     with pytest.raises(BudgetExceededError) as stopped:
         await graph.ainvoke({}, "t", budgets={"tokens": Budget(run=1000)})
@@ -338,14 +340,14 @@ async def test_a_call_changes_the_limits_that_it_names() -> None:
 
 
 async def test_a_call_changes_known_budgets_only() -> None:
-    """An unknown one is a mistake."""
+    """An unknown budget in a call is an error."""
     graph = loop_of(1).compile(budgets=TOKENS)
     with pytest.raises(ConfigError, match="no budget 'token'"):
         await graph.ainvoke({}, budgets={"token": Budget()})
 
 
 class Clock(SystemEnvironment):
-    """A clock that is set."""
+    """A clock that the test sets."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -357,7 +359,7 @@ class Clock(SystemEnvironment):
 
 @pytest.mark.parametrize("given", ["compile", "call"])
 async def test_a_run_stops_when_its_time_is_over(given: str, saver: BaseCheckpointSaver) -> None:
-    """At a barrier, with everything stored."""
+    """The run stops at a barrier, with everything stored."""
     clock = Clock()
 
     async def takes(state: State) -> State:
@@ -379,15 +381,15 @@ async def test_a_run_stops_when_its_time_is_over(given: str, saver: BaseCheckpoi
 
 @pytest.mark.parametrize("bad", [0, -1, float("nan"), "soon"])
 async def test_bad_time_limits_are_refused(bad: Any) -> None:
-    """By compile, and by a call before anything runs."""
+    """Bad time limits are refused by compile, and by a call before anything runs."""
     with pytest.raises(GraphValidationError, match="time_limit"):
         loop_of(1).compile(time_limit=bad)
     with pytest.raises(ConfigError, match="time_limit"):
         await loop_of(1).compile().ainvoke({}, time_limit=bad)
 
 
-async def test_a_stream_tells_why_it_has_stopped() -> None:
-    """In the v2 form, as a part; and as the exception."""
+async def test_a_stream_reports_why_it_has_stopped() -> None:
+    """A stream reports the reason of the stop, in v2 as a part, and as the exception."""
     graph = loop_of(5).compile(budgets={"tokens": Budget(run=5)})
     seen: list[Any] = []
     with pytest.raises(BudgetExceededError):
@@ -397,8 +399,8 @@ async def test_a_stream_tells_why_it_has_stopped() -> None:
     assert seen == ["updates", "error"]
 
 
-async def test_what_spends_after_its_node_has_ended_is_told() -> None:
-    """Nothing is counted behind the run's back."""
+async def test_spending_after_the_node_has_ended_is_an_error() -> None:
+    """Spending after the node has ended is an error, and is not counted."""
     kept: list[Callable[[], None]] = []
 
     async def node(state: State) -> State:

@@ -1,4 +1,4 @@
-"""What is spent is neither lost nor counted twice, in whatever arrangement of tasks, graphs inside and failures."""
+"""Spending is neither lost nor counted twice, in any arrangement of tasks, subgraphs and failures."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def five(state: State) -> State:
 
 
 def graph_of(**nodes: Node) -> StateGraph[State, State, State]:
-    """These nodes, side by side."""
+    """Return a graph of concurrent nodes."""
     builder = StateGraph(State)
     for name, node in nodes.items():
         builder.add_node(name, node).add_edge(START, name)
@@ -51,10 +51,11 @@ async def spent(graph: Any) -> Any:
     return dict((await graph.aget_state("t")).spent).get("usd", 0)
 
 
-async def test_what_a_graph_inside_has_spent_belongs_to_the_result_of_its_node(
+async def test_spending_of_a_subgraph_belongs_to_the_result_of_its_node(
     saver: BaseCheckpointSaver, durability: Durability
 ) -> None:
-    """A node has finished, and its sibling fails: a resume does not run the node again, and still counts what it ran."""
+    """A node has finished, and its sibling fails: a resume does not run the node again, and still counts its
+    spending."""
     inside = graph_of(five=five).compile()
     done, tries = anyio.Event(), 0
 
@@ -79,10 +80,10 @@ async def test_what_a_graph_inside_has_spent_belongs_to_the_result_of_its_node(
     assert await spent(graph) == 5
 
 
-async def test_a_graph_that_goes_on_in_a_second_attempt_is_not_counted_twice(
+async def test_a_subgraph_that_continues_in_a_second_attempt_is_not_counted_twice(
     saver: BaseCheckpointSaver, durability: Durability
 ) -> None:
-    """Neither in the thread's total, nor where a limit is checked."""
+    """Spending is counted once, in the thread's total and where a limit is checked."""
     inside = graph_of(five=five).compile()
     attempts = 0
 
@@ -102,7 +103,7 @@ async def test_a_graph_that_goes_on_in_a_second_attempt_is_not_counted_twice(
 
 
 async def test_a_graph_of_which_nothing_is_stored_spends_for_the_node_that_runs_it(saver: BaseCheckpointSaver) -> None:
-    """`compile(checkpointer=False)`."""
+    """`compile(checkpointer=False)`: the spending belongs to the node that runs the subgraph."""
     inside = graph_of(five=five).compile(False)
     graph = StateGraph(State).add_node("inside", inside).add_edge(START, "inside").compile(saver, budgets=BUDGETS)
     await graph.ainvoke({}, "t")
@@ -110,7 +111,7 @@ async def test_a_graph_of_which_nothing_is_stored_spends_for_the_node_that_runs_
 
 
 async def test_a_kept_graph_that_two_tasks_run_in_turn_spends_twice(saver: BaseCheckpointSaver) -> None:
-    """Each call is counted, though they write to one state."""
+    """Each call is counted, though both write to one kept state."""
     inside = graph_of(five=five).compile(True)
 
     @task
@@ -127,10 +128,8 @@ async def test_a_kept_graph_that_two_tasks_run_in_turn_spends_twice(saver: BaseC
     assert await spent(graph) == 10
 
 
-async def test_what_a_called_task_has_spent_is_spent_when_it_fails(
-    saver: BaseCheckpointSaver, durability: Durability
-) -> None:
-    """It is stored with the failure of the node that called it."""
+async def test_spending_of_a_called_task_that_fails(saver: BaseCheckpointSaver, durability: Durability) -> None:
+    """The spending of a called task is stored with the failure of the node that called it."""
 
     @task
     async def call() -> None:
@@ -147,10 +146,9 @@ async def test_what_a_called_task_has_spent_is_spent_when_it_fails(
     assert await spent(graph) == 5
 
 
-async def test_what_a_sibling_has_spent_is_spent_when_it_is_cancelled(
-    saver: BaseCheckpointSaver, durability: Durability
-) -> None:
-    """Its money is gone, though it has no record of its own: its own attempts', and those of graphs inside."""
+async def test_spending_of_a_cancelled_sibling(saver: BaseCheckpointSaver, durability: Durability) -> None:
+    """A cancelled sibling's spending counts, though it has no record of its own: that of its own attempts, and of its
+    subgraphs."""
     spending = anyio.Event()
 
     async def hangs(state: State) -> State:
@@ -175,10 +173,8 @@ async def test_what_a_sibling_has_spent_is_spent_when_it_is_cancelled(
     assert await spent(graph) == 5
 
 
-async def test_what_an_error_handler_has_spent_is_spent_when_it_fails(
-    saver: BaseCheckpointSaver, durability: Durability
-) -> None:
-    """Beside what its node has."""
+async def test_spending_of_an_error_handler_that_fails(saver: BaseCheckpointSaver, durability: Durability) -> None:
+    """The handler's spending counts in addition to its node's."""
 
     async def node(state: State) -> State:
         spend("usd", 1)
@@ -196,10 +192,10 @@ async def test_what_an_error_handler_has_spent_is_spent_when_it_fails(
         assert await spent(graph) == 1 + 10 * times  # the node has run once
 
 
-async def test_what_a_graph_has_spent_that_has_paused_is_told_and_survives_a_new_input(
+async def test_spending_of_a_paused_subgraph_survives_a_new_input(
     saver: BaseCheckpointSaver, durability: Durability
 ) -> None:
-    """A thread says what was spent while it waits for an answer, and after its question was discarded."""
+    """A thread reports the spending while it waits for an answer, and after its question was discarded."""
 
     async def asks(state: State) -> State:
         spend("usd", 5)
@@ -216,8 +212,9 @@ async def test_what_a_graph_has_spent_that_has_paused_is_told_and_survives_a_new
     assert await spent(graph) == 15
 
 
-async def test_what_only_a_graph_inside_has_recorded_counts_for_a_limit() -> None:
-    """Only that graph's own checkpoint says so: the task that runs it has no record. The limit of the thread holds."""
+async def test_spending_that_only_a_subgraph_has_recorded_counts_for_a_limit() -> None:
+    """When only the subgraph's checkpoint has the spending, because the task that runs it has no record, the thread's
+    limit still counts it."""
 
     class Failing(Through):
         fails = False

@@ -1,4 +1,4 @@
-"""Commands: as what a node returns, and as what a call is given."""
+"""Commands, as a node's result and as a call's input."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class State(TypedDict, total=False):
 
 
 def say(name: str, result: Any = None) -> Any:
-    """A node that logs its name; or returns what it is told to."""
+    """Return a node that logs its name, or returns the given value."""
 
     async def node(state: Any) -> Any:
         return {"log": [name]} if result is None else result
@@ -40,7 +40,7 @@ def say(name: str, result: Any = None) -> Any:
 
 
 def graph_of(saver: BaseCheckpointSaver | None = None, *edges: tuple[Any, str], **nodes: Any) -> Any:
-    """`a` runs first; the other nodes run when they are sent to, or when an edge leads there."""
+    """Return a graph where `a` runs first; the other nodes run by goto, Send or an edge."""
     made = StateGraph(State)
     for name, node in nodes.items():
         made.add_node(name, node)
@@ -51,11 +51,8 @@ def graph_of(saver: BaseCheckpointSaver | None = None, *edges: tuple[Any, str], 
 
 
 async def stored(graph: Any, thread: str = "t") -> int:
-    """How many checkpoints the thread has."""
+    """Return how many checkpoints the thread has."""
     return len([state async for state in graph.aget_state_history(thread)])
-
-
-# ---- as a node's result --------------------------------------------------------------------------------------------
 
 
 async def test_update_and_goto() -> None:
@@ -82,15 +79,14 @@ async def test_update_and_goto() -> None:
     ],
 )
 async def test_where_a_command_goes(goto: Any, ran: list[str]) -> None:
-    """P2: a name, a Send, or a list of them; END adds nothing; a node named twice runs once, a sent one as often
-    as it is sent; triggered nodes by name, then sends by index."""
+    """P2: a goto is a name, a Send, or a list of them; END adds nothing; a node named twice runs once, a sent one once
+    per Send; triggered nodes by name, then sends by index."""
     graph = graph_of(a=say("a", Command(goto=goto)), b=say("b"), c=say("c"))
     assert (await graph.ainvoke({}))["log"] == ran
 
 
 async def test_a_goto_adds_to_edges() -> None:
-    """Goto's nodes run besides those that static and conditional edges lead to, END or not; one that both name
-    runs once."""
+    """Goto's nodes run in addition to those of static and conditional edges, END or not; a node in both runs once."""
 
     def route(state: State) -> Any:
         return ["c", "d"]
@@ -120,9 +116,9 @@ async def test_an_update_of_pairs() -> None:
 
 @pytest.mark.parametrize("several", [False, True])
 @pytest.mark.parametrize("goto", ["nowhere", START, ["b", "nowhere"], Send("nowhere", {}), Send(END, {}), 7, None])
-async def test_nowhere_to_go(saver: BaseCheckpointSaver, goto: Any, several: bool) -> None:
-    """A goto or Send to a node that does not exist is an error, before anything is stored: the
-    state is as it was, the task open, nobody is sent to. (LangGraph ignores it.)"""
+async def test_a_goto_to_an_unknown_node(saver: BaseCheckpointSaver, goto: Any, several: bool) -> None:
+    """A goto or Send to a node that does not exist is an error, before anything is stored: the state is unchanged, the
+    task open, and no node runs. (LangGraph ignores it.)"""
     command = Command(update={"note": "x"}, goto=goto)
     graph = graph_of(saver, a=say("a", [{"log": ["a"]}, command] if several else command), b=say("b"))
     with pytest.raises(InvalidUpdateError, match="'a'.*goto=") as caught:
@@ -133,8 +129,8 @@ async def test_nowhere_to_go(saver: BaseCheckpointSaver, goto: Any, several: boo
     assert await stored(graph) == 2
 
 
-async def test_a_command_that_answers_is_only_for_calls() -> None:
-    """Resume= is what a call is given; of a node it is an error."""
+async def test_a_resume_is_only_for_calls() -> None:
+    """`resume=` is for a call's input; from a node it is an error."""
     with pytest.raises(InvalidUpdateError, match="resume="):
         await graph_of(a=say("a", Command(resume=1))).ainvoke({})
     with pytest.raises(InvalidUpdateError, match="resume="):
@@ -193,7 +189,8 @@ async def test_a_failed_router_keeps_the_nodes_command(saver: BaseCheckpointSave
 
 
 async def test_a_command_and_a_barrier() -> None:
-    """A barrier waits for its nodes, whatever goto says; goto to its target runs it besides, early and alone."""
+    """A barrier waits for its nodes, regardless of goto; a goto to its target runs the target additionally, early and
+    alone."""
 
     async def b(state: State) -> Any:
         return Command(update={"log": ["b"]}, goto=["j"])
@@ -204,7 +201,7 @@ async def test_a_command_and_a_barrier() -> None:
 
 
 async def test_a_barrier_in_a_loop_of_commands() -> None:
-    """A barrier is complete anew in each round of a loop that a command closes."""
+    """A barrier starts anew in each round of a loop that a command closes."""
 
     async def j(state: State) -> Any:
         again = state["log"].count("j") < 2
@@ -216,8 +213,8 @@ async def test_a_barrier_in_a_loop_of_commands() -> None:
 
 
 async def test_a_deferred_node_and_commands() -> None:
-    """A deferred node that a goto names runs when nothing else is left, once per tentative end;
-    a goto of its own begins another round."""
+    """A deferred node named by a goto runs when no other task is left, once per tentative end; a goto of its own starts
+    another round."""
 
     async def last(state: State) -> Any:
         return Command(update={"log": ["last"]}, goto=[] if "again" in state["log"] else "again")
@@ -230,7 +227,7 @@ async def test_a_deferred_node_and_commands() -> None:
 
 
 async def test_a_loop_by_goto() -> None:
-    """A node may go to itself."""
+    """A node may name itself in its goto."""
 
     async def a(state: State) -> Any:
         return Command(update={"total": 1}, goto=END if state["total"] == 4 else "a")
@@ -239,7 +236,7 @@ async def test_a_loop_by_goto() -> None:
 
 
 async def test_a_send_of_a_command_is_isolated() -> None:
-    """P1: what a command carries is the node's no longer: changes made to it afterwards reach nobody."""
+    """P1: later changes to a command's values by the node have no effect."""
     kept: list[Any] = []
 
     async def a(state: State) -> Any:
@@ -255,12 +252,9 @@ async def test_a_send_of_a_command_is_isolated() -> None:
     assert (await graph_of(a=a, b=b).ainvoke({}))["log"] == ["x", "x", "mine", "x", "mine"]
 
 
-# ---- Overwrite -----------------------------------------------------------------------------------------------------
-
-
 async def test_overwrite(saver: BaseCheckpointSaver) -> None:
-    """An overwrite takes the value's place and drops the superstep's other writes, in whatever order; in an
-    input, a node's update, a command; also as the first write, and to a key without a reducer."""
+    """An overwrite replaces the value and discards the superstep's other writes, in any order; in an input, a node's
+    update, a command; also as the first write, and to a key without a reducer."""
     made = (
         StateGraph(State).add_node("a", say("a")).add_node("b", say("b", Command(update={"log": Overwrite(["new"])})))
     )
@@ -285,12 +279,9 @@ async def test_two_overwrites(saver: BaseCheckpointSaver) -> None:
     assert (await graph.aget_state("t")).values["log"] == ["in"]
 
 
-# ---- as a call's input, on a thread with nothing stored --------------------------------------------------------------
-
-
 @pytest.mark.parametrize("with_saver", [False, True])
 async def test_a_command_as_the_first_input(with_saver: bool) -> None:
-    """Its update is applied once, and only goto's nodes run: the entry does not."""
+    """The command's update is applied once, and only goto's nodes run, not the entry."""
     graph = graph_of(InMemorySaver() if with_saver else None, ("b", "c"), a=say("a"), b=say("b"), c=say("c"))
     command = Command(update={"log": ["in"], "note": "x", "total": 1}, goto="b")
     result = await graph.ainvoke(command, "t" if with_saver else None)
@@ -328,8 +319,8 @@ async def test_sends_as_the_first_input(saver: BaseCheckpointSaver) -> None:
 )
 @pytest.mark.parametrize("where", ["fresh", "open", "finished"])
 async def test_bad_commands(saver: BaseCheckpointSaver, command: Command, error: type[Exception], where: str) -> None:
-    """A command that cannot be followed is a typed error; nothing runs, nothing is
-    stored, and the thread goes on as if it had not been given."""
+    """A command that cannot be carried out is a typed error; nothing runs, nothing is stored, and the thread continues
+    as if it had not been given."""
     asks = [where == "open"]
     ran: list[str] = []
 
@@ -347,7 +338,7 @@ async def test_bad_commands(saver: BaseCheckpointSaver, command: Command, error:
         and error is InvalidInputError
         and not command.graph
     ):
-        return  # no error there
+        return  # no error is raised there
     before, runs = await graph.aget_state("t"), len(ran)
     with pytest.raises(error):
         await graph.ainvoke(command, "t")
@@ -360,10 +351,7 @@ async def test_bad_commands(saver: BaseCheckpointSaver, command: Command, error:
         assert (await graph.ainvoke(Command(resume="yes"), "t"))["log"] == ["yes", "in"]
 
 
-# ---- as a call's input, on an open superstep ---------------------------------------------------------------------------
-
-
-class Trio:
+class OpenSuperstep:
     """`a` asks, `b` finishes, `w` is sent to twice and fails while it is broken: all in one superstep."""
 
     def __init__(self, saver: BaseCheckpointSaver) -> None:
@@ -395,10 +383,10 @@ class Trio:
         return {"log": ["x"]}
 
 
-async def test_an_open_superstep_keeps_what_it_has(saver: BaseCheckpointSaver) -> None:
-    """P2, P5: a command that updates and goes somewhere changes neither the ids nor the recorded results of the
-    tasks of the open superstep; those that are left see the update; goto's nodes join them. No checkpoint is made."""
-    made = Trio(saver)
+async def test_an_open_superstep_keeps_its_results(saver: BaseCheckpointSaver) -> None:
+    """P2, P5: a command with an update and a goto changes neither the ids nor the recorded results of the tasks of the
+    open superstep; the remaining tasks see the update; goto's nodes join them. No checkpoint is made."""
+    made = OpenSuperstep(saver)
     graph = made.graph
     await graph.ainvoke({}, "t")
     before = await graph.aget_state("t")
@@ -424,9 +412,9 @@ async def test_an_open_superstep_keeps_what_it_has(saver: BaseCheckpointSaver) -
 
 @pytest.mark.parametrize("ask_between", [False, True])
 async def test_commands_of_several_calls(saver: BaseCheckpointSaver, ask_between: bool) -> None:
-    """Updates that several calls made to one open superstep are folded one after the other, live as when they are
-    loaded again: a key without a reducer takes each, and an overwrite stands for its own call."""
-    made = Trio(saver)
+    """Updates that several calls made to one open superstep are folded one after the other, live as well as after
+    loading: a key without a reducer takes each, and an overwrite counts for its own call."""
+    made = OpenSuperstep(saver)
     graph = made.graph
     await graph.ainvoke({}, "t")
     for update, values in (
@@ -449,8 +437,8 @@ async def test_commands_of_several_calls(saver: BaseCheckpointSaver, ask_between
 
 
 async def test_an_answer_and_an_update(saver: BaseCheckpointSaver) -> None:
-    """With both, the node that is answered sees the update; with the update alone it sees it, and asks again."""
-    made = Trio(saver)
+    """With both, the answered node sees the update; with the update alone it sees it, and asks again."""
+    made = OpenSuperstep(saver)
     made.broken = False
     graph = made.graph
     await graph.ainvoke({}, "t")
@@ -461,7 +449,7 @@ async def test_an_answer_and_an_update(saver: BaseCheckpointSaver) -> None:
 
 
 class Refusing(InMemorySaver):
-    """Stores nothing more when it is told to."""
+    """A saver that stores nothing more once it is armed."""
 
     refuses = False
 
@@ -501,8 +489,8 @@ async def test_an_answer_and_its_update_are_one(saver: BaseCheckpointSaver) -> N
 
 @pytest.mark.parametrize("stop", ["break", "cancel"])
 async def test_a_command_survives_a_run_that_ends_early(saver: BaseCheckpointSaver, stop: str) -> None:
-    """P4: what a command brought is stored before anything runs: a run that ends before its superstep is whole
-    leaves the update and the answer in the thread, and the next goes on with them."""
+    """P4: a command's update and answer are stored before anything runs: a run that ends before its superstep is
+    complete leaves both in the thread, and the next run uses them."""
     began, blocked = anyio.Event(), anyio.Event()
     blocks = [False]
 
@@ -534,9 +522,9 @@ async def test_a_command_survives_a_run_that_ends_early(saver: BaseCheckpointSav
     assert (await graph.ainvoke(None, "t"))["log"] == ["yes", "n", "x"]
 
 
-async def test_a_finished_thread_goes_on(saver: BaseCheckpointSaver) -> None:
-    """On a finished thread, goto runs what it names on the state as it is, without an input checkpoint; an update
-    alone changes the state and runs nothing."""
+async def test_a_finished_thread_continues(saver: BaseCheckpointSaver) -> None:
+    """On a finished thread, goto runs its nodes on the existing state, without an input checkpoint; an update alone
+    changes the state and runs nothing."""
     graph = graph_of(saver, a=say("a"), b=say("b"))
     await graph.ainvoke({"total": 1}, "t")
     count = await stored(graph)
@@ -549,8 +537,8 @@ async def test_a_finished_thread_goes_on(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_a_command_from_an_older_checkpoint(saver: BaseCheckpointSaver) -> None:
-    """P2: a command that is given to an older checkpoint begins a branch: what it brings stands there, and the
-    other branch is as it was; an answer finds no question there, as what came after is asked again."""
+    """P2: a command given to an older checkpoint starts a branch with its update, and the other branch is unchanged; an
+    answer finds no question there, as later questions are asked again."""
     graph = graph_of(saver, ("a", "b"), a=say("a"), b=say("b"))
     await graph.ainvoke({}, "t")
     before = [state async for state in graph.aget_state_history("t")]
@@ -565,8 +553,8 @@ async def test_a_command_from_an_older_checkpoint(saver: BaseCheckpointSaver) ->
 
 
 async def test_an_update_and_then_a_new_input(saver: BaseCheckpointSaver) -> None:
-    """A new input discards what was pending, and keeps what commands had made of the state."""
-    made = Trio(saver)
+    """A new input discards pending tasks, and keeps the changes of commands to the state."""
+    made = OpenSuperstep(saver)
     await made.graph.ainvoke({}, "t")
     await made.graph.ainvoke(Command(update={"note": "kept"}, goto="x"), "t")
     made.broken = False
@@ -582,7 +570,7 @@ class Hidden(TypedDict, total=False):
 
 
 async def test_an_update_that_is_not_stored(saver: BaseCheckpointSaver) -> None:
-    """What a command writes to an untracked key is there for the run, and not stored."""
+    """A command's write to an untracked key is visible in the run, and not stored."""
 
     async def a(state: Hidden) -> Any:
         return {"log": [interrupt("?"), "secret" in state]}
@@ -593,8 +581,8 @@ async def test_an_update_that_is_not_stored(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_the_stream_of_a_command(saver: BaseCheckpointSaver) -> None:
-    """A resumed run first shows the state, with the command's update; what is recorded comes as cached."""
-    made = Trio(saver)
+    """A resumed run first streams the state with the command's update; recorded results come as cached."""
+    made = OpenSuperstep(saver)
     made.broken = False
     await made.graph.ainvoke({}, "t")
     command = Command(resume=1, update={"note": "n"})

@@ -1,4 +1,4 @@
-"""What a node gets besides its input, and what code deeper down reaches: context, config, writer, store, info."""
+"""Parameters and accessors of a node besides its input: context, config, writer, store, info."""
 
 from __future__ import annotations
 
@@ -69,9 +69,6 @@ async def logged(node: Any, **call: Any) -> Any:
     return (await graph_of(node, store="store").ainvoke({}, **call))["log"]
 
 
-# ---- injection ---------------------------------------------------------------------------------------------------
-
-
 class Methods:
     def plain(self, state: State, config: RunnableConfig) -> State:
         return {"log": ["configurable" in config]}
@@ -133,13 +130,14 @@ async def own_defaults(state: State, *, limit: int = 5) -> State:
     ],
     ids=lambda value: getattr(value, "__name__", type(value).__name__),
 )
-async def test_what_a_node_asks_for(node: Any, expected: list[Any]) -> None:
-    """By annotation or by name, whatever kind of callable it is; what a partial binds is the user's own."""
+async def test_injected_parameters(node: Any, expected: list[Any]) -> None:
+    """Parameters are injected by annotation or by name, whatever kind of callable the node is; parameters bound by a
+    partial are the user's own."""
     assert await logged(node, context="ctx") == expected
 
 
 def test_annotations_that_only_a_type_checker_sees() -> None:
-    """Names that do not exist at run time are read by their text, and spoil nothing else."""
+    """Names that do not exist at run time are read by their text, and do not affect other parameters."""
     space: dict[str, Any] = {"__name__": "elsewhere"}
     exec(
         "from __future__ import annotations\n"
@@ -151,8 +149,8 @@ def test_annotations_that_only_a_type_checker_sees() -> None:
     assert anyio.run(functools.partial(logged, space["node"])) == [True, True, True, True, 4]
 
 
-async def test_routers_get_it_too() -> None:
-    """A router asks as a node does."""
+async def test_injected_parameters_of_routers() -> None:
+    """Routers get injected parameters like nodes."""
 
     async def route(state: State, rt: Runtime[Context], config: RunnableConfig) -> str:
         return rt.context.user if config["configurable"]["k"] == 1 else END
@@ -169,8 +167,8 @@ async def test_routers_get_it_too() -> None:
     assert await made.compile().ainvoke({}, {"configurable": {"k": 2}}, context={"user": "a"}) == {"log": ["a"]}
 
 
-async def test_low_level_nodes_get_it_too() -> None:
-    """Nodes made by NodeBuilder."""
+async def test_injected_parameters_of_low_level_nodes() -> None:
+    """Nodes made by NodeBuilder get injected parameters."""
 
     async def act(value: int, runtime: Runtime[Any]) -> Any:
         return [value, runtime.context]
@@ -184,8 +182,9 @@ async def test_low_level_nodes_get_it_too() -> None:
     assert await graph.ainvoke(1, context="ctx") == [1, "ctx"]
 
 
-async def test_what_cannot_be_filled_in() -> None:
-    """Bad input: a parameter that nobody fills in is refused when the graph is built, and it says what can be had."""
+async def test_parameters_that_cannot_be_filled() -> None:
+    """Bad input: a parameter that cannot be filled is refused when the graph is built, and the error lists the
+    available ones."""
 
     async def node(state: State, client: Any) -> None: ...
 
@@ -205,7 +204,7 @@ async def test_store_and_previous_are_none_elsewhere() -> None:
 
 
 async def test_the_runtime_is_frozen() -> None:
-    """Nobody changes what others are called with."""
+    """A node cannot change the runtime that other nodes get."""
 
     async def node(state: State, runtime: Runtime[Any]) -> None:
         with pytest.raises(AttributeError):
@@ -217,7 +216,7 @@ async def test_the_runtime_is_frozen() -> None:
 
 
 async def test_the_config_is_each_nodes_own() -> None:
-    """P1: what a node changes in its config reaches neither a sibling nor the caller."""
+    """P1: a node's changes to its config reach neither a sibling nor the caller."""
 
     async def node(state: State, config: Any) -> State:
         shown = [config["configurable"].get("mine"), dict(config["metadata"]), list(config["tags"])]
@@ -241,11 +240,8 @@ async def test_the_config_is_each_nodes_own() -> None:
     assert given == {"configurable": {"thread_id": "t", "own": {"deep": []}}, "metadata": {"a": 1}, "tags": ["tag"]}
 
 
-# ---- accessors ---------------------------------------------------------------------------------------------------
-
-
 def seen() -> list[Any]:
-    """What code deeper down reaches."""
+    """Return what nested code reaches."""
     runtime, config = get_runtime(Context), get_config()
     assert runtime.execution_info.checkpoint_ns == config["configurable"]["checkpoint_ns"]
     return [runtime.context, get_store(), config["configurable"]["checkpoint_ns"].partition(":")[0], runtime.store]
@@ -286,8 +282,9 @@ async def in_a_thread_of_its_own(name: str) -> list[Any]:
 @pytest.mark.parametrize(
     "where", [in_place, in_a_task_group, in_a_thread, in_a_thread_and_back, in_a_thread_of_its_own]
 )
-async def test_code_deeper_down_reaches_its_own_node(where: Any) -> None:
-    """The accessors know the node they were called under, however deep and whatever runs beside it."""
+async def test_nested_code_reaches_its_own_node(where: Any) -> None:
+    """The accessors return the values of the node they were called under, however deep and whatever runs
+    concurrently."""
 
     def node(name: str) -> Callable[[State], Any]:
         async def call(state: State) -> State:
@@ -308,7 +305,7 @@ async def test_plain_nodes_reach_it_in_their_threads() -> None:
 
 
 async def test_a_task_is_a_node_of_its_own() -> None:
-    """In a task the accessors name the task; in the caller afterwards, the caller."""
+    """In a task the accessors return the task's values; in the caller afterwards, the caller's."""
 
     @task
     async def step() -> Any:
@@ -323,14 +320,11 @@ async def test_a_task_is_a_node_of_its_own() -> None:
 
 
 async def test_outside_of_a_run() -> None:
-    """Each says that it was called outside of a run; after one, too."""
+    """Each accessor raises an error outside a run, after one too."""
     await graph_of(lambda state: {}).ainvoke({})
     for call in (get_runtime, get_config, get_store, get_stream_writer, lambda: interrupt("?")):
         with pytest.raises(OutsideRunError, match="outside of a run"):
             call()
-
-
-# ---- context= ----------------------------------------------------------------------------------------------------
 
 
 class StructContext(msgspec.Struct):
@@ -386,8 +380,7 @@ class Asked:
     [(Limits, Limits()), (Asked, Asked()), (DictContext, {}), (dict[str, Any], {}), (int | None, None), (Any, None)],
 )
 async def test_a_call_without_context_gets_the_schemas_defaults(kind: Any, made: Any) -> None:
-    """`context=None` builds the schema's defaults, anew for each call, in a graph inside too if the graph
-    around has none."""
+    """`context=None` builds the schema's defaults, anew for each call, in a subgraph too if the parent has none."""
     seen: list[Any] = []
 
     async def node(state: State, runtime: Runtime[Any]) -> None:
@@ -428,7 +421,7 @@ async def test_a_wrong_context_is_refused_before_anything(kind: Any, wrong: Any,
 
 
 async def test_wrong_keys() -> None:
-    """An unknown key and a missing one are named."""
+    """The error names an unknown key and a missing one."""
     graph = StateGraph(State, Context).add_node("n", lambda state: {}).add_edge(START, "n").compile()
     with pytest.raises(InvalidContextError, match="colour"):
         await graph.ainvoke({}, context={"user": "u", "colour": "red"})
@@ -436,9 +429,9 @@ async def test_wrong_keys() -> None:
         await graph.ainvoke({}, context={})
 
 
-async def test_graphs_inside_inherit_the_context(saver: BaseCheckpointSaver) -> None:
-    """As nodes, called in nodes and in tasks, and with a saver of their own; one given to the call goes before.
-    So does the store."""
+async def test_subgraphs_inherit_the_context(saver: BaseCheckpointSaver) -> None:
+    """Subgraphs inherit the context as nodes, when called in nodes and in tasks, and with a saver of their own; a
+    context given to the call takes precedence. The same holds for the store."""
 
     async def inner(state: State, runtime: Runtime[Any]) -> State:
         return {"log": [(runtime.context, runtime.store)]}
@@ -480,11 +473,8 @@ async def test_the_context_is_the_callers_object() -> None:
     assert seen == [given]
 
 
-# ---- execution info ----------------------------------------------------------------------------------------------
-
-
 async def test_execution_info(saver: BaseCheckpointSaver) -> None:
-    """Task id and checkpoint are those that the state tells while the task is pending, on every attempt."""
+    """Task id and checkpoint equal those that the state shows while the task is pending, on every attempt."""
     infos: list[Any] = []
     broken = True
 
@@ -510,8 +500,8 @@ async def test_execution_info(saver: BaseCheckpointSaver) -> None:
     assert (infos[-1].thread_id, infos[-1].checkpoint_id) == (None, None)
 
 
-async def test_execution_info_of_sends_and_graphs_inside(saver: BaseCheckpointSaver) -> None:
-    """P2: each send has an id of its own; inside, namespace and checkpoint are the inner graph's."""
+async def test_execution_info_of_sends_and_subgraphs(saver: BaseCheckpointSaver) -> None:
+    """P2: each send has an id of its own; in a subgraph, namespace and checkpoint are the subgraph's."""
     infos: dict[str, Any] = {}
 
     async def inner(state: State, runtime: Runtime[Any]) -> None:
@@ -540,15 +530,12 @@ async def test_execution_info_of_sends_and_graphs_inside(saver: BaseCheckpointSa
     assert infos["inner"].checkpoint_ns == f"sub:{state.tasks[2].id}|n:{infos['inner'].task_id}"
 
 
-# ---- the custom stream -------------------------------------------------------------------------------------------
-
-
 async def chunks_of(graph: Any, **call: Any) -> list[Any]:
     return [chunk async for chunk in graph.astream({}, stream_mode="custom", **call)]
 
 
-async def test_what_nodes_write() -> None:
-    """From async and plain nodes, by parameter, runtime and accessor, in the order of each writer; isolated
+async def test_chunks_of_nodes() -> None:
+    """Chunks come from async and plain nodes, by parameter, runtime and accessor, in the order of each writer; isolated
     (P1), None too."""
     shared = [1]
 
@@ -571,8 +558,8 @@ async def test_what_nodes_write() -> None:
     assert await graph.ainvoke({}) == {"log": []}
 
 
-async def test_what_code_deeper_down_writes() -> None:
-    """Tasks, task groups, worker threads, graphs inside: all of them write to the stream of the run."""
+async def test_chunks_of_nested_code() -> None:
+    """Tasks, task groups, worker threads and subgraphs write to the stream of the run."""
 
     @task
     def step() -> None:
@@ -588,13 +575,13 @@ async def test_what_code_deeper_down_writes() -> None:
         async with anyio.create_task_group() as group:
             group.start_soon(_writes, "group", None)
         await anyio.to_thread.run_sync(lambda: get_stream_writer()("thread"))
-        assert await chunks_of(sub) == ["graph"]  # read here: it is this reader's
+        assert await chunks_of(sub) == ["graph"]  # read here: the chunks go to this reader
 
     graph = (
         StateGraph(State).add_node("sub", sub).add_node(node).add_edge(START, "sub").add_edge("sub", "node").compile()
     )
     assert await chunks_of(graph) == ["task", "group", "thread"]
-    # What graphs inside write is shown to those who ask for graphs inside.
+    # Chunks of subgraphs go to readers with subgraphs=True.
     shown = [chunk async for _, chunk in graph.astream({}, stream_mode="custom", subgraphs=True)]
     assert shown == ["graph", "task", "graph", "entrypoint", "group", "thread", "graph"]
 
@@ -622,18 +609,14 @@ async def test_a_thread_of_the_nodes_own_cannot_write() -> None:
     assert [type(error) for error in errors] == [OutsideRunError]
 
 
-# ---- managed values ----------------------------------------------------------------------------------------------
-
-
 class Managed(TypedDict, total=False):
     log: Annotated[list[Any], operator.add]
     last: IsLastStep
     left: RemainingSteps
 
 
-async def test_managed_values_of_a_graph_inside(saver: BaseCheckpointSaver) -> None:
-    """P14: 1 and True in the last superstep that the limit allows; a graph inside counts its own; so does a resumed
-    run."""
+async def test_managed_values_of_a_subgraph(saver: BaseCheckpointSaver) -> None:
+    """P14: 1 and True in the last superstep that the limit allows; a subgraph counts its own; so does a resumed run."""
 
     def show(state: Managed) -> Any:
         return {"log": [(state["left"], state["last"])]}

@@ -1,4 +1,4 @@
-"""Commands for the graph around: who carries them out, what still happens, and what never runs again."""
+"""Commands for the parent graph: which graph carries them out, what still runs, and what never runs again."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Oops(Exception):
 
 
 class Switches:
-    """What fails at the moment, and how often each thing ran."""
+    """Switches for the things that fail, and counts of what ran."""
 
     def __init__(self) -> None:
         self.broken: set[str] = set()
@@ -58,13 +58,10 @@ def up(goto: Any = (), graph: str = Command.PARENT, **update: Any) -> Command:
     return Command(graph=graph, update=update or None, goto=goto)
 
 
-# ---- one level ---------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("checkpointer", [None, True, False])
 async def test_one_level(saver: BaseCheckpointSaver, switches: Switches, checkpointer: Any) -> None:
-    """The graph inside ends with the command; only the command's update reaches the
-    graph around it, credited to the node; the node's own edges fire beside the goto."""
+    """The subgraph ends with the command; only the command's update reaches the parent, credited to the node; the
+    node's own edges are followed in addition to the goto."""
     command = up("there", log=["up"])
     sub = chain(("a", switches.node("a")), ("cmd", switches.node("cmd", command)), ("never", switches.node("never")))
     made = chain(("sub", sub.compile(checkpointer)), ("edge", switches.node("edge")))
@@ -97,7 +94,8 @@ async def test_only_an_update_and_only_a_goto(saver: BaseCheckpointSaver, switch
 
 
 async def test_called_in_a_node(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """A graph that a node calls commands the node: what comes after the call is not run; `finally` is."""
+    """A graph that a node calls sends a command to the node's graph: code after the call does not run;
+    `finally` does."""
     sub = chain(("cmd", switches.node("cmd", up("there", log=["up"])))).compile()
     seen: list[str] = []
 
@@ -117,7 +115,7 @@ async def test_called_in_a_node(saver: BaseCheckpointSaver, switches: Switches) 
 
 
 async def test_in_a_list_with_updates_of_its_own(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """A node may return a command for the graph around it beside others; those for its own graph end with it."""
+    """A node may return a command for the parent together with others; those for its own graph end with it."""
     both = [Command(update={"log": ["own"]}), up("there", log=["up"])]
     sub = chain(("cmd", switches.node("cmd", both))).compile(True)
     graph = chain(("sub", sub)).add_node("there", switches.node("there")).compile(saver)
@@ -138,7 +136,7 @@ async def test_in_the_nodes_own_task_group(saver: BaseCheckpointSaver, switches:
 
 
 async def test_a_group_with_a_failure_fails(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """P9: beside a failure of the node's own a command does not count."""
+    """P9: when the node also has a failure of its own, the command does not count."""
     sub = chain(("cmd", switches.node("cmd", up(log=["up"])))).compile()
 
     async def call(state: Any) -> None:
@@ -161,8 +159,7 @@ async def test_a_group_with_a_failure_fails(saver: BaseCheckpointSaver, switches
 
 
 async def test_update_of_unknown_key_or_node(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """A command that does not fit the graph that it is for is an error there, and changes
-    nothing."""
+    """A command that does not fit its target graph is an error there, and changes nothing."""
     for command in (up(nope=1), up("nope"), up(Send("nope", 1))):
         graph = chain(("sub", chain(("cmd", switches.node("cmd", command))).compile())).compile(saver)
         with pytest.raises(InvalidUpdateError, match="nope"):
@@ -170,11 +167,8 @@ async def test_update_of_unknown_key_or_node(saver: BaseCheckpointSaver, switche
         assert (await graph.aget_state(repr(command))).values == {"log": [], "n": 1}
 
 
-# ---- several levels ----------------------------------------------------------------------------------------------
-
-
 async def test_each_level_by_hand(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """A command goes up one level; the level above may send it on."""
+    """A command goes up one level; the level above may pass it on."""
     low = chain(("cmd", switches.node("cmd", up("mid_there", log=["low"])))).compile()
     mid = chain(("low", low)).add_node("mid_there", switches.node("mid", up("there", log=["mid"]))).compile()
     graph = chain(("mid", mid)).add_node("there", switches.node("there")).compile(saver)
@@ -189,8 +183,7 @@ async def test_each_level_by_hand(saver: BaseCheckpointSaver, switches: Switches
 async def test_by_name_over_levels(
     saver: BaseCheckpointSaver, switches: Switches, name: str, where: str, checkpointer: Any
 ) -> None:
-    """A name says which graph is meant: that of a graph around, or of the node
-    that leads down from it."""
+    """A name identifies the target: that of an enclosing graph, or of the node that leads down from it."""
     inner = chain(("cmd", switches.node("cmd", up("there", name, log=["up"])))).compile(checkpointer)
     low = chain(("low", inner)).add_node("there", switches.node("two")).compile(checkpointer, name="low graph")
     mid = chain(("mid", low)).add_node("there", switches.node("one")).compile(checkpointer, name="mid graph")
@@ -206,11 +199,11 @@ async def test_by_name_over_levels(
     assert result["log"][-2:] == ["up", where]
 
 
-async def test_by_name_of_nobody(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """Bad input: a name that no graph around has is an error that says so, where the command was given."""
-    sub = chain(("cmd", switches.node("cmd", up(graph="nobody")))).compile()
+async def test_by_an_unknown_name(saver: BaseCheckpointSaver, switches: Switches) -> None:
+    """Bad input: a name that no enclosing graph has is an error that says so, where the command was given."""
+    sub = chain(("cmd", switches.node("cmd", up(graph="unknown")))).compile()
     graph = chain(("sub", sub)).compile(saver)
-    with pytest.raises(InvalidUpdateError, match="nobody") as caught:
+    with pytest.raises(InvalidUpdateError, match="unknown") as caught:
         await graph.ainvoke({}, "t")
     assert any("'cmd'" in note for note in caught.value.__notes__)
 
@@ -226,7 +219,7 @@ async def test_at_the_root(saver: BaseCheckpointSaver, switches: Switches) -> No
 
 
 async def test_a_run_of_its_own_has_no_parent(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """Bad input: a graph that a node calls with its own thread_id has no graph around it."""
+    """Bad input: a graph that a node calls with its own thread_id has no parent."""
     sub = chain(("cmd", switches.node("cmd", up(log=["x"])))).compile()
 
     async def call(state: Any) -> Any:
@@ -236,12 +229,9 @@ async def test_a_run_of_its_own_has_no_parent(saver: BaseCheckpointSaver, switch
         await chain(("call", call)).compile(saver).ainvoke({}, "t")
 
 
-# ---- in tasks and workflows --------------------------------------------------------------------------------------
-
-
 async def test_from_a_task(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """A graph that a task runs commands the graph of the node that has called the task; what the task
-    did is not done again."""
+    """A graph that a task runs sends a command to the graph of the node that called the task; the task does not run
+    again."""
     sub = chain(("cmd", switches.node("cmd", up("there", log=["up"])))).compile()
 
     @task
@@ -257,8 +247,8 @@ async def test_from_a_task(saver: BaseCheckpointSaver, switches: Switches) -> No
     assert switches.ran == {"cmd": 1, "there": 1}
 
 
-async def test_from_a_task_that_nobody_awaits(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """A task that is not awaited commands its node all the same, once the node has ended."""
+async def test_from_a_task_that_is_not_awaited(saver: BaseCheckpointSaver, switches: Switches) -> None:
+    """A task that is not awaited sends its command all the same, once its node has ended."""
     sub = chain(("cmd", switches.node("cmd", up("there", log=["up"])))).compile()
 
     @task
@@ -272,8 +262,8 @@ async def test_from_a_task_that_nobody_awaits(saver: BaseCheckpointSaver, switch
     assert (await graph.ainvoke({}, "t"))["log"] == ["up", "there"]
 
 
-async def test_from_a_task_beside_a_question(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """P5, P8: the command of a task waits for the answer to a question beside it; the task does not run again."""
+async def test_from_a_task_with_a_concurrent_question(saver: BaseCheckpointSaver, switches: Switches) -> None:
+    """P5, P8: the command of a task waits for the answer to a concurrent question; the task does not run again."""
     sub = chain(("cmd", switches.node("cmd", up("there", log=["up"])))).compile()
 
     @task
@@ -292,7 +282,7 @@ async def test_from_a_task_beside_a_question(saver: BaseCheckpointSaver, switche
 
 
 async def test_by_the_name_of_a_task(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """Bad input: a task is no graph, and no node: nothing can be commanded by its name."""
+    """Bad input: a task is no graph and no node: its name cannot be the target of a command."""
     sub = chain(("cmd", switches.node("cmd", up(graph="work")))).compile()
 
     @task
@@ -307,7 +297,7 @@ async def test_by_the_name_of_a_task(saver: BaseCheckpointSaver, switches: Switc
 
 
 async def test_for_a_workflow(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """Bad input: a workflow is one function: a command for it has nowhere to go to, and is never its result."""
+    """Bad input: a workflow is one function: a command for it has no node to go to, and is never its result."""
     sub = chain(("cmd", switches.node("cmd", up("there", log=["up"])))).compile()
 
     @entrypoint(saver)
@@ -320,7 +310,7 @@ async def test_for_a_workflow(saver: BaseCheckpointSaver, switches: Switches) ->
 
 
 async def test_for_a_graph_of_channels(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """A command for a graph of channels updates its channels; it has nowhere to go to."""
+    """A command for a graph of channels updates its channels; it has no node to go to."""
     for command, out in ((up(out="up"), "up"), (up("there"), None)):
         sub = chain(("cmd", switches.node("cmd", command))).compile()
 
@@ -342,7 +332,7 @@ async def test_for_a_graph_of_channels(saver: BaseCheckpointSaver, switches: Swi
 
 
 async def test_through_a_workflow(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """A command goes through a workflow to the graph around it, by name."""
+    """A command goes through a workflow to the parent graph, by name."""
     sub = chain(("cmd", switches.node("cmd", up("there", "flow", log=["up"])))).compile()
 
     @entrypoint(name="workflow")
@@ -353,11 +343,8 @@ async def test_through_a_workflow(saver: BaseCheckpointSaver, switches: Switches
     assert (await graph.ainvoke({}, "t"))["log"] == ["up", "there"]
 
 
-# ---- several at once ---------------------------------------------------------------------------------------------
-
-
 async def test_siblings_finish(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """The siblings of the commanding task inside finish; what they wrote ends with the graph."""
+    """The siblings of the commanding task in the subgraph finish; their writes are discarded with the subgraph."""
     done = anyio.Event()
 
     async def slow(state: Any) -> dict[str, Any]:
@@ -396,7 +383,7 @@ async def test_several_commands_of_one_superstep(saver: BaseCheckpointSaver, swi
 
 
 async def test_several_graphs_command_at_once(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """P2: so are those of several graphs at once."""
+    """P2: the same holds for commands of several graphs."""
     graph = StateGraph(State).add_node("there", switches.node("there"))
     for name in "ba":
         sub = chain(("cmd", switches.node("cmd", up("there", log=[name])))).compile()
@@ -405,8 +392,8 @@ async def test_several_graphs_command_at_once(saver: BaseCheckpointSaver, switch
 
 
 async def test_to_different_levels_at_once(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """Commands of one superstep for different graphs: the one for the graph further up ends the
-    graph between, and with it what was for that one."""
+    """Commands of one superstep for different graphs: the one for the graph further up ends the graph between, and with
+    it the command for that one."""
     sub = StateGraph(State)
     sub.add_node("near", switches.node("near", up("one", log=["near"]))).add_edge(START, "near")
     sub.add_node("far", switches.node("far", up("zero", "mid", log=["far"]))).add_edge(START, "far")
@@ -416,8 +403,8 @@ async def test_to_different_levels_at_once(saver: BaseCheckpointSaver, switches:
     assert switches.ran == {"near": 1, "far": 1, "zero": 1}
 
 
-async def test_beside_a_question(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """P5, P8: a command beside an open question waits for the answer, and its task does not run again."""
+async def test_with_a_question_of_a_sibling(saver: BaseCheckpointSaver, switches: Switches) -> None:
+    """P5, P8: a command waits for the answer to an open question of a sibling, and its task does not run again."""
 
     async def ask(state: Any) -> dict[str, Any]:
         return {"log": [interrupt("?")]}
@@ -431,8 +418,8 @@ async def test_beside_a_question(saver: BaseCheckpointSaver, switches: Switches)
     assert switches.ran == {"cmd": 1, "there": 1}
 
 
-async def test_beside_a_failure(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """P5, P9: a failure beside it is told first; the command is carried out by the resume, and its task does not run
+async def test_with_a_failure_of_a_sibling(saver: BaseCheckpointSaver, switches: Switches) -> None:
+    """P5, P9: a failure of a sibling is raised first; the resume carries out the command, and its task does not run
     again."""
     done = anyio.Event()
 
@@ -468,11 +455,8 @@ async def _set_when(switches: Switches, done: anyio.Event) -> None:
     done.set()
 
 
-# ---- again -------------------------------------------------------------------------------------------------------
-
-
 async def test_in_a_loop_with_a_kept_state(saver: BaseCheckpointSaver) -> None:
-    """A graph that keeps its state goes on, after a command, from the last superstep that it has finished."""
+    """A graph that keeps its state continues, after a command, from the last superstep that it has finished."""
 
     class Count(TypedDict, total=False):
         count: Annotated[int, operator.add]
@@ -488,7 +472,7 @@ async def test_in_a_loop_with_a_kept_state(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_the_parents_superstep_fails_after_the_command(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """P3, P5: a router of the node fails after the command: the resume asks only the router."""
+    """P3, P5: a router of the node fails after the command: the resume runs only the router."""
     sub = chain(("cmd", switches.node("cmd", up("there", log=["up"])))).compile()
 
     def route(state: Any) -> str:

@@ -1,4 +1,4 @@
-"""A store reaches every node, task, router, handler and graph inside, and what they do with it lasts."""
+"""A store reaches every node, task, router, handler and subgraph, and their changes to it last."""
 
 from __future__ import annotations
 
@@ -54,9 +54,6 @@ async def remembered(store: BaseStore) -> dict[str, Any]:
     return {item.key: item.value for item in await store.asearch((), limit=100)}
 
 
-# ---- who gets it -----------------------------------------------------------------------------------------------------
-
-
 async def by_annotation(state: State, memory: BaseStore) -> State:
     return {"log": [memory]}
 
@@ -100,20 +97,20 @@ NODES = [by_annotation, optional, either, by_name, under_its_own_class, by_runti
 
 @pytest.mark.parametrize("node", NODES, ids=lambda node: getattr(node, "__name__", "callable"))
 async def test_a_node_gets_the_store(node: Any, store: InMemoryStore) -> None:
-    """By annotation, whatever the parameter is called, or by name; by the runtime, and from deeper down. It is the
-    very object."""
+    """A node gets the very store object by annotation, whatever the parameter's name, or by the name `store`; by the
+    runtime, and in nested code."""
     (got,) = (await graph_of(node, store=store).ainvoke({}))["log"]
     assert got is store
 
 
 @pytest.mark.parametrize("node", NODES[:-2], ids=lambda node: node.__name__)
 async def test_without_a_store(node: Any) -> None:
-    """A node gets None."""
+    """Without a store a node gets None."""
     assert (await graph_of(node).ainvoke({}))["log"] == [None]
 
 
-async def test_what_is_bound_stays(store: InMemoryStore) -> None:
-    """What the user has bound is the user's."""
+async def test_bound_parameters_are_kept(store: InMemoryStore) -> None:
+    """A parameter that the user has bound is not replaced."""
     mine = InMemoryStore()
     (got,) = (await graph_of(functools.partial(by_annotation, memory=mine), store=store).ainvoke({}))["log"]
     assert got is mine
@@ -124,12 +121,12 @@ def unresolved(state: State, memory: BaseStore, other: Unknown = None) -> State:
 
 
 async def test_an_annotation_that_does_not_resolve(store: InMemoryStore) -> None:
-    """One beside it does."""
+    """An annotation that does not resolve does not affect another parameter's annotation."""
     assert (await graph_of(unresolved, store=store).ainvoke({}))["log"] == [store, None]
 
 
-async def test_routers_and_handlers_get_it(store: InMemoryStore) -> None:
-    """A router reads the memory to decide, an error handler writes to it."""
+async def test_routers_and_handlers_get_the_store(store: InMemoryStore) -> None:
+    """A router reads the store to decide, an error handler writes to it."""
 
     async def fails(state: State) -> State:
         raise LookupError("nothing")
@@ -152,8 +149,8 @@ async def test_routers_and_handlers_get_it(store: InMemoryStore) -> None:
     assert (await made.compile(store=store).ainvoke({}))["log"][-1] == "known"
 
 
-async def test_tasks_get_it(saver: BaseCheckpointSaver, store: InMemoryStore) -> None:
-    """A workflow, and the tasks that it calls, sync and async, from however deep."""
+async def test_tasks_get_the_store(saver: BaseCheckpointSaver, store: InMemoryStore) -> None:
+    """A workflow and the tasks that it calls get the store, sync and async, at any depth."""
 
     @task
     async def one(key: str, memory: BaseStore) -> bool:
@@ -174,8 +171,8 @@ async def test_tasks_get_it(saver: BaseCheckpointSaver, store: InMemoryStore) ->
     assert await remembered(store) == {"a": {}, "b": {}}
 
 
-async def test_graphs_of_channels_get_it(store: InMemoryStore) -> None:
-    """`Pregel(store=)` too."""
+async def test_graphs_of_channels_get_the_store(store: InMemoryStore) -> None:
+    """`Pregel(store=)` works too."""
 
     async def call(value: int) -> int:
         memory = get_store()
@@ -195,9 +192,9 @@ async def test_graphs_of_channels_get_it(store: InMemoryStore) -> None:
     assert await remembered(store) == {"k": {"value": 1}}
 
 
-async def test_graphs_inside_inherit_it(saver: BaseCheckpointSaver, store: InMemoryStore) -> None:
-    """As nodes, called in nodes and in tasks, with a saver of their own; one that they were given goes before,
-    and what runs inside them has that."""
+async def test_subgraphs_inherit_the_store(saver: BaseCheckpointSaver, store: InMemoryStore) -> None:
+    """Subgraphs inherit the store as nodes, when called in nodes and in tasks, and with a saver of their own; a store
+    that they were given takes precedence, also for everything inside them."""
     own = InMemoryStore()
     names: dict[Any, str] = {store: "outer", own: "own"}
 
@@ -226,7 +223,7 @@ async def test_graphs_inside_inherit_it(saver: BaseCheckpointSaver, store: InMem
 
 @pytest.mark.parametrize("wrong", [InMemoryStore, BaseStore])
 def test_a_class_is_no_store(wrong: Any) -> None:
-    """A mistake is told when the graph is made, with what to write."""
+    """A class in place of a store is refused when the graph is made, with the remedy."""
     for make in (
         lambda: graph_of(by_name, store=wrong),
         lambda: entrypoint(store=wrong)(lambda x: x),
@@ -235,17 +232,14 @@ def test_a_class_is_no_store(wrong: Any) -> None:
             make()
 
 
-async def test_a_double_is_handed_on() -> None:
-    """What stands in for a store in somebody's tests is given to nodes as it is."""
+async def test_a_test_double_is_passed_on() -> None:
+    """A test double for a store is passed to nodes unchanged."""
     double = MagicMock()
     assert (await graph_of(by_name, store=double).ainvoke({}))["log"] == [double]
 
 
-# ---- what nodes do with it -------------------------------------------------------------------------------------------
-
-
 async def test_memory_lasts_across_threads(saver: BaseCheckpointSaver, store: InMemoryStore) -> None:
-    """What was put in one thread is found in another; it is not part of either."""
+    """An item put in one thread is found in another; it is not part of either."""
 
     async def node(state: State, store: BaseStore) -> State:
         known = await store.aget(SPACE, "visits")
@@ -259,7 +253,7 @@ async def test_memory_lasts_across_threads(saver: BaseCheckpointSaver, store: In
 
 
 async def test_nodes_of_a_superstep_share_a_transaction(store: InMemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the tasks of a superstep ask for at the same time is one batch."""
+    """The concurrent requests of a superstep's tasks are one batch."""
 
     async def node(state: Any, store: BaseStore) -> State:
         await store.aput(SPACE, str(state["number"]), {})
@@ -271,11 +265,11 @@ async def test_nodes_of_a_superstep_share_a_transaction(store: InMemoryStore, mo
     watched = BatchRecorder(store, monkeypatch)
     assert (await graph.ainvoke({}))["log"] == [True] * 20
     assert sum(len(batch.writes) for batch in watched.batches) == 20
-    assert len(watched.batches) <= 5  # on trio the first one asks a turn before the others
+    assert len(watched.batches) <= 5  # on trio the first task asks one turn before the others
 
 
 async def test_plain_nodes_use_the_verbs_without_async(store: InMemoryStore) -> None:
-    """They run in worker threads, where waiting blocks nobody."""
+    """Plain nodes run in worker threads, where waiting blocks no event loop."""
 
     def node(state: State, store: BaseStore) -> State:
         store.put(SPACE, "a", {"n": 1})
@@ -294,8 +288,8 @@ class Waiting(InMemoryStore):
     waits = True
 
 
-async def test_where_a_loop_runs_they_are_refused() -> None:
-    """An async node that calls one by mistake is told what to write."""
+async def test_sync_verbs_are_refused_where_a_loop_runs() -> None:
+    """An async node that calls a sync verb by mistake gets an error with the remedy."""
 
     async def node(state: State, store: BaseStore) -> State:
         store.put(SPACE, "a", {})
@@ -305,8 +299,8 @@ async def test_where_a_loop_runs_they_are_refused() -> None:
         await graph_of(node, store=Waiting()).ainvoke({})
 
 
-async def test_what_a_node_is_given_can_be_put(store: InMemoryStore) -> None:
-    """P1: parts of the state go to the store as they are, and what comes back may be returned as an update."""
+async def test_parts_of_the_state_can_be_put(store: InMemoryStore) -> None:
+    """P1: parts of the state can be put in the store as they are, and items may be returned as an update."""
 
     async def node(state: Any, store: BaseStore) -> State:
         state["log"][0]["tags"].append("seen")
@@ -323,7 +317,7 @@ async def test_what_a_node_is_given_can_be_put(store: InMemoryStore) -> None:
 
 
 async def test_items_in_the_state(saver: BaseCheckpointSaver, store: InMemoryStore) -> None:
-    """What a search has found may be kept in a thread, and comes back equal in value and type."""
+    """Items found by a search may be stored in a thread, and come back equal in value and type."""
     await store.aput(SPACE, "k", {"likes": ["pizza"]})
 
     async def node(state: State, store: BaseStore) -> State:
@@ -336,11 +330,8 @@ async def test_items_in_the_state(saver: BaseCheckpointSaver, store: InMemorySto
     assert found[0].value == {"likes": ["pizza"]}
 
 
-# ---- failures --------------------------------------------------------------------------------------------------------
-
-
 class Failing(InMemoryStore):
-    """Its first batches fail."""
+    """A store whose first batches fail."""
 
     def __init__(self, *errors: Exception) -> None:
         super().__init__()
@@ -358,7 +349,7 @@ async def put_one(state: State, store: BaseStore) -> State:
 
 
 async def test_a_stores_failure_is_the_nodes_own(saver: BaseCheckpointSaver) -> None:
-    """P9: it is raised as it is, with a note that names the node; the thread goes on from there when it is resumed."""
+    """P9: a store's failure is raised as it is, with a note that names the node; a resume continues from there."""
     graph = graph_of(put_one, saver, store=Failing(StorageLockedError("busy")))
     with pytest.raises(StorageLockedError, match="busy") as caught:
         await graph.ainvoke({}, "t")
@@ -367,9 +358,9 @@ async def test_a_stores_failure_is_the_nodes_own(saver: BaseCheckpointSaver) -> 
     assert await graph.ainvoke(None, "t") == {"log": ["done"]}
 
 
-async def test_a_stores_failure_is_tried_again(saver: BaseCheckpointSaver) -> None:
-    """By a retry policy, like other failures of the node; a locked database by the default one, and a mistake is
-    not."""
+async def test_a_stores_failure_is_retried(saver: BaseCheckpointSaver) -> None:
+    """A retry policy retries it like other failures of the node; the default policy retries a locked database, and not
+    a programming mistake."""
     policy = RetryPolicy(initial_interval=0.001, jitter=False)
     store = Failing(StorageLockedError("busy"), StorageLockedError("busy"))
     made = StateGraph(State).add_node("n", put_one, retry_policy=policy).add_edge(START, "n")
@@ -388,7 +379,7 @@ async def test_a_stores_failure_is_tried_again(saver: BaseCheckpointSaver) -> No
     assert len(tries) == 1
 
 
-async def test_what_was_put_is_not_taken_back(saver: BaseCheckpointSaver, store: InMemoryStore) -> None:
+async def test_a_put_is_not_undone(saver: BaseCheckpointSaver, store: InMemoryStore) -> None:
     """A put is done when it returns: not with the superstep, and not undone when the node fails or asks. A node that
     runs again puts again."""
 

@@ -1,4 +1,4 @@
-"""A graph inside a graph: how it is called, what it sees, where its state stands, and what never runs again."""
+"""Subgraphs: how they are called, what they inherit, where their state is stored, and what never runs again."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Oops(Exception):
 
 
 class Switches:
-    """What fails at the moment, and how often each thing ran."""
+    """Switches for the things that fail, and counts of what ran."""
 
     def __init__(self) -> None:
         self.broken: set[str] = set()
@@ -102,7 +102,7 @@ def counter(checkpointer: Any = None) -> Any:
 
 
 def calls(graph: Any, given: Any = None, **config: Any) -> Any:
-    """A node that runs a graph and logs the count that it returns."""
+    """Return a node that runs a graph and logs the count that it returns."""
 
     async def call(state: Any) -> dict[str, Any]:
         result = await graph.ainvoke({} if given is None else given, **config)
@@ -123,8 +123,8 @@ async def history(graph: Any, config: Any = "t") -> list[StateSnapshot]:
     return [state async for state in graph.aget_state_history(config)]
 
 
-def inside(state: StateSnapshot, *names: str) -> StateSnapshot:
-    """The state of a graph inside, by the names of the nodes that lead to it."""
+def state_of_subgraph(state: StateSnapshot, *names: str) -> StateSnapshot:
+    """Return the state of a subgraph, found by the names of the nodes that lead to it."""
     for name in names:
         (found,) = [one for one in state.tasks if one.name == name]
         assert isinstance(found.state, StateSnapshot), found
@@ -136,12 +136,9 @@ def at(ns: str, thread: str = "t") -> dict[str, Any]:
     return {"configurable": {"thread_id": thread, "checkpoint_ns": ns}}
 
 
-# ---- as a node ---------------------------------------------------------------------------------------------------
-
-
 async def test_shared_keys_go_in_and_come_out(saver: BaseCheckpointSaver) -> None:
-    """A graph as a node gets the keys that it knows, and its output is the node's update, so
-    that a reducer of both is applied on top of what it was given."""
+    """A graph as a node gets the keys that both know, and its output is the node's update, so that a reducer of both is
+    applied on top of the input."""
 
     class Inner(TypedDict, total=False):
         log: Annotated[list[str], operator.add]
@@ -161,7 +158,7 @@ async def test_shared_keys_go_in_and_come_out(saver: BaseCheckpointSaver) -> Non
 
 
 async def test_a_graph_that_shares_no_key() -> None:
-    """A graph as a node that knows no key of the state changes nothing of it."""
+    """A graph as a node that shares no key with the state changes nothing of it."""
 
     class Other(TypedDict, total=False):
         other: str
@@ -210,7 +207,7 @@ KINDS = [State, DataState, StructState, ModelState]
 @pytest.mark.parametrize("inner", KINDS)
 @pytest.mark.parametrize("outer", KINDS)
 async def test_schemas_of_other_kinds(outer: Any, inner: Any) -> None:
-    """A graph's schema may be of another kind than that of the graph around it."""
+    """A subgraph's schema may be of another kind than its parent's."""
 
     def look(state: Any) -> dict[str, Any]:
         n = state["n"] if isinstance(state, dict) else state.n
@@ -244,7 +241,7 @@ async def test_an_entrypoint_as_a_node(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_a_graph_of_channels_as_a_node(saver: BaseCheckpointSaver) -> None:
-    """So is a graph of the low level."""
+    """A low-level graph is a node too."""
 
     def shout(private: str) -> str:
         return private.upper()
@@ -258,9 +255,6 @@ async def test_a_graph_of_channels_as_a_node(saver: BaseCheckpointSaver) -> None
     )
     graph = chain(("sub", sub)).compile(saver, blocking=False)
     assert await graph.ainvoke({"private": "p"}, "t") == {"log": [], "private": "p", "n": "P"}
-
-
-# ---- called in a node --------------------------------------------------------------------------------------------
 
 
 async def test_called_in_a_node(saver: BaseCheckpointSaver) -> None:
@@ -368,9 +362,9 @@ async def test_several_in_one_node(saver: BaseCheckpointSaver, switches: Switche
     assert switches.ran == {"a": 2, "ask": 2}
 
 
-async def test_at_once_in_the_nodes_own_task_group(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """A node may run graphs at once in a task group of its own; the question of one is
-    found in the group that the task group raises."""
+async def test_concurrently_in_the_nodes_own_task_group(saver: BaseCheckpointSaver, switches: Switches) -> None:
+    """A node may run graphs concurrently in a task group of its own; the question of one is found in the group that the
+    task group raises."""
     graphs = {name: chain((name, switches.asks(name))).compile() for name in "ab"}
 
     async def call(state: Any) -> dict[str, Any]:
@@ -398,8 +392,8 @@ async def test_at_once_in_the_nodes_own_task_group(saver: BaseCheckpointSaver, s
     assert result == {"log": ["a:a", "b:b"]}
 
 
-async def test_many_at_once_in_tasks(saver: BaseCheckpointSaver) -> None:
-    """P2: graphs that a node runs at once in tasks are told apart by the order of the calls, on every loop."""
+async def test_many_concurrently_in_tasks(saver: BaseCheckpointSaver) -> None:
+    """P2: graphs that a node runs concurrently in tasks are identified by the order of the calls, on every loop."""
     sub = chain(("log", lambda state: {"log": [f"{state['n']}"]})).compile(blocking=False)
 
     @task
@@ -429,7 +423,7 @@ async def test_in_a_loop(saver: BaseCheckpointSaver) -> None:
 
 @pytest.mark.parametrize("checkpointer", [None, False])
 async def test_many_sends(saver: BaseCheckpointSaver, switches: Switches, checkpointer: Any) -> None:
-    """A graph as a node runs many times at once, each with what was sent to it."""
+    """A graph as a node runs many times concurrently, each time with its Send's argument."""
 
     async def ask(state: Any) -> dict[str, Any]:
         return {"log": [f"{state['n']} {interrupt(state['n'])}"]}
@@ -454,9 +448,6 @@ async def test_many_sends(saver: BaseCheckpointSaver, switches: Switches, checkp
     assert result["log"] == [part for n in range(20) for part in ("a", f"{n} {'odd' if n % 2 else 'even'}")]
     if checkpointer is None:
         assert switches.ran["a"] == 20
-
-
-# ---- whose run it is ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("how", ["none", "whole", "keys", "own key"])
@@ -488,8 +479,7 @@ async def test_the_nodes_config_passed_on_or_not(saver: BaseCheckpointSaver, how
 
 
 async def test_the_nodes_config_passed_on_by_a_task(saver: BaseCheckpointSaver) -> None:
-    """The config of the node that has called a task is not another run's: a graph that gets it is part of the
-    task."""
+    """The config of the node that has called a task names the same run: a graph that gets it is part of the task."""
     sub = chain(("ask", lambda state: {"log": [interrupt("?")]})).compile(blocking=False)
 
     @task
@@ -537,7 +527,7 @@ async def test_a_thread_of_its_own_asks_for_itself(saver: BaseCheckpointSaver) -
 
 
 async def test_a_graphs_own_saver_counts_when_the_outer_has_none(switches: Switches) -> None:
-    """A graph inside that has a saver is stored there when the graph around it stores nothing."""
+    """A subgraph with a saver of its own is stored there when its parent stores nothing."""
     own = InMemorySaver()
     sub = counter(own)
     graph = chain(("call", calls(sub))).compile()
@@ -549,7 +539,7 @@ async def test_a_graphs_own_saver_counts_when_the_outer_has_none(switches: Switc
 
 
 async def test_a_question_of_a_graph_with_its_own_saver() -> None:
-    """P8: and its question is not lost: it stops the graph around it, and is answered where it is stored."""
+    """P8: its question is not lost: it stops the parent graph, and is answered where it is stored."""
     sub = chain(("ask", lambda state: {"log": [interrupt("?")]})).compile(InMemorySaver(), blocking=False)
     graph = chain(("sub", sub), ("after", lambda state: {"log": ["after"]})).compile(blocking=False)
     result = await graph.ainvoke({}, "t")
@@ -559,7 +549,7 @@ async def test_a_question_of_a_graph_with_its_own_saver() -> None:
 
 
 async def test_a_graphs_own_saver_is_ignored_inside_a_stored_one(saver: BaseCheckpointSaver) -> None:
-    """Inside a graph that stores its threads, all is stored with it: one writer, one transaction."""
+    """In a graph that stores its threads, everything is stored with it: one writer, one transaction."""
     own = InMemorySaver()
     graph = chain(("call", calls(counter(own)))).compile(saver)
     for _ in range(2):
@@ -567,11 +557,8 @@ async def test_a_graphs_own_saver_is_ignored_inside_a_stored_one(saver: BaseChec
     assert [found async for found in own.alist(None)] == []
 
 
-# ---- what it inherits --------------------------------------------------------------------------------------------
-
-
-async def test_what_is_inherited(saver: BaseCheckpointSaver) -> None:
-    """Context, store, tags, metadata, settings of the user's own and max_concurrency reach all graphs inside."""
+async def test_inherited_settings(saver: BaseCheckpointSaver) -> None:
+    """Context, store, tags, metadata, the user's own settings and max_concurrency reach all subgraphs."""
     seen: list[Any] = []
 
     async def look(state: Any) -> dict[str, Any]:
@@ -603,7 +590,7 @@ async def test_what_is_inherited(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_max_concurrency_of_one_does_not_deadlock(saver: BaseCheckpointSaver) -> None:
-    """A node that runs a graph does not take the place that the graph's nodes need."""
+    """A node that runs a graph does not occupy the slot that the graph's nodes need."""
     sub = chain(("x", lambda state: {"log": ["x"]})).compile()
     middle = chain(("sub", sub)).compile()
     graph = chain(("middle", middle)).compile(saver)
@@ -613,7 +600,7 @@ async def test_max_concurrency_of_one_does_not_deadlock(saver: BaseCheckpointSav
 
 
 async def test_the_recursion_limit_is_counted_per_graph(saver: BaseCheckpointSaver) -> None:
-    """P14: a graph inside counts its own supersteps, with the limit of the call; RemainingSteps is its own."""
+    """P14: a subgraph counts its own supersteps, with the limit of the call; RemainingSteps is its own."""
 
     class Left(TypedDict, total=False):
         log: Annotated[list[int], operator.add]
@@ -633,9 +620,6 @@ async def test_the_recursion_limit_is_counted_per_graph(saver: BaseCheckpointSav
     assert await graph.ainvoke(None, {"configurable": {"thread_id": "u"}}) != {}
 
 
-# ---- what it keeps -----------------------------------------------------------------------------------------------
-
-
 async def test_true_keeps_the_state_from_call_to_call(saver: BaseCheckpointSaver) -> None:
     """With `checkpointer=True` the state accumulates: over loop iterations and over runs."""
     graph = (
@@ -650,7 +634,7 @@ async def test_true_keeps_the_state_from_call_to_call(saver: BaseCheckpointSaver
 
 
 async def test_true_as_a_node(saver: BaseCheckpointSaver) -> None:
-    """A graph as a node, too."""
+    """`checkpointer=True` works for a graph as a node, too."""
 
     class Both(TypedDict, total=False):
         seen: Annotated[int, max]
@@ -659,7 +643,7 @@ async def test_true_as_a_node(saver: BaseCheckpointSaver) -> None:
     class In(TypedDict, total=False):
         pass
 
-    sub = chain(("add", lambda state: {"own": 1}), ("tell", lambda state: {"seen": state["own"]}), schema=Both).compile(
+    sub = chain(("add", lambda state: {"own": 1}), ("see", lambda state: {"seen": state["own"]}), schema=Both).compile(
         True, blocking=False
     )
 
@@ -672,7 +656,7 @@ async def test_true_as_a_node(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_none_and_false_keep_nothing(saver: BaseCheckpointSaver) -> None:
-    """With None and False every call begins anew."""
+    """With None and False every call starts from the beginning."""
     for checkpointer in (None, False):
         graph = chain(("call", calls(counter(checkpointer)))).compile(saver)
         for _ in range(3):
@@ -680,8 +664,8 @@ async def test_none_and_false_keep_nothing(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_false_stores_nothing(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """With False nothing is stored of it, nor of what is inside; after a question it runs from its start, with
-    the answers."""
+    """With False nothing of the subgraph is stored, nor of its own subgraphs; after a question it runs from its start,
+    with the answers."""
     deep = chain(("b", switches.node("b"))).compile(True)
     sub = chain(("a", switches.node("a")), ("deep", deep), ("ask", switches.asks("ask"))).compile(False)
     graph = chain(("sub", sub)).compile(saver)
@@ -695,20 +679,20 @@ async def test_false_stores_nothing(saver: BaseCheckpointSaver, switches: Switch
 
 
 async def test_true_at_the_root() -> None:
-    """`checkpointer=True` is for a graph inside: by itself it is an error that says so."""
+    """`checkpointer=True` is for a subgraph: a graph called by itself with it is an error that says so."""
     with pytest.raises(ConfigError, match="saver"):
         await counter(True).ainvoke({}, "t")
 
 
 async def test_true_without_a_saver_around() -> None:
-    """Where nothing is stored there is nothing to keep."""
+    """When the parent stores nothing, no state is kept."""
     graph = chain(("call", calls(counter(True)))).compile()
     for _ in range(2):
         assert (await graph.ainvoke({}))["log"] == ["1"]
 
 
 async def test_true_under_two_names_and_twice_in_one_node(saver: BaseCheckpointSaver) -> None:
-    """A graph that keeps its state keeps one for each place that it is called from."""
+    """A graph that keeps its state keeps one per place that it is called from."""
     kept = counter(True)
 
     async def twice(state: Any) -> dict[str, Any]:
@@ -724,7 +708,7 @@ async def test_true_under_two_names_and_twice_in_one_node(saver: BaseCheckpointS
 
 
 async def test_true_after_a_question_and_in_the_next_call(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """It goes on from its last state, after a question too, its own or its node's."""
+    """It continues from its last state, after a question too, its own or its node's."""
     kept = chain(("a", switches.node("a")), ("ask", switches.asks("ask"))).compile(True)
 
     async def call(state: Any) -> dict[str, Any]:
@@ -746,7 +730,7 @@ async def test_true_after_a_question_and_in_the_next_call(saver: BaseCheckpointS
 
 
 async def test_true_after_a_failure_of_its_node(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """P5: it stands where it stood when its node failed after it had finished, and does not count twice."""
+    """P5: it keeps its position when its node failed after it had finished, and does not count twice."""
     kept = counter(True)
 
     async def call(state: Any) -> dict[str, Any]:
@@ -767,8 +751,8 @@ async def test_true_after_a_failure_of_its_node(saver: BaseCheckpointSaver, swit
 
 
 async def test_true_in_tasks_one_after_another(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """P5: tasks of one name that run it one after another share its state; each goes on with what it has made
-    itself, and with nothing that another made."""
+    """P5: tasks of one name that run it one after another share its state; a task that runs again continues from its
+    own changes, and not from those of later tasks."""
     kept = chain(("a", switches.node("a")), ("ask", switches.asks("ask"))).compile(True)
 
     @task
@@ -788,8 +772,7 @@ async def test_true_in_tasks_one_after_another(saver: BaseCheckpointSaver, switc
 
 
 async def test_true_in_many_sends(saver: BaseCheckpointSaver) -> None:
-    """P2: two tasks of a superstep do not share a kept state, on any schedule: that is refused, and says what to
-    do."""
+    """P2: two tasks of a superstep cannot share a kept state, on any schedule: that is refused, with the remedy."""
     graph = (
         StateGraph(State)
         .add_node("call", calls(counter(True)))
@@ -805,8 +788,7 @@ async def test_true_in_many_sends(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_true_abandoned_by_its_node(saver: BaseCheckpointSaver) -> None:
-    """A node that gives a call up, before the graph has begun or in the middle of it, does not lose what was
-    kept."""
+    """When a node abandons a call, before the graph has begun or in the middle of it, the kept state is not lost."""
     kept = counter(True)
 
     async def call(state: Any) -> dict[str, Any]:
@@ -823,7 +805,7 @@ async def test_true_abandoned_by_its_node(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_kept_inside_kept(saver: BaseCheckpointSaver) -> None:
-    """A graph that keeps its state inside one that does, and inside one that does not."""
+    """A graph that keeps its state works inside one that does, and inside one that does not."""
     deep = counter(True)
     for checkpointer in (True, None):
         middle = chain(("call", calls(deep)), ("again", calls(deep))).compile(checkpointer)
@@ -838,8 +820,8 @@ async def test_kept_inside_kept(saver: BaseCheckpointSaver) -> None:
         assert (await graph.aget_state(at("outer|call", thread))).values == {"count": 2}
 
 
-async def test_kept_and_gone_on_without_an_input(saver: BaseCheckpointSaver) -> None:
-    """A kept state can be gone on with without an input; one that is not kept cannot."""
+async def test_kept_state_continued_without_an_input(saver: BaseCheckpointSaver) -> None:
+    """A kept state can be continued without an input; a state that is not kept cannot."""
     kept = counter(True)
 
     async def call(state: Any) -> dict[str, Any]:
@@ -850,9 +832,6 @@ async def test_kept_and_gone_on_without_an_input(saver: BaseCheckpointSaver) -> 
     assert (await graph.ainvoke({"n": 1}, "t"))["log"] == ["1", "1"]
     with pytest.raises(EmptyInputError):
         await graph.ainvoke({"n": 1}, "u")
-
-
-# ---- questions ---------------------------------------------------------------------------------------------------
 
 
 def three_levels(switches: Switches, checkpointer: Any = None) -> Any:
@@ -871,9 +850,13 @@ async def test_questions_at_three_levels(saver: BaseCheckpointSaver, switches: S
     assert ids(again) == ids(first)
     state = await graph.aget_state("t", subgraphs=True)
     assert [found.value for found in state.interrupts] == ["lask"]
-    assert (state.next, inside(state, "mid").next, inside(state, "mid", "low").next) == (("mid",), ("low",), ("lask",))
-    assert inside(state, "mid", "low").values == {"log": ["ta", "ma", "la"]}
-    assert [found.id for found in inside(state, "mid", "low").interrupts] == ids(first)
+    assert (state.next, state_of_subgraph(state, "mid").next, state_of_subgraph(state, "mid", "low").next) == (
+        ("mid",),
+        ("low",),
+        ("lask",),
+    )
+    assert state_of_subgraph(state, "mid", "low").values == {"log": ["ta", "ma", "la"]}
+    assert [found.id for found in state_of_subgraph(state, "mid", "low").interrupts] == ids(first)
     assert asked(await graph.ainvoke(Command(resume={ids(first)[0]: 1}), "t")) == ["mask"]
     assert asked(await graph.ainvoke(Command(resume=2), "t")) == ["task"]
     await graph.ainvoke(Command(resume=3), "t")
@@ -881,8 +864,8 @@ async def test_questions_at_three_levels(saver: BaseCheckpointSaver, switches: S
 
 
 async def test_answers_to_some_of_the_graphs_at_once(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """P8: of several graphs that ask at once, inside of one another too, some may be answered: the others ask on,
-    with the same ids, and are not run."""
+    """P8: when several graphs ask at once, nested ones too, some may be answered: the others keep asking, with the same
+    ids, and do not run."""
     pair = StateGraph(State)
     for name in "xy":
         pair.add_node(name, chain(("ask", switches.asks(name))).compile()).add_edge(START, name)
@@ -898,7 +881,7 @@ async def test_answers_to_some_of_the_graphs_at_once(saver: BaseCheckpointSaver,
     assert switches.ran == {"x": 1, "y": 2, "z": 1}
     state = await built.aget_state("t", subgraphs=True)
     assert [found.value for found in state.interrupts] == ["x", "z"]
-    assert [found.value for found in inside(state, "pair").interrupts] == ["x"]
+    assert [found.value for found in state_of_subgraph(state, "pair").interrupts] == ["x"]
     third = await built.ainvoke(Command(resume={by["z"]: False}), "t")
     assert ids(third) == [by["x"]]
     result = await built.ainvoke(Command(resume="last"), "t")
@@ -906,23 +889,20 @@ async def test_answers_to_some_of_the_graphs_at_once(saver: BaseCheckpointSaver,
     assert switches.ran == {"x": 2, "y": 2, "z": 2}
 
 
-async def test_a_breakpoint_in_a_graph_inside(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """A graph inside that stops at a breakpoint stops the run; with input None all goes on."""
+async def test_a_breakpoint_in_a_subgraph(saver: BaseCheckpointSaver, switches: Switches) -> None:
+    """A subgraph that stops at a breakpoint stops the run; with input None everything continues."""
     sub = chain(("a", switches.node("a")), ("b", switches.node("b"))).compile(interrupt_before=["b"])
     graph = chain(("sub", sub), ("c", switches.node("c"))).compile(saver)
     await graph.ainvoke({}, "t")
     state = await graph.aget_state("t", subgraphs=True)
-    assert (state.next, inside(state, "sub").next) == (("sub",), ("b",))
+    assert (state.next, state_of_subgraph(state, "sub").next) == (("sub",), ("b",))
     assert (await graph.ainvoke(None, "t"))["log"] == ["a", "b", "c"]
     assert switches.ran == {"a": 1, "b": 1, "c": 1}
 
 
-# ---- nothing runs again ------------------------------------------------------------------------------------------
-
-
-async def test_a_failure_inside(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """P5, P9: a failure in a graph inside is raised as it is, with a note for each graph around it; the resume runs
-    only what has no result."""
+async def test_a_failure_in_a_subgraph(saver: BaseCheckpointSaver, switches: Switches) -> None:
+    """P5, P9: a failure in a subgraph is raised as it is, with a note for each enclosing graph; the resume runs only
+    tasks without a result."""
     sub = chain(("a", switches.node("a")), ("b", switches.node("b"))).compile()
     mid = chain(("m", switches.node("m")), ("sub", sub)).compile()
     graph = chain(("mid", mid), ("c", switches.node("c"))).compile(saver)
@@ -935,7 +915,7 @@ async def test_a_failure_inside(saver: BaseCheckpointSaver, switches: Switches) 
         "'mid'",
     ]
     state = await graph.aget_state("t", subgraphs=True)
-    deep = inside(state, "mid", "sub")
+    deep = state_of_subgraph(state, "mid", "sub")
     assert deep.next == ("b",)
     assert deep.tasks[0].error is not None
     switches.broken.clear()
@@ -963,8 +943,8 @@ async def test_a_failure_of_the_node_after_the_graph_finished(saver: BaseCheckpo
     assert switches.ran == {"a": 1}
 
 
-async def test_a_failure_beside(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """P5, P9: a graph that is cancelled because a sibling of its node failed goes on from where it was."""
+async def test_a_failure_of_a_sibling(saver: BaseCheckpointSaver, switches: Switches) -> None:
+    """P5, P9: a graph that is cancelled because a sibling of its node failed continues from where it was."""
     done = anyio.Event()
 
     async def slow(state: Any) -> dict[str, Any]:
@@ -992,7 +972,7 @@ async def test_a_failure_beside(saver: BaseCheckpointSaver, switches: Switches) 
 
 
 async def test_a_new_input_begins_anew(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """A new input discards what was pending, inside too: the graph runs from its start."""
+    """A new input discards pending work, in the subgraph too: the graph runs from its start."""
     sub = chain(("a", switches.node("a")), ("b", switches.node("b"))).compile()
     graph = chain(("sub", sub)).compile(saver)
     switches.broken = {"b"}
@@ -1004,7 +984,8 @@ async def test_a_new_input_begins_anew(saver: BaseCheckpointSaver, switches: Swi
 
 
 async def test_cancelled(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """P7, P5: a run that is cancelled while a graph inside runs has ended with all that it runs, and goes on there."""
+    """P7, P5: a run that is cancelled while a subgraph runs has ended with all its tasks, and a resume
+    continues there."""
     begun, ended = anyio.Event(), []
 
     async def slow(state: Any) -> dict[str, Any]:
@@ -1034,11 +1015,8 @@ async def test_cancelled(saver: BaseCheckpointSaver, switches: Switches) -> None
     assert switches.ran == {"a": 1}
 
 
-# ---- reaching the state ------------------------------------------------------------------------------------------
-
-
 async def test_the_state_through_the_parent(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """A task's `state` is the config of the graph that it runs, or its snapshot."""
+    """A task's `state` is the config of the graph that it runs, or the graph's snapshot."""
     graph = three_levels(switches).compile(saver)
     await graph.ainvoke({}, "t")
     (found,) = (await graph.aget_state("t")).tasks
@@ -1050,7 +1028,7 @@ async def test_the_state_through_the_parent(saver: BaseCheckpointSaver, switches
     assert deep.state["configurable"]["checkpoint_ns"] == f"mid:{found.id}|low:{deep.id}"
     low = await graph.aget_state(deep.state)
     whole = await graph.aget_state("t", subgraphs=True)
-    assert inside(whole, "mid", "low") == low
+    assert state_of_subgraph(whole, "mid", "low") == low
     assert (low.next, low.values) == (("lask",), {"log": ["ta", "ma", "la"]})
     assert low.metadata is not None
     assert low.metadata["parents"] == {
@@ -1069,14 +1047,13 @@ async def test_snapshots_hold_data_only(saver: BaseCheckpointSaver, switches: Sw
     """No live object leaks into a config."""
     graph = three_levels(switches).compile(saver)
     await graph.ainvoke({}, "t")
-    low = inside(await graph.aget_state("t", subgraphs=True), "mid", "low")
+    low = state_of_subgraph(await graph.aget_state("t", subgraphs=True), "mid", "low")
     assert msgspec.json.decode(msgspec.json.encode(low.config)) == low.config
     assert set(low.config["configurable"]) == {"thread_id", "checkpoint_ns", "checkpoint_id", "checkpoint_map"}
 
 
 async def test_a_finished_tasks_graph_in_history(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """Of a task that has finished, `state` is the config of the graph's last state there; it can be read,
-    and gone back to."""
+    """The `state` of a finished task is the config of its graph's last state; it can be read, and run from."""
     sub = chain(("a", switches.node("a"))).compile(True)
     graph = chain(("sub", sub), ("b", switches.node("b"))).compile(saver)
     for _ in range(2):
@@ -1089,8 +1066,8 @@ async def test_a_finished_tasks_graph_in_history(saver: BaseCheckpointSaver, swi
     assert seen == [["a", "a", "b", "a"], ["a"]]
 
 
-async def test_the_right_moment_of_a_kept_state(saver: BaseCheckpointSaver) -> None:
-    """A snapshot of the past shows a kept state as it was then."""
+async def test_a_kept_state_in_a_snapshot_of_the_past(saver: BaseCheckpointSaver) -> None:
+    """A snapshot of the past shows a kept state of the same moment."""
     graph = chain(("call", calls(counter(True)))).compile(saver)
     for _ in range(3):
         await graph.ainvoke({}, "t")
@@ -1122,8 +1099,6 @@ async def test_a_subgraph_with_nothing_stored(saver: BaseCheckpointSaver, switch
         await graph.aget_state({"configurable": {**at("mid")["configurable"], "checkpoint_id": "x"}})
 
 
-# ---- discovery ---------------------------------------------------------------------------------------------------
-
 GLOBAL = chain(("g", lambda state: {}), ("h", lambda state: {})).compile(name="global")
 
 
@@ -1146,8 +1121,8 @@ def found_in(node: Any) -> list[str]:
 
 
 def test_discovery() -> None:
-    """Graphs are found in closures, globals, defaults, attributes, methods, partials, tasks,
-    and in the functions that these name."""
+    """Graphs are found in closures, globals, defaults, attributes, methods, partials, tasks, and in the functions that
+    these name."""
     sub = chain(("x", lambda state: {})).compile(name="mine")
     holder = Holder(sub)
 
@@ -1202,7 +1177,7 @@ def test_discovery() -> None:
 
 
 def test_discovery_of_two_callable_objects() -> None:
-    """Of several objects that are called, each is looked into."""
+    """Each of several called objects is searched."""
 
     class Nothing:
         def __call__(self, state: Any) -> None: ...
@@ -1218,7 +1193,8 @@ def test_discovery_of_two_callable_objects() -> None:
 
 
 def test_get_subgraphs(switches: Switches) -> None:
-    """One path for each node that runs a graph; with `recurse` those inside; a namespace picks some."""
+    """There is one path for each node that runs a graph; with `recurse` those of nested subgraphs too; a namespace
+    selects some."""
     graph = three_levels(switches).compile()
 
     def names(**how: Any) -> list[str]:
@@ -1237,11 +1213,8 @@ async def test_aget_subgraphs(switches: Switches) -> None:
     assert [path async for path, _ in graph.aget_subgraphs(recurse=True)] == ["mid", "mid|low"]
 
 
-# ---- a crash at every save ---------------------------------------------------------------------------------------
-
-
 class Crash:
-    """Makes a saver fail from its n-th write on, before or after that one is stored."""
+    """A saver that fails from its n-th write on, before or after that one is stored."""
 
     def __init__(self, saver: BaseCheckpointSaver, monkeypatch: pytest.MonkeyPatch) -> None:
         self.at, self.after, self.writes = 0, False, 0
@@ -1260,8 +1233,8 @@ class Crash:
         return crashing
 
 
-async def driven(graph: Any, thread: str) -> Any:
-    """Run a thread to its end, whatever is left to do."""
+async def run_to_end(graph: Any, thread: str) -> Any:
+    """Run a thread to its end, with as many calls as it takes."""
     while True:
         state = await graph.aget_state(thread)
         if state.metadata is not None and not state.next:
@@ -1273,8 +1246,8 @@ async def driven(graph: Any, thread: str) -> Any:
 async def test_a_crash_at_every_save(
     saver: BaseCheckpointSaver, switches: Switches, monkeypatch: pytest.MonkeyPatch, after: bool
 ) -> None:
-    """P4, P5: whichever write fails, the resumed run gives the undisturbed result, and of what a graph inside has
-    recorded nothing runs again: not a node, not a task, not a command for the graph around, not a kept state's call."""
+    """P4, P5: whichever write fails, the resumed run gives the undisturbed result, and no recorded work of a subgraph
+    runs again: not a node, not a task, not a command for the parent, not a kept state's call."""
 
     def add(state: Any) -> dict[str, Any]:
         switches.ran["add"] += 1
@@ -1301,16 +1274,16 @@ async def test_a_crash_at_every_save(
     graph = made.add_edge("there", "again").add_node("again", mid).compile(saver)
     crash = Crash(saver, monkeypatch)
     crash.after = after
-    expected = await driven(graph, "undisturbed")
+    expected = await run_to_end(graph, "undisturbed")
     undisturbed, writes = switches.ran.copy(), crash.writes
     assert expected["log"][:7] == ["a", "1", "la", "lask:x", "lb", "1", "2"]
     for at in range(1, writes + 1):
         crash.at, crash.writes = at, 0
         switches.ran.clear()
         with pytest.raises(StorageError):
-            await driven(graph, f"{at}")
+            await run_to_end(graph, f"{at}")
         crash.at = 0
-        assert await driven(graph, f"{at}") == expected
+        assert await run_to_end(graph, f"{at}") == expected
         again = switches.ran - undisturbed
-        del again["lask"]  # nobody was told the question: it is asked again
+        del again["lask"]  # the question was not returned: it is asked again
         assert sum(again.values()) <= (0 if after else 1), (at, again)

@@ -1,4 +1,5 @@
-"""Plain functions as nodes: in worker threads by default, in place when they promise never to block."""
+"""Plain functions as nodes: in worker threads by default, and on the event loop when they are declared
+never to block."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ class State(TypedDict, total=False):
     note: str
 
 
-who: contextvars.ContextVar[str] = contextvars.ContextVar("who", default="nobody")
+who: contextvars.ContextVar[str] = contextvars.ContextVar("who", default="unset")
 
 
 async def test_a_plain_function_runs_in_a_thread() -> None:
@@ -38,7 +39,7 @@ async def test_a_plain_function_runs_in_a_thread() -> None:
 
 
 async def test_a_function_that_never_blocks_runs_in_place() -> None:
-    """`blocking=False` promises that plain functions never block: they run on the event loop."""
+    """`blocking=False` declares that plain functions never block: they run on the event loop."""
     seen: list[int] = []
     made = StateGraph(State).add_node("n", lambda state: seen.append(threading.get_ident())).add_edge(START, "n")
     await made.compile(blocking=False).ainvoke({})
@@ -54,7 +55,7 @@ async def test_plain_functions_run_at_the_same_time() -> None:
     assert await made.compile().ainvoke({}) == {"log": ["a", "b", "c"]}
 
 
-async def test_the_loop_goes_on_meanwhile() -> None:
+async def test_the_loop_keeps_running() -> None:
     """A blocking node does not block the event loop."""
     release = threading.Event()
 
@@ -71,11 +72,11 @@ async def test_the_loop_goes_on_meanwhile() -> None:
 
 
 @pytest.mark.parametrize("blocking", [True, False])
-@pytest.mark.parametrize("beside", [True, False])
+@pytest.mark.parametrize("with_sibling", [True, False])
 @pytest.mark.parametrize("flavour", ["sync", "async"])
-async def test_context_variables(blocking: bool, beside: bool, flavour: str) -> None:
-    """Runner rule 1: a node sees its caller's context variables, in a thread too; what it sets stays its
-    own."""
+async def test_context_variables(blocking: bool, with_sibling: bool, flavour: str) -> None:
+    """Runner rule 1: a node sees its caller's context variables, in a thread too; variables that it sets stay
+    its own."""
     seen: dict[str, str] = {}
 
     def sync(name: str) -> Any:
@@ -91,20 +92,20 @@ async def test_context_variables(blocking: bool, beside: bool, flavour: str) -> 
         return call if flavour == "sync" else coroutine
 
     made = StateGraph(State).add_node("a", sync("a")).add_node("z", sync("z")).add_edge(START, "a").add_edge("a", "z")
-    if beside:
+    if with_sibling:
         made.add_node("b", sync("b")).add_edge(START, "b")
     graph = made.compile(blocking=blocking)
     who.set("caller")
     await graph.ainvoke({})
     assert who.get() == "caller"
-    named = ["a", "z", *("b" if beside else "")]
+    named = ["a", "z", *("b" if with_sibling else "")]
     assert {name: seen[name] for name in named} == dict.fromkeys(named, "caller")
     if flavour == "async":
         assert {name: seen[f"{name} later"] for name in named} == {name: name for name in named}
 
 
 async def test_context_variables_of_a_stream() -> None:
-    """A stream's run sees the context of whoever started it."""
+    """A stream's run sees the context of the code that started it."""
     seen: list[str] = []
     made = StateGraph(State).add_node("n", lambda state: seen.append(who.get())).add_edge(START, "n")
     for blocking in (True, False):
@@ -116,7 +117,8 @@ async def test_context_variables_of_a_stream() -> None:
 
 
 async def test_context_variables_in_routers() -> None:
-    """So do routers; and what a node set is not seen by its router, nor the other way round."""
+    """Routers see the caller's context variables too; those set by a node are not seen by its router, nor the other way
+    round."""
     seen: list[str] = []
 
     def node(state: Any) -> None:
@@ -159,7 +161,8 @@ async def test_a_failing_thread() -> None:
 
 
 async def test_cancelling_waits_for_the_thread() -> None:
-    """P7: when a cancelled run has ended, so have its worker threads: a node never runs on behind the caller's back."""
+    """P7: when a cancelled run has ended, so have its worker threads: a node never runs after its caller got control
+    back."""
     entered, leave = anyio.Event(), threading.Event()
     left: list[str] = []
 
@@ -182,7 +185,7 @@ async def test_cancelling_waits_for_the_thread() -> None:
 
 
 async def test_many_threads() -> None:
-    """More plain functions than there are worker threads take their turns; results are in order."""
+    """When there are more plain functions than worker threads, they take turns; results are in order."""
     made = StateGraph(State).add_node("w", lambda number: {"log": [number]})
     made.add_conditional_edges(START, lambda state: [Send("w", number) for number in range(100)])
     assert (await made.compile().ainvoke({}))["log"] == list(range(100))

@@ -37,8 +37,8 @@ FAULTS: Final[tuple[Fault, ...]] = (
         SHIELD,
         NO_SHIELD,
         (
-            "tests/durability/test_begun_is_finished.py::test_a_superstep",
-            "tests/durability/test_begun_is_finished.py::test_an_edit",
+            "tests/durability/test_cancel_during_writes.py::test_a_superstep",
+            "tests/durability/test_cancel_during_writes.py::test_an_edit",
         ),
     ),
     Fault(
@@ -48,8 +48,8 @@ FAULTS: Final[tuple[Fault, ...]] = (
         SHIELD,
         NO_SHIELD,
         (
-            "tests/durability/test_begun_is_finished.py::test_a_question",
-            "tests/durability/test_begun_is_finished.py::test_a_failure",
+            "tests/durability/test_cancel_during_writes.py::test_a_question",
+            "tests/durability/test_cancel_during_writes.py::test_a_failure",
         ),
     ),
     Fault(
@@ -58,7 +58,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "ThreadLease._give_up",
         "self.start(partial(self._release, adds=error is None)).wait_out()",
         "self.saver.release(self.token)",
-        ("tests/durability/test_begun_is_finished.py::test_giving_the_thread_up",),
+        ("tests/durability/test_cancel_during_writes.py::test_releasing_the_thread",),
     ),
     Fault(
         "shield-of-lease",
@@ -66,7 +66,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "run_to_completion.do",
         SHIELD,
         NO_SHIELD,
-        ("tests/durability/test_begun_is_finished.py::test_a_lease",),
+        ("tests/durability/test_cancel_during_writes.py::test_a_lease",),
     ),
     Fault(
         "lease-not-released",
@@ -74,7 +74,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "lease.acquire",
         "await release(saver, lease)",
         "pass",
-        ("tests/durability/test_begun_is_finished.py::test_a_lease",),
+        ("tests/durability/test_cancel_during_writes.py::test_a_lease",),
     ),
     Fault(
         "shield-of-closing",
@@ -371,7 +371,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "CommitWriter._flush_outer_checkpoints",
         "await outer.flush_checkpoints()",
         "pass",
-        ("tests/durability/test_recorded_before.py::test_a_graph_inside_of_a_fork",),
+        ("tests/durability/test_record_before_next_step.py::test_a_subgraph_of_a_fork",),
     ),
     Fault(
         "every-row-is-a-keyframe",
@@ -413,7 +413,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "patch = None",
         (
             "tests/savers/test_chain.py::test_a_growing_list_stores_only_what_is_new",
-            "tests/durability/test_growth.py::test_it_takes_what_is_new",
+            "tests/durability/test_growth.py::test_storage_grows_with_new_data_only",
         ),
     ),
     Fault(
@@ -430,7 +430,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "deltas._compact",
         "return Picked(tuple(entries))",
         "return data",
-        ("tests/durability/test_growth.py::test_it_takes_what_is_new",),
+        ("tests/durability/test_growth.py::test_storage_grows_with_new_data_only",),
     ),
     Fault(
         "nothing-appended-is-compared",
@@ -438,7 +438,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "Encoder._value",
         "value = appended(value, len(held), self.codec.encode(more, channel=name))",
         "value = appended(value, len(held), self.codec.encode(more, channel=name)) if more else value",
-        ("tests/runtime/test_counts.py::test_going_on_with_a_long_list_does_not_take_it_apart",),
+        ("tests/runtime/test_operation_counts.py::test_appending_to_a_long_list_does_not_take_it_apart",),
     ),
     Fault(
         "snapshot-rows-lose-the-order-of-keys",
@@ -454,7 +454,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "Encoder._value",
         "not any(map(is_opaque, map(type, stored))):",
         "True:",
-        ("tests/durability/test_growth.py::test_an_opaque_object_that_changed_in_place_is_stored_as_it_is",),
+        ("tests/durability/test_growth.py::test_an_opaque_object_that_changed_in_place_is_encoded_again",),
     ),
     Fault(
         "listings-share-containers",
@@ -486,7 +486,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "ThreadLease.fail",
         "self.failures = self.failures or (error,)",
         "pass",
-        ("tests/durability/test_storage_is_nobodys.py::test_of_a_graph_inside",),
+        ("tests/durability/test_storage_errors_in_nodes.py::test_a_storage_error_in_a_subgraph",),
     ),
     Fault(
         "replay-of-results",
@@ -496,7 +496,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "if False:",
         (
             "tests/threads/test_resume.py::test_finished_siblings_do_not_run_again",
-            "tests/tasks/test_tasks.py::test_a_new_process_goes_on_with_the_recorded_results",
+            "tests/tasks/test_tasks.py::test_a_new_process_continues_with_the_recorded_results",
         ),
     ),
     Fault(
@@ -518,7 +518,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "recorded = NEW",
         (
             "tests/tasks/test_tasks.py::test_finished_tasks_do_not_run_again_after_a_question",
-            "tests/tasks/test_tasks.py::test_a_new_process_goes_on_with_the_recorded_results",
+            "tests/tasks/test_tasks.py::test_a_new_process_continues_with_the_recorded_results",
         ),
     ),
     Fault(
@@ -527,7 +527,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "_Group._run_task",
         "await self._record(position, task, outcome)",
         "await graph.events.finished(task, outcome)",
-        ("tests/durability/test_adversary.py::test_what_is_shown_is_stored",),
+        ("tests/durability/test_hostile_conditions.py::test_streamed_results_are_stored",),
     ),
     Fault(
         "recording-of-calls",
@@ -537,7 +537,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "pass",
         (
             "tests/tasks/test_tasks.py::test_finished_tasks_do_not_run_again_after_a_question",
-            "tests/tasks/test_tasks.py::test_a_new_process_goes_on_with_the_recorded_results",
+            "tests/tasks/test_tasks.py::test_a_new_process_continues_with_the_recorded_results",
         ),
     ),
     Fault(
@@ -554,7 +554,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "attempt._run",
         "await progress.record(attempt.graph, task, writes)",
         "pass",
-        ("tests/durability/test_recorded_before.py::test_a_crash_in_a_router",),
+        ("tests/durability/test_record_before_next_step.py::test_a_crash_in_a_router",),
     ),
     Fault(
         "failure-of-a-router",
@@ -570,7 +570,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "TaskRecords.recorded",
         "if by is None:",
         "if True:",
-        ("tests/durability/test_recorded_before.py::test_a_crash_in_the_handler",),
+        ("tests/durability/test_record_before_next_step.py::test_a_crash_in_the_handler",),
     ),
     Fault(
         "recording-of-failures",
@@ -578,7 +578,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "TaskRunner.run",
         "await self._graph.persistence.record_failure(task, error, closing)",
         "pass",
-        ("tests/durability/test_recorded_before.py::test_a_crash_in_the_handler",),
+        ("tests/durability/test_record_before_next_step.py::test_a_crash_in_the_handler",),
     ),
     Fault(
         "replay-of-handlers",
@@ -586,7 +586,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "TaskRecords.recorded",
         "self._reached(self.results.get(by.id, NOT_RECORDED), run, by) or left",
         "left",
-        ("tests/durability/test_recorded_before.py::test_a_handler_that_has_its_result",),
+        ("tests/durability/test_record_before_next_step.py::test_a_handler_that_has_its_result",),
     ),
     Fault(
         "handled-failures-are-cleared",
@@ -594,7 +594,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "TaskRecords.failures",
         "and task_id not in handled",
         "",
-        ("tests/durability/test_recorded_before.py::test_a_handled_failure_stays_in_history",),
+        ("tests/durability/test_record_before_next_step.py::test_a_handled_failure_stays_in_history",),
     ),
     Fault(
         "branches-share-records",
@@ -610,7 +610,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "AbandonFence.check",
         "if self.closed:",
         "if False:",
-        ("tests/runtime/test_abandoned_threads.py::test_what_an_abandoned_thread_reaches",),
+        ("tests/runtime/test_abandoned_threads.py::test_calls_of_an_abandoned_thread",),
     ),
     Fault(
         "fence-does-not-wait",
@@ -618,7 +618,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "AbandonFence.close",
         "await wait_out(*self._running.values())",
         "pass",
-        ("tests/runtime/test_abandoned_threads.py::test_what_it_does_on_the_loop_is_waited_for",),
+        ("tests/runtime/test_abandoned_threads.py::test_calls_on_the_event_loop_are_waited_for",),
     ),
     Fault(
         "fence",
@@ -626,7 +626,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "AttemptContext.check",
         "self.fence.check(what)",
         "pass",
-        ("tests/runtime/test_abandoned_threads.py::test_what_an_abandoned_thread_reaches",),
+        ("tests/runtime/test_abandoned_threads.py::test_calls_of_an_abandoned_thread",),
     ),
     Fault(
         "late",
@@ -634,7 +634,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "AttemptContext.check",
         "if self.ended:",
         "if False:",
-        ("tests/runtime/test_late_attempts.py::test_what_a_late_attempt_reaches",),
+        ("tests/runtime/test_late_attempts.py::test_calls_of_a_late_attempt",),
     ),
     Fault(
         "late-writer",
@@ -642,7 +642,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "stream_writer.Writer._check",
         'self._attempt.check("a stream writer")',
         "pass",
-        ("tests/runtime/test_late_attempts.py::test_what_a_late_attempt_reaches",),
+        ("tests/runtime/test_late_attempts.py::test_calls_of_a_late_attempt",),
     ),
     Fault(
         "late-question",
@@ -650,7 +650,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "AttemptContext.ask",
         'self.check("interrupt()")',
         "pass",
-        ("tests/runtime/test_late_attempts.py::test_what_a_late_attempt_reaches",),
+        ("tests/runtime/test_late_attempts.py::test_calls_of_a_late_attempt",),
     ),
     Fault(
         "late-spending",
@@ -658,7 +658,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "AttemptContext.spend",
         'self.check("spend()")',
         "pass",
-        ("tests/runtime/test_late_attempts.py::test_what_a_late_attempt_reaches",),
+        ("tests/runtime/test_late_attempts.py::test_calls_of_a_late_attempt",),
     ),
     Fault(
         "attempts-never-end",
@@ -677,7 +677,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "AttemptContext.stop",
         "self.end()",
         "pass",
-        ("tests/runtime/test_late_attempts.py::test_what_a_late_attempt_reaches",),
+        ("tests/runtime/test_late_attempts.py::test_calls_of_a_late_attempt",),
     ),
     Fault(
         "no-timeouts",
@@ -685,7 +685,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "Timeout._tick",
         "self._scope.cancel()",
         "pass",
-        ("tests/runtime/test_late_attempts.py::test_what_a_late_attempt_returns",),
+        ("tests/runtime/test_late_attempts.py::test_the_result_of_a_late_attempt",),
     ),
     Fault(
         "late-result",
@@ -693,7 +693,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "Timeout._run_in_scope",
         "return None if self.expired else result",
         "return result",
-        ("tests/runtime/test_late_attempts.py::test_what_a_late_attempt_returns",),
+        ("tests/runtime/test_late_attempts.py::test_the_result_of_a_late_attempt",),
     ),
     Fault(
         "late-stop",
@@ -701,7 +701,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "Timeout._tick",
         "self._expire()",
         "pass",
-        ("tests/runtime/test_late_attempts.py::test_what_a_late_attempt_reaches",),
+        ("tests/runtime/test_late_attempts.py::test_calls_of_a_late_attempt",),
     ),
     Fault(
         "calls-outlive-their-caller",
@@ -733,7 +733,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "TaskRunner._is_final",
         "if self._graph.unrecorded or self._graph.run.lease.failures:",
         "if False:",
-        ("tests/durability/test_storage_is_nobodys.py::test_of_a_task_that_is_called",),
+        ("tests/durability/test_storage_errors_in_nodes.py::test_a_storage_error_in_a_called_task",),
     ),
     Fault(
         "budget-off-by-one",
@@ -867,7 +867,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "fleeting_keys",
         "program.untracked.union(managed)",
         "program.untracked",
-        ("tests/tasks/test_recognised_calls.py::test_a_state_counts_without_what_another_attempt_lacks",),
+        ("tests/tasks/test_recognised_calls.py::test_a_state_counts_without_unstored_parts",),
     ),
     Fault(
         "sends-carry-the-state",
@@ -875,7 +875,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "Encoder._sent",
         "shared(send.arg, held)",
         "send.arg",
-        ("tests/durability/test_shared_sends.py::test_it_takes_no_more_than_sending_the_call_alone",),
+        ("tests/durability/test_shared_sends.py::test_sending_the_state_takes_no_more_than_sending_the_call",),
     ),
     Fault(
         "calls-by-position-alone",
@@ -907,7 +907,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "_check_open",
         "if attempt.refusals:",
         "if False:",
-        ("tests/tasks/test_changed_calls.py::test_code_that_catches_everything_does_not_hide_it",),
+        ("tests/tasks/test_changed_calls.py::test_code_that_catches_everything_does_not_hide_the_error",),
     ),
     Fault(
         "isolate-answers",
@@ -923,7 +923,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "Subscription._send",
         "data=isolate(own(part.data))",
         "data=part.data",
-        ("tests/durability/test_kept_events.py::test_two_readers_have_their_own",),
+        ("tests/durability/test_stored_events.py::test_two_readers_are_isolated",),
     ),
     Fault(
         "plan-order",
@@ -1028,7 +1028,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "len(self.parts) >= self._capacity",
         "False",
         (
-            "tests/durability/test_adversary.py::test_a_slow_reader_slows_the_run",
+            "tests/durability/test_hostile_conditions.py::test_a_slow_reader_slows_the_run",
             "tests/runtime/test_stream.py::test_a_run_does_not_get_far_ahead",
         ),
     ),
@@ -1086,7 +1086,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "KeptUnits.assign_units",
         "(part.unit.id, routers_of(part.unit.id))",
         "(part.unit.id,)",
-        ("tests/durability/test_kept_modes.py::test_each_mode_alone",),
+        ("tests/durability/test_stored_stream_modes.py::test_each_mode_alone",),
     ),
     Fault(
         "restart-with-the-record",
@@ -1094,7 +1094,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "EventRecorder.close_units",
         "*self._pop_restart(), ",
         "",
-        ("tests/durability/test_kept_modes.py::test_each_mode_alone",),
+        ("tests/durability/test_stored_stream_modes.py::test_each_mode_alone",),
     ),
     Fault(
         "cut-off-after-a-pause",
@@ -1102,7 +1102,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "EventRecorder.resume",
         " and self._epoch == after.epoch + 1",
         "",
-        ("tests/durability/test_events_of_units.py::test_an_answer_that_was_cut_off",),
+        ("tests/durability/test_events_of_units.py::test_an_interrupted_answer",),
     ),
     Fault(
         "begun-before-a-pause",
@@ -1110,7 +1110,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "EventRecorder.resume",
         "reruns.update({unit.id: unit for unit in (*found.units, *found.opens)})",
         "pass",
-        ("tests/durability/test_events_of_units.py::test_an_answer_that_was_cut_off",),
+        ("tests/durability/test_events_of_units.py::test_an_interrupted_answer",),
     ),
     Fault(
         "opened-start",
@@ -1126,7 +1126,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "ShownEvents.pausing",
         "deliveries = await self._close_finished(persistence, tasks, outcomes, self._pop_unreported())",
         "deliveries = self._pop_unreported()",
-        ("tests/durability/test_events_of_units.py::test_a_crash_as_a_graph_inside_is_left",),
+        ("tests/durability/test_events_of_units.py::test_a_crash_while_a_subgraph_commands_its_parent",),
     ),
     Fault(
         "order-of-cursors",
@@ -1134,7 +1134,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "Subscription._enqueue",
         "self._queue.append(part)",
         "self._send(part)",
-        ("tests/durability/test_events_of_units.py::test_cursors_come_in_their_order",),
+        ("tests/durability/test_events_of_units.py::test_cursors_are_in_stream_order",),
     ),
     Fault(
         "messages-that-were-shown",
@@ -1150,7 +1150,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "Runner._show_finished",
         "if is_unstored or outcome.replayed:",
         "if True:",
-        ("tests/durability/test_adversary.py::test_what_is_shown_is_stored",),
+        ("tests/durability/test_hostile_conditions.py::test_streamed_results_are_stored",),
     ),
     Fault(
         "committed-ahead",
@@ -1158,7 +1158,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "ShownEvents.commit",
         "await self.publisher.units.wait_for_flush()",
         "self.set_committed(board.step)\n        await self.publisher.units.wait_for_flush()",
-        ("tests/streams/test_stream_parts_v2.py::test_what_could_not_be_stored_is_not_shown",),
+        ("tests/streams/test_stream_parts_v2.py::test_supersteps_that_could_not_be_stored_are_not_streamed",),
     ),
     Fault(
         "stream-left-running",
@@ -1174,7 +1174,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "run_in_thread",
         "await wait_out(work.ended)",
         "pass",
-        ("tests/durability/test_adversary.py::test_a_lone_function_is_waited_for",),
+        ("tests/durability/test_hostile_conditions.py::test_a_lone_function_is_waited_for",),
     ),
     Fault(
         "recursion-limit",
@@ -1198,7 +1198,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "GraphRun._barrier",
         "if control is not None and control.drain_reason is not None:",
         "if False:",
-        ("tests/runtime/test_drain.py::test_what_a_stream_shows_of_it",),
+        ("tests/runtime/test_drain.py::test_the_stream_of_a_drained_run",),
     ),
     Fault(
         "drain-of-subgraphs",
@@ -1206,7 +1206,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "assembly.run_of",
         "control or node.graph.control, results",
         "control, results",
-        ("tests/runtime/test_drain.py::test_a_graph_inside_stops_at_its_own_barrier",),
+        ("tests/runtime/test_drain.py::test_a_subgraph_stops_at_its_own_barrier",),
     ),
     Fault(
         "metadata-of-threads",
@@ -1231,7 +1231,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "attempt.is_held_back(queued=queued)",
         "False",
         (
-            "tests/runtime/test_drain_within.py::test_tasks_that_wait_for_a_slot_do_not_begin",
+            "tests/runtime/test_drain_within_superstep.py::test_tasks_that_wait_for_a_slot_do_not_begin",
             "tests/savers/test_drain.py::test_finished_tasks_are_recorded_and_the_others_run_on_a_resume",
         ),
     ),
@@ -1241,7 +1241,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "call_on_first_wait",
         "waits()",
         "pass",
-        ("tests/runtime/test_sharing_a_task.py::test_whoever_waits_holds_up_nobody",),
+        ("tests/runtime/test_shared_event_loop_task.py::test_a_waiting_task_delays_no_other",),
     ),
     Fault(
         "yielding-in-the-runs-context",
@@ -1249,7 +1249,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "_Group._start_remaining",
         "context.run(start_soon, self._group,",
         "start_soon(self._group,",
-        ("tests/runtime/test_sharing_a_task.py::test_nobody_is_inside_of_whoever_waited_first",),
+        ("tests/runtime/test_shared_event_loop_task.py::test_tasks_are_not_nested",),
     ),
     Fault(
         "yielding-when-cancelled",
@@ -1257,7 +1257,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "_Group._run_in_turn",
         "if cancelled():",
         "if False:",
-        ("tests/runtime/test_sharing_a_task.py::test_a_node_that_cancels_its_task_hands_that_on_to_none",),
+        ("tests/runtime/test_shared_event_loop_task.py::test_a_node_that_cancels_its_task_affects_no_sibling",),
     ),
     Fault(
         "sharing-a-context",
@@ -1265,7 +1265,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "_Group._run_task",
         "contained=contained)",
         "contained=True)",
-        ("tests/runtime/test_sharing_a_task.py::test_context_variables_stay_with_whoever_sets_them",),
+        ("tests/runtime/test_shared_event_loop_task.py::test_context_variables_stay_in_their_task",),
     ),
     Fault(
         "shield-of-subclasses",
@@ -1273,7 +1273,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "SaverPort.__init_subclass__",
         "cls.commit_is_shielded = False",
         "pass",
-        ("tests/durability/test_commits_of_subclasses.py::test_a_commit_that_waits_is_not_cut_off",),
+        ("tests/durability/test_commits_of_subclasses.py::test_a_waiting_commit_is_not_interrupted",),
     ),
     Fault(
         "unfinished-storing",
@@ -1281,7 +1281,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "ThreadLease.__aexit__",
         "await wait_out(*begun)",
         "pass",
-        ("tests/durability/test_two_writers.py::test_what_a_run_has_begun_to_store",),
+        ("tests/durability/test_two_writers.py::test_a_storage_call_that_a_run_has_begun",),
     ),
     Fault(
         "shielded-wait-raises",
@@ -1315,7 +1315,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "pass",
         (
             "tests/sync/test_sync_verbs.py::test_ctrl_c",
-            "tests/runtime/test_blocking.py::test_ctrl_c",
+            "tests/runtime/test_blocked_event_loop.py::test_ctrl_c",
         ),
     ),
     Fault(
@@ -1324,7 +1324,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "BlockedLoop.interruptible",
         "if not isinstance(runner, asyncio.Runner):",
         "if True:",
-        ("tests/runtime/test_blocking.py::test_a_runner_asks_the_loop",),
+        ("tests/runtime/test_blocked_event_loop.py::test_a_runner_asks_the_loop",),
     ),
     Fault(
         "a-node-blocks-its-own-run",
@@ -1332,7 +1332,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "check_thread",
         "attempt.loop_thread == threading.get_ident()",
         "False",
-        ("tests/runtime/test_blocking.py::test_in_a_node_on_the_loop",),
+        ("tests/runtime/test_blocked_event_loop.py::test_in_a_node_on_the_loop",),
     ),
     Fault(
         "a-failed-handler-is-its-node",
@@ -1351,7 +1351,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "RunContext.depends_on_answer",
         "question not in askers or task in askers[question]",
         "question not in askers",
-        ("tests/tasks/test_kept_results.py::test_a_task_that_asked_gets_its_answer_and_no_kept_result",),
+        ("tests/tasks/test_cached_results.py::test_a_task_that_asked_gets_its_answer_and_no_cached_result",),
     ),
     Fault(
         "ids-go-back",
@@ -1407,7 +1407,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "AttemptContext.refuse",
         "for each in self.chain():",
         "for each in (self,):",
-        ("tests/tasks/test_changed_calls.py::test_the_caller_of_what_was_refused_cannot_hide_it",),
+        ("tests/tasks/test_changed_calls.py::test_the_caller_cannot_hide_a_refusal",),
     ),
     Fault(
         "refusals-that-become-another-error",
@@ -1455,7 +1455,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "Encoder._alike",
         "if not self._has_bytes(item, part):",
         "if False:",
-        ("tests/durability/test_shared_sends.py::test_an_edit_does_not_change_what_was_sent",),
+        ("tests/durability/test_shared_sends.py::test_an_edit_does_not_change_a_pending_send",),
     ),
     Fault(
         "keys-that-are-not-plain",
@@ -1495,7 +1495,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "_Group._run_task",
         "graph.events.finished_unstored(task, outcome)",
         "await graph.events.finished(task, outcome)",
-        ("tests/durability/test_adversary.py::test_what_is_shown_is_stored",),
+        ("tests/durability/test_hostile_conditions.py::test_streamed_results_are_stored",),
     ),
     Fault(
         "broken-storage-and-another-error",
@@ -1535,7 +1535,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "_Group.execute",
         "if all(isinstance(error, NodeCancelledError) for error in failed):",
         "if True:",
-        ("tests/durability/test_adversary.py::test_a_failure_while_being_cancelled",),
+        ("tests/durability/test_hostile_conditions.py::test_a_failure_while_being_cancelled",),
     ),
     Fault(
         "unstorable-questions",
@@ -1591,7 +1591,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "TaskRunner._run_with_retries",
         "await self._record_unrouted(task, failed.writes)",
         "pass",
-        ("tests/runtime/test_retries.py::test_what_a_node_wrote_is_stored_before_the_wait_for_its_router",),
+        ("tests/runtime/test_retries.py::test_writes_are_stored_before_the_wait_for_the_router",),
     ),
     Fault(
         "first-events-of-a-checkpoint",
@@ -1599,7 +1599,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "RecordedEvents._stage",
         "recorder.append_head_row()",
         "pass",
-        ("tests/durability/test_kept_events.py::test_after_the_end",),
+        ("tests/durability/test_stored_events.py::test_after_the_end",),
     ),
     Fault(
         "events-of-a-superstep",
@@ -1607,7 +1607,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "RecordedEvents._stage",
         "recorder.close_superstep(row.checkpoint_id)",
         "pass",
-        ("tests/durability/test_kept_events.py::test_after_the_end",),
+        ("tests/durability/test_stored_events.py::test_after_the_end",),
     ),
     Fault(
         "events-of-a-pause",
@@ -1615,7 +1615,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "RecordedEvents._end_run",
         "self._recorder.append_tail_row()",
         "pass",
-        ("tests/durability/test_kept_events.py::test_after_a_question",),
+        ("tests/durability/test_stored_events.py::test_after_a_question",),
     ),
     Fault(
         "stops-are-shown-later",
@@ -1623,7 +1623,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "RecordedEvents._stage",
         "if step.stops:",
         "if False:",
-        ("tests/durability/test_stopped_and_kept.py::test_a_breakpoint_holds_wherever_the_process_dies",),
+        ("tests/durability/test_stored_events_of_breakpoints.py::test_a_breakpoint_holds_wherever_the_process_dies",),
     ),
     Fault(
         "refused-calls-end-a-run",
@@ -1631,7 +1631,9 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "RecordedEvents.failing",
         "if not begun:",
         "if False:",
-        ("tests/durability/test_refused_and_kept.py::test_a_call_that_is_refused_leaves_the_run_before_it_alone",),
+        (
+            "tests/durability/test_stored_events_of_refused_calls.py::test_a_refused_call_does_not_change_the_previous_run",
+        ),
     ),
     Fault(
         "dismissed-runs",
@@ -1647,7 +1649,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "RecordedEvents.cancelling",
         "self._recorder.void_open_units()",
         "pass",
-        ("tests/durability/test_kept_attempts.py::test_a_reader_resumes_what_was_cut_off",),
+        ("tests/durability/test_stored_events_of_attempts.py::test_a_reader_resumes_an_interrupted_run",),
     ),
     Fault(
         "supersteps-that-wait",
@@ -1655,7 +1657,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "RecordedEvents._stage",
         "recorder.defer_superstep()",
         "pass",
-        ("tests/durability/test_kept_attempts.py::test_a_reader_resumes_what_was_cut_off",),
+        ("tests/durability/test_stored_events_of_attempts.py::test_a_reader_resumes_an_interrupted_run",),
     ),
     Fault(
         "restarts-are-not-shown",
@@ -1663,7 +1665,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "RecordedEvents.resumed",
         "await self._resume_superstep(board, planned)",
         "pass",
-        ("tests/durability/test_kept_events.py::test_a_joined_run_that_is_cancelled",),
+        ("tests/durability/test_stored_events.py::test_a_joined_run_that_is_cancelled",),
     ),
     Fault(
         "opened-by-a-subgraphs-commit",
@@ -1687,7 +1689,9 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "GraphRun._failed",
         'self._events.done("failed")',
         "pass",
-        ("tests/durability/test_refused_and_kept.py::test_a_run_whose_question_could_not_be_stored_has_failed",),
+        (
+            "tests/durability/test_stored_events_of_refused_calls.py::test_a_run_whose_question_could_not_be_stored_has_failed",
+        ),
     ),
     Fault(
         "finished-siblings-are-not-shown",
@@ -1695,7 +1699,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "ShownEvents.finished",
         "self._unshown +=",
         "_ =",
-        ("tests/streams/test_stream_parts_v2.py::test_finished_siblings_of_a_failure_are_shown",),
+        ("tests/streams/test_stream_parts_v2.py::test_finished_siblings_of_a_failure_are_streamed",),
     ),
     Fault(
         "failures-that-were-not-recorded",
@@ -1703,7 +1707,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "GraphRun.fail",
         "recorded if is_recorded else unrecorded",
         "recorded",
-        ("tests/durability/test_adversary.py::test_what_is_shown_is_stored",),
+        ("tests/durability/test_hostile_conditions.py::test_streamed_results_are_stored",),
     ),
     Fault(
         "nodes-after-broken-storage",
@@ -1753,7 +1757,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "nested.run_nested",
         "persistence.hand_over_spent()",
         "pass",
-        ("tests/nodes/test_budgets_of_subgraphs.py::test_what_a_sibling_has_spent_is_spent_when_it_is_cancelled",),
+        ("tests/nodes/test_budgets_of_subgraphs.py::test_spending_of_a_cancelled_sibling",),
     ),
     Fault(
         "kept-states-at-once",
@@ -1769,7 +1773,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "nested._persistence",
         "outer_namespace.lease.fail(error)",
         "pass",
-        ("tests/durability/test_storage_is_nobodys.py::test_of_a_graph_inside",),
+        ("tests/durability/test_storage_errors_in_nodes.py::test_a_storage_error_in_a_subgraph",),
     ),
     Fault(
         "heads-that-do-not-move",
@@ -1785,7 +1789,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "KeptUnits.close_task",
         "if rows and not self._recorder.shows_unstored:",
         "if False:",
-        ("tests/durability/test_recorded_beside.py::test_what_cannot_be_stored_is_not_shown",),
+        ("tests/durability/test_record_during_superstep.py::test_results_that_cannot_be_stored_are_not_streamed",),
     ),
     Fault(
         "inner-spending-forgotten-at-a-resume",
@@ -1793,7 +1797,9 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "_persistence",
         "run_context.spending.add_earlier(namespace.counter.publish_earlier())",
         "namespace.counter.publish_earlier()",
-        ("tests/nodes/test_budgets_of_subgraphs.py::test_what_only_a_graph_inside_has_recorded_counts_for_a_limit",),
+        (
+            "tests/nodes/test_budgets_of_subgraphs.py::test_spending_that_only_a_subgraph_has_recorded_counts_for_a_limit",
+        ),
     ),
     Fault(
         "pauses-shown-before-the-record",
@@ -1801,7 +1807,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "GraphRun.pause",
         "await self._persistence.pause(tasks, outcomes)",
         "await self._events.send(deliveries); deliveries = (); await self._persistence.pause(tasks, outcomes)",
-        ("tests/durability/test_recorded_beside.py::test_what_cannot_be_stored_is_not_shown",),
+        ("tests/durability/test_record_during_superstep.py::test_results_that_cannot_be_stored_are_not_streamed",),
     ),
     Fault(
         "units-of-handlers",

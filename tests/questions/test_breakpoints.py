@@ -1,4 +1,4 @@
-"""Static breakpoints: where a run stops between two supersteps, and how it goes on."""
+"""Static breakpoints: where a run stops between two supersteps, and how it resumes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class State(TypedDict, total=False):
 
 
 class Chain:
-    """`a`, `b`, `c`, one after the other. What is broken fails."""
+    """`a`, `b`, `c`, one after the other; nodes marked as broken fail."""
 
     def __init__(self, saver: BaseCheckpointSaver | None, **settings: Any) -> None:
         self.ran = Counter[str]()
@@ -41,7 +41,7 @@ class Chain:
 
 
 async def steps(graph: Any, *calls: Any, thread: str = "t", **settings: Any) -> list[tuple[str, tuple[str, ...]]]:
-    """What has run and what is next after each call: the input, and then None until nothing is left."""
+    """Return what has run and what is next after each call: the input, and then None until nothing is left."""
     found: list[tuple[str, tuple[str, ...]]] = []
     for given in calls or ({},):
         result = await graph.ainvoke(given, thread, **settings)
@@ -73,15 +73,15 @@ STOPS: list[tuple[dict[str, Any], list[tuple[str, tuple[str, ...]]]]] = [
 async def test_where_a_run_stops(
     saver: BaseCheckpointSaver, settings: dict[str, Any], expected: list[Any], per_call: bool
 ) -> None:
-    """Before or after the nodes that compile or the call names, "*" for all but hidden
-    ones; the same breakpoint does not stop the run that goes on from it; nothing runs twice."""
+    """A run stops before or after the nodes named by compile or the call, "*" for all but hidden ones; the same
+    breakpoint does not stop the resumed run; no node runs twice."""
     made = Chain(saver, **({} if per_call else settings))
     assert await steps(made.graph, **(settings if per_call else {})) == expected
     assert made.ran == {"a": 1, "b": 1, "c": 1}
 
 
 async def test_a_call_instead_of_the_compiled(saver: BaseCheckpointSaver) -> None:
-    """What a call names takes the place of what compile named, each of before and after by itself."""
+    """Breakpoints of a call replace those of compile, before and after separately."""
     made = Chain(saver, interrupt_before=["b"], interrupt_after=["b"])
     assert await steps(made.graph, interrupt_before=[]) == [("ab", ("c",)), ("abc", ())]
     assert await steps(made.graph, thread="u", interrupt_after=[]) == [("a", ("b",)), ("abc", ())]
@@ -89,8 +89,8 @@ async def test_a_call_instead_of_the_compiled(saver: BaseCheckpointSaver) -> Non
     assert await steps(made.graph, thread="w", interrupt_before=[], interrupt_after=[]) == [("abc", ())]
 
 
-async def test_other_breakpoints_on_the_way_on(saver: BaseCheckpointSaver) -> None:
-    """A run that goes on from one breakpoint stops at those of its own that come later."""
+async def test_later_breakpoints_of_a_resumed_run(saver: BaseCheckpointSaver) -> None:
+    """A resumed run stops at its own breakpoints that come later."""
     graph = Chain(saver).graph
     await graph.ainvoke({}, "t", interrupt_before=["a"])
     assert (await graph.ainvoke(None, "t", interrupt_after=["a"]))["log"] == ["a"]
@@ -99,7 +99,7 @@ async def test_other_breakpoints_on_the_way_on(saver: BaseCheckpointSaver) -> No
 
 
 async def test_a_stop_after_the_last_node(saver: BaseCheckpointSaver) -> None:
-    """A run that stops after the last node says so in its stream; nothing is left, and going on does nothing."""
+    """A run that stops after the last node reports it in its stream; nothing is left, and a resume does nothing."""
     made = Chain(saver, interrupt_after=["c"])
     chunks = [chunk async for chunk in made.graph.astream({}, "t")]
     assert chunks[-2:] == [{"c": {"log": ["c"]}}, {"__interrupt__": ()}]
@@ -111,8 +111,9 @@ async def test_a_stop_after_the_last_node(saver: BaseCheckpointSaver) -> None:
     assert await made.graph.aget_state("t") == state
 
 
-async def test_what_streams_show(saver: BaseCheckpointSaver) -> None:
-    """One `{"__interrupt__": ()}` among the updates, no chunk of values; the result holds only the state."""
+async def test_streams_of_a_breakpoint(saver: BaseCheckpointSaver) -> None:
+    """A stop is streamed as one `{"__interrupt__": ()}` among the updates, and no chunk of values; the result holds
+    only the state."""
     made = Chain(saver, interrupt_before=["b"])
     modes = ["updates", "values", "tasks"]
     chunks = [chunk async for chunk in made.graph.astream({}, "t", stream_mode=modes)]
@@ -126,7 +127,7 @@ async def test_what_streams_show(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_without_a_checkpointer() -> None:
-    """A breakpoint stops a run of which nothing is stored too; there is no way on."""
+    """A breakpoint also stops a run without a checkpointer, which cannot be resumed."""
     made = Chain(None, interrupt_before=["b"])
     assert await made.graph.ainvoke({}) == {"log": ["a"]}
     with pytest.raises(EmptyInputError):
@@ -148,7 +149,7 @@ async def test_bad_names(what: str) -> None:
 
 
 async def test_a_failure_after_a_breakpoint(saver: BaseCheckpointSaver) -> None:
-    """A node that fails after its breakpoint was passed is gone on with without stopping there again."""
+    """A node that fails after its breakpoint was passed is resumed without stopping there again."""
     made = Chain(saver, interrupt_before=["b"])
     made.broken = {"b"}
     await made.graph.ainvoke({}, "t")
@@ -161,7 +162,7 @@ async def test_a_failure_after_a_breakpoint(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_a_new_input_at_a_breakpoint(saver: BaseCheckpointSaver) -> None:
-    """A new input discards what waits, begins at the entry, and stops at the breakpoint again."""
+    """A new input discards the pending nodes, starts at the entry, and stops at the breakpoint again."""
     made = Chain(saver, interrupt_before=["a", "b"])
     assert await steps(made.graph, {}, {"log": ["-"]}, None, {"log": ["-"]}) == [
         ("", ("a",)),
@@ -183,7 +184,7 @@ async def test_an_answer_at_a_breakpoint(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_an_update_at_a_breakpoint(saver: BaseCheckpointSaver) -> None:
-    """A command at a breakpoint goes on, with its update, to what waits and to where it says."""
+    """A command at a breakpoint resumes the run with its update, to the pending nodes and its goto."""
     made = Chain(saver, interrupt_before=["b", "c"])
     await made.graph.ainvoke({}, "t")
     assert (await made.graph.ainvoke(Command(update={"log": ["edited"]}, goto="a"), "t"))["log"] == [
@@ -196,13 +197,13 @@ async def test_an_update_at_a_breakpoint(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_a_command_that_begins_at_a_breakpoint(saver: BaseCheckpointSaver) -> None:
-    """A thread that a command begins has not stopped anywhere yet: it stops before the node that goto names."""
+    """A thread that starts with a command has not stopped yet: it stops before the node that goto names."""
     made = Chain(saver, interrupt_before=["b"])
     assert await steps(made.graph, Command(goto="b", update={"log": ["-"]})) == [("-", ("b",)), ("-bc", ())]
 
 
 async def test_a_loop(saver: BaseCheckpointSaver) -> None:
-    """Progress is what counts, and not the name: a breakpoint in a loop stops every round."""
+    """A breakpoint in a loop stops every round, because progress counts and not the node's name."""
 
     async def a(state: State) -> Any:
         return Command(update={"log": ["a"]}, goto=END if len(state["log"]) == 2 else "a")
@@ -223,7 +224,7 @@ async def test_a_node_without_an_update(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_several_in_one_superstep(saver: BaseCheckpointSaver) -> None:
-    """One of a superstep's nodes is enough to stop before or after all of it; sends too."""
+    """One node of a superstep is enough to stop before or after all of it; sends too."""
     ran: list[str] = []
 
     async def node(state: Any) -> Any:
@@ -257,7 +258,7 @@ async def test_a_question_after_a_breakpoint(saver: BaseCheckpointSaver) -> None
 
 
 async def test_a_deferred_node(saver: BaseCheckpointSaver) -> None:
-    """A breakpoint before a deferred node stops when it is due, and not before."""
+    """A breakpoint before a deferred node stops when the node is due, and not before."""
     made = StateGraph(State).add_node("last", Chain(None).node("z"), defer=True)
     for name in "ab":
         made.add_node(name, Chain(None).node(name))
@@ -277,7 +278,7 @@ async def test_the_limit_and_a_breakpoint(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_the_thread_is_free_at_a_breakpoint(saver: BaseCheckpointSaver) -> None:
-    """P6: a run that has stopped gives its thread up."""
+    """P6: a run that has stopped releases its thread."""
     made = Chain(saver, interrupt_before=["b"])
     await made.graph.ainvoke({}, "t")
     async with anyio.create_task_group() as group:
@@ -285,9 +286,6 @@ async def test_the_thread_is_free_at_a_breakpoint(saver: BaseCheckpointSaver) ->
             group.start_soon(lambda: made.graph.ainvoke(None, "t", on_conflict="wait"))
     assert (await made.graph.aget_state("t")).values["log"] == ["a", "b", "c"]
     assert made.ran["b"] == 1
-
-
-# ---- in graphs that nodes run ------------------------------------------------------------------------------------------
 
 
 def nested(saver: BaseCheckpointSaver | None, levels: int, **settings: Any) -> tuple[Chain, Any]:
@@ -309,11 +307,11 @@ def nested(saver: BaseCheckpointSaver | None, levels: int, **settings: Any) -> t
         ({"interrupt_before": "*"}, ["", "", "", "abc"]),
     ],
 )
-async def test_a_breakpoint_inside(
+async def test_a_breakpoint_in_a_subgraph(
     saver: BaseCheckpointSaver, levels: int, settings: dict[str, Any], logs: list[str]
 ) -> None:
-    """A breakpoint of a graph that a node runs stops the whole run; going on goes on inside, and
-    nothing runs twice there."""
+    """A breakpoint of a graph that a node runs stops the whole run; a resume continues in the subgraph, and no node
+    runs twice there."""
     inner, graph = nested(saver, levels, **settings)
     given: Any = {}
     for log in logs:
@@ -323,8 +321,8 @@ async def test_a_breakpoint_inside(
     assert inner.ran == {"a": 1, "b": 1, "c": 1}
 
 
-async def test_what_a_stream_shows_of_a_breakpoint_inside(saver: BaseCheckpointSaver) -> None:
-    """One `{"__interrupt__": ()}`, and no chunk of values, as of a breakpoint of the graph's own."""
+async def test_streams_of_a_breakpoint_in_a_subgraph(saver: BaseCheckpointSaver) -> None:
+    """It is streamed as one `{"__interrupt__": ()}`, and no chunk of values, like a breakpoint of the graph's own."""
     _, graph = nested(saver, 1, interrupt_before=["b"])
     chunks = [chunk async for chunk in graph.astream({}, "t", stream_mode=["updates", "values"])]
     assert chunks == [("updates", {"__interrupt__": ()})]
@@ -332,9 +330,9 @@ async def test_what_a_stream_shows_of_a_breakpoint_inside(saver: BaseCheckpointS
     assert chunks[1:] == [("updates", {"sub0": {"log": ["a", "b", "c"]}}), ("values", {"log": ["a", "b", "c"]})]
 
 
-async def test_a_breakpoint_inside_beside_a_question(saver: BaseCheckpointSaver) -> None:
-    """P8: a graph that stopped inside one node does not keep the question of another from being answered by itself; it
-    goes on with the same call."""
+async def test_a_breakpoint_in_a_subgraph_and_a_question(saver: BaseCheckpointSaver) -> None:
+    """P8: while a graph in one node is stopped, the question of another node can be answered by itself; the graph
+    resumes with the same call."""
     inner = Chain(None, interrupt_before=["b"])
 
     async def asks(state: State) -> Any:
@@ -349,7 +347,7 @@ async def test_a_breakpoint_inside_beside_a_question(saver: BaseCheckpointSaver)
 
 
 async def test_the_outer_graphs_breakpoints_are_its_own(saver: BaseCheckpointSaver) -> None:
-    """Breakpoints of a call are those of the graph that is called."""
+    """Breakpoints of a call apply only to the graph that is called."""
     inner, graph = nested(saver, 1)
     assert await steps(graph, interrupt_before="*", interrupt_after="*") == [("", ("sub0",)), ("abc", ())]
     assert inner.ran == {"a": 1, "b": 1, "c": 1}

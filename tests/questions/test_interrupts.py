@@ -1,4 +1,4 @@
-"""Questions to people: asked, shown, answered, and kept, wherever in a node's code they are."""
+"""Questions to people: how they are asked, shown, answered and stored, wherever in a node's code they are."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def one_node(node: Any, saver: BaseCheckpointSaver | None = None, **settings: An
     return StateGraph(State).add_node("n", node).add_edge(START, "n").compile(saver, **settings)
 
 
-def side_by_side(saver: BaseCheckpointSaver | None = None, **nodes: Any) -> Any:
-    """All nodes in one superstep."""
+def concurrent_nodes(saver: BaseCheckpointSaver | None = None, **nodes: Any) -> Any:
+    """Return a graph with all nodes in one superstep."""
     made = StateGraph(State)
     for name, node in nodes.items():
         made.add_node(name, node).add_edge(START, name)
@@ -60,7 +60,7 @@ def side_by_side(saver: BaseCheckpointSaver | None = None, **nodes: Any) -> Any:
 
 
 def asker(*questions: Any) -> Any:
-    """A node that asks one after the other, and logs the answers."""
+    """Return a node that asks the questions one after the other, and logs the answers."""
 
     async def node(state: State) -> dict[str, Any]:
         return {"log": [interrupt(question) for question in questions]}
@@ -69,17 +69,17 @@ def asker(*questions: Any) -> Any:
 
 
 def values_of(result: Any) -> list[Any]:
-    """The open questions of a result, in its order."""
+    """Return the open questions of a result, in order."""
     return [question.value for question in result["__interrupt__"]]
 
 
 def ids_of(result: Any) -> dict[Any, str]:
-    """Question -> id."""
+    """Return question -> id."""
     return {question.value: question.id for question in result["__interrupt__"]}
 
 
 def gate(*, opens: anyio.Event | None = None, waits: anyio.Event | None = None, writes: Any = None) -> Any:
-    """A node that waits for an event, and sets one."""
+    """Return a node that waits for one event, and sets another."""
 
     async def node(state: State) -> Any:
         if waits is not None:
@@ -91,13 +91,10 @@ def gate(*, opens: anyio.Event | None = None, waits: anyio.Event | None = None, 
     return node
 
 
-# ---- in routers ----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("awaits", [False, True])
-async def test_a_question_of_a_router_is_not_one_of_its_node(saver: BaseCheckpointSaver, awaits: bool) -> None:
+async def test_questions_of_a_router_and_its_node_are_separate(saver: BaseCheckpointSaver, awaits: bool) -> None:
     """P8, P3: a router's question has an id of its own, the same when only the router runs again; the node's answer is
-    not taken for the router's, and the node does not run again."""
+    not used for the router's question, and the node does not run again."""
     ran = Counter[str]()
 
     async def node(state: State) -> Any:
@@ -122,8 +119,8 @@ async def test_a_question_of_a_router_is_not_one_of_its_node(saver: BaseCheckpoi
     assert ran == {"node": 2, "router": 3}
 
 
-async def test_what_a_router_calls_is_not_what_its_node_called(saver: BaseCheckpointSaver) -> None:
-    """P5, P8: a task that a router calls is recorded as its own, and not as the node's call of the same number."""
+async def test_calls_of_a_router_and_its_node_are_separate(saver: BaseCheckpointSaver) -> None:
+    """P5, P8: a task that a router calls is recorded as the router's, and not as the node's call of the same number."""
     ran: list[str] = []
 
     @task
@@ -145,12 +142,9 @@ async def test_what_a_router_calls_is_not_what_its_node_called(saver: BaseCheckp
     assert ran == ["node", "router"]
 
 
-# ---- what cannot be stored -----------------------------------------------------------------------------------------
-
-
 async def test_a_question_that_cannot_be_stored(saver: BaseCheckpointSaver) -> None:
-    """P11, P3, P5: such a question fails its task: with a typed error that names the place, recorded and shown as any
-    failure is; what a sibling did before is kept."""
+    """P11, P3, P5: an unstorable question fails its task with a typed error that names the place, recorded and shown as
+    any failure is; results of siblings are kept."""
     ran = Counter[str]()
     things: list[Any] = [object(), "a?", "a?"]
 
@@ -164,7 +158,7 @@ async def test_a_question_that_cannot_be_stored(saver: BaseCheckpointSaver) -> N
         return {"log": ["works"]}
 
     done = anyio.Event()
-    graph = side_by_side(saver, asks=asks, works=works)
+    graph = concurrent_nodes(saver, asks=asks, works=works)
     with pytest.raises(UnstorableValueError, match="interrupt") as caught:
         await graph.ainvoke({}, "t")
     assert any("'asks'" in note for note in caught.value.__notes__)
@@ -177,8 +171,8 @@ async def test_a_question_that_cannot_be_stored(saver: BaseCheckpointSaver) -> N
 
 
 @pytest.mark.parametrize("asks_first", [False, True])
-async def test_a_result_beside_a_question_that_cannot_be_stored(saver: BaseCheckpointSaver, asks_first: bool) -> None:
-    """P11: a sibling's result that cannot be stored fails it, whether it comes before the question or after."""
+async def test_a_sibling_result_that_cannot_be_stored(saver: BaseCheckpointSaver, asks_first: bool) -> None:
+    """P11: an unstorable result of a sibling fails it, whether it comes before the question or after."""
     there = anyio.Event()
     works = gate(writes={"note": object()}, **{"waits" if asks_first else "opens": there})
 
@@ -190,11 +184,11 @@ async def test_a_result_beside_a_question_that_cannot_be_stored(saver: BaseCheck
         interrupt("?")
 
     with pytest.raises(UnstorableValueError, match="note"):
-        await side_by_side(saver, asks=asks, works=works).ainvoke({}, "t")
+        await concurrent_nodes(saver, asks=asks, works=works).ainvoke({}, "t")
 
 
-async def test_writes_beside_a_routers_question_that_cannot_be_stored(saver: BaseCheckpointSaver) -> None:
-    """P11, P3: nor are a node's own writes lost because its router asks: they are refused."""
+async def test_writes_that_cannot_be_stored_when_a_router_asks(saver: BaseCheckpointSaver) -> None:
+    """P11, P3: unstorable writes of a node whose router asks are not lost either: they are refused."""
     writes: list[Any] = [object(), "kept"]
 
     async def node(state: State) -> Any:
@@ -209,16 +203,13 @@ async def test_writes_beside_a_routers_question_that_cannot_be_stored(saver: Bas
 
 
 async def test_an_answer_that_cannot_be_stored(saver: BaseCheckpointSaver) -> None:
-    """P11: such an answer is refused before anything runs; the question stays open."""
+    """P11: an unstorable answer is refused before anything runs; the question stays open."""
     graph = one_node(asker("?"), saver)
     asked = await graph.ainvoke({}, "t")
     with pytest.raises(UnstorableValueError, match=asked["__interrupt__"][0].id):
         await graph.ainvoke(Command(resume=object()), "t")
     assert (await graph.aget_state("t")).interrupts == tuple(asked["__interrupt__"])
     assert await graph.ainvoke(Command(resume=1), "t") == {"log": [1]}
-
-
-# ---- one question --------------------------------------------------------------------------------------------------
 
 
 HEX = re.compile(r"[0-9a-f]{32}\Z")
@@ -247,8 +238,7 @@ async def test_a_question_and_its_answer(saver: BaseCheckpointSaver) -> None:
     "answer", [0, False, "", [], {}, {"key": None}, 0.0, b"", ("x",), {"0" * 31: 1}, {"x" * 32: 1}]
 )
 async def test_falsy_answers(saver: BaseCheckpointSaver, answer: Any) -> None:
-    """Falsy answers count, an empty dict too; a dict is an answer unless all its keys are
-    ids."""
+    """Falsy answers count, an empty dict too; a dict is an answer unless all its keys are ids."""
     graph = one_node(asker("?"), saver)
     await graph.ainvoke({}, "t")
     (got,) = (await graph.ainvoke(Command(resume=answer), "t"))["log"]
@@ -278,9 +268,9 @@ async def test_a_dict_that_looks_like_a_map(saver: BaseCheckpointSaver) -> None:
     }
 
 
-async def test_going_on_without_an_answer(saver: BaseCheckpointSaver) -> None:
-    """A thread that waits is told its question again, with the same id, as often as it is called without an
-    answer; no checkpoint is made."""
+async def test_resuming_without_an_answer(saver: BaseCheckpointSaver) -> None:
+    """A waiting thread returns its question again, with the same id, as often as it is called without an answer; no
+    checkpoint is made."""
     graph = one_node(asker("?"), saver)
     first = await graph.ainvoke({}, "t")
     state = await graph.aget_state("t")
@@ -291,9 +281,8 @@ async def test_going_on_without_an_answer(saver: BaseCheckpointSaver) -> None:
         await graph.ainvoke(Command(resume=None), "t")
 
 
-async def test_answering_what_is_not_asked(saver: BaseCheckpointSaver) -> None:
-    """An answer to a thread that never asked, or that has its answer, is a typed error, by id and
-    without; nothing runs."""
+async def test_an_answer_without_a_question(saver: BaseCheckpointSaver) -> None:
+    """An answer to a thread without an open question is a typed error, by id and without; nothing runs."""
     ran: list[str] = []
 
     async def node(state: State) -> Any:
@@ -318,8 +307,8 @@ async def test_answering_what_is_not_asked(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_without_a_checkpointer() -> None:
-    """A run of which nothing is stored cannot ask, and an answer to it is an error that says what is
-    missing. (In LangGraph it stops, and its question cannot be answered.)"""
+    """A run without a checkpointer cannot ask, and an answer to it is an error that says what is missing. (In LangGraph
+    it stops, and its question cannot be answered.)"""
     graph = one_node(asker("?"))
     for thread in (None, "t"):
         with pytest.raises(NoCheckpointerError, match="checkpointer"):
@@ -331,7 +320,7 @@ async def test_without_a_checkpointer() -> None:
 
 
 async def test_outside_of_a_run() -> None:
-    """Interrupt() outside a run is a typed error; in a thread that does not know its node too."""
+    """`interrupt()` outside a run is a typed error; also in a thread that does not know its node."""
     with pytest.raises(OutsideRunError, match="interrupt"):
         interrupt("?")
     graph = one_node(asker("?"), InMemorySaver())
@@ -341,7 +330,7 @@ async def test_outside_of_a_run() -> None:
 
 
 async def test_after_the_node_has_ended() -> None:
-    """P8: code of a node that goes on after the node has ended is told that nobody would be asked."""
+    """P8: code that outlives its node gets an error from `interrupt()`."""
     left: list[contextvars.Context] = []
 
     async def node(state: State) -> None:
@@ -353,7 +342,7 @@ async def test_after_the_node_has_ended() -> None:
 
 
 async def test_questions_and_answers_are_values(saver: BaseCheckpointSaver) -> None:
-    """P1: what is changed in place in a question, or in an answer, by whoever has it, reaches nobody else."""
+    """P1: a change in place of a question or an answer, by either side, has no effect elsewhere."""
     seen: list[Any] = []
 
     async def node(state: State) -> Any:
@@ -389,12 +378,9 @@ async def test_questions_and_answers_are_values(saver: BaseCheckpointSaver) -> N
     assert seen == [["x"], ["x"]]
 
 
-# ---- several questions ---------------------------------------------------------------------------------------------
-
-
 async def test_several_in_one_node(saver: BaseCheckpointSaver) -> None:
-    """P8: each has an id of its own; one is open at a time; an answer given stays; the state shows the one that is
-    open and nothing else, and the node stays next. (LangGraph has one id for all.)"""
+    """P8: each question has an id of its own; one is open at a time; given answers are kept; the state shows only the
+    open one, and the node stays next. (LangGraph has one id for all.)"""
     graph = one_node(asker("1", "2", "3"), saver)
     result = await graph.ainvoke({}, "t")
     ids: list[str] = []
@@ -454,8 +440,8 @@ async def test_in_a_loop_of_the_graph(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_in_parallel_nodes(saver: BaseCheckpointSaver) -> None:
-    """P8, P2: all are told together, in plan order; answers are addressed by id and come in any order; those
-    without one wait, and their nodes do not run; what has finished does not run again."""
+    """P8, P2: all questions are returned together, in plan order; answers are addressed by id and come in any order;
+    nodes without an answer wait and do not run; finished nodes do not run again."""
     ran = Counter[str]()
 
     def node(name: str) -> Any:
@@ -500,8 +486,8 @@ async def test_in_parallel_nodes(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_in_tasks(saver: BaseCheckpointSaver) -> None:
-    """P8, P5: tasks that a node calls ask all together, each by itself, in the order of the calls; what a task did that
-    finished is not done again, and what it did before its own question is not repeated in a task of its own."""
+    """P8, P5: tasks that a node calls ask together, each for itself, in the order of the calls; a finished task does
+    not run again, nor do a task's own called tasks from before its question."""
     ran: list[str] = []
 
     @task
@@ -529,9 +515,8 @@ async def test_in_tasks(saver: BaseCheckpointSaver) -> None:
     assert sorted(ran) == ["draft a", "draft b", "free"]
 
 
-async def test_a_task_goes_on_with_its_answer(saver: BaseCheckpointSaver) -> None:
-    """P8: of two tasks of one node, the one that is answered goes on, and what it does is recorded, while the
-    other waits."""
+async def test_a_task_continues_with_its_answer(saver: BaseCheckpointSaver) -> None:
+    """P8: of two tasks of one node, the answered one continues, and its work is recorded, while the other waits."""
     ran: list[Any] = []
 
     @task
@@ -552,8 +537,8 @@ async def test_a_task_goes_on_with_its_answer(saver: BaseCheckpointSaver) -> Non
 
 
 async def test_a_task_that_is_awaited_while_another_asks(saver: BaseCheckpointSaver) -> None:
-    """P8, P5: a task that one task of the node's group awaits, as another asks, is not cancelled by that: it finishes
-    beside the question, and is not done again."""
+    """P8, P5: a task that is awaited by one task of the node's group, while another asks, is not cancelled by the
+    question: it finishes, and does not run again."""
     ran: list[str] = []
     asked = anyio.Event()
 
@@ -596,9 +581,9 @@ async def test_a_task_that_is_awaited_while_another_asks(saver: BaseCheckpointSa
     assert ran == ["begin", "end"]
 
 
-async def test_answers_inside_a_graph_that_a_node_runs(saver: BaseCheckpointSaver) -> None:
-    """P8: an answer to a question inside another graph stays given there too: a call that answers another question
-    lets the node go on that was answered, and failed, before."""
+async def test_answers_in_a_subgraph(saver: BaseCheckpointSaver) -> None:
+    """P8: an answer to a question of a subgraph is kept there too: a call that answers another question lets an
+    answered node that failed before run again without a new answer."""
     broken = [True]
 
     async def a(state: State) -> Any:
@@ -607,7 +592,7 @@ async def test_answers_inside_a_graph_that_a_node_runs(saver: BaseCheckpointSave
             raise ValueError("oops")
         return {"log": [answer]}
 
-    inner = side_by_side(None, a=a, b=asker("b?"), c=asker("c?"))
+    inner = concurrent_nodes(None, a=a, b=asker("b?"), c=asker("c?"))
     graph = one_node(inner, saver)
     ids = ids_of(await graph.ainvoke({}, "t"))
     assert list(ids) == ["a?", "b?", "c?"]
@@ -620,8 +605,8 @@ async def test_answers_inside_a_graph_that_a_node_runs(saver: BaseCheckpointSave
     assert await graph.ainvoke(Command(resume=2), "t") == {"log": [1, 2, 3]}
 
 
-async def test_an_answer_inside_that_a_cancelled_run_brought(saver: BaseCheckpointSaver) -> None:
-    """P7, P8: and so does one that a run was given which was cancelled before it could be used."""
+async def test_an_answer_in_a_subgraph_of_a_cancelled_run(saver: BaseCheckpointSaver) -> None:
+    """P7, P8: the same holds for an answer of a run that was cancelled before it could be used."""
     answered, block = anyio.Event(), [True]
 
     async def a(state: State) -> Any:
@@ -631,7 +616,7 @@ async def test_an_answer_inside_that_a_cancelled_run_brought(saver: BaseCheckpoi
             await anyio.sleep_forever()
         return {"log": [answer]}
 
-    graph = one_node(side_by_side(None, a=a, b=asker("b?")), saver)
+    graph = one_node(concurrent_nodes(None, a=a, b=asker("b?")), saver)
     ids = ids_of(await graph.ainvoke({}, "t"))
     await cancelled_at(answered, graph, Command(resume={ids["a?"]: 1}))
     block[0] = False
@@ -639,7 +624,8 @@ async def test_an_answer_inside_that_a_cancelled_run_brought(saver: BaseCheckpoi
 
 
 async def test_a_task_and_its_node_ask(saver: BaseCheckpointSaver) -> None:
-    """P8: a question of the node stands after those of the calls that it made before, and before those it made later."""
+    """P8: a question of the node is listed after those of the calls that it made before, and before those of later
+    calls."""
 
     @task
     async def approve(what: str) -> Any:
@@ -663,8 +649,8 @@ async def test_a_task_and_its_node_ask(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_in_task_groups_of_the_node(saver: BaseCheckpointSaver) -> None:
-    """What interrupt() raises is found inside the groups that the node's own task groups make of it,
-    at any depth; the other tasks of the group are cancelled, and have cleaned up."""
+    """The exception of interrupt() is found inside the groups that the node's own task groups make, at any depth; the
+    other tasks of the group are cancelled, and have cleaned up."""
     cleaned: list[str] = []
 
     async def node(state: State) -> Any:
@@ -721,8 +707,8 @@ async def test_two_tasks_of_one_group_ask(saver: BaseCheckpointSaver) -> None:
     assert await graph.ainvoke(Command(resume=answers), "t") == {"log": ["answer to 0", "answer to 1"]}
 
 
-async def test_a_failure_beside_a_question_in_one_group(saver: BaseCheckpointSaver) -> None:
-    """P9: of a node whose group holds a question and a failure, the failure is told, without the question."""
+async def test_a_failure_and_a_question_in_one_group(saver: BaseCheckpointSaver) -> None:
+    """P9: when a node's group holds a question and a failure, the failure is raised, without the question."""
     broken = [True]
 
     async def node(state: State) -> Any:
@@ -754,7 +740,7 @@ async def test_a_failure_beside_a_question_in_one_group(saver: BaseCheckpointSav
 
 
 async def test_in_a_plain_function(saver: BaseCheckpointSaver) -> None:
-    """In a node and a task that run in worker threads too."""
+    """Questions work in a node and a task that run in worker threads too."""
 
     @task
     def approve(what: str) -> Any:
@@ -774,7 +760,7 @@ async def test_in_a_plain_function(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_in_the_first_router(saver: BaseCheckpointSaver) -> None:
-    """The router of the entry may ask; the input is kept and is not given again."""
+    """The router of the entry may ask; the input is stored and need not be passed again."""
     made = (
         StateGraph(State)
         .add_node("a", asker("a?"))
@@ -787,11 +773,8 @@ async def test_in_the_first_router(saver: BaseCheckpointSaver) -> None:
     assert await graph.ainvoke(Command(resume=1), "t") == {"log": [1], "note": "in"}
 
 
-# ---- swallowed -------------------------------------------------------------------------------------------------------
-
-
 async def test_the_bases() -> None:
-    """What interrupt() raises is a BaseException: `except Exception` lets it through."""
+    """The exception of interrupt() is a BaseException: `except Exception` does not catch it."""
     assert issubclass(GraphInterrupt, GraphBubbleUp)
     assert not issubclass(GraphBubbleUp, Exception)
 
@@ -805,9 +788,9 @@ async def test_the_bases() -> None:
 
 
 @pytest.mark.parametrize("where", ["node", "task", "router", "thread"])
-async def test_a_question_that_is_swallowed(saver: BaseCheckpointSaver, where: str) -> None:
-    """A node that returns although it asked is an error, and its result does not count; so is one
-    that swallows what a task of it asked, and a router. Answered, the same code goes on."""
+async def test_a_swallowed_question(saver: BaseCheckpointSaver, where: str) -> None:
+    """A node that returns although it asked is an error, and its result does not count; so is a node that swallows the
+    question of its task, and a router. Answered, the same code continues."""
 
     def swallow() -> Any:
         try:
@@ -836,7 +819,7 @@ async def test_a_question_that_is_swallowed(saver: BaseCheckpointSaver, where: s
     made = StateGraph(State).add_node("n", plain if where == "thread" else node).add_edge(START, "n")
 
     def route(state: State) -> Any:
-        assert where == "router", "nobody is routed by a result that does not count"
+        assert where == "router", "routers do not run on a result that does not count"
         return swallow() or END
 
     graph = made.add_conditional_edges("n", route).compile(saver)
@@ -849,7 +832,7 @@ async def test_a_question_that_is_swallowed(saver: BaseCheckpointSaver, where: s
 
 
 async def test_a_failure_after_a_swallowed_question(saver: BaseCheckpointSaver) -> None:
-    """P9: what a node raises itself is told as it is."""
+    """P9: a node's own exception after a swallowed question is raised as it is."""
 
     async def node(state: State) -> Any:
         try:
@@ -862,7 +845,7 @@ async def test_a_failure_after_a_swallowed_question(saver: BaseCheckpointSaver) 
 
 
 async def test_cleaning_up_while_asking(saver: BaseCheckpointSaver) -> None:
-    """A node's `finally` and context managers run as its question passes."""
+    """A node's `finally` blocks and context managers run when its question passes."""
     left: list[str] = []
 
     async def node(state: State) -> Any:
@@ -878,11 +861,8 @@ async def test_cleaning_up_while_asking(saver: BaseCheckpointSaver) -> None:
     assert await graph.ainvoke(Command(resume=1), "t") == {"log": [1]}
 
 
-# ---- failures and cancellations ------------------------------------------------------------------------------------
-
-
 async def test_a_failure_after_an_answer(saver: BaseCheckpointSaver) -> None:
-    """P8: a node that fails after its answers does not ask again; no answer is taken twice."""
+    """P8: a node that fails after its answers does not ask again; no answer is used twice."""
     broken = [True]
 
     async def node(state: State) -> Any:
@@ -909,8 +889,8 @@ async def test_a_failure_after_an_answer(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_a_sibling_that_fails(saver: BaseCheckpointSaver) -> None:
-    """P9: a question does not stop siblings; one that fails is told, and the question stays recorded: it can be
-    answered, and the answered node does not wait for the other to be mended."""
+    """P9: a question does not stop siblings; a failing sibling is raised, and the question stays recorded: it can be
+    answered, and the answered node need not wait until the other is fixed."""
     ran = Counter[str]()
     broken, asked = [True], anyio.Event()
 
@@ -926,7 +906,7 @@ async def test_a_sibling_that_fails(saver: BaseCheckpointSaver) -> None:
             raise ValueError("oops")
         return {"log": ["mended"]}
 
-    graph = side_by_side(saver, asks=asks, fails=fails)
+    graph = concurrent_nodes(saver, asks=asks, fails=fails)
     with pytest.raises(ValueError, match="oops"):
         await graph.ainvoke({}, "t")
     state = await graph.aget_state("t")
@@ -942,7 +922,7 @@ async def test_a_sibling_that_fails(saver: BaseCheckpointSaver) -> None:
     assert await graph.ainvoke(None, "t") == {"log": ["yes", "mended"]}
 
 
-async def test_a_sibling_that_goes_on(saver: BaseCheckpointSaver) -> None:
+async def test_a_sibling_that_keeps_running(saver: BaseCheckpointSaver) -> None:
     """P5: a sibling of a question runs to its end, and its result is recorded; its edges are followed only when
     the superstep is whole."""
     asked = anyio.Event()
@@ -961,16 +941,16 @@ async def test_a_sibling_that_goes_on(saver: BaseCheckpointSaver) -> None:
 
 
 async def cancelled_at(event: anyio.Event, graph: Any, given: Any) -> None:
-    """Call a graph, and cancel the call when the event comes."""
+    """Call a graph, and cancel the call when the event is set."""
     async with anyio.create_task_group() as group:
         group.start_soon(graph.ainvoke, given, "t")
         await event.wait()
         group.cancel_scope.cancel()
 
 
-async def test_a_run_cancelled_beside_a_question(saver: BaseCheckpointSaver) -> None:
-    """P7, P8: a run that is cancelled while a sibling of the question still works leaves the thread to be gone on with:
-    the question comes again, with the same id."""
+async def test_a_run_cancelled_while_a_sibling_has_asked(saver: BaseCheckpointSaver) -> None:
+    """P7, P8: a run that is cancelled while a sibling of the question still runs can be resumed: the question comes
+    again, with the same id."""
     asked, block, ids = anyio.Event(), [True], set[str]()
 
     async def asks(state: State) -> Any:
@@ -986,7 +966,7 @@ async def test_a_run_cancelled_beside_a_question(saver: BaseCheckpointSaver) -> 
             await anyio.sleep_forever()
         return {"log": ["works"]}
 
-    graph = side_by_side(saver, asks=asks, works=works)
+    graph = concurrent_nodes(saver, asks=asks, works=works)
     await cancelled_at(asked, graph, {})
     state = await graph.aget_state("t")
     assert (state.next, [task.error for task in state.tasks]) == (("asks", "works"), [None, None])
@@ -997,8 +977,8 @@ async def test_a_run_cancelled_beside_a_question(saver: BaseCheckpointSaver) -> 
 
 
 async def test_a_run_cancelled_while_its_node_asks(saver: BaseCheckpointSaver) -> None:
-    """P7, P13: a node's group that ends with a question and a cancellation of the run, in one, is cancelled: that is no
-    failure, and nothing is recorded as one. (asyncio leaves the cancellation out of the group: there it is a question.)"""
+    """P7, P13: a node's group that ends with a question and a cancellation of the run is cancelled: that is no failure,
+    and none is recorded. (asyncio leaves the cancellation out of the group: there it is a question.)"""
     began = anyio.Event()
 
     async def node(state: State) -> Any:
@@ -1027,8 +1007,8 @@ async def test_a_run_cancelled_while_its_node_asks(saver: BaseCheckpointSaver) -
 
 
 async def test_a_run_cancelled_after_an_answer(saver: BaseCheckpointSaver) -> None:
-    """P7, P8: an answer that was given stays given when the run is cancelled: nobody is asked again, and it cannot be
-    answered again. The questions that it did not answer are open still."""
+    """P7, P8: an answer is kept when its run is cancelled: its question is not asked again, and cannot be answered
+    again. The other questions are still open."""
     answered, block = anyio.Event(), [True]
 
     async def asks(state: State) -> Any:
@@ -1038,7 +1018,7 @@ async def test_a_run_cancelled_after_an_answer(saver: BaseCheckpointSaver) -> No
             await anyio.sleep_forever()
         return {"log": [answer]}
 
-    graph = side_by_side(saver, asks=asks, other=asker("other?"))
+    graph = concurrent_nodes(saver, asks=asks, other=asker("other?"))
     ids = ids_of(await graph.ainvoke({}, "t"))
     await cancelled_at(answered, graph, Command(resume={ids["?"]: "yes"}))
     state = await graph.aget_state("t")
@@ -1051,7 +1031,7 @@ async def test_a_run_cancelled_after_an_answer(saver: BaseCheckpointSaver) -> No
 
 
 async def test_a_new_input_instead_of_an_answer(saver: BaseCheckpointSaver) -> None:
-    """A new input discards the open question; its id is of no use any more."""
+    """A new input discards the open question; its id is then invalid."""
     graph = one_node(asker("?"), saver)
     (old,) = (await graph.ainvoke({}, "t"))["__interrupt__"]
     (new,) = (await graph.ainvoke({}, "t"))["__interrupt__"]
@@ -1062,8 +1042,8 @@ async def test_a_new_input_instead_of_an_answer(saver: BaseCheckpointSaver) -> N
     assert await graph.ainvoke(Command(resume=1), "t") == {"log": [1]}
 
 
-async def test_one_place_at_a_time(saver: BaseCheckpointSaver) -> None:
-    """P8: questions under `max_concurrency=1` are all asked, and answered, as without."""
+async def test_one_slot(saver: BaseCheckpointSaver) -> None:
+    """P8: with `max_concurrency=1` all questions are asked and answered as without."""
 
     @task
     async def approve(what: str) -> Any:
@@ -1072,7 +1052,7 @@ async def test_one_place_at_a_time(saver: BaseCheckpointSaver) -> None:
     async def calls(state: State) -> Any:
         return {"log": [await call for call in [approve("1"), approve("2")]]}
 
-    graph = side_by_side(saver, a=asker("a"), b=calls)
+    graph = concurrent_nodes(saver, a=asker("a"), b=calls)
     config = {"configurable": {"thread_id": "t"}, "max_concurrency": 1}
     result = await graph.ainvoke({}, config)
     assert values_of(result) == ["a", "1", "2"]
@@ -1080,12 +1060,9 @@ async def test_one_place_at_a_time(saver: BaseCheckpointSaver) -> None:
     assert await graph.ainvoke(Command(resume=answers), config) == {"log": ["aa", "11", "22"]}
 
 
-# ---- ids -------------------------------------------------------------------------------------------------------------
-
-
 async def test_ids_in_another_process(tmp_path: Path) -> None:
-    """P8, P2: an id is the question's on every attempt, in every process, on every event loop, in every database: it is
-    made of the thread, the task and the question's number alone."""
+    """P8, P2: a question's id is the same on every attempt, in every process, on every event loop, in every database:
+    it is derived from the thread, the task and the question's number alone."""
     made = StateGraph(State).add_node("n", asker("1", "2")).add_edge(START, "n")
     found: list[list[str]] = []
     for where in ("one", "two"):
@@ -1096,19 +1073,16 @@ async def test_ids_in_another_process(tmp_path: Path) -> None:
         found.append(ids)
     assert found[0] == found[1]
     assert (found[0][0], found[0][2]) == (found[0][1], found[0][3])
-    # Of the thread "t", the superstep 1, the node "n", the questions 0 and 1: these will be kept by other systems.
+    # Of the thread "t", the superstep 1, the node "n", the questions 0 and 1: other systems will store these ids.
     assert found[0][::2] == ["fa5bb3d3232742489f5b0caa9a8ce738", "b6c0b51a5c8f35be6074f6f6263c5b97"]
     other = await made.compile(InMemorySaver()).ainvoke({}, "another thread")
     assert other["__interrupt__"][0].id not in found[0]
 
 
-# ---- streams ---------------------------------------------------------------------------------------------------------
-
-
 async def test_streams(saver: BaseCheckpointSaver) -> None:
     """Each asking task has a chunk of updates, and an ended event with its questions as dicts; the state with
     all of them is one chunk of values; all in plan order, after the siblings' own, and already stored."""
-    graph = side_by_side(saver, a=asker("a?"), b=gate(writes={"log": ["b"]}), c=asker("c?"))
+    graph = concurrent_nodes(saver, a=asker("a?"), b=gate(writes={"log": ["b"]}), c=asker("c?"))
     shown: list[Any] = []
     modes = ["values", "updates", "tasks"]
     async for mode, chunk in graph.astream({"note": "x"}, "t", stream_mode=modes):
@@ -1135,11 +1109,11 @@ async def test_streams(saver: BaseCheckpointSaver) -> None:
     assert {"c": {"log": [1]}} in shown
     *cached, last = await graph.ainvoke(None, "t", stream_mode=["updates"])
     assert last == ("updates", {"__interrupt__": (a,)})
-    assert {name for _, chunk in cached for name in chunk} == {"b", "c", "__metadata__"}  # in whatever order they come
+    assert {name for _, chunk in cached for name in chunk} == {"b", "c", "__metadata__"}  # in any order
 
 
 async def test_a_state_that_is_no_mapping() -> None:
-    """Of a bare state nothing can be shown beside the questions."""
+    """A state that is no mapping has no key for the questions."""
     graph = StateGraph(int).add_node("n", lambda state: interrupt("?")).add_edge(START, "n").compile(InMemorySaver())
     result = await graph.ainvoke(1, "t")
     assert list(result) == ["__interrupt__"]
@@ -1148,15 +1122,12 @@ async def test_a_state_that_is_no_mapping() -> None:
     assert await graph.ainvoke(Command(resume=5), "t") == 5
 
 
-# ---- reserved names --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "name", ["__interrupt__", "__input__", "__copy__", "__parent__", "__previous__", "__return__", START, END]
 )
 async def test_reserved_names(name: str) -> None:
-    """No node and no key has a name that means something to the runtime: the `__interrupt__` of a
-    result is nothing but questions."""
+    """No node and no key has a name that the runtime reserves: the `__interrupt__` of a result holds nothing but
+    questions."""
     with pytest.raises(GraphValidationError):
         StateGraph(State).add_node(name, gate())
     with pytest.raises(GraphValidationError):
@@ -1164,7 +1135,7 @@ async def test_reserved_names(name: str) -> None:
     channels: Any = {"in": LastValue(str)}
     ends: Any = {"input_channels": "in", "output_channels": "in"}
     reads = NodeBuilder().subscribe_only("in")
-    if name != START:  # there, a channel of that name is the input's
+    if name != START:  # here a channel of that name is the input's
         with pytest.raises(GraphValidationError, match=name):
             Pregel(nodes={name: reads}, channels=channels, **ends)
         with pytest.raises(GraphValidationError, match=name):

@@ -1,4 +1,4 @@
-"""A question that nobody could ever answer, as nothing is stored, is refused where it is asked."""
+"""A question that can never be answered, because nothing is stored, is refused where it is asked."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def around(node: Any, saver: Any = None, name: str = "shop") -> Any:
 @pytest.mark.parametrize("depth", [0, 1, 2])
 @pytest.mark.parametrize("checkpointer", [None, False])
 async def test_a_question_in_a_run_that_stores_nothing(node: Any, depth: int, checkpointer: bool | None) -> None:
-    """P8: in a node, a plain function and a task, of the graph that is called or of one inside; the error names what asked
+    """P8: in a node, a plain function and a task, of the called graph or of a subgraph; the error names the asking code
     and the graph that needs a checkpointer."""
     graph = around(node, name="shop" if depth == 0 else "inside")
     for left in range(depth, 0, -1):
@@ -60,8 +60,8 @@ async def test_a_question_in_a_run_that_stores_nothing(node: Any, depth: int, ch
     assert "compile graph 'shop' with a checkpointer" in str(caught.value)
 
 
-async def test_it_is_not_tried_again() -> None:
-    """A mistake of the program's: no retry policy is for it by default."""
+async def test_it_is_not_retried() -> None:
+    """The error is a programming mistake: no retry policy applies to it by default."""
     runs: list[int] = []
 
     async def node(state: State) -> State:
@@ -75,7 +75,7 @@ async def test_it_is_not_tried_again() -> None:
 
 
 async def test_routers_and_workflows() -> None:
-    """The same where a conditional edge asks, or an entrypoint."""
+    """The same holds for a question of a conditional edge or an entrypoint."""
 
     def router(state: State) -> str:
         answer: str = interrupt("?")
@@ -96,8 +96,8 @@ async def test_routers_and_workflows() -> None:
 
 @pytest.mark.parametrize("where", ["node", "plain function", "caller", "around a graph", "router", "handler"])
 async def test_a_node_cannot_swallow_it(where: str) -> None:
-    """P8: whatever the code around does about it, the run fails: nothing is as if the question had been answered. No error
-    handler is asked either."""
+    """P8: whatever the code around the question does, the run fails, and no code continues as if it had been answered.
+    No error handler runs either."""
 
     def swallow(state: Any) -> Any:
         try:
@@ -135,16 +135,16 @@ async def test_a_node_cannot_swallow_it(where: str) -> None:
 
 
 @pytest.mark.parametrize("checkpointer", [None, True, False])
-async def test_a_graph_inside_asks_with_the_roots_checkpointer(checkpointer: bool | None) -> None:
-    """P8: the root stores the question of a graph that stores nothing itself, and gives it the answer."""
+async def test_a_subgraph_asks_with_the_roots_checkpointer(checkpointer: bool | None) -> None:
+    """P8: the root stores the question of a graph that stores nothing itself, and passes it the answer."""
     graph = around(around(ask, checkpointer, "inside"), InMemorySaver())
     (question,) = (await graph.ainvoke({}, "t"))["__interrupt__"]
     assert question.value == "?"
     assert (await graph.ainvoke(Command(resume="!"), "t"))["log"] == ["!"]
 
 
-async def test_a_graph_inside_asks_with_its_own_checkpointer() -> None:
-    """P8: where the graph around stores nothing, the question is answered where it is stored."""
+async def test_a_subgraph_asks_with_its_own_checkpointer() -> None:
+    """P8: when the parent stores nothing, the question is answered where it is stored."""
     saver: BaseCheckpointSaver = InMemorySaver()
     inside = around(ask, saver, "inside")
     (question,) = (await around(inside).ainvoke({}, "t"))["__interrupt__"]

@@ -1,13 +1,13 @@
-"""One graph with everything in flight that a run can have, and what must hold when it was stopped.
+"""A graph with every kind of work in flight that a run can have, and the checks after it was stopped.
 
     root        START -> caller, deep, quick, thread -> last
-    caller      calls two tasks: `add` finishes and is recorded, `slow` is under way
-    deep        runs a graph, whose node runs another, in which `first` has been stored and `inner` is under way
-    quick       finishes after the others have got there: its record is in flight, in the saver
+    caller      calls two tasks: `add` finishes and is recorded, `slow` is still running
+    deep        runs a graph, whose node runs another, in which `first` is stored and `inner` is still running
+    quick       finishes after the others have reached their waits: its record is in flight, in the saver
     thread      a plain function, in a worker thread
 
-The commit that follows can be held in the saver instead of the nodes. What is held is released when the cancellation
-has come and the event loop has gone round a few times.
+The commit that follows can be held in the saver instead of the nodes. Whatever is held is released when the
+cancellation has arrived and the event loop has made a few turns.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from checkpoint_savers.records import (
 from pregel_async import START, StateGraph, task
 from pregel_async._runtime.platform.event_loops import loop, wait_out
 from tests.helpers.passing_saver import Through
-from tests.runtime.living import after_turns, tasks
+from tests.runtime.leak_checks import after_turns, tasks
 
 T = TypeVar("T")
 
@@ -44,10 +44,10 @@ class State(TypedDict, total=False):
 
 
 FINAL = ["caller 3", "first", "inner", "middle", "deep", "quick", "thread", "last"]
-"""The log at the end, in plan order."""
+"""The expected final log, in plan order."""
 
 UNDER_WAY = ("caller", "deep", "inner", "middle", "slow", "thread")
-"""What is held in the nodes."""
+"""The names of the nodes and tasks that are held."""
 
 CLOSED = {
     (0, 1): ("caller", "deep", "quick", "thread"),
@@ -56,22 +56,22 @@ CLOSED = {
     (2, 1): ("first",),
     (2, 2): ("inner",),
 }
-"""Whose results a row stores, by its depth and its superstep."""
+"""The nodes whose results a row stores, by the depth of its graph and its superstep."""
 
 Where = Literal["nodes", "commit", "nowhere"]
-"""What is in flight when the run is stopped: the nodes and a record, or the commit after them."""
+"""The work in flight when the run is stopped: the nodes and a record, or the commit after them."""
 
 
 class Scene:
-    """The graph, on a saver, and who has done what.
+    """The graph on a saver, with a record of which node did what.
 
     Attributes:
-        ready: everything is in flight.
-        released: what was held has been let go.
-        running: what is between its first and last line now, cleaning up included.
-        cleaned: how often whose `finally` ran.
-        started: whose first line ran.
-        stored: whose results the saver has stored, before control returned.
+        ready: set when everything is in flight.
+        released: set when the held work was released.
+        running: the nodes between their first and last line now, clean-up included.
+        cleaned: how often each node's `finally` ran.
+        started: the nodes whose first line ran.
+        stored: the nodes whose results the saver has stored before control returned.
     """
 
     def __init__(self, saver: BaseCheckpointSaver, where: Where) -> None:
@@ -91,8 +91,6 @@ class Scene:
         self._go_on = anyio.Event()
         self._lock = threading.Lock()
         self.graph = self._build().compile(_Pausing(saver, self))
-
-    # ---- the graph ---------------------------------------------------------------------------------------------------
 
     def _build(self) -> StateGraph[Any, Any, Any]:
         scene = self
@@ -188,26 +186,24 @@ class Scene:
             self._there.set()
 
     async def hold_in_saver(self) -> None:
-        """The saver is here, on behalf of the run: it goes on when it is released, whoever is cancelled."""
+        """Hold the saver's call on behalf of the run until the test releases it, regardless of cancellation."""
         self.ready.set()
         await wait_out(self._go_on)
 
-    # ---- stopping ----------------------------------------------------------------------------------------------------
-
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Tasks that are there before are not the run's."""
+        """Remember the tasks that exist before the run: they do not belong to it."""
         self._before = tasks()
         self.mine()
         yield
 
     def mine(self) -> None:
-        """The running task is the test's own."""
+        """Mark the running task as the test's own."""
         self._mine.add(loop().current_task())
 
     def stops(self) -> None:
-        """The run is being stopped now. A little later the saver goes on, and then the thread, if it is held: control has
-        to wait for each of them."""
+        """Note that the run is being stopped now. A little later the saver is released, and then the thread, if it is
+        held: control must wait for each of them."""
         if self.where == "nodes":
             after_turns(20, self._go_on.set)
         after_turns(60, self.release)
@@ -218,11 +214,11 @@ class Scene:
         self._leave.set()
 
     def left(self) -> set[Any]:
-        """Tasks that are not the test's own."""
+        """Return the tasks that are not the test's own."""
         return tasks() - self._before - self._mine
 
     def returned(self) -> None:
-        """P7: control has just returned, and nobody else has had a turn since."""
+        """P7: check the state right after control returned, before any other task had a turn."""
         assert self.released, "control returned before what cannot be cancelled had ended"
         assert self.running == [], f"still at work when control returned: {self.running}"
         assert self.left() == set()
@@ -236,14 +232,14 @@ class Scene:
         assert set(self.cleaned) == expected, set(self.cleaned) ^ expected
 
     async def ended(self) -> None:
-        """P7: the stream was only dropped: its run ends as soon as the loop runs on."""
+        """P7: after the stream was only dropped, check that its run ends as soon as the loop runs again."""
         while self.running or self.left() or not self.released:
             await anyio.lowlevel.checkpoint()
         self.check_cleaned()
 
-    async def goes_on(self) -> None:
-        """P3, P5, P6: the thread is whole and free; what is recorded does not run again; the end is the undisturbed
-        one. And whoever stopped the run is none the worse for it."""
+    async def check_resume(self) -> None:
+        """P3, P5, P6: check that the thread is whole and free, that no recorded task runs again, and that the final
+        state is the undisturbed one. The task that stopped the run is unaffected."""
         if sniffio.current_async_library() == "asyncio":
             this: Any = loop().current_task()
             assert this.cancelling() == 0
@@ -252,22 +248,23 @@ class Scene:
         before = await self.graph.aget_state("t")
         recorded = self.stored | {each.name for each in before.tasks if each.result is not None}
         if self.where == "nodes":
-            # Of `quick` the record was in flight, and ends. `thread` may have finished and been recorded after it.
+            # The record of `quick` was in flight, and is finished. `thread` may have finished and been recorded after
+            # it.
             assert {"add", "first", "quick"} <= recorded
             assert before.next in (("caller", "deep", "thread"), ("caller", "deep"))
         elif self.where == "commit":
-            # The commit was in flight. If it was not made after all, the last to finish runs again.
+            # The commit was in flight. If it was not made after all, the last task to finish runs again.
             assert before.next == ("last",) or len(before.next) == 1
         self.where = "nowhere"
         self.started.clear()
         result = await self.graph.ainvoke({} if before.created_at is None else None, "t")
         assert result["log"] == FINAL
         assert not recorded & set(self.started), f"recorded, and run again: {recorded & set(self.started)}"
-        await self.saver.adelete_thread("t")  # refused while somebody holds the thread
+        await self.saver.adelete_thread("t")  # refused while another run holds the thread
 
 
 class _Pausing(Through):
-    """Passes everything on, and pauses where a scene says."""
+    """A saver that passes every call on, and pauses where the scenario says."""
 
     def __init__(self, inner: BaseCheckpointSaver, scene: Scene) -> None:
         super().__init__(inner)
@@ -301,4 +298,4 @@ class _Pausing(Through):
 
 
 Way = Callable[[Scene, bool], Awaitable[None]]
-"""How a stream is stopped: with `async with`, or without."""
+"""A way to stop a stream, with `async with` or without."""

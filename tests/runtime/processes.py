@@ -14,7 +14,7 @@ from pregel_async import entrypoint, task
 
 @dataclass
 class Point:
-    """Goes to a process and back."""
+    """A dataclass that is sent to a process and back."""
 
     x: int
     tags: list[str]
@@ -24,8 +24,8 @@ class Odd(Exception):
     """An exception that can be pickled."""
 
 
-def tells_its_pid(state: Any) -> None:
-    """Write its process id to a file, and go on for ever."""
+def writes_its_pid(state: Any) -> None:
+    """Write the process id to a file, and run forever."""
     path = Path(state["path"])
     path.with_suffix(".part").write_text(str(os.getpid()))
     path.with_suffix(".part").rename(path)

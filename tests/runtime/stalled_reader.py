@@ -1,4 +1,4 @@
-"""A program: a node writes chunks of 100 KB, and its reader stops reading after ten. Prints what became of it.
+"""A program whose node writes chunks of 100 KB to a reader that stops after ten; it prints the outcome.
 
 python stalled_reader.py BACKEND WRITER POLICY CHUNKS
 """
@@ -27,7 +27,7 @@ def chunk(number: int) -> bytes:
 
 
 def graph_of(writer: str, count: int) -> tuple[Any, list[int]]:
-    """A graph that writes so many chunks, and how many it has written."""
+    """Return a graph that writes the given number of chunks, and a counter of written chunks."""
     written = [0]
 
     def put(number: int) -> Any:
@@ -83,9 +83,9 @@ async def main(writer: str, policy: Any, count: int) -> dict[str, Any]:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     async with graph.astream({}, stream_mode=mode, subgraphs=writer == "graph inside", overflow=policy) as stream:
         for _ in range(10):
-            await anext(stream, None)  # what a policy has dropped meanwhile does not come
+            await anext(stream, None)  # chunks that the policy has dropped meanwhile do not arrive
         same = 0
-        while same < 200 and not stream._buffer.ended:  # the reader stalls, until nothing happens any more
+        while same < 200 and not stream._buffer.ended:  # the reader stalls until all activity has stopped
             now = written[0]
             await anyio.lowlevel.checkpoint()
             if writer == "plain":

@@ -1,5 +1,5 @@
-"""P7: `abandon_on_cancel`: a cancelled run does not wait for a plain function's thread, and nothing of the thread gets
-back to the run."""
+"""P7: `abandon_on_cancel`: a cancelled run does not wait for a plain function's thread, and no effect of the thread
+reaches the run."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from pregel_async.channels import LastValue
 from pregel_async.errors import GraphValidationError, OutsideRunError
 from pregel_async.node import PregelNode
 from tests.helpers.steps import Steps
-from tests.runtime.living import nothing_left, tasks, threads
+from tests.runtime.leak_checks import nothing_left, tasks, threads
 
 pytestmark = pytest.mark.anyio
 
@@ -47,8 +47,8 @@ class State(TypedDict, total=False):
     log: Annotated[list[str], operator.add]
 
 
-class UpkeepLease:
-    """A worker thread that arrives, waits until the test lets it go on, and tells what came of what it does then."""
+class HeldThread:
+    """A worker thread that starts, waits until the test releases it, and records the outcome of its later calls."""
 
     def __init__(self) -> None:
         self.arrived = threading.Event()
@@ -78,8 +78,8 @@ class UpkeepLease:
     async def until(self, event: threading.Event) -> None:
         assert await anyio.to_thread.run_sync(event.wait, 20, limiter=anyio.CapacityLimiter(1))
 
-    async def let_go(self) -> None:
-        """Let the thread go on to its end, and wait until its place is free and it idles."""
+    async def release_thread(self) -> None:
+        """Release the thread, and wait until its slot is free and the worker is idle."""
         self.leave.set()
         await self.until(self.left)
         limiter = anyio.to_thread.current_default_thread_limiter()
@@ -88,15 +88,15 @@ class UpkeepLease:
 
 
 @pytest.fixture
-def held() -> Iterator[UpkeepLease]:
-    made = UpkeepLease()
+def held() -> Iterator[HeldThread]:
+    made = HeldThread()
     yield made
     made.leave.set()
     if made.calls:
         assert made.left.wait(20)
 
 
-def held_node(held: UpkeepLease, then: Callable[[], Any] = lambda: None) -> Callable[[Any], Any]:
+def held_node(held: HeldThread, then: Callable[[], Any] = lambda: None) -> Callable[[Any], Any]:
     def node(state: Any) -> dict[str, Any]:
         held.lease(then)
         return {"log": ["dropped"]}
@@ -104,13 +104,13 @@ def held_node(held: UpkeepLease, then: Callable[[], Any] = lambda: None) -> Call
     return node
 
 
-def alone(held: UpkeepLease, then: Callable[[], Any] = lambda: None) -> StateGraph[Any, Any, Any]:
+def alone(held: HeldThread, then: Callable[[], Any] = lambda: None) -> StateGraph[Any, Any, Any]:
     made = StateGraph(State).add_node("slow", held_node(held, then), abandon_on_cancel=True)
     return made.add_edge(START, "slow")
 
 
-async def cancelled(held: UpkeepLease, call: Callable[[], Any]) -> None:
-    """Call, and cancel by a scope when the thread is held."""
+async def cancelled(held: HeldThread, call: Callable[[], Any]) -> None:
+    """Call the graph, and cancel it by a scope when the thread is held."""
     with anyio.fail_after(20):
         async with anyio.create_task_group() as group:
             group.start_soon(call)
@@ -123,19 +123,16 @@ NAMED = (
 )
 
 
-# ---- control returns -------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("beside", [False, True])
+@pytest.mark.parametrize("with_sibling", [False, True])
 @pytest.mark.parametrize("how", ["scope", "deadline", "Task.cancel", "aclose", "async with", "read", "sibling"])
 async def test_control_returns_while_the_thread_works(
-    how: str, beside: bool, held: UpkeepLease, anyio_backend_name: str
+    how: str, with_sibling: bool, held: HeldThread, anyio_backend_name: str
 ) -> None:
-    """P7: whatever ends the run, it does not wait for the thread; a warning names node, superstep, task and thread.
-    When the thread has ended, its place among the worker threads is free, and its result is nowhere."""
+    """P7: however the run ends, it does not wait for the thread; a warning names node, superstep, task and thread. When
+    the thread has ended, its slot among the worker threads is free, and its result is discarded."""
     saver = InMemorySaver()
     made = alone(held)
-    if beside or how == "sibling":
+    if with_sibling or how == "sibling":
 
         async def other(state: Any) -> dict[str, Any]:
             if how == "sibling":
@@ -190,31 +187,32 @@ async def test_control_returns_while_the_thread_works(
         assert not held.left.is_set()
         limiter = anyio.to_thread.current_default_thread_limiter()
         assert limiter.borrowed_tokens == 1
-        await held.let_go()
+        await held.release_thread()
     assert held.outcomes == [None]
     state = await graph.aget_state("t")
     assert state.next in {("slow",), ("other", "slow")}
     assert "dropped" not in state.values.get("log", [])
     if how != "sibling":
         after = await graph.ainvoke(None, "t")
-        assert after["log"] == (["other"] if beside else []) + ["dropped"]
+        assert after["log"] == (["other"] if with_sibling else []) + ["dropped"]
         assert held.calls == 2
 
 
-async def test_the_next_run_does_not_wait_either(held: UpkeepLease) -> None:
-    """P6, P7: the thread of the graph is free at once: the next run of it goes on while the worker thread works."""
+async def test_the_next_run_does_not_wait_either(held: HeldThread) -> None:
+    """P6, P7: the graph's thread is released at once: its next run continues while the worker thread works."""
     made = alone(held)
     graph = made.compile(InMemorySaver())
     with pytest.warns(ResourceWarning, match=NAMED):
         await cancelled(held, functools.partial(graph.ainvoke, {}, "t"))
     await graph.aupdate_state("t", {"log": ["by hand"]}, as_node="slow")
     assert (await graph.aget_state("t")).values == {"log": ["by hand"]}
-    await held.let_go()
+    await held.release_thread()
     assert (await graph.aget_state("t")).values == {"log": ["by hand"]}
 
 
-async def test_one_that_waits_for_a_thread_never_begins(held: UpkeepLease) -> None:
-    """P7: a function whose thread had not begun is not called after the cancellation, and nobody is warned."""
+async def test_a_function_that_waits_for_a_thread_never_begins(held: HeldThread) -> None:
+    """P7: a function whose worker thread had not started is not called after the cancellation, and there is no
+    warning."""
     limiter = anyio.to_thread.current_default_thread_limiter()
     before, limiter.total_tokens = limiter.total_tokens, 1
     occupied = threading.Event()
@@ -235,8 +233,8 @@ async def test_one_that_waits_for_a_thread_never_begins(held: UpkeepLease) -> No
     assert held.calls == 0
 
 
-async def test_cancelled_before_it_begins(held: UpkeepLease) -> None:
-    """P7: nor is one of a run that is cancelled before its first step; its place is given back."""
+async def test_cancelled_before_it_begins(held: HeldThread) -> None:
+    """P7: a function of a run that is cancelled before its first step is not called either; its slot is released."""
     with anyio.CancelScope() as scope:
         scope.cancel()
         await alone(held).compile().ainvoke({})
@@ -245,9 +243,9 @@ async def test_cancelled_before_it_begins(held: UpkeepLease) -> None:
 
 
 @pytest.mark.parametrize("at", range(1, 15))
-async def test_cancelled_at_each_step_before_it_begins(at: int, held: UpkeepLease) -> None:
-    """P7: whenever the cancellation comes: the function is under way, and is abandoned, or it never begins. Its place is
-    given back either way."""
+async def test_cancelled_at_each_step_before_it_begins(at: int, held: HeldThread) -> None:
+    """P7: at whichever step the cancellation comes, the function is running and is abandoned, or it never begins. Its
+    slot is released either way."""
     limiter = anyio.to_thread.current_default_thread_limiter()
     steps = Steps(at)
     with warnings.catch_warnings():
@@ -260,12 +258,12 @@ async def test_cancelled_at_each_step_before_it_begins(at: int, held: UpkeepLeas
                     await anyio.lowlevel.checkpoint()
                 group.cancel_scope.cancel()
     if held.calls:
-        await held.let_go()
+        await held.release_thread()
     assert limiter.borrowed_tokens == 0
 
 
-async def test_a_call_that_is_given_up_never_begins() -> None:
-    """P7: a worker thread that comes to it later does nothing."""
+async def test_an_abandoned_call_never_begins() -> None:
+    """P7: a worker thread that picks up an abandoned call later does nothing."""
     called: list[int] = []
     work = _AbandonableCall(called.append, 1)
     await work.limiter.acquire_on_behalf_of(work)
@@ -275,8 +273,9 @@ async def test_a_call_that_is_given_up_never_begins() -> None:
     assert called == []
 
 
-async def test_a_call_that_is_given_up_at_its_end() -> None:
-    """P7: a coroutine that it has returned by then is closed, and nothing warns that it was never awaited."""
+async def test_a_call_that_is_abandoned_at_its_end() -> None:
+    """P7: a coroutine that the function has returned by then is closed, and no warning says that it was never
+    awaited."""
 
     async def later() -> None:
         raise AssertionError("never begun")
@@ -291,9 +290,8 @@ async def test_a_call_that_is_given_up_at_its_end() -> None:
         await anyio.lowlevel.checkpoint()
 
 
-async def test_an_abandoned_thread_keeps_its_place(held: UpkeepLease) -> None:
-    """P7: an abandoned thread counts among the loop's worker threads as long as it goes on: their number stays
-    limited."""
+async def test_an_abandoned_thread_keeps_its_slot(held: HeldThread) -> None:
+    """P7: an abandoned thread counts among the loop's worker threads as long as it runs: their number stays limited."""
     limiter = anyio.to_thread.current_default_thread_limiter()
     before, limiter.total_tokens = limiter.total_tokens, 1
     try:
@@ -301,15 +299,15 @@ async def test_an_abandoned_thread_keeps_its_place(held: UpkeepLease) -> None:
             await cancelled(held, functools.partial(alone(held).compile().ainvoke, {}))
         with pytest.raises(anyio.WouldBlock):
             limiter.acquire_nowait()
-        await held.let_go()
+        await held.release_thread()
         limiter.acquire_nowait()
         limiter.release()
     finally:
         limiter.total_tokens = before
 
 
-async def test_a_failure_of_the_abandoned(held: UpkeepLease) -> None:
-    """P7: what it raises is dropped as well."""
+async def test_a_failure_of_an_abandoned_thread(held: HeldThread) -> None:
+    """P7: an exception of the abandoned thread is dropped as well."""
 
     def fails() -> None:
         raise ValueError("too late")
@@ -317,12 +315,12 @@ async def test_a_failure_of_the_abandoned(held: UpkeepLease) -> None:
     async with nothing_left():
         with pytest.warns(ResourceWarning, match=NAMED):
             await cancelled(held, functools.partial(alone(held, fails).compile().ainvoke, {}))
-        await held.let_go()
+        await held.release_thread()
     assert isinstance(held.outcomes[0], ValueError)
 
 
-async def test_an_awaitable_of_the_abandoned(held: UpkeepLease) -> None:
-    """P7: a coroutine that it returns is closed, and warns nobody that it was never awaited."""
+async def test_an_awaitable_of_an_abandoned_thread(held: HeldThread) -> None:
+    """P7: a coroutine that the abandoned function returns is closed, without a warning that it was never awaited."""
     left = threading.Event()
 
     async def later() -> None:
@@ -338,22 +336,19 @@ async def test_an_awaitable_of_the_abandoned(held: UpkeepLease) -> None:
     graph = StateGraph(State).add_node("slow", node, abandon_on_cancel=True).add_edge(START, "slow").compile()
     with pytest.warns(ResourceWarning, match=NAMED) as warned:
         await cancelled(held, functools.partial(graph.ainvoke, {}))
-        await held.let_go()
+        await held.release_thread()
     assert [warning.category for warning in warned] == [ResourceWarning]
 
 
-async def test_a_warning_that_is_an_error(held: UpkeepLease) -> None:
-    """P9: where warnings are errors, it is one: of a node that failed while it was cancelled."""
+async def test_a_warning_that_is_an_error(held: HeldThread) -> None:
+    """P9: where warnings are errors, the warning is the failure of a node that failed while it was cancelled."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with pytest.raises(ResourceWarning, match=NAMED) as caught:
             async with alone(held).compile().astream({}):
                 await held.until(held.arrived)
     assert any("'slow'" in note for note in caught.value.__notes__)
-    await held.let_go()
-
-
-# ---- nothing of the thread gets back ---------------------------------------------------------------------------------
+    await held.release_thread()
 
 
 @task
@@ -379,9 +374,9 @@ LATE: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("read", [False, True])
 @pytest.mark.parametrize("what", LATE)
-async def test_what_an_abandoned_thread_reaches(what: str, read: bool, held: UpkeepLease) -> None:
-    """P7: the abandoned thread is fenced off: its stream writer, `interrupt()`, tasks and graphs raise
-    `OutsideRunError`, whether or not somebody reads the stream."""
+async def test_calls_of_an_abandoned_thread(what: str, read: bool, held: HeldThread) -> None:
+    """P7: the abandoned thread is detached: its stream writer, `interrupt()`, tasks and graphs raise `OutsideRunError`,
+    whether or not the stream is read."""
     graph = alone(held, LATE[what]).compile(InMemorySaver())
     with pytest.warns(ResourceWarning, match=NAMED):
         if read:
@@ -390,7 +385,7 @@ async def test_what_an_abandoned_thread_reaches(what: str, read: bool, held: Upk
         else:
             await cancelled(held, functools.partial(graph.ainvoke, {}, "t"))
     async with nothing_left():
-        await held.let_go()
+        await held.release_thread()
     (error,) = held.outcomes
     assert isinstance(error, OutsideRunError)
     assert "'slow', superstep 1, task " in str(error) and "left its thread behind" in str(error)
@@ -398,8 +393,8 @@ async def test_what_an_abandoned_thread_reaches(what: str, read: bool, held: Upk
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @pytest.mark.parametrize("what", LATE)
-def test_a_loop_that_ends_before_the_thread(what: str, backend: str, held: UpkeepLease) -> None:
-    """P7: the event loop may end before the thread does, in silence; the thread is told the same."""
+def test_a_loop_that_ends_before_the_thread(what: str, backend: str, held: HeldThread) -> None:
+    """P7: the event loop may end before the thread does, without a warning; the thread gets the same error."""
     with pytest.warns(ResourceWarning, match=NAMED) as warned:
         graph = alone(held, LATE[what]).compile(InMemorySaver())
         anyio.run(cancelled, held, functools.partial(graph.ainvoke, {}, "t"), backend=backend)
@@ -410,8 +405,8 @@ def test_a_loop_that_ends_before_the_thread(what: str, backend: str, held: Upkee
     assert "left its thread behind" in str(held.outcomes[0])
 
 
-async def test_an_injected_writer_too(held: UpkeepLease) -> None:
-    """P7: also the writer that the function was given."""
+async def test_an_injected_writer_too(held: HeldThread) -> None:
+    """P7: a writer that was passed to the function raises too."""
     writers: list[Any] = []
 
     def node(state: Any, runtime: Runtime[Any]) -> None:
@@ -422,16 +417,16 @@ async def test_an_injected_writer_too(held: UpkeepLease) -> None:
     with pytest.warns(ResourceWarning, match=NAMED):
         async with graph.astream({}, stream_mode="custom"):
             await held.until(held.arrived)
-    await held.let_go()
+    await held.release_thread()
     assert isinstance(held.outcomes[0], OutsideRunError)
     with pytest.raises(OutsideRunError):
         writers[0]("from anywhere")
 
 
-class Below:
-    """What an abandonable function does on the event loop when it is cancelled, and what has come of that."""
+class LoopWork:
+    """Code that an abandonable function runs on the event loop when it is cancelled, and its outcome."""
 
-    def __init__(self, held: UpkeepLease) -> None:
+    def __init__(self, held: HeldThread) -> None:
         self.held = held
         self.cleaned: list[str] = []
 
@@ -450,31 +445,31 @@ class Below:
         return made.add_edge(START, "first").add_edge("first", "wait").compile(name="below")
 
 
-def invoking(below: Below) -> None:
+def invoking(below: LoopWork) -> None:
     below.graph().invoke({})
 
 
-def invoking_through_anyio(below: Below) -> None:
+def invoking_through_anyio(below: LoopWork) -> None:
     anyio.from_thread.run(below.graph().ainvoke, {})
 
 
-def reading(below: Below) -> None:
+def reading(below: LoopWork) -> None:
     for _ in below.graph().stream({}):
         pass
 
 
-def between_reads(below: Below) -> None:
+def between_reads(below: LoopWork) -> None:
     with below.graph().stream({}) as chunks:
         next(chunks)
         below.held.leave.wait(20)
         next(chunks)
 
 
-def calling(below: Below) -> None:
+def calling(below: LoopWork) -> None:
     task(below.wait, name="below")(1).result()
 
 
-def calling_without_waiting(below: Below) -> None:
+def calling_without_waiting(below: LoopWork) -> None:
     future = task(below.wait, name="below")(1)
     below.held.leave.wait(20)
     future.result()
@@ -484,12 +479,12 @@ def calling_without_waiting(below: Below) -> None:
 @pytest.mark.parametrize(
     "does", [invoking, invoking_through_anyio, reading, between_reads, calling, calling_without_waiting]
 )
-async def test_what_it_does_on_the_loop_is_waited_for(
-    does: Callable[[Below], None], read: bool, held: UpkeepLease
+async def test_calls_on_the_event_loop_are_waited_for(
+    does: Callable[[LoopWork], None], read: bool, held: HeldThread
 ) -> None:
-    """P7: only the thread is left: graphs and tasks that it has called have ended and cleaned up before control
-    returns, and the thread is told."""
-    below = Below(held)
+    """P7: only the thread is abandoned: graphs and tasks that it called have ended and cleaned up before control
+    returns, and the thread gets the error."""
+    below = LoopWork(held)
 
     def node(state: Any) -> None:
         held.begins()
@@ -503,7 +498,7 @@ async def test_what_it_does_on_the_loop_is_waited_for(
     saver = InMemorySaver()
     graph = StateGraph(State).add_node("slow", node, abandon_on_cancel=True).add_edge(START, "slow").compile(saver)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", NAMED, ResourceWarning)  # when the thread ends quickly, nobody is warned
+        warnings.filterwarnings("ignore", NAMED, ResourceWarning)  # when the thread ends quickly, there is no warning
         async with nothing_left():
             before = tasks()
             if read:
@@ -513,16 +508,17 @@ async def test_what_it_does_on_the_loop_is_waited_for(
                 await cancelled(held, functools.partial(graph.ainvoke, {}, "t"))
             assert below.cleaned == ["cleaned up"]
             assert tasks() == before
-            await held.let_go()
+            await held.release_thread()
     (error,) = held.outcomes
-    # what it waits for may be told of the cancellation before the thread is abandoned
-    told = (asyncio.CancelledError, concurrent.futures.CancelledError, anyio.get_cancelled_exc_class())
+    # the awaited call may be cancelled before the thread is abandoned
+    allowed = (asyncio.CancelledError, concurrent.futures.CancelledError, anyio.get_cancelled_exc_class())
     waits = does in (invoking, invoking_through_anyio, reading, calling)
-    assert isinstance(error, OutsideRunError) or (waits and isinstance(error, told)), error
+    assert isinstance(error, OutsideRunError) or (waits and isinstance(error, allowed)), error
 
 
-async def test_a_writer_that_waits_for_room(held: UpkeepLease) -> None:
-    """P7, P12: a function whose writer waits for a slow reader is slowed by it, and let go when the run is closed."""
+async def test_a_writer_that_waits_for_capacity(held: HeldThread) -> None:
+    """P7, P12: a slow reader slows a function that waits in its writer; the function is released when the run is
+    closed."""
     written = 0
 
     def node(state: Any) -> None:
@@ -550,16 +546,14 @@ async def test_a_writer_that_waits_for_room(held: UpkeepLease) -> None:
                 await anyio.wait_all_tasks_blocked()
                 assert 74 <= written <= 75
             assert tasks() == before
-            await held.let_go()
+            await held.release_thread()
     assert got == list(range(10))
     assert isinstance(held.outcomes[0], OutsideRunError)
 
 
-# ---- what is not cancelled -------------------------------------------------------------------------------------------
-
-
-async def test_an_abandonable_function_that_nobody_cancels() -> None:
-    """It runs like any other: in a worker thread, with all that a node reaches."""
+async def test_an_abandonable_function_that_is_not_cancelled() -> None:
+    """An abandonable function that is not cancelled runs like any other: in a worker thread, with everything that a
+    node can reach."""
     on_loop: list[bool] = []
     loop_thread = threading.get_ident()
 
@@ -568,7 +562,7 @@ async def test_an_abandonable_function_that_nobody_cancels() -> None:
         runtime.stream_writer("chunk")
         assert called(1).result() == 2
         assert inner.invoke({})["log"] == ["inner"]
-        assert list(inner.stream({})) in ([{"one": {"log": ["inner"]}}], [])  # nothing when it goes on from its end
+        assert list(inner.stream({})) in ([{"one": {"log": ["inner"]}}], [])  # nothing when it continues from its end
         return {"log": [interrupt("name?")]}
 
     made = StateGraph(State).add_node("slow", node, abandon_on_cancel=True).add_edge(START, "slow")
@@ -583,8 +577,8 @@ async def test_an_abandonable_function_that_nobody_cancels() -> None:
     assert on_loop == [False] * 4
 
 
-async def test_its_failure() -> None:
-    """P9: it fails like any other."""
+async def test_a_failure_of_an_abandonable_function() -> None:
+    """P9: an abandonable function fails like any other."""
     made = StateGraph(State).add_node("slow", lambda state: 1 // 0, abandon_on_cancel=True).add_edge(START, "slow")
     with pytest.raises(ZeroDivisionError) as caught:
         await made.compile().ainvoke({})
@@ -592,8 +586,8 @@ async def test_its_failure() -> None:
     assert anyio.to_thread.current_default_thread_limiter().borrowed_tokens == 0
 
 
-async def test_an_awaitable_that_it_returns() -> None:
-    """A plain function that returns an awaitable: that is awaited on the event loop, as of any other."""
+async def test_an_awaitable_of_an_abandonable_function() -> None:
+    """An awaitable that an abandonable function returns is awaited on the event loop, as of any other function."""
 
     async def later() -> dict[str, Any]:
         return {"log": ["later"]}
@@ -602,9 +596,9 @@ async def test_an_awaitable_that_it_returns() -> None:
     assert (await made.compile().ainvoke({}))["log"] == ["later"]
 
 
-async def test_one_that_swallows_nothing_of_others(held: UpkeepLease) -> None:
-    """P7: a plain function beside it that was not declared so is waited for."""
-    plain = UpkeepLease()
+async def test_a_concurrent_function_that_is_not_abandonable(held: HeldThread) -> None:
+    """P7: a concurrent plain function that was not declared abandonable is waited for."""
+    plain = HeldThread()
 
     def waited_for(state: Any) -> None:
         plain.lease()
@@ -623,14 +617,11 @@ async def test_one_that_swallows_nothing_of_others(held: UpkeepLease) -> None:
             plain.leave.set()
         assert plain.left.is_set() and not held.left.is_set()
     assert len(warned) == 1
-    await held.let_go()
+    await held.release_thread()
 
 
-# ---- where it is said ------------------------------------------------------------------------------------------------
-
-
-async def test_a_task_that_is_abandoned(held: UpkeepLease) -> None:
-    """`@task(abandon_on_cancel=True)`: a task that is cancelled with its caller, or by itself, leaves its thread."""
+async def test_a_task_that_is_abandoned(held: HeldThread) -> None:
+    """`@task(abandon_on_cancel=True)`: a task that is cancelled, with its caller or by itself, abandons its thread."""
 
     @task(abandon_on_cancel=True)
     def slow(number: int) -> int:
@@ -651,16 +642,16 @@ async def test_a_task_that_is_abandoned(held: UpkeepLease) -> None:
     async with nothing_left():
         with pytest.warns(ResourceWarning, match="node 'slow'.*its function continues in worker thread"):
             assert await workflow.ainvoke("cancel") == "cancelled"
-        await held.let_go()
+        await held.release_thread()
         held.leave.clear()
         held.arrived.clear()
         with pytest.warns(ResourceWarning, match="node 'slow'.*its function continues in worker thread"):
             await cancelled(held, functools.partial(workflow.ainvoke, "await"))
-        await held.let_go()
+        await held.release_thread()
 
 
-async def test_a_node_of_channels_that_is_abandoned(held: UpkeepLease) -> None:
-    """`NodeBuilder.abandon_on_cancel()`: the same for a node of the low level, of one function or several."""
+async def test_a_node_of_channels_that_is_abandoned(held: HeldThread) -> None:
+    """`NodeBuilder.abandon_on_cancel()`: the same for a low-level node, of one function or several."""
 
     def builder() -> NodeBuilder:
         return NodeBuilder().subscribe_only("a").abandon_on_cancel().write_to("b")
@@ -675,7 +666,7 @@ async def test_a_node_of_channels_that_is_abandoned(held: UpkeepLease) -> None:
         graph = Pregel(nodes={"slow": node}, channels=channels, input_channels="a", output_channels="b", blocking=False)
         with pytest.warns(ResourceWarning, match="node 'slow'.*its function continues in worker thread"):
             await cancelled(held, functools.partial(graph.ainvoke, 1))
-        await held.let_go()
+        await held.release_thread()
 
 
 async def an_async_function(state: Any) -> None: ...
@@ -723,6 +714,6 @@ def test_only_plain_functions(give: Callable[[Any], None], call: Any) -> None:
 
 
 def test_no_graph_is_abandoned() -> None:
-    """Nor a graph as a node."""
+    """`abandon_on_cancel` on a graph as a node is refused too."""
     with pytest.raises(GraphValidationError, match="node 'inner' is async, and abandon_on_cancel"):
         StateGraph(State).add_node(inner, abandon_on_cancel=True)

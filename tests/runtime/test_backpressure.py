@@ -1,4 +1,4 @@
-"""Nodes that write faster than their reader reads: they are slowed, wherever they write from, and nothing hangs (P12)."""
+"""P12: nodes that write faster than their reader reads are slowed, wherever they write from, and no run hangs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import pytest
 
 from pregel_async import END, START, Send, StateGraph, StreamWriter, get_stream_writer, task
 from pregel_async.errors import StreamFullError
-from tests.runtime.living import nothing_left
+from tests.runtime.leak_checks import nothing_left
 
 pytestmark = pytest.mark.anyio
 
@@ -29,7 +29,7 @@ class State(TypedDict, total=False):
 
 
 def graph_of(*nodes: Any, **settings: Any) -> Any:
-    """A graph of nodes that run at once."""
+    """Return a graph of nodes that run concurrently."""
     made = StateGraph(State)
     for number, node in enumerate(nodes):
         made.add_node(f"n{number}", node).add_edge(START, f"n{number}")
@@ -37,17 +37,14 @@ def graph_of(*nodes: Any, **settings: Any) -> Any:
 
 
 async def idle() -> None:
-    """Until everything waits for the reader, or for what the test does next."""
+    """Wait until everything waits for the reader or for the test's next step."""
     await anyio.wait_all_tasks_blocked()
-
-
-# ---- a reader that leaves while nodes are held -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("how", ["close", "drop", "finish"])
 async def test_a_reader_leaves_while_a_node_is_held_behind_a_shield(how: str) -> None:
-    """P7: whoever closes a stream waits for its run, and the run not for it: not even where no cancellation gets to
-    the node that waits."""
+    """P7: closing a stream waits for its run, and the run does not wait for the closing reader, even where no
+    cancellation reaches the waiting node."""
     written = []
 
     async def node(state: State, writer: StreamWriter) -> None:
@@ -62,7 +59,7 @@ async def test_a_reader_leaves_while_a_node_is_held_behind_a_shield(how: str) ->
         with anyio.fail_after(10):
             assert await anext(stream) == 0
             await idle()
-            assert len(written) == 5  # one was read, and four wait
+            assert len(written) == 5  # one chunk was read, and four wait
             if how == "close":
                 await stream.aclose()
             elif how == "finish":
@@ -76,7 +73,7 @@ async def test_a_reader_leaves_while_a_node_is_held_behind_a_shield(how: str) ->
 
 
 async def test_a_stream_that_never_began_can_be_closed_and_closed_again() -> None:
-    """P7: closing twice, entering after that, finishing: nothing happens, and nothing is wrong."""
+    """P7: closing twice, entering after that and finishing have no effect and raise nothing."""
     stream = graph_of(lambda state: None).astream({})
     for _ in range(2):
         await stream.aclose()
@@ -85,12 +82,9 @@ async def test_a_stream_that_never_began_can_be_closed_and_closed_again() -> Non
     await stream.finish()
 
 
-# ---- who waits for a reader is told of room --------------------------------------------------------------------------
-
-
-async def test_a_held_node_takes_no_place_from_others() -> None:
-    """P12: a node that is held only waits until there is room. A thread that waits to put its chunk gets that room, even
-    if the reader takes nothing more before."""
+async def test_a_held_node_takes_no_capacity_from_others() -> None:
+    """P12: a held node only waits until there is capacity. A thread that waits to put its chunk gets that capacity,
+    even if the reader takes nothing more before."""
     wrote = anyio.Event()
 
     async def held(state: State, writer: StreamWriter) -> None:
@@ -120,19 +114,19 @@ async def test_a_held_node_takes_no_place_from_others() -> None:
 
 
 def blocked(stream: Any, count: int) -> bool:
-    """Whether so many wait for the reader."""
+    """Return True if the given number of writers wait for the reader."""
     return len(stream._buffer._writers) == count
 
 
-async def test_room_that_was_given_to_somebody_who_is_cancelled() -> None:
-    """P12: it goes to the next who waits."""
-    told: list[str] = []
+async def test_capacity_given_to_a_cancelled_writer() -> None:
+    """P12: capacity given to a cancelled writer goes to the next writer that waits."""
+    reports: list[str] = []
 
     async def quits(state: State, writer: StreamWriter) -> None:
         with anyio.CancelScope() as scope:
             scopes.append(scope)
             await writer("x")
-        told.append("quit")
+        reports.append("quit")
 
     async def stays(state: State, writer: StreamWriter) -> None:
         for _ in range(5):
@@ -145,20 +139,18 @@ async def test_room_that_was_given_to_somebody_who_is_cancelled() -> None:
             await idle()
             while not blocked(stream, 2):
                 await anyio.lowlevel.checkpoint()
-            assert await anext(stream) == "x"  # the room is given to the first
+            assert await anext(stream) == "x"  # the capacity goes to the first
             scopes[0].cancel()
             assert [chunk async for chunk in stream] == ["stays"]
-    assert told == ["quit"]
-
-
-# ---- nodes that never wait -------------------------------------------------------------------------------------------
+    assert reports == ["quit"]
 
 
 @pytest.mark.parametrize("blocking", [True, False])
 @pytest.mark.parametrize("wide", [True, False])
-async def test_nodes_that_never_wait_start_when_there_is_room(wide: bool, blocking: bool) -> None:
-    """P12: a node that writes one chunk and awaits nothing cannot be held; so the next does not begin before the reader
-    has caught up, be it of the same superstep or of a later one. A slow reader slows the run and never fails it."""
+async def test_nodes_that_never_wait_start_when_there_is_capacity(wide: bool, blocking: bool) -> None:
+    """P12: a node that writes one chunk and awaits nothing cannot be held; so the next one does not begin before the
+    reader has caught up, whether it is of the same superstep or of a later one. A slow reader slows the run and never
+    fails it."""
     ran = 0
 
     def write(state: Any, writer: StreamWriter) -> dict[str, Any]:
@@ -223,7 +215,7 @@ WRAPPED = {
 
 @pytest.mark.parametrize("kind", WRAPPED)
 async def test_a_loop_that_never_waits_is_stopped(kind: str) -> None:
-    """P12: whatever it is that a loop without an await writes, it gets StreamFullError long before 32 MB."""
+    """P12: a loop that writes without an await gets StreamFullError long before 32 MB, whatever it writes."""
     wrap, written = WRAPPED[kind], 0
 
     async def node(state: State, writer: StreamWriter) -> None:
@@ -241,8 +233,8 @@ async def test_a_loop_that_never_waits_is_stopped(kind: str) -> None:
 
 
 async def test_a_loop_of_small_chunks_is_stopped_too() -> None:
-    """P12: what a chunk takes beside its payload counts: a loop that writes numbers takes no more memory than one that
-    writes bytes."""
+    """P12: the overhead of a chunk counts: a loop that writes numbers takes no more memory than one that writes
+    bytes."""
     written = 0
 
     async def node(state: State, writer: StreamWriter) -> None:
@@ -258,8 +250,8 @@ async def test_a_loop_of_small_chunks_is_stopped_too() -> None:
     assert 10_000 < written < 50_000
 
 
-async def test_what_was_charged_is_forgotten_when_the_reader_has_caught_up() -> None:
-    """P12: bursts one after the other may be as long as the first."""
+async def test_bursts_after_the_reader_has_caught_up() -> None:
+    """P12: a later burst may be as long as the first, once the reader has caught up."""
 
     async def node(state: State, writer: StreamWriter) -> None:
         for _ in range(5):
@@ -273,7 +265,8 @@ async def test_what_was_charged_is_forgotten_when_the_reader_has_caught_up() -> 
 
 @pytest.mark.parametrize("how", ["awaits the writer", "awaits something else", "tasks of one node"])
 async def test_many_that_wait_are_never_refused(how: str) -> None:
-    """P12: however many write at once and however much, those who wait in turn are slowed, and none gets an error."""
+    """P12: however many nodes write at once and however much, those that wait in turn are slowed, and none gets an
+    error."""
     started = 0
     everybody = anyio.Event()
 
@@ -316,16 +309,13 @@ async def test_a_chunk_that_is_larger_than_all_bursts() -> None:
         assert [len(chunk) async for chunk in stream] == [20_000_000] * 3
 
 
-# ---- nodes that are held at their next await -------------------------------------------------------------------------
-
-
 def held(stream: Any) -> int:
-    """How many wait for the reader."""
+    """Return how many nodes wait for the reader."""
     return len(stream._buffer._writers)
 
 
 async def start(graph: Any, **arguments: Any) -> Any:
-    """A stream of which one chunk fits, when nothing happens any more."""
+    """Return a stream with room for one chunk, after all activity has stopped."""
     stream = graph.astream({}, "t", stream_mode="custom", capacity=1, **arguments)
     await stream.__aenter__()
     await idle()
@@ -333,13 +323,13 @@ async def start(graph: Any, **arguments: Any) -> Any:
 
 
 async def pause() -> None:
-    """Await something that takes a turn of the event loop."""
+    """Await a call that takes one turn of the event loop."""
     await anyio.lowlevel.checkpoint()
 
 
 async def test_a_node_is_held_at_any_await() -> None:
-    """P12: a node that does not await the writer is held at the next thing that it awaits, whatever that is: with one
-    chunk of room, it is never more than one ahead."""
+    """P12: a node that does not await the writer is held at its next await of any kind: with capacity for one chunk, it
+    is never more than one ahead."""
     written = 0
 
     async def node(state: State, writer: StreamWriter) -> None:
@@ -374,8 +364,8 @@ async def test_a_node_is_held_at_any_await() -> None:
                 assert await anext(stream) == number
 
 
-async def test_what_a_held_node_awaited_is_not_lost() -> None:
-    """P12: results and exceptions of what a node awaits arrive after the hold as they are."""
+async def test_results_that_a_held_node_awaited_are_not_lost() -> None:
+    """P12: results and exceptions of awaited calls arrive unchanged after the hold."""
     got: list[Any] = []
 
     async def gives(what: Any) -> Any:
@@ -407,8 +397,8 @@ async def test_what_a_held_node_awaited_is_not_lost() -> None:
 
 @pytest.mark.parametrize("kind", ["anyio", "asyncio", "trio"])
 async def test_a_held_node_and_its_lock(kind: str, anyio_backend_name: str) -> None:
-    """P12: a node that is held while it has a lock, or is just getting it, keeps it and gives it up: others get it in
-    turn; also when all are cancelled."""
+    """P12: a node that is held while it holds or acquires a lock keeps it and releases it: others get it in turn; also
+    when all are cancelled."""
     if kind not in ("anyio", anyio_backend_name):
         return
     import trio
@@ -448,13 +438,13 @@ async def test_a_held_node_and_its_lock(kind: str, anyio_backend_name: str) -> N
                 else:
                     assert len([chunk async for chunk in stream]) == 40
                     assert sorted(done) == [0, 1, 2, 3]
-                async with lock:  # nobody has it
+                async with lock:  # the lock is free
                     assert inside == 0
 
 
 async def test_a_timeout_of_the_node_while_it_is_held() -> None:
-    """P12: the node's own deadline counts while it is held, is raised in the node as its own, and the node goes on
-    after it; the reader then gets all that was written."""
+    """P12: the node's own deadline counts while it is held and is raised in the node as its own; the node continues
+    after it, and the reader gets all chunks."""
     got: list[str] = []
 
     async def node(state: State, writer: StreamWriter) -> State:
@@ -485,7 +475,7 @@ async def test_a_timeout_of_the_node_while_it_is_held() -> None:
 
 
 async def test_asyncios_timeout_while_held(anyio_backend_name: str) -> None:
-    """Asyncio's own timeouts too; the task is not left cancelled."""
+    """Asyncio's own timeouts work in a held node too; the task is not left cancelled."""
     if anyio_backend_name != "asyncio":
         return
     got: list[Any] = []
@@ -523,7 +513,7 @@ async def test_asyncios_timeout_while_held(anyio_backend_name: str) -> None:
 @pytest.mark.parametrize("alone", [True, False])
 @pytest.mark.parametrize("how", ["close", "cancelled read", "native", "scope around", "sibling fails"])
 async def test_cancelling_nodes_that_are_held(how: str, alone: bool, anyio_backend_name: str) -> None:
-    """P7: held nodes are cancelled as others are, clean up, and have ended before control returns, however the
+    """P7: held nodes are cancelled like others, clean up, and have ended before control returns, however the
     cancellation comes."""
     cleaned: list[str] = []
     failing = anyio.Event()
@@ -591,7 +581,7 @@ async def test_cancelling_nodes_that_are_held(how: str, alone: bool, anyio_backe
 
 
 async def test_a_native_cancellation_of_a_nodes_task_while_it_is_held(anyio_backend_name: str) -> None:
-    """A node that cancels itself, by asyncio's own means, while it is held, is told so and fails as such."""
+    """A node that cancels itself natively while it is held gets the cancellation and fails with it."""
     if anyio_backend_name != "asyncio":
         return
     from pregel_async.errors import NodeCancelledError
@@ -622,7 +612,7 @@ async def test_a_native_cancellation_of_a_nodes_task_while_it_is_held(anyio_back
 
 
 async def test_a_held_node_with_a_task_group() -> None:
-    """P12: a node whose body is held has children that go on; they are held where they await the writer; a child's
+    """P12: children of a held node's task group keep running; they are held where they await the writer; a child's
     failure reaches the body while it is held."""
     got: list[str] = []
     go = anyio.Event()
@@ -662,8 +652,9 @@ async def test_a_held_node_with_a_task_group() -> None:
     assert got == ["child", "failed"]
 
 
-async def test_many_held_at_once_and_in_graphs_inside() -> None:
-    """P12: nodes of several graphs, tasks that they call, one reader: none is forgotten, and none gets far ahead."""
+async def test_many_held_nodes_in_subgraphs() -> None:
+    """P12: with nodes of several graphs, tasks that they call, and one reader, none is forgotten and none gets far
+    ahead."""
     written = 0
 
     async def busy(name: str) -> None:
@@ -691,7 +682,7 @@ async def test_many_held_at_once_and_in_graphs_inside() -> None:
         with anyio.fail_after(20):
             async with made.compile().astream({}, stream_mode="custom", subgraphs=True, capacity=3) as stream:
                 await idle()
-                assert 3 <= written <= 3 + 22  # no more than one of each beyond
+                assert 3 <= written <= 3 + 22  # no more than one chunk of each beyond
                 got = [chunk async for chunk in stream]
     assert len(got) == 11 * 2 * 10
     for ns in {ns for ns, _ in got}:
@@ -699,8 +690,8 @@ async def test_many_held_at_once_and_in_graphs_inside() -> None:
             assert [chunk[1] for each, chunk in got if each == ns and chunk[0] == name] in ([], list(range(10)))
 
 
-async def test_a_reader_of_a_graph_inside_that_stalls() -> None:
-    """P12: a node that reads a graph and does not read on holds that graph, and nobody else."""
+async def test_a_reader_of_a_subgraph_that_stalls() -> None:
+    """P12: a node that reads a graph and stops reading holds that graph, and no other."""
     ran = 0
 
     async def busy(state: State, writer: StreamWriter) -> State:
@@ -726,8 +717,8 @@ async def test_a_reader_of_a_graph_inside_that_stalls() -> None:
 
 
 async def test_a_node_sees_its_own_context_variables_while_it_is_gated() -> None:
-    """P12: whether or not somebody reads what a node writes, what it sets in context variables is there after an await,
-    and nowhere else."""
+    """P12: context variables that a node sets are there after an await, and nowhere else, whether or not its chunks are
+    read."""
     import contextvars
 
     variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="none")
@@ -753,7 +744,8 @@ async def test_a_node_sees_its_own_context_variables_while_it_is_gated() -> None
 
 
 async def test_a_generator_and_a_writer_from_another_nodes_code() -> None:
-    """A writer that is kept beyond its node is refused; one that is used in a generator of the node's works."""
+    """A writer that is used after its node has ended is refused; one that is used in a generator of the running node
+    works."""
     from pregel_async.errors import OutsideRunError
 
     kept: list[StreamWriter] = []
@@ -775,9 +767,9 @@ async def test_a_generator_and_a_writer_from_another_nodes_code() -> None:
         kept[0]("late")
 
 
-async def test_what_was_received_before_a_scope_was_cancelled() -> None:
-    """P12: what a node has been given before it was held is its own, though its scope is cancelled meanwhile: on every
-    event loop, the cancellation comes at its next await."""
+async def test_values_received_before_a_scope_was_cancelled() -> None:
+    """P12: a value that a node has received before it was held stays its own, though its scope is cancelled meanwhile:
+    on every event loop, the cancellation comes at its next await."""
     got: list[Any] = []
     scopes: list[anyio.CancelScope] = []
 

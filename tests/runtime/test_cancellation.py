@@ -14,7 +14,7 @@ import pytest
 
 from checkpoint_savers import InMemorySaver
 from pregel_async import START, Send, StateGraph
-from tests.runtime.living import after_turns, nothing_left
+from tests.runtime.leak_checks import after_turns, nothing_left
 
 pytestmark = pytest.mark.anyio
 
@@ -24,7 +24,7 @@ class State(TypedDict, total=False):
 
 
 class Scene:
-    """Nodes that wait for ever and clean up slowly, and who has done what."""
+    """Nodes that wait forever and clean up slowly, with a record of which node did what."""
 
     def __init__(self) -> None:
         self.reached = 0
@@ -41,7 +41,7 @@ class Scene:
     def arrive_from_thread(self) -> None:
         self.arrive()
         if self.ready.is_set():
-            after_turns(30, self.leave.set)  # threads leave when the cancellation has come
+            after_turns(30, self.leave.set)  # threads end when the cancellation has arrived
 
     def waits(self, name: str) -> Any:
         async def call(state: Any) -> None:
@@ -85,7 +85,7 @@ def router(scene: Scene) -> Any:
 
 
 def own_tasks(scene: Scene) -> Any:
-    """A node with tasks of its own."""
+    """Return a node with tasks of its own."""
     scene.expected = 2
 
     async def node(state: Any) -> None:
@@ -147,7 +147,7 @@ async def test_a_cancelled_scope(build: Any, stored: bool) -> None:
 @each_scene
 @each_saver
 async def test_a_cancelled_task(build: Any, stored: bool, anyio_backend_name: str) -> None:
-    """P7: so has one whose task was cancelled by asyncio's own `Task.cancel()`."""
+    """P7: a run whose task was cancelled by asyncio's own `Task.cancel()` has ended and cleaned up."""
     if anyio_backend_name != "asyncio":
         return
     scene = Scene()
@@ -164,7 +164,7 @@ async def test_a_cancelled_task(build: Any, stored: bool, anyio_backend_name: st
 @each_scene
 @each_saver
 async def test_a_task_that_is_cancelled_again_and_again(build: Any, stored: bool, anyio_backend_name: str) -> None:
-    """P7: also when the cancelled caller is cancelled again while it waits for the others to clean up."""
+    """P7: also when the cancelled caller is cancelled again while it waits for the clean-up."""
     if anyio_backend_name != "asyncio":
         return
     scene = Scene()
@@ -176,7 +176,7 @@ async def test_a_task_that_is_cancelled_again_and_again(build: Any, stored: bool
             task.cancel()
             await asyncio.sleep(0)
         assert task.cancelled()
-        if build is not in_thread:  # asyncio's shield holds against scopes only: cleaning up was cancelled too
+        if build is not in_thread:  # asyncio's shield holds against scopes only: clean-up was cancelled too
             return
         assert sorted(scene.cleaned) == expected(build)
 
@@ -185,7 +185,7 @@ async def test_a_task_that_is_cancelled_again_and_again(build: Any, stored: bool
 @each_saver
 @pytest.mark.parametrize("how", ["aclose", "async with", "scope"])
 async def test_a_closed_stream(build: Any, stored: bool, how: str) -> None:
-    """P7: a stream that is closed, left, or cancelled while it is read: its run has ended before control returns."""
+    """P7: when a stream is closed, left, or cancelled during a read, its run has ended before control returns."""
     scene = Scene()
     graph = build(scene).compile(InMemorySaver() if stored else None)
     async with nothing_left():
@@ -215,7 +215,7 @@ async def read_all(stream: Any) -> None:
 
 @each_scene
 async def test_a_cancelled_batch(build: Any) -> None:
-    """P7: and so has every run of a batch."""
+    """P7: every run of a cancelled batch has ended and cleaned up."""
     scene = Scene()
     graph = build(scene).compile()
     scene.expected *= 3
@@ -230,7 +230,7 @@ async def test_a_cancelled_batch(build: Any) -> None:
 @each_scene
 @each_saver
 async def test_a_deadline(build: Any, stored: bool) -> None:
-    """P7: a deadline around a run raises the builtin TimeoutError, after everything has cleaned up."""
+    """P7: a deadline around a run raises the builtin TimeoutError, after all clean-up."""
     scene = Scene()
     graph = build(scene).compile(InMemorySaver() if stored else None)
     async with nothing_left():
@@ -263,7 +263,7 @@ async def test_a_run_that_ends_normally_leaves_nothing(stored: bool) -> None:
 
 @each_saver
 async def test_a_run_that_fails_leaves_nothing(stored: bool) -> None:
-    """Nor one that failed."""
+    """No background task outlives a failed run."""
     made = StateGraph(State).add_node("a", lambda state: 1 / 0).add_node("b", lambda state: None)
     graph = made.add_edge(START, "a").add_edge(START, "b").compile(InMemorySaver() if stored else None)
     async with nothing_left():

@@ -1,7 +1,7 @@
-"""P7: every way to stop a run, with everything in flight that a run can have (`cancel_scene.py`), on every event loop.
+"""P7: every way to stop a run, with every kind of work in flight (`cancel_scene.py`), on every event loop.
 
 After each: every task of the run has ended before control returned, every `finally` has run once, the thread is whole
-and free, and the reader is as it was.
+and free, and the reader is unaffected.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ import pytest
 from checkpoint_savers import InMemorySaver, SqliteSaver
 from checkpoint_savers.abc import BaseCheckpointSaver
 from tests.runtime.cancel_scene import Scene, Where
-from tests.runtime.living import nothing_left
+from tests.runtime.leak_checks import nothing_left
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture(params=["memory", "sqlite"])
 async def saver(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[BaseCheckpointSaver]:
-    """In memory, and in a file. No test here loses power, so SQLite need not wait for the disk."""
+    """In memory and in a file. No test here loses power, so SQLite need not wait for the disk."""
     if request.param == "memory":
         yield InMemorySaver()
     else:
@@ -36,7 +36,7 @@ async def saver(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 
 def opened(stream: Any, entered: bool) -> Any:
-    """The stream, with `async with` or without."""
+    """Return the stream, with `async with` or without."""
     return stream if entered else nullcontext(stream)
 
 
@@ -50,7 +50,7 @@ async def read_on(stream: Any) -> None:
 
 
 async def read_and_stop(scene: Scene, stream: Any, stop: Callable[[], object]) -> None:
-    """Read; stop the reading task when everything is in flight; read on, so that it is a read that is stopped."""
+    """Read, and stop the reading task when everything is in flight; keep reading, so that a read is interrupted."""
     await anext(stream)
     await scene.ready.wait()
     scene.stops()
@@ -59,14 +59,14 @@ async def read_and_stop(scene: Scene, stream: Any, stop: Callable[[], object]) -
 
 
 async def has_ended(stream: Any) -> None:
-    """P7: who reads on sees the end, and no error."""
+    """P7: a reader that continues sees the end, and no error."""
     with pytest.raises(StopAsyncIteration):
         await anext(stream)
 
 
 @asynccontextmanager
 async def another(scene: Scene, work: Callable[[], Awaitable[Any]]) -> AsyncIterator[anyio.CancelScope]:
-    """Another task of the test's own, which is waited for; its scope."""
+    """Start another task of the test's own, which the test waits for; yield its scope."""
     scope = anyio.CancelScope()
 
     async def run() -> None:
@@ -77,9 +77,6 @@ async def another(scene: Scene, work: Callable[[], Awaitable[Any]]) -> AsyncIter
     async with anyio.create_task_group() as group:
         group.start_soon(run)
         yield scope
-
-
-# ---- ways: the same task ---------------------------------------------------------------------------------------------
 
 
 async def closed(scene: Scene, entered: bool) -> None:
@@ -143,7 +140,7 @@ async def returned_from_within(scene: Scene) -> None:
 
 
 async def through_a_generator(scene: Scene) -> None:
-    """An async generator of the user's around the stream, closed."""
+    """Close an async generator of the user's around the stream."""
 
     async def shown() -> AsyncIterator[Any]:
         async with streamed(scene) as stream:
@@ -209,9 +206,9 @@ async def task_cancels_itself(scene: Scene, entered: bool) -> None:
 
 
 def stop_soon(scene: Scene) -> None:
-    """What is about to be called stops the run in a millisecond: what is held is released after that."""
+    """Let the next call stop the run after a millisecond: the held work is released after that."""
     loop = asyncio.get_running_loop()
-    loop.call_soon(loop.call_later, 0.002, scene.stops)  # its timer is there by then: this one comes after it
+    loop.call_soon(loop.call_later, 0.002, scene.stops)  # its timer exists by then: this one comes after it
 
 
 async def wait_for_around_a_read(scene: Scene, entered: bool) -> None:
@@ -254,9 +251,6 @@ async def timeout_around_the_loop(scene: Scene, entered: bool) -> None:
     scene.returned()
 
 
-# ---- ways: another task ----------------------------------------------------------------------------------------------
-
-
 async def closed_by_another(scene: Scene, entered: bool) -> None:
     stream = streamed(scene)
 
@@ -290,7 +284,7 @@ async def closed_by_two_at_once(scene: Scene, entered: bool) -> None:
 
 
 async def closed_while_a_reader_was_begun_elsewhere(scene: Scene, entered: bool) -> None:
-    """Read in one task, which is gone; closed in another."""
+    """Read in one task, which has ended; close in another."""
     stream = streamed(scene)
     async with another(scene, lambda: anext(stream)):
         pass
@@ -340,7 +334,7 @@ async def scope_cancelled_by_another(scene: Scene, entered: bool) -> None:
 
 
 async def one_read_cancelled_elsewhere(scene: Scene, entered: bool) -> None:
-    """The stream is open here, and a task that reads it for a while is cancelled."""
+    """The stream is open here, and a task that reads it is cancelled."""
     stream = streamed(scene)
 
     async def read() -> None:
@@ -361,7 +355,7 @@ async def one_read_cancelled_elsewhere(scene: Scene, entered: bool) -> None:
 
 
 async def body_of_another_fails(scene: Scene, entered: bool) -> None:
-    """A sibling of the reader's own fails, and their group cancels the reader."""
+    """A sibling of the reader fails, and their group cancels the reader."""
     stream = streamed(scene)
 
     async def fail() -> None:
@@ -480,7 +474,7 @@ async def play(way: Callable[[Scene], Awaitable[None]], saver: BaseCheckpointSav
             async with nothing_left():
                 with scene.alone():
                     await way(scene)
-                await scene.goes_on()
+                await scene.check_resume()
     finally:
         scene.release()  # a thread that a failed test has left behind
 
@@ -489,8 +483,8 @@ async def play(way: Callable[[Scene], Awaitable[None]], saver: BaseCheckpointSav
 @pytest.mark.parametrize("entered", [False, True], ids=["without", "with"])
 @pytest.mark.parametrize("way", SAME, ids=lambda way: way.__name__)
 async def test_a_stream(way: Any, entered: bool, where: Where, saver: BaseCheckpointSaver) -> None:
-    """P7: a stream that is closed or cancelled while it is read, from the same or from another task, with and without
-    `async with`: the run has ended before control returns."""
+    """P7: when a stream is closed or cancelled during a read, by the same or another task, with and without `async
+    with`, the run has ended before control returns."""
     await play(lambda scene: way(scene, entered), saver, where)
 
 
@@ -500,7 +494,7 @@ async def test_a_stream(way: Any, entered: bool, where: Where, saver: BaseCheckp
 async def test_a_stream_natively(
     way: Any, entered: bool, where: Where, saver: BaseCheckpointSaver, anyio_backend_name: str
 ) -> None:
-    """P7: the same with asyncio's own means."""
+    """P7: the same with asyncio's own cancellation."""
     if anyio_backend_name == "asyncio":
         await play(lambda scene: way(scene, entered), saver, where)
 
@@ -508,11 +502,8 @@ async def test_a_stream_natively(
 @each_place
 @pytest.mark.parametrize("way", ENTERED, ids=lambda way: way.__name__)
 async def test_a_stream_that_is_left(way: Any, where: Where, saver: BaseCheckpointSaver) -> None:
-    """P7: the end of `async with`, however it comes: the run has ended before control returns."""
+    """P7: at the end of `async with`, however it comes, the run has ended before control returns."""
     await play(way, saver, where)
-
-
-# ---- dropped ---------------------------------------------------------------------------------------------------------
 
 
 async def by_break(scene: Scene) -> None:
@@ -549,7 +540,7 @@ async def by_del(scene: Scene) -> None:
     await scene.ready.wait()
     for _ in range(50):
         await anyio.lowlevel.checkpoint()
-    assert scene.running or scene.where == "commit", "it goes on as long as it is held"
+    assert scene.running or scene.where == "commit", "the run continues while the stream is referenced"
     assert scene.left() and not scene.released
     scene.stops()
     del stream
@@ -586,8 +577,8 @@ async def by_a_reader_that_is_gone(scene: Scene) -> None:
     ids=lambda way: way.__name__,
 )
 async def test_a_stream_that_is_dropped(way: Any, where: Where, saver: BaseCheckpointSaver) -> None:
-    """P7: a stream that is only dropped is cancelled that moment, warns, never cancels its reader, and ends as soon as
-    the loop runs on."""
+    """P7: a stream that is only dropped is cancelled at that moment, warns, never cancels its reader, and ends as soon
+    as the loop runs again."""
 
     async def dropped(scene: Scene) -> None:
         with pytest.warns(ResourceWarning, match="dropped before its end") as warned:
@@ -595,7 +586,7 @@ async def test_a_stream_that_is_dropped(way: Any, where: Where, saver: BaseCheck
             gc.collect()
         assert (
             len([one for one in warned if "dropped before its end" in str(one.message)]) == 1
-        )  # others' rubbish aside
+        )  # ignore garbage of other tests
         await scene.ended()
 
     await play(dropped, saver, where)
@@ -603,8 +594,9 @@ async def test_a_stream_that_is_dropped(way: Any, where: Where, saver: BaseCheck
 
 @each_place
 @pytest.mark.parametrize("then", ["aclose", "aclose by another", "read on", "enter"])
-async def test_a_stream_that_is_kept(then: str, where: Where, saver: BaseCheckpointSaver) -> None:
-    """P7: after a `break` a kept stream goes on, until somebody closes it; the reader may come back to it."""
+async def test_a_stream_that_stays_referenced(then: str, where: Where, saver: BaseCheckpointSaver) -> None:
+    """P7: after a `break` a stream that is still referenced keeps running until it is closed; the reader may continue
+    reading."""
 
     async def kept(scene: Scene) -> None:
         stream = streamed(scene)
@@ -646,9 +638,6 @@ async def test_a_stream_that_is_read_to_its_end(entered: bool, saver: BaseCheckp
             assert set(scene.cleaned.values()) == {1}
         assert (await scene.graph.aget_state("t")).next == ()
         await saver.adelete_thread("t")
-
-
-# ---- ainvoke ---------------------------------------------------------------------------------------------------------
 
 
 async def invoked_in_a_scope(scene: Scene) -> None:
@@ -752,7 +741,7 @@ async def invoked_with_timeout(scene: Scene) -> None:
     ids=lambda way: way.__name__,
 )
 async def test_ainvoke(way: Any, where: Where, saver: BaseCheckpointSaver, anyio_backend_name: str) -> None:
-    """P7: `ainvoke` that is cancelled, by a scope, a deadline, or asyncio's own means: the run has ended before control
+    """P7: when `ainvoke` is cancelled by a scope, a deadline or asyncio's own means, the run has ended before control
     returns."""
     if way in (invoked_natively, invoked_with_wait_for, invoked_with_timeout) and anyio_backend_name != "asyncio":
         return

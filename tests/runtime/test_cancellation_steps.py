@@ -1,6 +1,6 @@
-"""P7: a run with everything that a run can have (`cancel_scene.py`), stopped before any step that any task of it makes.
+"""P7: a run with every kind of work in flight (`cancel_scene.py`), stopped before each step of each of its tasks.
 
-By default some steps of each; PREGEL_STEPS says how many, and more than there are means all.
+By default some steps of each way; PREGEL_STEPS says how many, and a number above the total means all.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from checkpoint_savers import InMemorySaver, SqliteSaver
 from checkpoint_savers.abc import BaseCheckpointSaver
 from tests.helpers.steps import Steps
 from tests.runtime.cancel_scene import FINAL, Scene
-from tests.runtime.living import nothing_left
+from tests.runtime.leak_checks import nothing_left
 
 pytestmark = pytest.mark.anyio
 
 STEPS = int(os.environ.get("PREGEL_STEPS", "5"))
 
 Way = Callable[[Scene, Steps], Awaitable[None]]
-"""Runs the scene to its end, or to where it is stopped. It looks whether the run has ended, as soon as control
+"""A function that runs the scene until it ends or is stopped, and checks that the run has ended as soon as control
 returns."""
 
 
 @pytest.fixture(params=["memory", "sqlite"])
 async def saver(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[BaseCheckpointSaver]:
-    """In memory, and in a file. No test here loses power, so SQLite need not wait for the disk."""
+    """In memory and in a file. No test here loses power, so SQLite need not wait for the disk."""
     if request.param == "memory":
         yield InMemorySaver()
     else:
@@ -44,7 +44,7 @@ async def saver(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 
 def nothing_runs(scene: Scene) -> None:
-    """P7: control has just returned: nothing is at work, and what began has cleaned up, once."""
+    """P7: right after control returned, check that no node runs and that each started node has cleaned up once."""
     assert scene.running == []
     assert scene.left() == set()
     assert set(scene.cleaned) == set(scene.started)
@@ -117,7 +117,7 @@ async def async_with_natively(scene: Scene, steps: Steps) -> None:
 
 
 async def closed_by_another(scene: Scene, steps: Steps) -> None:
-    """While this one reads."""
+    """Close from another task during a read."""
     closing, stream = anyio.Event(), streamed(scene)
 
     async def close() -> None:
@@ -135,7 +135,7 @@ async def closed_by_another(scene: Scene, steps: Steps) -> None:
 
 
 async def left_at_the_next_chunk(scene: Scene, steps: Steps) -> None:
-    """By a `break`, in `async with`."""
+    """Leave an `async with` by a `break`."""
     stop: list[bool] = []
     steps.act = lambda: stop.append(True)
     async with streamed(scene) as stream:
@@ -146,7 +146,7 @@ async def left_at_the_next_chunk(scene: Scene, steps: Steps) -> None:
 
 
 async def dropped(scene: Scene, steps: Steps) -> None:
-    """In whatever task is about to make a step: the run's own, for one."""
+    """Drop the stream in whichever task is about to make a step, for example one of the run's own."""
     kept = [streamed(scene)]
     await kept[0].__aenter__()
 
@@ -179,10 +179,11 @@ WAYS: list[Way] = [
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
 async def test_any_step(way: Way, saver: BaseCheckpointSaver) -> None:
-    """P3, P5, P6, P7: whatever step it hits: every task of the run has ended when control returns, every `finally` has
-    run once, the thread is free, a resume repeats nothing recorded and comes to the undisturbed end."""
+    """P3, P5, P6, P7: at whichever step the run is stopped, every task of the run has ended when control returns, every
+    `finally` has run once, the thread is free, and a resume repeats nothing recorded and reaches the undisturbed end.
+    """
     if sniffio.current_async_library() == "trio" and way.__name__.endswith("natively"):
-        return  # trio knows scopes only
+        return  # trio has scopes only
     whole = await play(way, saver, 0)
     assert whole > 30
     chosen = range(1, whole + 20) if whole <= STEPS else [1 + (2 * n + 1) * whole // (2 * STEPS) for n in range(STEPS)]
@@ -191,7 +192,7 @@ async def test_any_step(way: Way, saver: BaseCheckpointSaver) -> None:
 
 
 async def play(way: Way, saver: BaseCheckpointSaver, at: int) -> int:
-    """Stop before this step. Returns how many there were."""
+    """Stop before the given step. Return how many steps there were."""
     scene, steps = Scene(saver, "nowhere"), Steps(at)
 
     async def work() -> None:
@@ -208,5 +209,5 @@ async def play(way: Way, saver: BaseCheckpointSaver, at: int) -> int:
             if not steps.acted:
                 assert set(scene.cleaned.values()) == {1}
                 assert (await scene.graph.aget_state("t")).values["log"] == FINAL
-            await scene.goes_on()
+            await scene.check_resume()
     return count

@@ -1,4 +1,4 @@
-"""`RunControl`: a run that is asked to stop does so at its next barrier, and can be gone on with (1.25)."""
+"""`RunControl`: a run that is asked to stop does so at its next barrier, and can be resumed (1.25)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from pregel_async import (
     task,
 )
 from pregel_async.errors import ConfigError
-from tests.runtime.living import nothing_left
+from tests.runtime.leak_checks import nothing_left
 
 pytestmark = pytest.mark.anyio
 
@@ -38,7 +38,7 @@ class State(TypedDict, total=False):
 
 
 class Chain:
-    """A graph of nodes one after the other, in which one, or a graph inside, asks to stop; and what ran."""
+    """A graph of nodes in sequence, in which one node, or a subgraph, requests a drain; with a record of what ran."""
 
     def __init__(self, *names: str, at: str | None = None, inside: dict[str, Chain] | None = None, **settings: Any):
         self.ran: list[str] = []
@@ -62,13 +62,10 @@ class Chain:
 
 
 async def drained(graph: Any, given: Any, config: Any = "t", **arguments: Any) -> str:
-    """The reason with which a run stops."""
+    """Return the reason with which a run stops."""
     with pytest.raises(GraphDrained) as caught:
         await graph.ainvoke(given, config, **arguments)
     return caught.value.reason
-
-
-# ---- the control ------------------------------------------------------------------------------------------------------
 
 
 def test_a_control_keeps_its_first_reason() -> None:
@@ -85,9 +82,9 @@ def test_a_control_keeps_its_first_reason() -> None:
 
 
 @pytest.mark.parametrize("at", ["a", "b"])
-async def test_a_run_stops_at_its_next_barrier_and_goes_on(at: str) -> None:
-    """The superstep under way is finished and stored; with work left the run raises GraphDrained; resumed with None
-    it gives what it would have given, and nothing runs twice."""
+async def test_a_run_stops_at_its_next_barrier_and_resumes(at: str) -> None:
+    """The current superstep is finished and stored; with work left the run raises GraphDrained; resumed with None it
+    gives the undisturbed result, and no node runs twice."""
     chain = Chain("a", "b", "c", at=at, checkpointer=InMemorySaver())
     control = RunControl()
     async with nothing_left():
@@ -100,8 +97,8 @@ async def test_a_run_stops_at_its_next_barrier_and_goes_on(at: str) -> None:
     assert chain.ran == ["a", "b", "c"]
 
 
-async def test_the_last_node_may_ask_too_late() -> None:
-    """A drain that the last node asks for does not raise: nothing is left to do."""
+async def test_a_drain_by_the_last_node() -> None:
+    """A drain that the last node requests does not raise: no work is left."""
     chain = Chain("a", "b", at="b", checkpointer=InMemorySaver())
     control = RunControl()
     assert await chain.graph.ainvoke({}, "t", control=control) == {"log": ["a", "b"]}
@@ -110,21 +107,21 @@ async def test_the_last_node_may_ask_too_late() -> None:
 
 
 async def test_a_drain_before_the_run() -> None:
-    """Asked for before the run: the input is stored, and no node runs; a reason that is empty counts too."""
+    """Requested before the run: the input is stored, and no node runs; an empty reason counts too."""
     chain = Chain("a", "b", checkpointer=InMemorySaver())
     control = RunControl()
     control.request_drain("")
     assert await drained(chain.graph, {}, control=control) == ""
     assert chain.ran == []
-    assert await drained(chain.graph, None, control=control) == ""  # it does not go on with the same control
+    assert await drained(chain.graph, None, control=control) == ""  # it does not continue with the same control
     assert await chain.graph.ainvoke(None, "t") == {"log": ["a", "b"]}
-    # A second input while it is asked to stop is stored as well.
+    # A second input during a drain is stored as well.
     assert await drained(chain.graph, {"log": ["in"]}, control=control) == ""
     assert await chain.graph.ainvoke(None, "t") == {"log": ["a", "b", "in", "a", "b"]}
 
 
 async def test_work_that_is_under_way_completes() -> None:
-    """All tasks of the superstep that have begun, and those that they schedule, are finished."""
+    """All tasks of the superstep that have begun, and the tasks that they call, are finished."""
     control, ran, begun, everybody = RunControl(), [], [], anyio.Event()
 
     @task
@@ -153,8 +150,8 @@ async def test_work_that_is_under_way_completes() -> None:
 
 
 @pytest.mark.parametrize("way", ["thread", "worker"])
-async def test_any_thread_may_ask(way: str) -> None:
-    """A plain thread, and a node's own worker thread."""
+async def test_any_thread_may_request_a_drain(way: str) -> None:
+    """A plain thread, and a node's own worker thread, may request a drain."""
     control = RunControl()
 
     def ask(state: State) -> State:
@@ -173,8 +170,8 @@ async def test_any_thread_may_ask(way: str) -> None:
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_a_signal_handler_may_ask(backend: str) -> None:
-    """SIGTERM's handler, say: in the middle of whatever the main thread does."""
+def test_a_signal_handler_may_request_a_drain(backend: str) -> None:
+    """A signal handler, for example of SIGTERM, may request a drain at any point of the main thread."""
     control = RunControl()
     before = signal.signal(signal.SIGTERM, lambda number, frame: control.request_drain("SIGTERM"))
     chain = Chain("a", "b", checkpointer=InMemorySaver())
@@ -199,13 +196,10 @@ def test_a_signal_handler_may_ask(backend: str) -> None:
         signal.signal(signal.SIGTERM, before)
 
 
-# ---- graphs inside ----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("checkpointer", [None, True, False])
-async def test_a_graph_inside_stops_at_its_own_barrier(checkpointer: bool | None) -> None:
-    """Inherited by graphs that nodes run; the parent is resumable, and gives what it would have given. What was
-    recorded inside does not run again; of a graph that stores nothing nothing was recorded."""
+async def test_a_subgraph_stops_at_its_own_barrier(checkpointer: bool | None) -> None:
+    """Subgraphs inherit the control; the parent can be resumed, and gives the undisturbed result. Recorded work of the
+    subgraph does not run again; a subgraph that stores nothing has recorded none."""
     sub = Chain("x", "y", "z", at="y", checkpointer=checkpointer)
     outer = Chain("a", "sub", "b", inside={"sub": sub}, checkpointer=InMemorySaver())
     async with nothing_left():
@@ -223,8 +217,8 @@ async def test_a_graph_inside_stops_at_its_own_barrier(checkpointer: bool | None
     assert sub.ran == ["x", "y", "z"] if checkpointer is not False else ["x", "y", "x", "y", "z"]
 
 
-async def test_the_last_node_inside_asks() -> None:
-    """The graph inside is done; the one around it has work left, and stops."""
+async def test_a_drain_by_the_last_node_of_a_subgraph() -> None:
+    """The subgraph has finished; its parent has work left, and stops."""
     sub = Chain("x", at="x")
     outer = Chain("sub", "b", inside={"sub": sub}, checkpointer=InMemorySaver())
     assert await drained(outer.graph, {}, control=RunControl()) == "at x"
@@ -234,8 +228,8 @@ async def test_the_last_node_inside_asks() -> None:
     assert await alone.graph.ainvoke({}, "t", control=RunControl()) == {"log": ["x"]}
 
 
-async def test_graphs_side_by_side_and_three_deep() -> None:
-    """Each stops at its own barrier; what is done is not done again."""
+async def test_concurrent_subgraphs_three_deep() -> None:
+    """Each graph stops at its own barrier; finished work does not run again."""
 
     def made() -> tuple[Any, list[Chain]]:
         deep = Chain("p", "q", at="p")
@@ -255,8 +249,8 @@ async def test_graphs_side_by_side_and_three_deep() -> None:
 
 
 async def test_a_control_of_a_graph_that_a_node_calls() -> None:
-    """`control=` of a call in a node stops the graph that is called; the run around it stops with it, as there is no going
-    on without its result."""
+    """`control=` of a call in a node stops the graph that is called; the run around it stops with it, as it cannot
+    continue without the result."""
     controls = [RunControl(), RunControl()]
     sub = Chain("x", "y", at="x")
     seen: list[Any] = []
@@ -274,7 +268,7 @@ async def test_a_control_of_a_graph_that_a_node_calls() -> None:
 
 
 async def test_nodes_see_the_control() -> None:
-    """`runtime.control`, in graphs inside, tasks and threads too."""
+    """Nodes see `runtime.control`, in subgraphs, tasks and threads too."""
     control, seen = RunControl(), []
 
     @task
@@ -295,12 +289,9 @@ async def test_nodes_see_the_control() -> None:
     assert seen[3:] == [None] * 3
 
 
-# ---- beside other ends ------------------------------------------------------------------------------------------------
-
-
 async def test_questions_go_before() -> None:
-    """A run that asks is not drained: whoever called it gets the questions. An answer that is given to a run that
-    is asked to stop is kept."""
+    """A run that asks is not drained: its caller gets the questions. An answer that is given to a draining run is
+    stored."""
     control = RunControl()
 
     async def asks(state: State) -> State:
@@ -315,8 +306,9 @@ async def test_questions_go_before() -> None:
     assert await graph.ainvoke(None, "t") == {"log": ["x", "b"]}
 
 
-async def test_questions_beside_a_graph_that_is_drained() -> None:
-    """The same where a graph inside stops in the superstep in which another node asks: it goes on with the answer."""
+async def test_questions_with_a_drained_subgraph() -> None:
+    """The same where a subgraph stops in the superstep in which another node asks: the subgraph continues with the
+    answer."""
     sub = Chain("x", "y", at="x")
 
     async def asks(state: State) -> State:
@@ -346,9 +338,9 @@ async def test_a_failure_goes_before() -> None:
 
 @pytest.mark.parametrize("version", ["v1", "v2"])
 @pytest.mark.parametrize("nested", [False, True])
-async def test_what_a_stream_shows_of_it(nested: bool, version: Any) -> None:
-    """What the supersteps did, and then GraphDrained: no question, as nobody is asked, and no end of a task that
-    will go on."""
+async def test_the_stream_of_a_drained_run(nested: bool, version: Any) -> None:
+    """The stream shows the supersteps and then GraphDrained: no question, as none is asked, and no end of a task that
+    will be resumed."""
     inner = Chain("x", "y", at="x")
     outer = Chain("sub", "b", inside={"sub": inner}, checkpointer=InMemorySaver())
     graph, first = (
@@ -372,14 +364,14 @@ async def test_what_a_stream_shows_of_it(nested: bool, version: Any) -> None:
 
 
 async def test_without_a_checkpointer() -> None:
-    """The run stops all the same; there is nothing to go on with."""
+    """Without a checkpointer the run stops all the same, and cannot be resumed."""
     chain = Chain("a", "b", at="a")
     assert await drained(chain.graph, {}, None, control=RunControl()) == "at a"
     assert chain.ran == ["a"]
 
 
 async def test_one_control_stops_many_runs() -> None:
-    """A process that shuts down has one control for all its runs."""
+    """A process that shuts down can use one control for all its runs."""
     control, running = RunControl(), 0
     everybody = anyio.Event()
 
@@ -406,8 +398,8 @@ async def drained_with(graph: Any, thread: str, control: RunControl) -> None:
     assert await drained(graph, {}, thread, control=control) == "shutdown"
 
 
-async def test_an_entrypoint_ends_what_it_has_begun() -> None:
-    """An entrypoint is one superstep: what it has begun is finished."""
+async def test_an_entrypoint_finishes_its_superstep() -> None:
+    """An entrypoint is one superstep: its running tasks are finished."""
     control = RunControl()
 
     @task
@@ -422,8 +414,9 @@ async def test_an_entrypoint_ends_what_it_has_begun() -> None:
     assert await flow.ainvoke(1, "t", control=control) == 4
 
 
-async def test_what_is_no_control_is_refused_before_anything_runs() -> None:
-    """A class in the place of its instance, say: by name, as other settings of a call are."""
+async def test_a_bad_control_is_refused_before_anything_runs() -> None:
+    """An object that is no control, for example the class in place of an instance, is refused by name, like other
+    settings of a call."""
     wrong: Any = RunControl
     chain = Chain("a")
     with pytest.raises(ConfigError, match="control is a RunControl"):

@@ -1,4 +1,4 @@
-"""Error handlers: part of the superstep, durable across a crash, and nobody else's failure."""
+"""Error handlers run in the superstep of the failed node, and their results survive a crash."""
 
 from __future__ import annotations
 
@@ -60,21 +60,18 @@ def handled(handler: Any = handles, *, node: Any = fails, sibling: bool = False,
     return made
 
 
-# ---- what a handler is given, and gives ------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("sibling", [False, True])
 @pytest.mark.parametrize("stored", [False, True])
 async def test_a_handler_takes_the_nodes_place(sibling: bool, stored: bool) -> None:
-    """The handler's update counts in the same superstep; the failed node's own edges are not followed,
-    and the run goes on."""
+    """The handler's update counts in the same superstep; the failed node's own edges are not followed, and the run
+    continues."""
     graph = handled(sibling=sibling).compile(InMemorySaver() if stored else None)
     result = await graph.ainvoke({}, "t" if stored else None)
     assert result["log"] == ["bad: no", *(["other"] if sibling else [])]
 
 
 async def test_the_error_by_annotation_and_by_name() -> None:
-    """The failure comes by annotation, under any name, or by the name `error`; or not at all. It is the very
+    """The failure is passed by annotation, under any name, or by the name `error`; or not at all. It is the very
     exception, with its node and task."""
     seen: list[Any] = []
 
@@ -103,8 +100,8 @@ async def test_the_error_by_annotation_and_by_name() -> None:
 
 
 async def test_the_input_is_the_nodes(environment: VirtualWorld) -> None:
-    """P1: the handler has the input of the failed node, without what that changed in place; a Send's argument for
-    a node that was sent to."""
+    """P1: the handler gets the input of the failed node, without the node's changes in place; after a Send, the Send's
+    argument."""
     seen: list[Any] = []
 
     async def bad(state: Any) -> None:
@@ -126,7 +123,7 @@ async def test_the_input_is_the_nodes(environment: VirtualWorld) -> None:
 
 
 async def test_a_handler_says_where_to_go() -> None:
-    """A handler's Command(goto=) is followed, and its Sends; the node's own edges are not."""
+    """A handler's Command(goto=) and its Sends are followed; the node's own edges are not."""
 
     async def goes(state: Any) -> Any:
         return Command(update={"log": ["handled"]}, goto=["after", Send("after", {})])
@@ -135,8 +132,8 @@ async def test_a_handler_says_where_to_go() -> None:
 
 
 async def test_the_default_handler() -> None:
-    """A default handler is for nodes without one of their own, added before or after it; of two that fail in
-    one superstep each has its own run of it, with a task id of its own. Compiling twice changes nothing."""
+    """A default handler applies to nodes without a handler of their own, added before or after it; each of two failed
+    nodes in one superstep gets its own run of it, with a task id of its own. Compiling twice changes nothing."""
     ids: list[str] = []
 
     async def default(state: Any, error: NodeError, runtime: Any) -> dict[str, Any]:
@@ -158,7 +155,7 @@ async def test_the_default_handler() -> None:
 
 
 async def test_handlers_have_the_defaults_of_retry_and_timeout(environment: VirtualWorld) -> None:
-    """A default retry policy and timeout are the handler's too; it comes after the node's last attempt."""
+    """A default retry policy and timeout apply to the handler too; it runs after the node's last attempt."""
     ran: list[str] = []
 
     async def bad(state: Any) -> None:
@@ -179,7 +176,7 @@ async def test_handlers_have_the_defaults_of_retry_and_timeout(environment: Virt
 
 
 async def test_a_timeout_is_handled(environment: VirtualWorld) -> None:
-    """A node whose time is up has failed like any other."""
+    """A node that timed out has failed like any other."""
 
     async def hangs(state: Any) -> None:
         await anyio.sleep_forever()
@@ -193,11 +190,8 @@ async def test_a_timeout_is_handled(environment: VirtualWorld) -> None:
     ]
 
 
-# ---- what is no affair of a handler's --------------------------------------------------------------------------------
-
-
 async def test_router_failures_are_not_handled() -> None:
-    """What a router decides nobody else can: its failure is the run's."""
+    """A router's failure is the run's, and is not handled."""
 
     def decide(state: Any) -> str:
         raise Oops("router")
@@ -208,8 +202,8 @@ async def test_router_failures_are_not_handled() -> None:
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, GeneratorExit])
-async def test_what_ends_a_process_is_not_handled(kind: type[BaseException]) -> None:
-    """Nor is what is no `Exception`."""
+async def test_base_exceptions_are_not_handled(kind: type[BaseException]) -> None:
+    """An exception that is no `Exception` is not handled."""
 
     class Quit(BaseException):
         pass
@@ -228,7 +222,7 @@ async def test_what_ends_a_process_is_not_handled(kind: type[BaseException]) -> 
 
 
 async def test_a_question_is_no_failure() -> None:
-    """A node that asks is not handled."""
+    """A question is not handled as a failure."""
 
     async def asks(state: Any) -> dict[str, Any]:
         return {"log": [interrupt("?")]}
@@ -238,11 +232,8 @@ async def test_a_question_is_no_failure() -> None:
     assert (await graph.ainvoke(Command(resume="yes"), "t"))["log"] == ["yes", "after"]
 
 
-# ---- siblings --------------------------------------------------------------------------------------------------------
-
-
-async def test_siblings_go_on() -> None:
-    """A handled failure cancels nobody, and the handler starts while they run."""
+async def test_siblings_keep_running() -> None:
+    """A handled failure cancels no sibling, and the handler starts while they run."""
     handler_ran = anyio.Event()
 
     async def slow(state: Any) -> dict[str, Any]:
@@ -259,7 +250,7 @@ async def test_siblings_go_on() -> None:
 
 
 async def test_writes_are_in_plan_order() -> None:
-    """P2: a handler's writes stand where its node's would, whoever ended first."""
+    """P2: a handler's writes take the place of its node's in plan order, whichever task finished first."""
     for order in ("abc", "cba", "bca"):
         ended: list[str] = []
 
@@ -281,8 +272,8 @@ async def test_writes_are_in_plan_order() -> None:
 
 
 async def test_a_failing_handler_fails_the_run() -> None:
-    """A handler's own failure is the run's, and cancels the siblings; the node's failure is its context. On resume
-    (P5) the handler runs again, on the recorded failure, and the node does not."""
+    """A handler's own failure is the run's, and cancels the siblings; the node's failure is its context. On resume (P5)
+    the handler runs again, on the recorded failure, and the node does not."""
     ran: list[str] = []
     well: list[bool] = []
 
@@ -309,9 +300,9 @@ async def test_a_failing_handler_fails_the_run() -> None:
     assert ran == ["bad", "handler", "handler"]
 
 
-async def test_a_sibling_that_fails_beside_a_handler() -> None:
-    """P9, P5: a failure beside a handler ends the run; on resume the handler goes on, and its node does not run again;
-    the handler gets the failure as it was recorded."""
+async def test_a_sibling_that_fails_while_a_handler_runs() -> None:
+    """P9, P5: a sibling's failure ends the run while a handler runs; on resume the handler continues, and its node does
+    not run again; the handler gets the failure as it was recorded."""
     ran: list[Any] = []
     begun = anyio.Event()
 
@@ -342,15 +333,12 @@ async def test_a_sibling_that_fails_beside_a_handler() -> None:
     assert ran[2:] == [RecordedFailureError(kind, "no")]
 
 
-# ---- durable ---------------------------------------------------------------------------------------------------------
-
-
 class Died(BaseException):
-    """Stands for the end of the process."""
+    """Raised in place of the end of the process."""
 
 
 class Crashing(Through):
-    """The process ends at the n-th write, before or after it is done."""
+    """A saver whose process ends at the n-th write, before or after it is done."""
 
     def __init__(self, inner: InMemorySaver, at: int, *, after: bool) -> None:
         super().__init__(inner)
@@ -373,8 +361,8 @@ class Crashing(Through):
 @pytest.mark.parametrize("sibling", [False, True])
 @pytest.mark.parametrize("after_it", [False, True])
 async def test_a_crash_at_every_write(sibling: bool, after_it: bool) -> None:
-    """P5: whenever the process ends, the node does not run again once its failure is stored, nor the handler once
-    its result is; and the result is that of an undisturbed run."""
+    """P5: whenever the process ends, the node does not run again once its failure is stored, nor the handler once its
+    result is; the result is that of an undisturbed run."""
     environment = VirtualWorld(patience=3)
     expected = ["bad: no", "after", "last"]
     if sibling:
@@ -416,7 +404,7 @@ async def test_a_crash_at_every_write(sibling: bool, after_it: bool) -> None:
             pass
         crashed = saver.dead
         if crashed:
-            environment.time += 100  # the lease of the dead has lapsed
+            environment.time += 100  # the lease of the dead process has expired
             stored = await build(inner).aget_state("t")
             result = await build(inner).ainvoke(None if stored.created_at else {}, "t")
         log = [each.replace(f"{Oops.__module__}.Oops: ", "") for each in result["log"]]
@@ -426,8 +414,8 @@ async def test_a_crash_at_every_write(sibling: bool, after_it: bool) -> None:
 
 
 async def test_a_handler_that_asks() -> None:
-    """P8: a handler may ask; the question is the handler's task's, survives, and its answer leads back to the
-    handler and not to the node. It may ask twice, and be answered by id."""
+    """P8: a handler may ask; the question belongs to the handler's task and survives, and its answer resumes the
+    handler and not the node. It may ask twice, and be answered by id."""
     ran: list[str] = []
 
     async def bad(state: Any) -> None:
@@ -454,7 +442,7 @@ async def test_a_handler_that_asks() -> None:
 
 
 async def test_two_handlers_that_ask() -> None:
-    """P8: two runs of the default handler ask in one superstep: their questions differ, and are answered in any
+    """P8: when two runs of the default handler ask in one superstep, their questions differ, and are answered in any
     order."""
 
     ran: list[str] = []
@@ -470,7 +458,7 @@ async def test_two_handlers_that_ask() -> None:
     asked = {question.value: question.id for question in (await graph.ainvoke({}, "t"))["__interrupt__"]}
     assert "__interrupt__" in await graph.ainvoke(Command(resume={asked["b"]: "two"}), "t")
     assert (await graph.ainvoke(Command(resume={asked["a"]: "one"}), "t"))["log"] == ["a one", "b two"]
-    assert sorted(ran) == ["a", "a", "b", "b"]  # who waits for an answer does not run for another's
+    assert sorted(ran) == ["a", "a", "b", "b"]  # a task that waits for an answer does not run for another's
 
 
 async def test_a_handler_calls_tasks_and_runs_graphs() -> None:
@@ -492,14 +480,12 @@ async def test_a_handler_calls_tasks_and_runs_graphs() -> None:
     assert ran == ["first", "second"]
 
 
-# ---- graphs inside ---------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("depth", [1, 2])
-async def test_failures_inside_are_handled_once(depth: int) -> None:
-    """What fails in a graph inside is handled by the node that runs it, once, with the exception itself."""
-    graph: Any = StateGraph(State).add_node("deep", fails).add_node("beside", other)
-    graph = graph.add_edge(START, "deep").add_edge(START, "beside").compile(name="g1")
+async def test_failures_in_subgraphs_are_handled_once(depth: int) -> None:
+    """A failure in a subgraph is handled once, by the handler of the node that runs the subgraph, with the exception
+    itself."""
+    graph: Any = StateGraph(State).add_node("deep", fails).add_node("another", other)
+    graph = graph.add_edge(START, "deep").add_edge(START, "another").compile(name="g1")
     for level in range(1, depth):
         graph = StateGraph(State).add_node("in", graph).add_edge(START, "in").compile(name=f"g{level + 1}")
     seen: list[Any] = []
@@ -513,8 +499,8 @@ async def test_failures_inside_are_handled_once(depth: int) -> None:
     assert seen == [("outer", Oops)]
 
 
-async def test_several_failures_inside() -> None:
-    """P9: several failures of a graph inside are one failure of its node: a group, in plan order."""
+async def test_several_failures_in_a_subgraph() -> None:
+    """P9: several failures of a subgraph are one failure of its node: a group, in plan order."""
     inner = StateGraph(State)
     for name in "ab":
         inner.add_node(name, fails).add_edge(START, name)
@@ -529,17 +515,14 @@ async def test_several_failures_inside() -> None:
     assert isinstance(group, ExceptionGroup) and len(group.exceptions) == 2
 
 
-async def test_a_handler_inside_and_one_outside() -> None:
-    """A failure that is handled inside is none outside; defaults are not those of graphs inside."""
+async def test_handlers_in_a_subgraph_and_its_parent() -> None:
+    """A failure that is handled in a subgraph does not reach its parent; defaults do not apply to subgraphs."""
     inner = handled().compile(name="inner")
     made = StateGraph(State).set_node_defaults(error_handler=handles).add_node(inner).add_edge(START, "inner")
     assert (await made.compile(InMemorySaver()).ainvoke({}, "t"))["log"] == ["bad: no"]
     bare = StateGraph(State).add_node("bad", fails).add_edge(START, "bad").compile(name="bare")
     made = StateGraph(State).set_node_defaults(error_handler=handles).add_node(bare).add_edge(START, "bare")
     assert (await made.compile(InMemorySaver()).ainvoke({}, "t"))["log"] == ["bare: no"]
-
-
-# ---- what is seen ----------------------------------------------------------------------------------------------------
 
 
 async def test_state_history_and_streams() -> None:
@@ -550,10 +533,10 @@ async def test_state_history_and_streams() -> None:
     updates = [data for mode, data in parts if mode == "updates"]
     assert {"__error_handler__bad": {"log": ["bad: no"]}} in updates
     assert not any("bad" in update for update in updates)
-    told = [data for mode, data in parts if mode == "tasks"]
-    failed = [each for each in told if each["name"] == "bad" and each.get("error")]
+    task_chunks = [data for mode, data in parts if mode == "tasks"]
+    failed = [each for each in task_chunks if each["name"] == "bad" and each.get("error")]
     assert len(failed) == 1
-    ended = [each for each in told if each["name"] == "__error_handler__bad" and "result" in each]
+    ended = [each for each in task_chunks if each["name"] == "__error_handler__bad" and "result" in each]
     assert len(ended) == 1 and ended[0]["result"] == {"log": ["bad: no"]}
     history = [snapshot async for snapshot in graph.aget_state_history("t")]
     (mine,) = [each for snapshot in history for each in snapshot.tasks if each.name == "bad"]
@@ -563,7 +546,7 @@ async def test_state_history_and_streams() -> None:
 
 
 async def test_an_edit_of_a_superstep_with_a_handler_that_asks() -> None:
-    """`aupdate_state` as the failed node gives its result, and nothing of it, nor the handler, runs again."""
+    """`aupdate_state` as the failed node sets its result, and neither the node nor the handler runs again."""
     ran: list[str] = []
 
     async def bad(state: Any) -> None:
@@ -583,7 +566,7 @@ async def test_an_edit_of_a_superstep_with_a_handler_that_asks() -> None:
 
 
 async def test_an_edit_after_a_handler() -> None:
-    """And `aupdate_state` as a sibling folds the handler's recorded result with it."""
+    """`aupdate_state` as a sibling folds the handler's recorded result with the edit."""
 
     async def broken(state: Any) -> None:
         await anyio.lowlevel.checkpoint()
@@ -605,8 +588,8 @@ async def test_an_edit_after_a_handler() -> None:
 
 
 async def test_a_handler_keeps_the_failure_in_the_state() -> None:
-    """P11: a handler may return the failure that it got; it is stored as its type and message, and what is read
-    back says the same."""
+    """P11: a handler may return the failure that it got; it is stored as its type and message, and reading gives the
+    same."""
 
     async def keeps(state: Any, error: NodeError) -> dict[str, Any]:
         return {"errors": [error]}
@@ -618,14 +601,14 @@ async def test_a_handler_keeps_the_failure_in_the_state() -> None:
 
 
 async def test_without_a_handler_nothing_changes() -> None:
-    """P9: END and edges as ever: a graph with no handler raises the node's own exception."""
+    """P9: a graph with no handler raises the node's own exception, as before."""
     made = StateGraph(State).add_node("bad", fails).add_edge(START, "bad").add_edge("bad", END)
     with pytest.raises(Oops):
         await made.compile().ainvoke({})
 
 
 async def test_a_handler_and_collect() -> None:
-    """Handled comes before collected: what a handler handles is in nobody's list; what it fails with is."""
+    """The handler runs before collecting: a handled failure is in no list; the handler's own failure is."""
 
     async def broken(state: Any) -> None:
         raise ZeroDivisionError

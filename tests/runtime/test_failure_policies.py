@@ -1,4 +1,4 @@
-"""P9: what the others of a superstep do when a task has failed, per graph and per call, on every schedule."""
+"""P9: the effect of a failed task on its siblings, per graph and per call, on every schedule."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pregel_async.channels import LastValue, Topic
 from pregel_async.errors import InvalidUpdateError, NodeError, RecordedFailureError
 from pregel_async.types import Collect, RetryPolicy
 from tests.helpers.virtual_loops import VirtualWorld
-from tests.runtime.living import nothing_left
+from tests.runtime.leak_checks import nothing_left
 
 pytestmark = pytest.mark.anyio
 
@@ -45,7 +45,7 @@ def node(name: str, *, fails: bool = False, turns: int = 0) -> Any:
 
 
 def wide(failing: str, names: str = "abcdef", *, seed: int = 0, width: int = 9) -> StateGraph[Any]:
-    """Nodes that end in an order of the seed's choice."""
+    """Return nodes that finish in an order chosen by the seed."""
     luck = random.Random(seed)
     made = StateGraph(State).add_node("join", node("join"))
     for name in sorted(names, key=lambda _: luck.random()):
@@ -63,9 +63,6 @@ widths = pytest.mark.parametrize("width", [None, 1, 2])
 
 def config(width: int | None, thread: str = "t") -> dict[str, Any]:
     return {"configurable": {"thread_id": thread}, **({} if width is None else {"max_concurrency": width})}
-
-
-# ---- fail_fast -------------------------------------------------------------------------------------------------------
 
 
 @schedules
@@ -104,14 +101,11 @@ async def test_fail_fast_cancels_the_others(seed: int) -> None:
             assert set(ended) == {"cleans_up", "ends"}
 
 
-# ---- finish ----------------------------------------------------------------------------------------------------------
-
-
 @schedules
 @widths
 async def test_finish_lets_the_others_finish(seed: int, width: int | None) -> None:
-    """P9: the siblings finish first, and are recorded; the members are those that failed, in plan order, on every
-    schedule. On resume only they run again."""
+    """P9: the siblings finish first, and are recorded; the members are the failed ones, in plan order, on every
+    schedule. On resume only the failed ones run again."""
     made = wide("bde", seed=seed)
     graph = made.compile(InMemorySaver(), on_failure="finish")
     with pytest.raises(ExceptionGroup) as caught:
@@ -133,8 +127,8 @@ async def test_one_failure_is_itself() -> None:
     assert str(caught.value) == "c"
 
 
-async def test_a_call_says_otherwise() -> None:
-    """A call's policy goes before the graph's."""
+async def test_a_call_overrides_the_policy() -> None:
+    """A call's policy takes precedence over the graph's."""
     graph = wide("bd").compile(InMemorySaver(), on_failure="finish")
     assert (await graph.ainvoke({}, "1", on_failure=Collect("errors")))["log"] == [*"acef", "join"]
     with pytest.raises(ExceptionGroup):
@@ -144,8 +138,8 @@ async def test_a_call_says_otherwise() -> None:
     assert [error.node for error in parts[-1]["errors"]] == ["b", "d"]
 
 
-async def test_what_ends_a_process_ends_all() -> None:
-    """What is no `Exception` stops the others under every policy, and is not collected."""
+async def test_base_exceptions_stop_all_tasks() -> None:
+    """An exception that is no `Exception` stops the siblings under every policy, and is not collected."""
 
     class Quit(BaseException):
         pass
@@ -168,14 +162,11 @@ async def test_what_ends_a_process_ends_all() -> None:
         assert isinstance(caught.value, Quit)
 
 
-# ---- collect ---------------------------------------------------------------------------------------------------------
-
-
 @schedules
 @widths
-async def test_collect_goes_on(seed: int, width: int | None) -> None:
+async def test_collect_continues_the_run(seed: int, width: int | None) -> None:
     """P9: a failed task's update is a `NodeError` in the channel; the join is planned as usual; the same on every
-    schedule, with task ids; and it is read back equal."""
+    schedule, with task ids; and reading it back gives an equal value."""
     graph = wide("bde", seed=seed).compile(InMemorySaver(), on_failure=Collect("errors"))
     result = await graph.ainvoke({}, config(width))
     assert result["log"] == ["a", "c", "f", "join"]
@@ -190,7 +181,7 @@ async def test_collect_goes_on(seed: int, width: int | None) -> None:
 
 
 async def test_collected_failures_are_stored(tmp_path: Any) -> None:
-    """P11: what was collected comes back equal from SQLite, in another process's graph."""
+    """P11: collected failures come back equal from SQLite, in another process's graph."""
     async with SqliteSaver.from_conn_string(tmp_path / "threads.db") as saver:
         result = await wide("ce").compile(saver, on_failure=Collect("errors")).ainvoke({}, "t")
     async with SqliteSaver.from_conn_string(tmp_path / "threads.db") as saver:
@@ -200,7 +191,7 @@ async def test_collected_failures_are_stored(tmp_path: Any) -> None:
 
 
 async def test_a_single_task_is_collected() -> None:
-    """P9: alone in its superstep too; with its edges."""
+    """P9: a failed task is collected when it is alone in its superstep too, and its edges are followed."""
     made = StateGraph(State).add_node("a", node("a", fails=True)).add_node("b", node("b"))
     graph = made.add_edge(START, "a").add_edge("a", "b").compile(on_failure=Collect("errors"))
     result = await graph.ainvoke({})
@@ -208,9 +199,9 @@ async def test_a_single_task_is_collected() -> None:
 
 
 @pytest.mark.parametrize("asynchronous", [True, False])
-async def test_conditional_edges_see_what_was_collected(asynchronous: bool) -> None:
-    """A failed node's routers are asked, on the collected state; what a router fails with is not collected, and
-    it is asked again alone."""
+async def test_conditional_edges_see_collected_failures(asynchronous: bool) -> None:
+    """A failed node's routers run on the collected state; a router's own failure is not collected, and the router runs
+    again alone."""
     ran: list[str] = []
 
     def decide(state: Any) -> str:
@@ -238,7 +229,7 @@ async def test_conditional_edges_see_what_was_collected(asynchronous: bool) -> N
 
 
 async def test_sends_are_collected() -> None:
-    """Sends are collected each by itself, in plan order."""
+    """Failed sends are collected each by itself, in plan order."""
 
     async def worker(number: int) -> dict[str, Any]:
         if number % 2:
@@ -254,7 +245,7 @@ async def test_sends_are_collected() -> None:
 
 
 async def test_collect_in_a_topic() -> None:
-    """A `Topic` takes them too."""
+    """A `Topic` collects failures too."""
 
     def first(value: int) -> int:
         raise Oops("x")
@@ -270,8 +261,8 @@ async def test_collect_in_a_topic() -> None:
     assert error == NodeError("first", error.task_id, RecordedFailureError(KIND, "x"))
 
 
-async def test_what_a_node_returned_wrongly_is_collected() -> None:
-    """An update that the graph refuses is its node's failure like another."""
+async def test_a_bad_update_is_collected() -> None:
+    """An update that the graph refuses is a failure of its node and collected like any other."""
 
     async def wrong(state: Any) -> Any:
         return {"nowhere": 1}
@@ -281,13 +272,10 @@ async def test_what_a_node_returned_wrongly_is_collected() -> None:
     assert error.error.type == f"{InvalidUpdateError.__module__}.{InvalidUpdateError.__name__}"
 
 
-# ---- with other things -----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("policy", ["finish", Collect("errors")])
-async def test_a_question_beside_a_failure(policy: Any) -> None:
-    """Under "finish" a failure is told before a question, which stays open; a collected one leaves only the
-    question, and is not run again when that is answered."""
+async def test_a_question_and_a_failure(policy: Any) -> None:
+    """Under "finish" a failure is raised before a question, which stays open; a collected failure leaves only the
+    question, and its task does not run again when that is answered."""
     ran: list[str] = []
 
     async def asks(state: Any) -> dict[str, Any]:
@@ -317,7 +305,7 @@ async def test_a_question_beside_a_failure(policy: Any) -> None:
 
 
 async def test_retries_come_first() -> None:
-    """What passes on a retry is in no list; what does not is collected after its last attempt."""
+    """A failure that a retry resolves is in no list; one that remains is collected after the last attempt."""
     environment = VirtualWorld()
     ran: list[str] = []
 
@@ -338,8 +326,8 @@ async def test_retries_come_first() -> None:
     assert (ran.count("passes"), ran.count("never")) == (3, 3)
 
 
-async def test_graphs_inside_have_policies_of_their_own() -> None:
-    """A policy is its graph's: one inside fails as it says itself, and its node is collected outside."""
+async def test_subgraphs_have_their_own_policies() -> None:
+    """A policy belongs to its graph: a subgraph fails by its own policy, and its node is collected in the parent."""
     inner = wide("bd").compile(name="inner")
     made = StateGraph(State).add_node(inner).add_node("other", node("other", turns=60))
     graph = (
@@ -353,7 +341,7 @@ async def test_graphs_inside_have_policies_of_their_own() -> None:
 
 
 async def test_a_failed_tasks_tasks_are_not_collected() -> None:
-    """What a task fails with is its caller's to catch, whatever the policy."""
+    """A called task's failure is its caller's to catch, whatever the policy."""
 
     @task
     async def step() -> None:
@@ -372,7 +360,7 @@ async def test_a_failed_tasks_tasks_are_not_collected() -> None:
 
 
 async def test_a_cancelled_run_collects_nothing() -> None:
-    """P7: a node that makes a failure of its cancellation is not collected, and the run ends."""
+    """P7: a node that turns its cancellation into a failure is not collected, and the run ends."""
     begun = anyio.Event()
 
     async def bad(state: Any) -> None:
@@ -396,7 +384,7 @@ async def test_a_cancelled_run_collects_nothing() -> None:
 
 
 async def test_streams_of_collected_failures() -> None:
-    """A collected failure shows as its node's update, and in no stream as the run's failure."""
+    """A collected failure is streamed as its node's update, and in no stream as the run's failure."""
     graph = wide("b").compile(InMemorySaver(), on_failure=Collect("errors"))
     parts = [part async for part in graph.astream({}, "t", stream_mode=["updates", "tasks"])]
     (update,) = [data["b"] for mode, data in parts if mode == "updates" and "b" in data]
@@ -406,8 +394,8 @@ async def test_streams_of_collected_failures() -> None:
 
 
 async def test_the_result_of_a_collected_task_is_recorded() -> None:
-    """P5: a collected failure is its task's result: beside a sibling that cannot finish it is recorded, and the task
-    does not run again."""
+    """P5: a collected failure is its task's result: it is recorded while a sibling cannot finish, and the task does not
+    run again."""
     ran: list[str] = []
 
     async def bad(state: Any) -> None:

@@ -1,4 +1,5 @@
-"""Attempts whose time is up, and those that follow a failure: nothing of one reaches the run, or the next."""
+"""Attempts after their timeout, and attempts after a failure: no effect of a late attempt reaches the run or the next
+attempt."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ class State(TypedDict, total=False):
 
 
 class Clock(SystemEnvironment):
-    """Time passes when somebody says so."""
+    """A clock that advances only when the test says so."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -71,11 +72,11 @@ LATE: dict[str, Callable[[], object]] = {
 
 
 @pytest.mark.parametrize("what", LATE)
-async def test_what_a_late_attempt_reaches(what: str) -> None:
-    """A late attempt can publish nothing: when its time is up it neither asks nor writes, calls or spends any more,
-    while it cleans up."""
+async def test_calls_of_a_late_attempt(what: str) -> None:
+    """A late attempt can publish nothing: after its timeout, while it cleans up, it cannot ask, write, call or
+    spend."""
     clock = Clock()
-    told: list[BaseException | None] = []
+    caught_errors: list[BaseException | None] = []
 
     async def slow(state: State) -> State:
         clock.advance(60)
@@ -85,9 +86,9 @@ async def test_what_a_late_attempt_reaches(what: str) -> None:
             try:
                 LATE[what]()
             except BaseException as error:
-                told.append(error)
+                caught_errors.append(error)
             else:
-                told.append(None)
+                caught_errors.append(None)
         return {}
 
     made = StateGraph(State).add_node("slow", slow, timeout=TimeoutPolicy(run_timeout=5)).add_edge(START, "slow")
@@ -98,13 +99,13 @@ async def test_what_a_late_attempt_reaches(what: str) -> None:
             seen.append(chunk)
     assert not deadline.cancel_called
     assert seen == []
-    assert [type(error) for error in told] == [OutsideRunError]
-    assert "has ended" in str(told[0])
+    assert [type(error) for error in caught_errors] == [OutsideRunError]
+    assert "has ended" in str(caught_errors[0])
 
 
-async def test_what_a_late_attempt_returns() -> None:
-    """A late attempt can publish nothing: what it returns after its time, its cancellation swallowed, does not
-    count."""
+async def test_the_result_of_a_late_attempt() -> None:
+    """A late attempt can publish nothing: a result returned after its timeout, with the cancellation swallowed, does
+    not count."""
     clock = Clock()
 
     async def slow(state: State) -> State:
@@ -112,7 +113,7 @@ async def test_what_a_late_attempt_returns() -> None:
         try:
             await anyio.sleep_forever()
         except anyio.get_cancelled_exc_class():
-            return {"log": ["late"]}  # what nobody should do
+            return {"log": ["late"]}  # bad practice, on purpose
         return {}
 
     made = StateGraph(State).add_node("slow", slow, timeout=TimeoutPolicy(run_timeout=5)).add_edge(START, "slow")
@@ -140,7 +141,7 @@ async def test_as_many_attempts_as_the_policy_says() -> None:
 
 
 async def test_an_attempt_counts_its_questions_anew() -> None:
-    """P8: an attempt that follows a failure starts afresh: its first question is the first, and is answered."""
+    """P8: an attempt after a failure starts counting anew: its first question is the first, and is answered."""
     attempts: list[str] = []
 
     async def flaky(state: State) -> State:
@@ -159,7 +160,7 @@ async def test_an_attempt_counts_its_questions_anew() -> None:
 
 
 async def test_an_attempt_has_its_answers_to_itself() -> None:
-    """P1: what an attempt changes in an answer, in place, does not reach the next."""
+    """P1: a change in place of an answer does not reach the next attempt."""
     attempts: list[Any] = []
 
     async def flaky(state: State) -> State:
@@ -179,7 +180,7 @@ async def test_an_attempt_has_its_answers_to_itself() -> None:
 
 @pytest.mark.parametrize(("limit", "stops"), [(2, True), (3, False)])
 async def test_a_budget_may_be_spent_to_its_end(limit: int, stops: bool) -> None:
-    """A run goes on when it has spent all that it may, and stops when it has spent more."""
+    """A run continues when it has spent exactly its budget, and stops when it has spent more."""
 
     async def node(state: State) -> State:
         spend("tokens", 3)

@@ -1,4 +1,4 @@
-"""Retries: how often, after how long, what of a failed attempt stays, and what ends the waiting."""
+"""Retries: their number, their waits, the effects of a failed attempt, and the ways a wait ends."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from pregel_async.errors import InvalidUpdateError, NodeCancelledError
 from pregel_async.types import RetryPolicy
 from tests.helpers.passing_saver import Through
 from tests.helpers.virtual_loops import VirtualWorld
-from tests.runtime.living import nothing_left
+from tests.runtime.leak_checks import nothing_left
 
 pytestmark = pytest.mark.anyio
 
@@ -45,7 +45,7 @@ class State(TypedDict, total=False):
 
 
 class Flaky(Exception):
-    """May pass."""
+    """A failure that another attempt may resolve."""
 
 
 FEW = RetryPolicy(jitter=False)
@@ -58,7 +58,7 @@ def environment() -> VirtualWorld:
 
 
 def failing(times: int, error: Callable[[], BaseException] = Flaky) -> Any:
-    """A node that fails so often, and then says how often it has run."""
+    """Return a node that fails the given number of times, and then returns how often it has run."""
     calls = [0]
 
     async def node(state: Any) -> dict[str, Any]:
@@ -80,21 +80,18 @@ def alone(node: Any, environment: VirtualWorld, saver: Any = None, **options: An
     )
 
 
-def beside(node: Any, environment: VirtualWorld, saver: Any = None, **options: Any) -> Any:
+def with_a_sibling(node: Any, environment: VirtualWorld, saver: Any = None, **options: Any) -> Any:
     made = StateGraph(State).add_node("node", node, **options).add_edge(START, "node")
     made.add_node("other", lambda state: {"log": ["other"]}).add_edge(START, "other")
     return made.compile(saver, environment=environment, blocking=False)
 
 
-def inside(node: Any, environment: VirtualWorld, saver: Any = None, **options: Any) -> Any:
+def in_a_subgraph(node: Any, environment: VirtualWorld, saver: Any = None, **options: Any) -> Any:
     inner = StateGraph(State).add_node("node", node, **options).add_edge(START, "node").compile(name="inner")
     return StateGraph(State).add_node(inner).add_edge(START, "inner").compile(saver, environment=environment)
 
 
-each_place = pytest.mark.parametrize("place", [alone, beside, inside])
-
-
-# ---- how often, and after how long -----------------------------------------------------------------------------------
+each_place = pytest.mark.parametrize("place", [alone, with_a_sibling, in_a_subgraph])
 
 
 @each_place
@@ -114,14 +111,15 @@ async def test_the_defaults(place: Any, environment: VirtualWorld) -> None:
 
 
 async def test_the_wait_grows_to_its_limit(environment: VirtualWorld) -> None:
-    """Twice as long each time, and at most 128 s; hours pass in no time on the port's clock."""
+    """Each wait is twice as long as the one before, and at most 128 s; hours pass instantly on the
+    environment's clock."""
     await alone(failing(11), environment, retry_policy=MANY).ainvoke({})
     assert environment.slept == [0.5, 1, 2, 4, 8, 16, 32, 64, 128, 128, 128]
     assert environment.time == sum(environment.slept)
 
 
 async def test_one_attempt(environment: VirtualWorld) -> None:
-    """The first attempt counts: with max_attempts=1 nothing is tried again, and the exception has no note of it."""
+    """The first attempt counts: with max_attempts=1 there is no retry, and the exception has no note of it."""
     graph = alone(failing(1), environment, retry_policy=RetryPolicy(max_attempts=1))
     with pytest.raises(Flaky) as caught:
         await graph.ainvoke({})
@@ -130,7 +128,7 @@ async def test_one_attempt(environment: VirtualWorld) -> None:
 
 
 async def test_several_policies_share_the_count(environment: VirtualWorld) -> None:
-    """The first policy that is for the failure counts; the attempts are counted for all together."""
+    """The first policy that matches the failure counts; the attempts are counted for all policies together."""
     errors: list[Any] = [KeyError(), Flaky(), KeyError(), Flaky(), KeyError()]
 
     async def node(state: Any) -> None:
@@ -140,13 +138,13 @@ async def test_several_policies_share_the_count(environment: VirtualWorld) -> No
         RetryPolicy(retry_on=KeyError, initial_interval=1, jitter=False, max_attempts=5),
         RetryPolicy(retry_on=Exception, initial_interval=100, backoff_factor=1, jitter=False, max_attempts=4),
     ]
-    with pytest.raises(Flaky):  # the fourth failure is the second policy's, which has had four attempts
+    with pytest.raises(Flaky):  # the fourth failure matches the second policy, which has had four attempts
         await alone(node, environment, retry_policy=policies).ainvoke({})
     assert environment.slept == [1, 100, 4]
 
 
-async def test_what_is_not_for_the_policy(environment: VirtualWorld) -> None:
-    """A failure that no policy is for is raised at once."""
+async def test_a_failure_that_no_policy_matches(environment: VirtualWorld) -> None:
+    """A failure that matches no policy is raised at once."""
     graph = alone(
         failing(1, ZeroDivisionError), environment, retry_policy=[RetryPolicy(), RetryPolicy(retry_on=KeyError)]
     )
@@ -157,7 +155,8 @@ async def test_what_is_not_for_the_policy(environment: VirtualWorld) -> None:
 
 @each_place
 async def test_a_predicate_that_raises(place: Any, environment: VirtualWorld) -> None:
-    """P9: what the user's own predicate raises is told, with a note that says where, and the failure as its context."""
+    """P9: an exception of the user's own predicate is raised, with a note that says where, and the failure as its
+    context."""
 
     def predicate(error: Exception) -> bool:
         raise LookupError("mine")
@@ -169,8 +168,8 @@ async def test_a_predicate_that_raises(place: Any, environment: VirtualWorld) ->
     assert isinstance(caught.value.__context__, Flaky)
 
 
-async def test_a_group_of_the_nodes_own(environment: VirtualWorld) -> None:
-    """A node's own task group raises a group: it is tried again when each in it may pass."""
+async def test_an_exception_group_of_the_node(environment: VirtualWorld) -> None:
+    """A group raised by a node's own task group is retried when each member may be retried."""
     attempts: list[int] = []
 
     async def child(kind: type[Exception]) -> None:
@@ -187,9 +186,6 @@ async def test_a_group_of_the_nodes_own(environment: VirtualWorld) -> None:
     assert attempts == [1, 2]
 
 
-# ---- Retry-After -----------------------------------------------------------------------------------------------------
-
-
 def answer(status: int, after: str) -> Exception:
     request = httpx.Request("GET", "https://service.example/")
     response = httpx.Response(status, request=request, headers={"Retry-After": after})
@@ -198,7 +194,7 @@ def answer(status: int, after: str) -> Exception:
 
 @pytest.fixture
 def in_tokyo(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A date without a zone is GMT's, wherever the process is."""
+    """A date without a zone is GMT, whatever the process's time zone."""
     monkeypatch.setenv("TZ", "Asia/Tokyo")
     tzset()
     yield
@@ -234,18 +230,17 @@ def in_tokyo(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     ],
 )
 @pytest.mark.parametrize("status", [429, 503])
-async def test_a_server_that_says_when(
-    after: str, waits: float, status: int, environment: VirtualWorld, in_tokyo: None
-) -> None:
-    """`Retry-After`, as RFC 9110 writes it (digits, or a date in GMT), is waited for on the port's clock, but never less
-    than the policy says. What is written in another way does not count: `1_0` is not 10, and `inf` is no time."""
+async def test_retry_after(after: str, waits: float, status: int, environment: VirtualWorld, in_tokyo: None) -> None:
+    """`Retry-After`, as RFC 9110 defines it (digits, or a date in GMT), is waited for on the environment's clock, but
+    never less than the policy says. Other spellings do not count: `1_0` is not 10, and `inf` is no time."""
     await alone(failing(1, lambda: answer(status, after)), environment, retry_policy=FEW).ainvoke({})
     assert environment.slept == [waits]
 
 
 @pytest.mark.parametrize("after", ["\N{SUPERSCRIPT TWO}", "\N{ARABIC-INDIC DIGIT SEVEN}"])
-async def test_digits_that_are_not_of_ascii(after: str, environment: VirtualWorld) -> None:
-    """They are no number of seconds, and no error of their own: clients read headers as Latin-1, or as they like."""
+async def test_non_ascii_digits(after: str, environment: VirtualWorld) -> None:
+    """Non-ASCII digits are no number of seconds, and no error of their own: clients decode headers as Latin-1, or
+    otherwise."""
 
     class Refused(Exception):
         status_code = 503
@@ -255,14 +250,14 @@ async def test_digits_that_are_not_of_ascii(after: str, environment: VirtualWorl
     assert environment.slept == [0.5]
 
 
-async def test_many_that_come_back(environment: VirtualWorld) -> None:
-    """The jitter is added to what the server asks for, too: they are not to come back together."""
+async def test_jitter_with_retry_after(environment: VirtualWorld) -> None:
+    """The jitter is added to the server's delay, too, so that clients do not retry at the same moment."""
     await alone(failing(1, lambda: answer(429, "7")), environment, retry_policy=RetryPolicy()).ainvoke({})
     assert environment.slept == [7.25]
 
 
 async def test_a_server_that_asks_for_too_long(environment: VirtualWorld) -> None:
-    """Longer than `max_interval` is not waited for: the failure is told, and why."""
+    """A delay longer than `max_interval` is not waited for: the failure is raised, with the reason."""
     for after in ("200", "9" * 5000, formatdate(4_000_100_000, usegmt=True)):
         with pytest.raises(httpx.HTTPStatusError) as caught:
             await alone(failing(1, lambda: answer(429, after)), environment, retry_policy=FEW).ainvoke({})  # noqa: B023  # awaited here
@@ -271,17 +266,14 @@ async def test_a_server_that_asks_for_too_long(environment: VirtualWorld) -> Non
 
 
 async def test_the_longest_of_a_group_counts(environment: VirtualWorld) -> None:
-    """Of several answers in a group, the latest time."""
+    """Of several responses in a group, the latest time counts."""
     made = failing(1, lambda: ExceptionGroup("", [answer(503, "3"), answer(429, "9"), Flaky()]))
     await alone(made, environment, retry_policy=FEW).ainvoke({})
     assert environment.slept == [9]
 
 
-# ---- what ends the wait ----------------------------------------------------------------------------------------------
-
-
 async def test_a_failing_sibling_ends_the_wait(environment: VirtualWorld) -> None:
-    """P9: a sibling that fails for good ends the backoff at once; only its failure is told."""
+    """P9: a sibling that fails for good ends the backoff at once; only its failure is raised."""
     environment.held = lambda: True
 
     async def broken(state: Any) -> None:
@@ -301,8 +293,8 @@ async def test_a_failing_sibling_ends_the_wait(environment: VirtualWorld) -> Non
 async def test_the_caller_ends_the_wait(
     place: Any, how: str, environment: VirtualWorld, anyio_backend_name: str
 ) -> None:
-    """P7: the caller's cancellation, by a scope, by asyncio's own cancel() or by closing the stream, ends the backoff at
-    once, and nothing is left."""
+    """P7: the caller's cancellation, by a scope, by asyncio's own cancel() or by closing the stream, ends the backoff
+    at once, and no task is left."""
     if how == "native" and anyio_backend_name == "trio":
         pytest.skip("trio has no cancellation of its own besides scopes")
     environment.held = lambda: True
@@ -342,12 +334,13 @@ async def test_the_caller_ends_the_wait(
     assert environment.time == 0
 
 
-@pytest.mark.parametrize("place", [alone, inside])
+@pytest.mark.parametrize("place", [alone, in_a_subgraph])
 @pytest.mark.parametrize("options", [{}, {"timeout": 5}], ids=len)
-async def test_a_failure_while_being_cancelled_is_not_tried_again(
+async def test_a_failure_while_being_cancelled_is_not_retried(
     place: Any, options: Any, environment: VirtualWorld
 ) -> None:
-    """P7: a node that makes a failure of asyncio's own cancellation is not tried again: the run ends, and says so."""
+    """P7: a node that turns asyncio's own cancellation into a failure is not retried: the run ends and raises the
+    failure."""
 
     async def node(state: Any, runtime: Runtime[Any]) -> None:
         seen.append(runtime.execution_info.node_attempt)
@@ -382,9 +375,8 @@ async def test_a_failure_while_being_cancelled_is_not_tried_again(
     assert environment.slept in ([], [5])  # the timeout's own
 
 
-async def test_clean_up_errors_of_retried_siblings_are_told(environment: VirtualWorld) -> None:
-    """P9: a sibling with a retry policy that fails while it is cancelled is in the group, and is not tried
-    again."""
+async def test_clean_up_errors_of_retried_siblings_are_raised(environment: VirtualWorld) -> None:
+    """P9: a sibling with a retry policy that fails while it is cancelled is in the group, and is not retried."""
 
     async def cleans_up(state: Any) -> None:
         seen.append("begun")
@@ -411,8 +403,8 @@ async def test_clean_up_errors_of_retried_siblings_are_told(environment: Virtual
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
-async def test_what_ends_a_process_is_not_tried_again(kind: type[BaseException], environment: VirtualWorld) -> None:
-    """What ends a process is nobody's to try again, in a group neither, and whatever the policy says."""
+async def test_what_ends_a_process_is_not_retried(kind: type[BaseException], environment: VirtualWorld) -> None:
+    """An exception that ends the process is never retried, in a group neither, whatever the policy says."""
     if anyio.get_cancelled_exc_class() is asyncio.CancelledError:
         pytest.skip("asyncio's loop itself ends with these when a task of it raises them; see the group below")
     node = failing(1, kind)
@@ -423,11 +415,11 @@ async def test_what_ends_a_process_is_not_tried_again(kind: type[BaseException],
 
 
 class Quit(BaseException):
-    """Of the user's own; ends things, too."""
+    """A user's exception that is no `Exception`."""
 
 
-async def test_a_base_exception_is_not_tried_again(environment: VirtualWorld) -> None:
-    """Nor is any other `BaseException`, in a group neither."""
+async def test_a_base_exception_is_not_retried(environment: VirtualWorld) -> None:
+    """No other `BaseException` is retried, in a group neither."""
     for made in (Quit, lambda: BaseExceptionGroup("", [Quit(), Flaky()])):
         node = failing(1, made)
         with pytest.raises((Quit, BaseExceptionGroup)):
@@ -435,22 +427,18 @@ async def test_a_base_exception_is_not_tried_again(environment: VirtualWorld) ->
         assert node.calls == [1]
 
 
-async def test_a_cancellation_of_its_own_is_not_tried_again(environment: VirtualWorld) -> None:
-    """A node that raises asyncio's cancellation by itself fails with `NodeCancelledError`, which is not tried
-    again."""
+async def test_a_node_that_raises_a_cancellation_is_not_retried(environment: VirtualWorld) -> None:
+    """A node that raises asyncio's cancellation by itself fails with `NodeCancelledError`, which is not retried."""
     if anyio.get_cancelled_exc_class() is not asyncio.CancelledError:
-        pytest.skip("nobody can make a Cancelled of trio's")
+        pytest.skip("trio's Cancelled cannot be constructed")
     node = failing(1, asyncio.CancelledError)
     with pytest.raises(NodeCancelledError):
-        await beside(node, environment, retry_policy=FEW).ainvoke({})
+        await with_a_sibling(node, environment, retry_policy=FEW).ainvoke({})
     assert node.calls == [1]
 
 
-# ---- what the context says -------------------------------------------------------------------------------------------
-
-
 async def test_attempts_are_visible(environment: VirtualWorld) -> None:
-    """`runtime.execution_info` tells which attempt it is, and when the first began; the task's id stays."""
+    """`runtime.execution_info` has the number of the attempt and the start of the first; the task's id stays."""
     seen: list[Any] = []
 
     async def node(state: Any, runtime: Runtime[Any]) -> None:
@@ -466,7 +454,7 @@ async def test_attempts_are_visible(environment: VirtualWorld) -> None:
 
 
 async def test_attempts_are_counted_per_task(environment: VirtualWorld) -> None:
-    """Each Send and each superstep counts its own, and a task its own within a node."""
+    """Each Send and each superstep counts its own attempts, and so does a task within a node."""
     seen: list[Any] = []
 
     @task(retry_policy=FEW)
@@ -494,11 +482,8 @@ async def test_attempts_are_counted_per_task(environment: VirtualWorld) -> None:
     assert [each[2] for each in seen if each[:2] == ("task", 1)] == [1, 2]  # it has finished: not run again
 
 
-# ---- what of a failed attempt stays, and what does not -----------------------------------------------------------------
-
-
 async def test_a_retry_does_not_ask_again(environment: VirtualWorld) -> None:
-    """P8: an attempt after an answered question gets the answer: nobody is asked twice; two questions keep their
+    """P8: an attempt after an answered question gets the answer: no question is asked twice; two questions keep their
     order."""
     calls: list[Any] = []
 
@@ -517,7 +502,7 @@ async def test_a_retry_does_not_ask_again(environment: VirtualWorld) -> None:
 
 
 async def test_a_question_after_a_failure(environment: VirtualWorld) -> None:
-    """P8: an attempt that asks pauses the run, whatever came before; the count starts afresh with the resume."""
+    """P8: an attempt that asks pauses the run, whatever happened before; the count starts anew with the resume."""
     seen: list[Any] = []
 
     async def node(state: Any, runtime: Runtime[Any]) -> dict[str, Any]:
@@ -535,8 +520,8 @@ async def test_a_question_after_a_failure(environment: VirtualWorld) -> None:
 @pytest.mark.parametrize("stored", [True, False])
 @pytest.mark.parametrize("nested", [True, False])
 async def test_finished_tasks_are_not_run_again(stored: bool, nested: bool, environment: VirtualWorld) -> None:
-    """P5: a task that finished before its caller failed is not run again on the retry, with and without a
-    checkpointer; nor are tasks of tasks; and what it gave is not changed by what the failed attempt did with it."""
+    """P5: a called task that finished before its caller failed does not run again on the retry, with and without a
+    checkpointer; nor do tasks of tasks; and its result is not changed by what the failed attempt did with it."""
     ran: list[str] = []
 
     @task
@@ -572,7 +557,7 @@ async def test_finished_tasks_are_not_run_again(stored: bool, nested: bool, envi
 
 
 async def test_a_task_that_failed_is_run_again(environment: VirtualWorld) -> None:
-    """The failed task itself runs again with its caller's next attempt, and those beside it that had not
+    """The failed task itself runs again with its caller's next attempt, and so do concurrent ones that had not
     finished."""
     ran: list[str] = []
 
@@ -607,8 +592,8 @@ async def test_results_without_storage_do_not_outlive_the_task(environment: Virt
     assert (await graph.ainvoke({}))["log"] == ["2"]
 
 
-async def test_a_subgraph_goes_on_where_it_was(environment: VirtualWorld) -> None:
-    """P5: what a graph inside had finished before it failed is not run again on its node's retry."""
+async def test_a_subgraph_continues_where_it_was(environment: VirtualWorld) -> None:
+    """P5: finished work of a subgraph that failed does not run again on its node's retry."""
     ran: list[str] = []
 
     async def first(state: Any) -> dict[str, Any]:
@@ -630,8 +615,8 @@ async def test_a_subgraph_goes_on_where_it_was(environment: VirtualWorld) -> Non
 
 
 @pytest.mark.parametrize("asynchronous", [True, False])
-async def test_a_failed_router_is_tried_again_alone(asynchronous: bool, environment: VirtualWorld) -> None:
-    """P3: a node's routers are tried again without the node, which has done its work."""
+async def test_a_failed_router_is_retried_alone(asynchronous: bool, environment: VirtualWorld) -> None:
+    """P3: a node's routers are retried without the node, which has finished."""
     ran: list[str] = []
 
     async def node(state: Any) -> dict[str, Any]:
@@ -655,8 +640,8 @@ async def test_a_failed_router_is_tried_again_alone(asynchronous: bool, environm
     assert ran == ["node", "router", "router", "router"]
 
 
-class Looking(Through):
-    """Tells of each record that it is given."""
+class RecordingSaver(Through):
+    """A saver that reports each record it is given."""
 
     def __init__(self) -> None:
         super().__init__(InMemorySaver())
@@ -667,9 +652,9 @@ class Looking(Through):
         return await call()
 
 
-async def test_what_a_node_wrote_is_stored_before_the_wait_for_its_router(environment: VirtualWorld) -> None:
-    """P3: a node's own writes are recorded before its routers are tried again: who dies in the wait, which may be long,
-    does not run the node again."""
+async def test_writes_are_stored_before_the_wait_for_the_router(environment: VirtualWorld) -> None:
+    """P3: a node's own writes are recorded before its routers are retried: after a crash in the wait, which may be
+    long, the node does not run again."""
     ran: list[str] = []
 
     async def node(state: Any) -> dict[str, Any]:
@@ -684,7 +669,7 @@ async def test_what_a_node_wrote_is_stored_before_the_wait_for_its_router(enviro
 
     made = StateGraph(State).add_node("node", node, retry_policy=FEW).add_edge(START, "node")
     made.add_conditional_edges("node", decide)
-    saver = Looking()
+    saver = RecordingSaver()
     graph = made.compile(saver, environment=environment)
     environment.held = lambda: True
     async with anyio.create_task_group() as group:
@@ -700,7 +685,7 @@ async def test_what_a_node_wrote_is_stored_before_the_wait_for_its_router(enviro
 
 @each_place
 async def test_a_failed_attempt_leaves_nothing_in_its_input(place: Any, environment: VirtualWorld) -> None:
-    """P1: what a failed attempt changed in place is not seen by the next, nor by the caller."""
+    """P1: the next attempt and the caller do not see a failed attempt's changes in place."""
     seen: list[Any] = []
 
     async def node(state: Any) -> None:
@@ -718,7 +703,7 @@ async def test_a_failed_attempt_leaves_nothing_in_its_input(place: Any, environm
 
 
 async def test_a_sends_argument_is_as_it_was_sent(environment: VirtualWorld) -> None:
-    """P1: and so of a Send's argument, and of a task's."""
+    """P1: the same holds for a Send's argument, and for a task's."""
     seen: list[Any] = []
 
     @task(retry_policy=FEW)
@@ -737,13 +722,13 @@ async def test_a_sends_argument_is_as_it_was_sent(environment: VirtualWorld) -> 
 
     made = StateGraph(State).add_node("worker", worker, retry_policy=FEW)
     graph = made.add_conditional_edges(START, lambda state: Send("worker", [1])).compile(environment=environment)
-    with pytest.raises(Flaky):  # the task's result is kept: `seen` never grows to 4
+    with pytest.raises(Flaky):  # the task's result is recorded: `seen` never grows to 4
         await graph.ainvoke({})
     assert seen == [[1, 2], [1, 2]]
 
 
 async def test_chunks_of_each_attempt(environment: VirtualWorld) -> None:
-    """What a failed attempt returned or wrote to the state does not count; what it showed was shown."""
+    """Updates and writes of a failed attempt do not count; its streamed chunks were streamed."""
     attempts = [0]
 
     async def node(state: Any, writer: StreamWriter) -> dict[str, Any]:
@@ -764,11 +749,8 @@ async def test_chunks_of_each_attempt(environment: VirtualWorld) -> None:
     assert [task.error for snapshot in history for task in snapshot.tasks] == [None, None]
 
 
-# ---- where -----------------------------------------------------------------------------------------------------------
-
-
 async def test_of_a_send_a_task_and_an_entrypoint(environment: VirtualWorld) -> None:
-    """Nodes that are sent to, tasks and entrypoints have retry policies; plain functions too."""
+    """Nodes that Sends run, tasks and entrypoints have retry policies; plain functions too."""
     sent, called, entered = failing(1), [0], [0]
 
     made = StateGraph(State).add_node("node", sent, retry_policy=FEW)
@@ -794,8 +776,8 @@ async def test_of_a_send_a_task_and_an_entrypoint(environment: VirtualWorld) -> 
 
 
 async def test_of_a_graph(environment: VirtualWorld) -> None:
-    """`set_node_defaults` and `Pregel(retry_policy=)` hold for every node, added before or after; a
-    node's own replaces them; graphs inside have defaults of their own."""
+    """`set_node_defaults` and `Pregel(retry_policy=)` apply to every node, added before or after; a node's own policy
+    replaces them; subgraphs have their own defaults."""
     own, default, deep = failing(99), failing(99), failing(99)
     made = StateGraph(State).add_node("own", own, retry_policy=RetryPolicy(max_attempts=2, jitter=False))
     made.set_node_defaults(retry_policy=RetryPolicy(max_attempts=4, jitter=False)).add_node("default", default)
@@ -809,7 +791,7 @@ async def test_of_a_graph(environment: VirtualWorld) -> None:
     outer.set_node_defaults(retry_policy=RetryPolicy(max_attempts=3, jitter=False))
     with pytest.raises(Flaky):
         await outer.compile(environment=environment).ainvoke({})
-    assert deep.calls == [3]  # the node that runs the graph is tried again, and not also the one inside
+    assert deep.calls == [3]  # the node that runs the subgraph is retried, and not also the node in_a_subgraph it
 
     calls: list[str] = []
 
@@ -838,11 +820,8 @@ async def test_of_a_graph(environment: VirtualWorld) -> None:
     assert (calls.count("first"), calls.count("second")) == (2, 100)
 
 
-# ---- storage ---------------------------------------------------------------------------------------------------------
-
-
-class Down(Through):
-    """Storage that fails at one kind of verb, once or from then on."""
+class FailingSaver(Through):
+    """A saver that fails at one verb, once or from then on."""
 
     def __init__(self, verb: str) -> None:
         super().__init__(InMemorySaver())
@@ -857,8 +836,8 @@ class Down(Through):
 
 
 @pytest.mark.parametrize("where", ["task", "router"])
-async def test_storage_that_fails_is_not_tried_again(where: str, environment: VirtualWorld) -> None:
-    """P4: a failure of storage is no node's: it is not tried again, whatever the policy says."""
+async def test_failing_storage_is_not_retried(where: str, environment: VirtualWorld) -> None:
+    """P4: a storage failure is not a node's: it is not retried, whatever the policy says."""
     ran: list[str] = []
 
     @task
@@ -879,15 +858,15 @@ async def test_storage_that_fails_is_not_tried_again(where: str, environment: Vi
     made = StateGraph(State).add_node("node", node, retry_policy=policy).add_edge(START, "node")
     if where == "router":
         made.add_conditional_edges("node", decide)
-    saver = Down("record")
+    saver = FailingSaver("record")
     with pytest.raises(StorageError):
         await made.compile(saver, environment=environment).ainvoke({}, "t")
     assert ran == ["node", "task"] if where == "task" else ran == ["node"]
     assert environment.slept == []
 
 
-async def test_what_cannot_be_used_is_not_tried_again(environment: VirtualWorld) -> None:
-    """What the runtime itself refuses is a mistake of the program's."""
+async def test_refused_values_are_not_retried(environment: VirtualWorld) -> None:
+    """Values that the runtime itself refuses are programming errors and are not retried."""
     made: list[int] = []
 
     async def node(state: Any) -> Any:

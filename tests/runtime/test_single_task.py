@@ -1,4 +1,5 @@
-"""A single planned task is awaited in place and behaves as one in a group: the three rules at the top of `runner.py`."""
+"""A single planned task is awaited in place and behaves like one in a group: the three rules at the top of
+`runner.py`."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from checkpoint_savers import InMemorySaver
 from pregel_async import END, START, StateGraph
 from pregel_async.errors import NodeCancelledError, OutsideRunError
 from pregel_async.types import StreamWriter
-from tests.runtime.living import nothing_left
+from tests.runtime.leak_checks import nothing_left
 
 pytestmark = pytest.mark.anyio
 
@@ -28,36 +29,33 @@ class State(TypedDict, total=False):
     count: Annotated[int, operator.add]
 
 
-who: contextvars.ContextVar[str] = contextvars.ContextVar("who", default="nobody")
+who: contextvars.ContextVar[str] = contextvars.ContextVar("who", default="unset")
 
 
 def alone(node: Any, *, saver: Any = None, blocking: bool = False) -> Any:
     return StateGraph(State).add_node("node", node).add_edge(START, "node").compile(saver, blocking=blocking)
 
 
-def beside(node: Any, *, saver: Any = None, blocking: bool = False) -> Any:
-    """The same node with a trivial sibling, so that the superstep is a group."""
+def with_a_sibling(node: Any, *, saver: Any = None, blocking: bool = False) -> Any:
+    """Return the same node with a trivial sibling, so that the superstep is a group."""
     made = StateGraph(State).add_node("node", node).add_edge(START, "node")
     made.add_node("sibling", lambda state: None).add_edge(START, "sibling")
     return made.compile(saver, blocking=blocking)
 
 
 def in_a_group_of_one(node: Any, *, saver: Any = None, blocking: bool = False) -> Any:
-    """The same node by itself in a task group, as supersteps with a timeout run."""
+    """Return the same node by itself in a task group, as supersteps with a timeout run."""
     made = StateGraph(State).add_node("node", node).add_edge(START, "node")
     return made.compile(saver, blocking=blocking, step_timeout=600)
 
 
-both = pytest.mark.parametrize("build", [alone, in_a_group_of_one, beside])
+both = pytest.mark.parametrize("build", [alone, in_a_group_of_one, with_a_sibling])
 
 
 def looping(node: Any, *, blocking: bool = False) -> Any:
-    """A node that goes on for ever."""
+    """Return a node that loops forever."""
     made = StateGraph(State).add_node("node", node).add_edge(START, "node").add_edge("node", "node")
     return made.compile(blocking=blocking).with_config(recursion_limit=200_000)
-
-
-# ---- what a node sees of its task -----------------------------------------------------------------------------------
 
 
 def current_task() -> Any:
@@ -68,7 +66,8 @@ def current_task() -> Any:
 
 @both
 async def test_the_current_task(build: Callable[..., Any]) -> None:
-    """A node runs in one task from its first line to its last, whatever it awaits; what it starts in a group of its own has tasks of its own."""
+    """A node runs in one task from its first line to its last, across all awaits; tasks that it starts in its own group
+    are separate tasks."""
     seen: list[dict[str, bool]] = []
 
     async def node(state: Any) -> None:
@@ -105,8 +104,8 @@ async def test_the_current_task(build: Callable[..., Any]) -> None:
 
 @both
 async def test_leaked_tasks(build: Callable[..., Any], anyio_backend_name: str) -> None:
-    """A task that a node leaves running goes on, and reaches nothing of the run: the run neither waits for it nor cancels
-    it, as a group waits only for its own."""
+    """A task that a node leaves running keeps running and reaches nothing of the run: the run neither waits for it nor
+    cancels it, as a group waits only for its own tasks."""
     if anyio_backend_name != "asyncio":
         return  # trio has no task without a group
     refused: list[str] = []
@@ -132,13 +131,10 @@ async def test_leaked_tasks(build: Callable[..., Any], anyio_backend_name: str) 
     assert refused == ["late"]
 
 
-# ---- rule 1: a context of its own --------------------------------------------------------------------------------
-
-
 @both
 async def test_a_nodes_context_is_its_own(build: Callable[..., Any]) -> None:
-    """A node has a context of its own: what it sets in context variables stays there, over awaits
-    too, and it sees its caller's."""
+    """A node has its own context: context variables that it sets stay there, across awaits too, and it sees its
+    caller's."""
     seen: list[str] = []
 
     async def node(state: Any) -> None:
@@ -165,12 +161,12 @@ async def test_contexts_do_not_pile_up() -> None:
     made = StateGraph(State).add_node("node", node).add_edge(START, "node")
     made.add_conditional_edges("node", lambda state: "node" if state["count"] < 3 else END)
     await made.compile().ainvoke({})
-    assert seen == ["nobody"] * 3
+    assert seen == ["unset"] * 3
 
 
 @both
 async def test_a_token_can_be_reset(build: Callable[..., Any]) -> None:
-    """One and the same context from a node's start to its end: tokens are good over awaits."""
+    """The context is the same from a node's start to its end: tokens are valid across awaits."""
 
     async def node(state: Any) -> dict[str, Any]:
         token = who.set("mine")
@@ -201,11 +197,8 @@ async def test_a_nodes_own_tasks_see_its_context(build: Callable[..., Any]) -> N
     assert (await build(node).ainvoke({}))["log"] == ["node"]
 
 
-# ---- rule 2: the loop gets its turn, and cancellation is noticed, at every barrier -------------------------------
-
-
 def never_waits(state: Any) -> None:
-    """A node that never gives the loop its turn by itself."""
+    """A node that never yields to the event loop by itself."""
 
 
 async def never_waits_either(state: Any) -> None:
@@ -231,7 +224,7 @@ async def test_a_timeout_around_many_supersteps_fires(node: Any) -> None:
 
 @pytest.mark.parametrize("node", [never_waits, never_waits_either])
 async def test_asyncios_own_timeout_fires_too(node: Any, anyio_backend_name: str) -> None:
-    """And so does asyncio's."""
+    """Asyncio's own timeout fires as well."""
     if anyio_backend_name != "asyncio":
         return
     graph = looping(node)
@@ -242,9 +235,8 @@ async def test_asyncios_own_timeout_fires_too(node: Any, anyio_backend_name: str
             await graph.ainvoke({})
 
 
-async def test_others_get_their_turn() -> None:
-    """The event loop gets its turn at every barrier: another task runs as often as there are
-    supersteps."""
+async def test_other_tasks_get_their_turn() -> None:
+    """The event loop gets a turn at every barrier: another task runs as often as there are supersteps."""
     turns = 0
     done = False
 
@@ -323,9 +315,6 @@ async def test_a_run_in_a_cancelled_scope_runs_nothing(build: Callable[..., Any]
         scope.cancel()
         await build(lambda state: ran.append(1)).ainvoke({})
     assert ran == []
-
-
-# ---- rule 3: outcome, error and cancellation are those of a task in a group --------------------------------------
 
 
 async def _returns(state: Any) -> dict[str, Any]:
@@ -472,7 +461,7 @@ def described(error: BaseException) -> Any:
 
 
 async def outcome(graph: Any, *, streamed: bool) -> Any:
-    """What becomes of a run, as data."""
+    """Return the outcome of a run, as data."""
     try:
         if not streamed:
             result = await graph.ainvoke({}, "t")
@@ -480,14 +469,14 @@ async def outcome(graph: Any, *, streamed: bool) -> Any:
             async with graph.astream({}, "t", stream_mode="values") as chunks:
                 async for result in chunks:
                     pass
-    except BaseException as error:  # whatever it is, it is what is compared
+    except BaseException as error:  # any exception: it is what the test compares
         return described(error)
     return result
 
 
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("name", [*OUTCOMES, *OUTCOMES_ON_ASYNCIO])
-async def test_alone_as_beside_another(name: str, streamed: bool, anyio_backend_name: str) -> None:
+async def test_alone_as_with_a_sibling(name: str, streamed: bool, anyio_backend_name: str) -> None:
     """Outcome, error and cancellation of a single task are what one in a group
     gives."""
     node = OUTCOMES.get(name)
@@ -499,7 +488,7 @@ async def test_alone_as_beside_another(name: str, streamed: bool, anyio_backend_
         async with nothing_left():
             by_itself = await outcome(alone(node, saver=InMemorySaver(), blocking=blocking), streamed=streamed)
             group = await outcome(in_a_group_of_one(node, saver=InMemorySaver(), blocking=blocking), streamed=streamed)
-            in_group = await outcome(beside(node, saver=InMemorySaver(), blocking=blocking), streamed=streamed)
+            in_group = await outcome(with_a_sibling(node, saver=InMemorySaver(), blocking=blocking), streamed=streamed)
         assert by_itself == group == in_group
 
 
@@ -511,8 +500,8 @@ async def test_alone_as_beside_another(name: str, streamed: bool, anyio_backend_
 async def test_a_cancellation_of_a_nodes_own(
     build: Callable[..., Any], node: Any, streamed: bool, anyio_backend_name: str
 ) -> None:
-    """A node that raises the loop's cancellation error itself has failed: a NodeCancelledError that names
-    it, not a cancelled run. (On trio nobody can make one up.)"""
+    """A node that raises the loop's cancellation error itself has failed: a NodeCancelledError that names it, not a
+    cancelled run. (Trio's cancellation cannot be constructed.)"""
     if anyio_backend_name != "asyncio":
         return
     graph = build(node, saver=InMemorySaver())
@@ -533,7 +522,7 @@ async def test_a_cancellation_of_a_nodes_own(
 
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_a_node_that_cancels_its_own_task_in_a_group(streamed: bool, anyio_backend_name: str) -> None:
-    """Rules 4 and 7, P9: a node beside others whose task is cancelled by anybody but the run has failed: its superstep
+    """Rules 4 and 7, P9: a node in a group whose task is cancelled by other code than the run has failed: its superstep
     is never applied without it."""
     if anyio_backend_name != "asyncio":
         return
@@ -545,7 +534,7 @@ async def test_a_node_that_cancels_its_own_task_in_a_group(streamed: bool, anyio
         await asyncio.sleep(1000)
         return {"log": ["never"]}
 
-    graph = beside(node, saver=InMemorySaver())
+    graph = with_a_sibling(node, saver=InMemorySaver())
     with pytest.raises(NodeCancelledError, match="'node'"):
         if streamed:
             async with graph.astream({}, "t") as chunks:
@@ -556,7 +545,7 @@ async def test_a_node_that_cancels_its_own_task_in_a_group(streamed: bool, anyio
 
 
 async def test_a_node_that_cancels_its_own_task_alone(anyio_backend_name: str) -> None:
-    """Rule 7: alone it runs in its caller's task: whichever way, the run does not end as if it were well."""
+    """Rule 7: alone a node runs in its caller's task; in either case the run does not end as if it had succeeded."""
     if anyio_backend_name != "asyncio":
         return
 
@@ -580,7 +569,7 @@ async def test_a_node_that_cancels_its_own_task_alone(anyio_backend_name: str) -
 
 @both
 async def test_a_node_that_swallows_the_runs_cancellation(build: Callable[..., Any]) -> None:
-    """P7: a node that swallows the cancellation of its run does not keep the run going: no node comes after it."""
+    """P7: a node that swallows the cancellation of its run does not keep the run going: no further node runs."""
     ran: list[str] = []
     reached = anyio.Event()
 
@@ -594,7 +583,7 @@ async def test_a_node_that_swallows_the_runs_cancellation(build: Callable[..., A
 
     made = StateGraph(State).add_node("node", stubborn).add_node("after", lambda state: ran.append("after"))
     made.add_edge(START, "node").add_edge("node", "after")
-    if build is beside:
+    if build is with_a_sibling:
         made.add_node("sibling", lambda state: None).add_edge(START, "sibling")
     graph = made.compile(blocking=False)
     async with anyio.create_task_group() as group:
@@ -606,7 +595,8 @@ async def test_a_node_that_swallows_the_runs_cancellation(build: Callable[..., A
 
 @both
 async def test_a_node_that_swallows_a_native_cancellation(build: Callable[..., Any], anyio_backend_name: str) -> None:
-    """P7: nor does one that swallows asyncio's own: the caller was cancelled, and learns of it."""
+    """P7: swallowing asyncio's own cancellation does not either: the caller was cancelled, and gets the
+    cancellation."""
     if anyio_backend_name != "asyncio":
         return
     ran: list[str] = []
@@ -622,7 +612,7 @@ async def test_a_node_that_swallows_a_native_cancellation(build: Callable[..., A
 
     made = StateGraph(State).add_node("node", stubborn).add_node("after", lambda state: ran.append("after"))
     made.add_edge(START, "node").add_edge("node", "after")
-    if build is beside:
+    if build is with_a_sibling:
         made.add_node("sibling", lambda state: None).add_edge(START, "sibling")
     graph = made.compile(blocking=False)
 
@@ -640,7 +630,7 @@ async def test_a_node_that_swallows_a_native_cancellation(build: Callable[..., A
 @both
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_a_swallowed_cancellation_stays_in_its_scope(build: Callable[..., Any], streamed: bool) -> None:
-    """P7: when a node swallows the cancellation of a scope around its run, nothing of it leaves that scope."""
+    """P7: when a node swallows the cancellation of a scope around its run, no effect of it leaves that scope."""
     reached = anyio.Event()
 
     async def stubborn(state: Any) -> None:
@@ -666,14 +656,14 @@ async def test_a_swallowed_cancellation_stays_in_its_scope(build: Callable[..., 
                             pass
                 else:
                     await graph.ainvoke({})
-        await anyio.lowlevel.checkpoint()  # and the caller goes on
+        await anyio.lowlevel.checkpoint()  # and the caller continues
 
 
 @both
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_a_node_that_fails_while_the_run_is_cancelled(build: Callable[..., Any], streamed: bool) -> None:
-    """P9, P13: a node that fails while it cleans up, its run being cancelled, has failed: whoever cancelled hears of
-    it, as from any code that was awaited, and on both event loops."""
+    """P9, P13: a node that fails during clean-up of a cancelled run has failed: the canceller gets the failure, as from
+    any code that was awaited, and on both event loops."""
     reached = anyio.Event()
 
     async def fails(state: Any) -> None:

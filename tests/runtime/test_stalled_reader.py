@@ -1,4 +1,4 @@
-"""P12, measured: a reader that stalls never makes the process grow, whoever writes and whatever the policy."""
+"""P12, measured: a reader that stalls never makes the process grow, for every writer and policy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MANY = 100_000
 
 
 def stalled(backend: str, writer: str, policy: str, count: int = MANY) -> dict[str, Any]:
-    """What becomes of a run in a process of its own."""
+    """Return the outcome of a run in a process of its own."""
     done = subprocess.run(
         [sys.executable, str(PROGRAM), backend, writer, policy, str(count)],
         capture_output=True,
@@ -36,8 +36,8 @@ def stalled(backend: str, writer: str, policy: str, count: int = MANY) -> dict[s
     "writer", ["plain", "awaits the writer", "awaits something else", "task", "graph inside", "message"]
 )
 def test_block_stops_the_run(writer: str, backend: str) -> None:
-    """A reader that stalls after 10 chunks of 100 KB: `block` stops the run there, whoever writes: a sync node in a
-    thread, an async node that awaits the writer or something else, a task, a graph inside; within 32 MB."""
+    """A reader that stalls after 10 chunks of 100 KB: `block` stops the run there for every writer: a sync node in a
+    thread, an async node that awaits the writer or something else, a task, a subgraph; within 32 MB."""
     found = stalled(backend, writer, "block")
     assert found["unread"] == CAPACITY
     assert 10 + CAPACITY <= found["written"] <= 10 + CAPACITY + 1
@@ -46,7 +46,7 @@ def test_block_stops_the_run(writer: str, backend: str) -> None:
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_a_loop_without_an_await_is_refused(backend: str) -> None:
-    """P12: nobody can hold it: it gets StreamFullError, before 32 MB."""
+    """P12: a loop without an await cannot be held: it gets StreamFullError before 32 MB."""
     found = stalled(backend, "never waits", "block")
     assert found["failure"] == "StreamFullError"
     assert found["written"] < 200
@@ -68,9 +68,9 @@ def test_a_loop_without_an_await_is_refused(backend: str) -> None:
         ("trio", "awaits something else"),
     ],
 )
-def test_the_others_finish(backend: str, writer: str, policy: str) -> None:
-    """`drop_oldest` and `coalesce` finish all 100 000 chunks, within 32 MB above the start. (A tenth of them, 1 GB,
-    tells as much of most writers.)"""
+def test_the_other_policies_finish(backend: str, writer: str, policy: str) -> None:
+    """`drop_oldest` and `coalesce` finish all 100 000 chunks, within 32 MB above the start. (For most writers a tenth
+    of them, 1 GB, shows the same.)"""
     count = MANY if (backend, writer) == ("asyncio", "awaits something else") else MANY // 10
     found = stalled(backend, writer, policy, count)
     assert found["written"] == count

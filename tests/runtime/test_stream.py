@@ -1,6 +1,6 @@
 """The stream object: it owns its run, is bounded, and ends cleanly whatever its reader does (P7, P12)."""
 
-# ruff: noqa: PERF401  # what was read before an error, or a stop, counts
+# ruff: noqa: PERF401  # chunks read before an error, or a stop, count
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import pytest
 from checkpoint_savers import InMemorySaver
 from pregel_async import END, START, Send, StateGraph
 from pregel_async.errors import GraphRecursionError
-from tests.runtime.living import nothing_left
+from tests.runtime.leak_checks import nothing_left
 
 pytestmark = pytest.mark.anyio
 
@@ -31,7 +31,7 @@ class State(TypedDict, total=False):
 
 
 class Source:
-    """A graph that counts, superstep by superstep, and says how far it has come."""
+    """A graph that counts, superstep by superstep, and records its progress."""
 
     def __init__(self, last: int = 1000, *, fails: bool = False, saver: Any = None) -> None:
         self.ran = 0
@@ -58,7 +58,7 @@ class Source:
 
 
 def waiting() -> tuple[Any, anyio.Event, list[str]]:
-    """A graph whose only node waits for ever; when it got there; and whether it cleaned up."""
+    """Return a graph whose only node waits forever, with events for its start and its clean-up."""
     reached, steps = anyio.Event(), []
 
     async def node(state: Any) -> None:
@@ -77,9 +77,6 @@ def waiting() -> tuple[Any, anyio.Event, list[str]]:
 UPDATE = {"n": {"count": 1}}
 
 
-# ---- reading to the end ------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("entered", [False, True])
 async def test_every_chunk_in_order(entered: bool) -> None:
     """P12: chunks of one run are in one total order, and none is lost, however far the run is ahead."""
@@ -95,7 +92,7 @@ async def test_every_chunk_in_order(entered: bool) -> None:
 
 
 async def test_an_exhausted_stream_stays_exhausted() -> None:
-    """`GraphStream`: after the end there is nothing more; closing it is fine, again and again."""
+    """`GraphStream`: after the end there are no more chunks; closing it again and again has no effect."""
     stream = Source(2).stream()
     assert [chunk async for chunk in stream] == [UPDATE, UPDATE]
     for _ in range(2):
@@ -105,7 +102,7 @@ async def test_an_exhausted_stream_stays_exhausted() -> None:
 
 
 async def test_a_stream_is_its_own_iterator() -> None:
-    """`GraphStream`: an async iterator: several loops over it go on where the one before stopped."""
+    """`GraphStream`: an async iterator: each of several loops over it continues where the one before stopped."""
     async with Source(5).stream() as stream:
         assert aiter(stream) is stream
         async for chunk in stream:
@@ -116,7 +113,7 @@ async def test_a_stream_is_its_own_iterator() -> None:
 
 @pytest.mark.parametrize("saver", [None, InMemorySaver])
 async def test_the_error_follows_the_last_chunk(saver: Any) -> None:
-    """P9: when the run fails, its exception follows the last chunk, itself, once."""
+    """P9: when the run fails, its exception itself follows the last chunk, once."""
     source = Source(3, fails=True, saver=saver and saver())
     got: list[Any] = []
     async with nothing_left():
@@ -142,7 +139,7 @@ async def test_an_error_waits_for_its_chunks() -> None:
 
 
 async def test_a_run_that_never_begins() -> None:
-    """Errors of the input come with the first read."""
+    """Errors of the input are raised at the first read."""
     stream = Source().graph.astream({"nonsense": 1})
     with anyio.fail_after(10):
         with pytest.raises(TypeError, match="nonsense"):
@@ -152,8 +149,8 @@ async def test_a_run_that_never_begins() -> None:
 
 
 async def test_a_run_that_ends_at_once() -> None:
-    """P13: a run that is over before its reader has begun to wait (with eager tasks it is over when it has been started)
-    is seen to its end."""
+    """P13: a reader sees all of a run that has ended before the reader started to wait (with eager tasks it has ended
+    when it was started)."""
     graph = StateGraph(State).add_node("n", lambda state: None).add_conditional_edges(START, lambda state: END)
     with anyio.fail_after(10):
         assert [chunk async for chunk in graph.compile(blocking=False).astream({})] == []
@@ -162,11 +159,8 @@ async def test_a_run_that_ends_at_once() -> None:
                 await anext(stream)
 
 
-# ---- when the run starts -----------------------------------------------------------------------------------------
-
-
 async def test_nothing_runs_before_it_is_read() -> None:
-    """`GraphStream`: the run starts with the first read, or on entering; making a stream and dropping it does
+    """`GraphStream`: the run starts with the first read, or on entering; making a stream and dropping it runs
     nothing."""
     source = Source()
     async with nothing_left():
@@ -192,12 +186,10 @@ async def test_entering_starts_the_run() -> None:
     assert steps == ["cleaned up"]
 
 
-# ---- bounded -----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("taken", [0, 1, 10])
 async def test_a_run_does_not_get_far_ahead(taken: int) -> None:
-    """P12: streams are bounded: a run stops 64 chunks ahead of a reader that does not read, and goes on when it does."""
+    """P12: streams are bounded: a run stops 64 chunks ahead of a reader that does not read, and continues when
+    it does."""
     source = Source(500)
     async with source.stream() as stream:
         for _ in range(taken):
@@ -212,7 +204,7 @@ async def test_a_run_does_not_get_far_ahead(taken: int) -> None:
 
 
 async def test_wide_supersteps_are_bounded_too() -> None:
-    """P12: many tasks that finish at once wait for the reader, all of them, and none is lost."""
+    """P12: all of many tasks that finish at once wait for the reader, and no chunk is lost."""
     finished = 0
 
     async def worker(number: int) -> dict[str, Any]:
@@ -234,7 +226,7 @@ async def test_wide_supersteps_are_bounded_too() -> None:
 
 
 async def test_a_reader_that_is_far_behind_can_close() -> None:
-    """P7, P12: a run that waits for room is cancelled like any other."""
+    """P7, P12: a run that waits for capacity is cancelled like any other."""
     source = Source(500)
     async with nothing_left():
         async with source.stream() as stream:
@@ -243,12 +235,9 @@ async def test_a_reader_that_is_far_behind_can_close() -> None:
             assert source.ran == source.cleaned <= CAPACITY + 1
 
 
-# ---- closing -----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("how", ["break", "aclose", "exception"])
 async def test_leaving_early(how: str) -> None:
-    """P7: a stream that is closed, by `aclose()` or the end of `async with`: its run has ended before control
+    """P7: when a stream is closed, by `aclose()` or the end of `async with`, its run has ended before control
     returns."""
     graph, reached, steps = waiting()
     async with nothing_left():
@@ -275,7 +264,7 @@ async def test_leaving_early(how: str) -> None:
 
 
 async def test_a_failure_in_the_body_is_the_one_that_is_raised() -> None:
-    """P9: an exception in the reader's own code is raised itself; a failure of the run that nobody read is told with
+    """P9: an exception in the reader's own code is raised itself; a failure of the run that was not read is attached to
     it."""
     source = Source(1, fails=True)
     with pytest.raises(KeyError) as caught:
@@ -286,8 +275,8 @@ async def test_a_failure_in_the_body_is_the_one_that_is_raised() -> None:
     assert any("after the last chunk" in note for note in caught.value.__notes__)
 
 
-async def test_a_failure_that_nobody_read() -> None:
-    """P9: nothing is swallowed: a run that failed before its stream was closed says so on closing."""
+async def test_a_failure_that_was_not_read() -> None:
+    """P9: nothing is swallowed: closing a stream raises a failure of its run that was not read."""
     stream = Source(1, fails=True).stream()
     await anext(stream)
     await anyio.wait_all_tasks_blocked()
@@ -297,7 +286,7 @@ async def test_a_failure_that_nobody_read() -> None:
 
 
 async def test_a_failure_while_cleaning_up() -> None:
-    """P9: a node that fails while it is cancelled for the closing has failed: the one who closes hears of it."""
+    """P9: a node that fails while it is cancelled for the closing has failed: the closing task gets the failure."""
     reached = anyio.Event()
 
     async def node(state: Any) -> None:
@@ -354,11 +343,8 @@ async def test_closing_while_another_task_reads() -> None:
     assert got == [{"first": {"log": ["first"]}}, "the end"]
 
 
-# ---- reading and being cancelled ---------------------------------------------------------------------------------
-
-
 async def test_a_read_that_is_cancelled() -> None:
-    """P7: a stream that is cancelled while it is read: the run has ended before control returns."""
+    """P7: when a stream is cancelled during a read, the run has ended before control returns."""
     graph, reached, steps = waiting()
     async with nothing_left():
         stream = graph.astream({})
@@ -373,8 +359,8 @@ async def test_a_read_that_is_cancelled() -> None:
 
 
 async def test_wait_for_around_a_read(anyio_backend_name: str) -> None:
-    """No scope stays open across a `yield`, as `__anext__` may come from another task each time:
-    `wait_for` reads chunk by chunk, and a timeout ends the run."""
+    """No scope stays open across a `yield`, because each `__anext__` may come from another task: `wait_for` reads chunk
+    by chunk, and a timeout ends the run."""
     if anyio_backend_name != "asyncio":
         return
     async with nothing_left():
@@ -392,7 +378,7 @@ async def test_wait_for_around_a_read(anyio_backend_name: str) -> None:
 
 
 async def test_reads_from_different_tasks() -> None:
-    """Each read may come from another task, and the one that began may be gone."""
+    """Each read may come from another task, and the task that started the run may have ended."""
     stream = Source(3).stream()
     got: list[Any] = []
 
@@ -409,7 +395,7 @@ async def test_reads_from_different_tasks() -> None:
 
 
 async def test_two_readers_at_once() -> None:
-    """`GraphStream`: a second reader is refused by name, and the first goes on as if nothing had been."""
+    """`GraphStream`: a second reader is refused by name, and the first continues unaffected."""
     graph, reached, steps = waiting()
     async with graph.astream({}) as stream:
         await anext(stream)
@@ -429,7 +415,7 @@ async def _read_quietly(stream: Any) -> None:
 
 
 async def test_the_readers_scope_is_not_the_runs() -> None:
-    """P7: a scope around one read ends with the read: it does not reach the run when it is cancelled later."""
+    """P7: a scope around one read ends with the read: cancelling it later does not reach the run."""
     async with Source(3).stream() as stream:
         with anyio.CancelScope() as scope:
             await anext(stream)
@@ -437,13 +423,10 @@ async def test_the_readers_scope_is_not_the_runs() -> None:
         assert len([chunk async for chunk in stream]) == 2
 
 
-# ---- dropping ----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("why", ["break", "error"])
 async def test_a_dropped_stream(why: str) -> None:
-    """P7: a stream that is only dropped (a break, or an error, without `async with`) is cancelled that moment, warns,
-    and ends as soon as the loop runs on. (Python calls nothing at a `break`, but at the end of the last
+    """P7: a stream that is only dropped (a break, or an error, without `async with`) is cancelled at that moment,
+    warns, and ends as soon as the loop runs again. (Python calls nothing at a `break`, but at the end of the last
     reference.)"""
     graph, reached, steps = waiting()
 
@@ -466,7 +449,7 @@ async def test_a_dropped_stream(why: str) -> None:
 
 
 async def test_a_stream_that_is_dropped_in_another_thread() -> None:
-    """P7: wherever Python drops it, a worker thread included."""
+    """P7: the same wherever Python drops the stream, a worker thread included."""
     graph, reached, steps = waiting()
     box = [graph.astream({})]
     async with nothing_left():
@@ -484,7 +467,7 @@ async def test_a_stream_that_is_dropped_in_another_thread() -> None:
 
 
 async def test_a_dropped_stream_never_cancels_its_reader() -> None:
-    """P7: dropping a stream cancels its run, and never who read it."""
+    """P7: dropping a stream cancels its run, and never its reader."""
     graph, reached, steps = waiting()
     with pytest.warns(ResourceWarning):
         stream = graph.astream({})
@@ -497,8 +480,9 @@ async def test_a_dropped_stream_never_cancels_its_reader() -> None:
     assert steps == ["cleaned up"]
 
 
-async def test_a_stream_read_to_its_end_warns_nobody() -> None:
-    """P7: a stream that ended, was closed or never began may be dropped in silence (warnings are errors here)."""
+async def test_a_finished_stream_does_not_warn() -> None:
+    """P7: a stream that ended, was closed or never began may be dropped without a warning (warnings are errors
+    here)."""
     for read in (0, 2, 5):
         stream = Source(2).stream()
         for _ in range(read):
@@ -514,7 +498,8 @@ async def test_a_stream_read_to_its_end_warns_nobody() -> None:
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_a_stream_that_outlives_its_loop(backend: str) -> None:
-    """P7: a stream that is still held when its event loop ends has no run any more, and says nothing when it goes."""
+    """P7: a stream that is still referenced when its event loop ends has no run any more, and does not warn when it is
+    freed."""
     kept: list[Any] = []
     steps: list[str] = []
 
@@ -532,11 +517,8 @@ def test_a_stream_that_outlives_its_loop(backend: str) -> None:
     assert steps == ["cleaned up"]
 
 
-# ---- the run inside ----------------------------------------------------------------------------------------------
-
-
 async def test_many_streams_at_once() -> None:
-    """P13: streams of one graph do not meet."""
+    """P13: streams of one graph do not affect each other."""
     source = Source(20)
     results: dict[int, int] = {}
 
@@ -592,8 +574,9 @@ async def test_a_slow_reader_and_a_thread() -> None:
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
 @pytest.mark.parametrize("closing", [False, True])
-async def test_what_ends_a_process_reaches_the_reader(kind: type[BaseException], closing: bool) -> None:
-    """KeyboardInterrupt and SystemExit in a node reach whoever reads or closes the stream, as themselves."""
+async def test_exceptions_that_end_a_process_reach_the_reader(kind: type[BaseException], closing: bool) -> None:
+    """KeyboardInterrupt and SystemExit in a node are raised, as themselves, in the task that reads or closes the
+    stream."""
 
     async def node(state: Any) -> None:
         raise kind

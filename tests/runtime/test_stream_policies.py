@@ -1,4 +1,4 @@
-"""What becomes of chunks whose reader is slow: capacity, policies, one order; and streams that nobody reads on (P12)."""
+"""Chunks whose reader is slow: capacity, overflow policies, one order; and streams that are no longer read (P12)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pregel_async import END, START, Send, StateGraph, StreamWriter, get_stream_
 from pregel_async._runtime.streaming.buffer import Buffer
 from pregel_async._runtime.streaming.parts import RawPart
 from pregel_async._runtime.streaming.subscription import Subscription
-from tests.runtime.living import nothing_left
+from tests.runtime.leak_checks import nothing_left
 
 pytestmark = pytest.mark.anyio
 
@@ -28,7 +28,7 @@ class State(TypedDict, total=False):
 
 
 def counter(last: int, *, writes: int = 1, saver: Any = None) -> Any:
-    """A graph that counts, superstep by superstep, and writes what it counts."""
+    """Return a graph that counts, superstep by superstep, and writes the count."""
 
     async def node(state: State, writer: StreamWriter) -> State:
         for _ in range(writes):
@@ -41,7 +41,7 @@ def counter(last: int, *, writes: int = 1, saver: Any = None) -> Any:
 
 
 async def stalled(graph: Any, *, taken: int = 0, **arguments: Any) -> tuple[Any, list[Any]]:
-    """A stream whose reader has read some chunks, when nothing happens any more; and those."""
+    """Return a stream whose reader has read some chunks, after all activity has stopped, and those chunks."""
     stream = graph.astream({}, "t", **arguments)
     await stream.__aenter__()
     got = [await anext(stream) for _ in range(taken)]
@@ -49,58 +49,52 @@ async def stalled(graph: Any, *, taken: int = 0, **arguments: Any) -> tuple[Any,
     return stream, got
 
 
-async def rest(stream: Any) -> list[Any]:
+async def read_rest(stream: Any) -> list[Any]:
     got = [chunk async for chunk in stream]
     await stream.aclose()
     return got
 
 
-# ---- capacity --------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("capacity", [1, 2, 7, 64])
 async def test_the_capacity_is_shared_by_all_modes(capacity: int) -> None:
-    """64 chunks a run by default, shared by its modes; `capacity=` says otherwise."""
+    """64 chunks per run by default, shared by its modes; `capacity=` sets another number."""
     arguments = {} if capacity == 64 else {"capacity": capacity}
     modes = ["values", "updates", "custom", "tasks"]
     async with nothing_left():
         stream, _ = await stalled(counter(100), stream_mode=modes, **arguments)
         assert len(stream._buffer.parts) == capacity
-        assert len(await rest(stream)) == 5 * 100  # tasks twice
-
-
-# ---- policies --------------------------------------------------------------------------------------------------------
+        assert len(await read_rest(stream)) == 5 * 100  # tasks twice
 
 
 async def test_block_is_the_default() -> None:
-    """The run stops, and nothing is lost."""
+    """The run stops, and no chunk is lost."""
     stream, got = await stalled(counter(200), taken=3, stream_mode=["updates", "values"], version="v2")
     assert len(stream._buffer.parts) == 64
-    got += await rest(stream)
+    got += await read_rest(stream)
     assert [part["seq"] for part in got] == list(range(1, 401))
 
 
 @pytest.mark.parametrize("named", [True, False])
 async def test_drop_oldest(named: bool) -> None:
-    """P12: the run goes on, and the oldest unread chunk of that mode is dropped; gaps of `seq` say so."""
+    """P12: the run continues, and the oldest unread chunk of that mode is dropped; gaps of `seq` show it."""
     overflow: Any = {"custom": "drop_oldest"} if named else "drop_oldest"
     stream, _ = await stalled(counter(200), stream_mode="custom", overflow=overflow, capacity=5, version="v2")
     assert stream._buffer.ended
-    assert [(part["data"], part["seq"]) for part in await rest(stream)] == [(n, n + 1) for n in range(195, 200)]
+    assert [(part["data"], part["seq"]) for part in await read_rest(stream)] == [(n, n + 1) for n in range(195, 200)]
 
 
 @pytest.mark.parametrize("mode", ["values", "custom", "updates"])
 async def test_coalesce(mode: Any) -> None:
-    """Only the newest of that mode is kept, also before the pipe is full."""
+    """Only the newest chunk of that mode is kept, also before the buffer is full."""
     stream, _ = await stalled(counter(200), stream_mode=mode, overflow="coalesce", version="v2")
     assert stream._buffer.ended
-    (last,) = await rest(stream)
+    (last,) = await read_rest(stream)
     assert last["seq"] == 200
     assert last["data"] == {"values": {"count": 200}, "custom": 199, "updates": {"n": {"count": 1}}}[mode]
 
 
 async def test_a_policy_of_each_mode() -> None:
-    """The modes that block stop the run, and lose nothing, beside those that do not."""
+    """Modes that block stop the run and lose nothing, while the other modes drop."""
     stream, _ = await stalled(
         counter(200),
         stream_mode=["values", "updates", "custom"],
@@ -110,7 +104,7 @@ async def test_a_policy_of_each_mode() -> None:
     )
     assert not stream._buffer.ended
     assert len(stream._buffer.parts) <= 12
-    got = await rest(stream)
+    got = await read_rest(stream)
     assert [part["data"] for part in got if part["type"] == "updates"] == [{"n": {"count": 1}}] * 200
     assert [part["seq"] for part in got] == sorted(part["seq"] for part in got)
     assert got[-1]["type"] == "values"
@@ -118,24 +112,24 @@ async def test_a_policy_of_each_mode() -> None:
 
 
 async def test_coalesce_keeps_one_of_each_graph() -> None:
-    """The newest state of a graph inside does not take the place of the root's; but there is an end to that."""
+    """The newest state of a subgraph does not replace the root's; the number of such states is bounded."""
     inner = counter(5)
     made = StateGraph(State).add_node("sub", inner)
     made.add_conditional_edges(START, lambda state: [Send("sub", {}) for _ in range(30)])
     modes: Any = {"stream_mode": "values", "subgraphs": True, "overflow": "coalesce"}
     stream, _ = await stalled(made.compile(), **modes)
-    got = await rest(stream)
+    got = await read_rest(stream)
     assert len(got) == 31
     assert len({ns for ns, _ in got}) == 31
     assert all(state == {"count": 5} for ns, state in got if ns)
     stream, _ = await stalled(made.compile(), **modes, capacity=4)
-    got = await rest(stream)
+    got = await read_rest(stream)
     assert len(got) <= 5
     assert got[-1] == ((), {"count": 150})
 
 
 async def test_questions_and_results_survive_any_policy() -> None:
-    """P12: the newest of a mode is never what is dropped: the last state and the questions arrive."""
+    """P12: the newest chunk of a mode is never dropped: the last state and the questions arrive."""
     from pregel_async import interrupt
 
     async def node(state: State) -> State:
@@ -146,13 +140,14 @@ async def test_questions_and_results_survive_any_policy() -> None:
     graph = made.add_edge(START, "n").add_edge("n", "asks").compile(InMemorySaver(), blocking=False)
     for overflow in ("drop_oldest", "coalesce"):
         stream, _ = await stalled(graph, stream_mode=["values", "updates"], overflow=overflow, capacity=1)
-        got = await rest(stream)
+        got = await read_rest(stream)
         assert [mode for mode, chunk in got if "__interrupt__" in chunk] == ["updates", "values"]
 
 
-def test_the_pipe_against_a_model() -> None:
-    """P12: any sequence of adding and taking: no mode that blocks loses a part, the order is that of the adding, a mode
-    that drops loses its oldest, and the pipe never holds more than its capacity and one of each mode that drops."""
+def test_the_buffer_against_a_model() -> None:
+    """P12: for any sequence of adding and taking, no mode that blocks loses a part, the order is that of the adding, a
+    mode that drops loses its oldest, and the buffer never holds more than its capacity and one part of each mode that
+    drops."""
     for seed in range(300):
         rng = random.Random(seed)
         policies: Any = {"d": "drop_oldest", "c": "coalesce", "e": "drop_oldest"}
@@ -180,8 +175,9 @@ def test_the_pipe_against_a_model() -> None:
             assert [part.data for part in taken if part.mode == mode][-1:] == added[mode][-1:]
 
 
-async def test_room_is_not_lost_with_who_is_cancelled() -> None:
-    """P12: who waits for a second reader, and is cancelled there, hands on the room that the first one has."""
+async def test_capacity_of_a_cancelled_writer_is_not_lost() -> None:
+    """P12: a writer that waits for a second reader, and is cancelled there, passes on the capacity that it has at the
+    first reader."""
     pipes = [Buffer(1), Buffer(1)]
     feed = Subscription(["updates"], pipes[0])
     feed.sinks.append(pipes[1])
@@ -206,8 +202,8 @@ async def test_room_is_not_lost_with_who_is_cancelled() -> None:
         assert [part.data for pipe in pipes for part in pipe.parts] == ["next", "next"]
 
 
-async def test_a_sign_is_not_lost_with_who_is_cancelled(anyio_backend_name: str) -> None:
-    """P12: asyncio's own cancellation may hit who has just been given room."""
+async def test_a_wakeup_of_a_cancelled_writer_is_not_lost(anyio_backend_name: str) -> None:
+    """P12: asyncio's own cancellation may hit a writer that has just been given capacity."""
     if anyio_backend_name != "asyncio":
         return
     pipe = Buffer(1)
@@ -221,13 +217,10 @@ async def test_a_sign_is_not_lost_with_who_is_cancelled(anyio_backend_name: str)
     assert waiting[0].cancelled()
 
 
-# ---- one order -------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("overflow", ["block", "drop_oldest", "coalesce"])
 async def test_one_total_order(overflow: Any) -> None:
-    """P12: whatever the policy and however the writers interleave, numbers only grow, and each writer's chunks come in its
-    order; under "block" all of them come."""
+    """P12: whatever the policy and however the writers interleave, numbers only increase, and each writer's chunks come
+    in its order; under "block" all of them come."""
 
     @task
     async def called(name: str) -> None:
@@ -271,12 +264,10 @@ async def test_one_total_order(overflow: Any) -> None:
     assert got[-1]["type"] == "values"
 
 
-# ---- finish ----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("begun", [0, 1, 5])
-async def test_finish_lets_the_run_go_on(begun: int) -> None:
-    """`finish()`: the run goes on to its end, and waits for nobody; what it shows is dropped, and the state is stored."""
+async def test_finish_lets_the_run_continue(begun: int) -> None:
+    """`finish()`: the run continues to its end without waiting for a reader; its chunks are dropped, and the state is
+    stored."""
     graph = counter(300, saver=InMemorySaver())
     async with nothing_left():
         stream = graph.astream({}, "t", stream_mode=["custom", "values"], capacity=2)
@@ -305,7 +296,7 @@ async def test_finish_after_the_end_and_in_a_block() -> None:
 
 
 async def test_finish_raises_the_runs_failure() -> None:
-    """`finish()`: nothing is swallowed; once."""
+    """`finish()`: the run's failure is raised, once."""
 
     async def fails(state: State) -> None:
         raise ValueError("broken")
@@ -321,8 +312,8 @@ async def test_finish_raises_the_runs_failure() -> None:
 
 @pytest.mark.parametrize("fails", [False, True])
 async def test_cancelling_finish_cancels_the_run(fails: bool) -> None:
-    """`finish()`: cancelled, it cancels the run, which has ended before control returns; a failure of the run on its way
-    is no reason to go on."""
+    """`finish()`: cancelled, it cancels the run, which has ended before control returns, also if a failure of the run
+    is on its way."""
     steps: list[str] = []
     reached = anyio.Event()
 
@@ -374,7 +365,7 @@ async def test_finish_while_another_task_reads() -> None:
 
 
 async def test_a_reader_that_is_thread_bound_can_leave() -> None:
-    """P7: a plain node that waits in its writer for a reader who leaves goes on, or ends, and nothing is left."""
+    """P7: a plain node that waits in its writer for a reader that leaves continues or ends, and no thread is left."""
 
     def node(state: State, writer: StreamWriter) -> None:
         for number in range(200):

@@ -1,4 +1,4 @@
-"""The `tasks` stream mode: what it promises about order, content and cost."""
+"""The `tasks` stream mode: its promises about order, content and cost."""
 
 from __future__ import annotations
 
@@ -49,13 +49,14 @@ async def square(item: Item) -> dict[str, Any]:
 
 
 async def read(graph: Graph[Any, Any], given: Any, into: list[Any]) -> None:
-    """The chunks of a run, those before its failure too."""
+    """Return the chunks of a run, also those before its failure."""
     async for chunk in graph.astream(given, stream_mode="tasks"):
         into.append(chunk)  # noqa: PERF401  # a comprehension would lose them when the run fails
 
 
-async def test_all_tasks_of_a_superstep_are_told_before_one_ends() -> None:
-    """A superstep's plan is complete before any of its tasks has ended; each task that runs is told exactly twice."""
+async def test_all_tasks_of_a_superstep_are_streamed_before_one_ends() -> None:
+    """A superstep's plan is streamed completely before any of its tasks has ended; each task that runs has exactly two
+    chunks."""
     graph = squares(square).compile()
     chunks = [chunk async for chunk in graph.astream({"count": 3}, stream_mode="tasks")]
     shown = [("+" if "input" in chunk else "-") + chunk["name"] for chunk in chunks]
@@ -65,8 +66,8 @@ async def test_all_tasks_of_a_superstep_are_told_before_one_ends() -> None:
     assert sorted(started) == sorted(chunk["id"] for chunk in chunks if "result" in chunk)
 
 
-async def test_a_start_says_what_the_node_gets_and_why() -> None:
-    """The input is what the node gets, the triggers are a tuple; the hidden start is not told."""
+async def test_a_start_has_the_input_and_triggers() -> None:
+    """The input is the node's input, the triggers are a tuple; the hidden start is not streamed."""
     graph = squares(square).compile()
     chunks = [chunk async for chunk in graph.astream({"count": 1}, stream_mode="tasks")]
     begin, sent = chunks[0], chunks[2]
@@ -76,7 +77,7 @@ async def test_a_start_says_what_the_node_gets_and_why() -> None:
     assert (sent["name"], sent["input"], sent["triggers"]) == ("square", {"number": 0}, ("__pregel_push",))
 
 
-async def test_an_end_says_what_the_task_wrote() -> None:
+async def test_an_end_has_the_writes_of_the_task() -> None:
     """The result is the update; a task that wrote nothing has an empty one."""
     graph = squares(square).compile()
     chunks = [chunk async for chunk in graph.astream({"count": 1}, stream_mode="tasks")]
@@ -92,7 +93,7 @@ async def test_an_end_says_what_the_task_wrote() -> None:
 
 
 async def test_an_end_follows_the_update_of_the_same_task() -> None:
-    """In whatever order the modes were named."""
+    """An end follows the update of the same task, in whatever order the modes were named."""
     graph = squares(square).compile()
     orders: list[list[StreamMode]] = [["updates", "tasks"], ["tasks", "updates"]]
     for modes in orders:
@@ -101,8 +102,8 @@ async def test_an_end_follows_the_update_of_the_same_task() -> None:
         assert shown[:3] == [("tasks", "begin"), ("updates", "begin"), ("tasks", "begin")]
 
 
-async def test_a_failure_is_told_with_the_live_exception_before_it_is_raised() -> None:
-    """`error` is the exception itself; siblings that were cancelled have no end; then the run raises it."""
+async def test_a_failure_is_streamed_with_the_exception_before_it_is_raised() -> None:
+    """`error` is the exception itself; cancelled siblings have no end; then the run raises the exception."""
 
     async def fails(item: Item) -> None:
         raise ValueError(f"cannot square {item['number']}")
@@ -115,8 +116,8 @@ async def test_a_failure_is_told_with_the_live_exception_before_it_is_raised() -
     assert chunks[-1]["result"] == {}
 
 
-async def test_several_failures_are_told_in_plan_order() -> None:
-    """Whatever the order in which they happened, it is that of the ExceptionGroup."""
+async def test_several_failures_are_streamed_in_plan_order() -> None:
+    """Several failures are streamed in the order of the ExceptionGroup, in whatever order they happened."""
 
     async def fails(item: Item) -> None:
         raise ValueError(item["number"])
@@ -130,8 +131,8 @@ async def test_several_failures_are_told_in_plan_order() -> None:
     assert ends == (list(error.exceptions) if isinstance(error, ExceptionGroup) else [error])
 
 
-async def test_what_a_failed_router_left_is_shown() -> None:
-    """The node's own writes were made, and are the result of the task whose router failed."""
+async def test_writes_of_a_node_with_a_failed_router_are_streamed() -> None:
+    """The node's own writes were made, and are streamed as the result of the task whose router failed."""
 
     def lost(state: State) -> list[Send]:
         raise LookupError("no way from here")
@@ -148,7 +149,7 @@ async def test_what_a_failed_router_left_is_shown() -> None:
 
 
 async def test_a_recorded_task_is_planned_and_does_not_end() -> None:
-    """What was recorded by an earlier run has a start and an `updates` chunk that says so, and no end."""
+    """A task recorded by an earlier run has a start and an `updates` chunk that says so, and no end."""
     broken = True
 
     async def one_fails(item: Item) -> dict[str, Any]:
@@ -175,7 +176,7 @@ async def test_a_recorded_task_is_planned_and_does_not_end() -> None:
 
 
 async def test_a_chunk_is_the_readers_to_change() -> None:
-    """P1: what a reader does to an event reaches neither the node nor a channel."""
+    """P1: a reader's change to an event reaches neither the node nor a channel."""
     graph = squares(square).compile()
     async for chunk in graph.astream({"count": 2}, stream_mode="tasks"):
         if "input" in chunk:
@@ -186,7 +187,7 @@ async def test_a_chunk_is_the_readers_to_change() -> None:
 
 
 async def test_an_input_that_cannot_be_made_is_none() -> None:
-    """The task's own failure tells the reason; the event does not fail in its place."""
+    """The task's own failure gives the reason; the event itself does not fail."""
     graph = Pregel(
         nodes={"reads": NodeBuilder().subscribe_to("in", read=False).read_from("out").do(_explodes).write_to("out")},
         channels={"in": LastValue(int), "out": LastValue(int)},

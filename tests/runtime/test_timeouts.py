@@ -1,4 +1,5 @@
-"""Timeouts: an attempt whose time is up ends, and nothing of it counts; times of waiting are not its own."""
+"""Timeouts: an attempt that exceeds its time is stopped and has no effect; waiting for readers and slots does not
+count."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ from pregel_async.errors import (
 from pregel_async.types import RetryPolicy, TimeoutPolicy
 from tests.helpers.virtual_loops import VirtualWorld
 from tests.runtime import processes
-from tests.runtime.living import nothing_left
+from tests.runtime.leak_checks import nothing_left
 
 pytestmark = pytest.mark.anyio
 
@@ -53,13 +54,13 @@ def alone(node: Any, environment: VirtualWorld, saver: Any = None, **options: An
     )
 
 
-def beside(node: Any, environment: VirtualWorld, saver: Any = None, **options: Any) -> Any:
+def with_a_sibling(node: Any, environment: VirtualWorld, saver: Any = None, **options: Any) -> Any:
     made = StateGraph(State).add_node("node", node, **options).add_edge(START, "node")
     made.add_node("other", lambda state: None).add_edge(START, "other")
     return made.compile(saver, environment=environment, blocking=False)
 
 
-def inside(node: Any, environment: VirtualWorld, saver: Any = None, **options: Any) -> Any:
+def in_a_subgraph(node: Any, environment: VirtualWorld, saver: Any = None, **options: Any) -> Any:
     inner = StateGraph(State).add_node("node", node, **options).add_edge(START, "node").compile(name="inner")
     return StateGraph(State).add_node(inner).add_edge(START, "inner").compile(saver, environment=environment)
 
@@ -73,21 +74,18 @@ def called(node: Any, environment: VirtualWorld, saver: Any = None, **options: A
     return StateGraph(State).add_node("outer", outer).add_edge(START, "outer").compile(saver, environment=environment)
 
 
-each_place = pytest.mark.parametrize("place", [alone, beside, inside, called])
+each_place = pytest.mark.parametrize("place", [alone, with_a_sibling, in_a_subgraph, called])
 
 
 async def hangs(state: Any) -> None:
     await anyio.sleep_forever()
 
 
-# ---- when ------------------------------------------------------------------------------------------------------------
-
-
 @each_place
 @pytest.mark.parametrize("timeout", [5, 5.0, timedelta(seconds=5), TimeoutPolicy(run_timeout=5, idle_timeout=9)])
 async def test_a_node_that_takes_too_long(place: Any, timeout: Any, environment: VirtualWorld) -> None:
-    """An attempt that takes longer than its run timeout is stopped: `NodeTimeoutError`, with all that is to be
-    known; it is no builtin `TimeoutError`."""
+    """An attempt that exceeds its run timeout is stopped with a `NodeTimeoutError` that holds all facts and is no
+    builtin `TimeoutError`."""
     async with nothing_left():
         with anyio.fail_after(20), pytest.raises(NodeTimeoutError) as caught:
             await place(hangs, environment, timeout=timeout).ainvoke({})
@@ -99,7 +97,7 @@ async def test_a_node_that_takes_too_long(place: Any, timeout: Any, environment:
 
 @each_place
 async def test_a_node_that_ends_in_time(place: Any, environment: VirtualWorld) -> None:
-    """One that takes less is none the wiser; nor is its caller, whose task is as it was."""
+    """A node that ends in time is unaffected, and so is its caller's task."""
 
     async def node(state: Any) -> dict[str, Any]:
         await environment.sleep(4)
@@ -114,8 +112,8 @@ async def test_a_node_that_ends_in_time(place: Any, environment: VirtualWorld) -
 
 
 async def test_signs_of_life(environment: VirtualWorld) -> None:
-    """The idle timeout counts from the last sign: a chunk, a message, a task, a graph, a heartbeat; also when
-    nobody reads the stream. The run timeout is never put off."""
+    """The idle timeout counts from the last sign of life: a chunk, a message, a task, a graph, a heartbeat; also when
+    the stream is not read. The run timeout is never extended."""
 
     @task
     async def step() -> None: ...
@@ -145,7 +143,7 @@ async def test_signs_of_life(environment: VirtualWorld) -> None:
 
 
 async def test_no_sign_of_life(environment: VirtualWorld) -> None:
-    """Without one the attempt is stopped, counted from the last."""
+    """Without a sign of life the attempt is stopped, counted from the last one."""
 
     async def node(state: Any, writer: StreamWriter) -> None:
         await environment.sleep(4)
@@ -159,7 +157,7 @@ async def test_no_sign_of_life(environment: VirtualWorld) -> None:
 
 
 async def test_only_heartbeats(environment: VirtualWorld) -> None:
-    """With refresh_on="heartbeat" nothing else is a sign of life; any thread may give it."""
+    """With refresh_on="heartbeat" only a heartbeat is a sign of life; any thread may give it."""
 
     async def writes(state: Any, writer: StreamWriter) -> None:
         while True:
@@ -180,9 +178,9 @@ async def test_only_heartbeats(environment: VirtualWorld) -> None:
     assert (await alone(beats, environment, timeout=policy).ainvoke({}))["log"] == ["done"]
 
 
-async def test_what_runs_inside_is_a_sign_of_life(environment: VirtualWorld) -> None:
-    """A chunk of a task that the node called, and of a node of a graph that it runs, is one of the node's own; and
-    so is a heartbeat there. A heartbeat without a timeout does nothing."""
+async def test_nested_activity_is_a_sign_of_life(environment: VirtualWorld) -> None:
+    """A chunk of a called task, and of a node of a subgraph, counts as a sign of life of the node, and so does a
+    heartbeat there. A heartbeat without a timeout does nothing."""
 
     @task
     async def step(n: int) -> None:
@@ -204,8 +202,8 @@ async def test_what_runs_inside_is_a_sign_of_life(environment: VirtualWorld) -> 
     await inner.ainvoke({})
 
 
-async def test_the_steps_of_a_graph_inside_are_signs_of_life(environment: VirtualWorld) -> None:
-    """A graph that goes on to its next node is alive, though it shows nothing."""
+async def test_the_steps_of_a_subgraph_are_signs_of_life(environment: VirtualWorld) -> None:
+    """A subgraph that starts its next node is alive, though it streams nothing."""
 
     async def takes(state: Any) -> None:
         await environment.sleep(4)
@@ -217,18 +215,15 @@ async def test_the_steps_of_a_graph_inside_are_signs_of_life(environment: Virtua
     assert environment.time == 12
 
 
-# ---- whose time ------------------------------------------------------------------------------------------------------
-
-
 async def test_waiting_for_a_reader_is_not_the_nodes_time(environment: VirtualWorld) -> None:
-    """P12: a slow reader slows the node, and does not end it."""
+    """P12: a slow reader slows the node, and does not time it out."""
 
     async def node(state: Any, writer: StreamWriter) -> dict[str, Any]:
         for number in range(4):
             await writer(number)
         return {"log": ["done"]}
 
-    for place in (alone, inside):
+    for place in (alone, in_a_subgraph):
         graph = place(node, environment, timeout=TimeoutPolicy(run_timeout=5, idle_timeout=5))
         modes = ["custom", "values"]
         seen = []
@@ -239,8 +234,8 @@ async def test_waiting_for_a_reader_is_not_the_nodes_time(environment: VirtualWo
         assert seen[-1][-1] == {"log": ["done"]}
 
 
-async def test_a_graph_inside_that_waits_for_a_reader(environment: VirtualWorld) -> None:
-    """And so of a timed node whose graph's steps are shown to a slow reader."""
+async def test_a_subgraph_that_waits_for_a_reader(environment: VirtualWorld) -> None:
+    """The same holds for a timed node whose subgraph's steps are streamed to a slow reader."""
 
     async def node(state: Any) -> dict[str, Any]:
         return {"log": ["x"]}
@@ -256,8 +251,9 @@ async def test_a_graph_inside_that_waits_for_a_reader(environment: VirtualWorld)
     assert len(seen) > 12
 
 
-async def test_waiting_for_a_place_is_not_the_nodes_time(environment: VirtualWorld) -> None:
-    """Nor is the time in which it, or a task that it waits for, waits for its place under `max_concurrency`."""
+async def test_waiting_for_a_slot_is_not_the_nodes_time(environment: VirtualWorld) -> None:
+    """The time in which the node, or a task that it waits for, waits for its slot under `max_concurrency` does not
+    count either."""
 
     @task
     async def step() -> None:
@@ -279,9 +275,8 @@ async def test_waiting_for_a_place_is_not_the_nodes_time(environment: VirtualWor
         assert (await graph.ainvoke({}, {"max_concurrency": width}))["log"] == ["done"]
 
 
-async def test_a_place_that_another_has_taken_meanwhile(environment: VirtualWorld) -> None:
-    """A node that has lent its place while it waited for a task, and waits until it has it again, is not out of
-    time."""
+async def test_a_slot_that_another_task_has_taken(environment: VirtualWorld) -> None:
+    """A node that has lent its slot while it waited for a task, and waits to get it back, does not time out."""
     lent = anyio.Event()
 
     @task
@@ -293,9 +288,9 @@ async def test_a_place_that_another_has_taken_meanwhile(environment: VirtualWorl
     async def quick() -> None: ...
 
     async def first(state: Any) -> None:
-        future = slow()  # takes the place that `timed` lends
+        future = slow()  # takes the slot that `timed` lends
         await lent.wait()
-        slow()  # is before `timed` when the place of `quick` is free
+        slow()  # is ahead of `timed` when the slot of `quick` is free
         await future
 
     async def timed(state: Any) -> dict[str, Any]:
@@ -307,12 +302,9 @@ async def test_a_place_that_another_has_taken_meanwhile(environment: VirtualWorl
     assert (await graph.ainvoke({}, {"max_concurrency": 2}))["log"] == ["done"]
 
 
-# ---- a late attempt publishes nothing --------------------------------------------------------------------------------
-
-
 @each_place
 async def test_a_node_that_swallows_its_cancellation(place: Any, environment: VirtualWorld) -> None:
-    """What it returns, raises or asks after its time is dropped: the error is the timeout, and alone."""
+    """A result, exception or question after the timeout is dropped: the only error is the timeout."""
 
     def returns() -> Any:
         return {"log": ["late"]}
@@ -342,7 +334,7 @@ async def test_a_node_that_swallows_its_cancellation(place: Any, environment: Vi
 
 @each_place
 async def test_clean_up_after_the_time_publishes_nothing(place: Any, environment: VirtualWorld) -> None:
-    """Clean-up code that writes to the stream, calls tasks or runs graphs when the time is up is refused."""
+    """Clean-up code that writes to the stream, calls tasks or runs graphs after the timeout is refused."""
     refused: list[str] = []
     ran: list[str] = []
 
@@ -386,9 +378,9 @@ async def test_clean_up_after_the_time_publishes_nothing(place: Any, environment
 
 
 @pytest.mark.parametrize("where", ["graph", "task"])
-async def test_clean_up_inside_publishes_nothing(where: str, environment: VirtualWorld) -> None:
-    """And so of what runs inside a node whose time is up: nodes of its graph, and its tasks. All of it has ended
-    when the error is told."""
+async def test_clean_up_of_nested_tasks_publishes_nothing(where: str, environment: VirtualWorld) -> None:
+    """The same holds for nodes of a subgraph and for tasks of a node after its timeout. All of them have ended when the
+    error is raised."""
     ended: list[str] = []
 
     async def deep(state: Any) -> None:
@@ -425,12 +417,9 @@ async def test_clean_up_inside_publishes_nothing(where: str, environment: Virtua
     assert ended == ["deep"]
 
 
-# ---- with other policies ---------------------------------------------------------------------------------------------
-
-
 @each_place
 async def test_each_attempt_has_its_own_time(place: Any, environment: VirtualWorld) -> None:
-    """The timeout is per attempt; a timeout is tried again by default, and the wait between is nobody's time."""
+    """The timeout is per attempt; a timeout is retried by default, and the wait between attempts does not count."""
     attempts: list[int] = []
 
     async def node(state: Any) -> dict[str, Any]:
@@ -446,7 +435,7 @@ async def test_each_attempt_has_its_own_time(place: Any, environment: VirtualWor
 
 
 async def test_of_a_send(environment: VirtualWorld) -> None:
-    """A Send's timeout takes the place of the node's; it is stored with the Send."""
+    """A Send's timeout replaces the node's; it is stored with the Send."""
     seen: list[float] = []
 
     async def worker(seconds: int) -> None:
@@ -466,11 +455,11 @@ async def test_of_a_send(environment: VirtualWorld) -> None:
         with pytest.raises(NodeTimeoutError) as caught:
             await graph.ainvoke(None, "t")
         assert caught.value.timeout == 5
-    assert sorted(seen) == [6, 7]  # what had finished has not run again
+    assert sorted(seen) == [6, 7]  # finished tasks have not run again
 
 
 async def test_a_send_that_an_edit_puts_off(environment: VirtualWorld) -> None:
-    """A Send keeps its timeout when an edit of the state leaves it pending."""
+    """A Send keeps its timeout when an edit of the state leaves the Send pending."""
 
     async def worker(seconds: int) -> None:
         await environment.sleep(seconds)
@@ -504,7 +493,7 @@ async def test_a_send_to_a_plain_function(environment: VirtualWorld) -> None:
 
 
 async def test_of_a_task_and_an_entrypoint(environment: VirtualWorld) -> None:
-    """Tasks and entrypoints have timeouts; a task's is the caller's to catch."""
+    """Tasks and entrypoints have timeouts; a task's timeout is raised in its caller."""
 
     @task(timeout=3)
     async def step() -> None:
@@ -527,20 +516,17 @@ async def test_of_a_task_and_an_entrypoint(environment: VirtualWorld) -> None:
 
 
 async def test_defaults(environment: VirtualWorld) -> None:
-    """`set_node_defaults(timeout=)` holds for nodes that have none of their own."""
+    """`set_node_defaults(timeout=)` applies to nodes that have no timeout of their own."""
     made = StateGraph(State).set_node_defaults(timeout=3).add_node("hangs", hangs).add_edge(START, "hangs")
     with pytest.raises(NodeTimeoutError) as caught:
         await made.compile(environment=environment).ainvoke({})
     assert caught.value.timeout == 3
 
 
-# ---- whose cancellation, whose timeout -------------------------------------------------------------------------------
-
-
 @each_place
-async def test_a_timeout_of_the_nodes_own(place: Any, environment: VirtualWorld) -> None:
-    """A `TimeoutError` of the user's, and `anyio.fail_after`, are what they were; the timeout's own scope does
-    not swallow them."""
+async def test_a_timeout_raised_by_the_node(place: Any, environment: VirtualWorld) -> None:
+    """A `TimeoutError` of the user's, and `anyio.fail_after`, work as usual; the timeout's own scope does not swallow
+    them."""
     error = TimeoutError("mine")
 
     async def raises(state: Any) -> None:
@@ -564,7 +550,7 @@ async def test_a_timeout_of_the_nodes_own(place: Any, environment: VirtualWorld)
 async def test_cancelled_from_outside(
     place: Any, how: str, options: Any, environment: VirtualWorld, anyio_backend_name: str
 ) -> None:
-    """P7: a cancellation of the caller's goes through a timed and a retried node as through any other; nothing is left,
+    """P7: a cancellation by the caller passes through a timed and a retried node as through any other; no task is left,
     and clean-up is waited for."""
     if how == "native" and anyio_backend_name == "trio":
         pytest.skip("trio has no cancellation of its own besides scopes")
@@ -641,22 +627,19 @@ async def test_a_native_cancellation_that_a_timed_node_swallows(
 async def test_a_timed_node_that_raises_a_cancellation(environment: VirtualWorld, anyio_backend_name: str) -> None:
     """A timed node that raises asyncio's cancellation by itself fails with `NodeCancelledError`."""
     if anyio_backend_name == "trio":
-        pytest.skip("nobody can make a Cancelled of trio's")
+        pytest.skip("trio's Cancelled cannot be constructed")
 
     async def node(state: Any) -> None:
         raise asyncio.CancelledError
 
-    for place in (alone, beside, inside):
+    for place in (alone, with_a_sibling, in_a_subgraph):
         with pytest.raises(NodeCancelledError):
             await place(node, environment, timeout=5).ainvoke({})
 
 
-# ---- a superstep's timeout -------------------------------------------------------------------------------------------
-
-
 async def test_step_timeout(environment: VirtualWorld) -> None:
-    """A superstep that takes too long is stopped: one error, a builtin `TimeoutError`, that names who had
-    not finished, in plan order. What had finished is recorded, and does not run again."""
+    """A superstep that takes too long is stopped with one error, a builtin `TimeoutError`, that names the unfinished
+    nodes in plan order. Finished tasks are recorded, and do not run again."""
     ran: list[str] = []
 
     def node(name: str, seconds: float) -> Any:
@@ -688,8 +671,8 @@ async def test_step_timeout(environment: VirtualWorld) -> None:
 
 @pytest.mark.parametrize("count", [1, 2])
 async def test_a_late_node_of_a_superstep(count: int, environment: VirtualWorld) -> None:
-    """A node that swallows the superstep's end publishes nothing: its result does not count, and what it raises
-    is told with the timeout, which is still the error."""
+    """A node that swallows the superstep's timeout publishes nothing: its result does not count, and an exception of it
+    is attached to the timeout, which is still the error."""
 
     async def returns(state: Any) -> dict[str, Any]:
         try:
@@ -711,14 +694,15 @@ async def test_a_late_node_of_a_superstep(count: int, environment: VirtualWorld)
         with pytest.raises(StepTimeoutError) as caught:
             await graph.ainvoke({}, "t")
         assert caught.value.unfinished == tuple(f"n{number}" for number in range(count))
-        told = [note for note in getattr(caught.value, "__notes__", ()) if "ZeroDivisionError: clean-up" in note]
-        assert len(told) == (0 if node is returns else count)
-        assert all("in node 'n" in note for note in told)
+        notes = [note for note in getattr(caught.value, "__notes__", ()) if "ZeroDivisionError: clean-up" in note]
+        assert len(notes) == (0 if node is returns else count)
+        assert all("in node 'n" in note for note in notes)
         assert (await graph.aget_state("t")).values == {"log": []}
 
 
 async def test_the_clean_up_of_a_late_superstep_reaches_nothing(environment: VirtualWorld) -> None:
-    """Neither of its nodes nor of those of a graph inside, of which it is the node's superstep."""
+    """Clean-up reaches nothing after the timeout, neither in its nodes nor in those of a subgraph within the
+    superstep."""
     refused: list[str] = []
 
     async def node(state: Any, writer: StreamWriter) -> None:
@@ -732,9 +716,9 @@ async def test_the_clean_up_of_a_late_superstep_reaches_nothing(environment: Vir
                 except OutsideRunError as error:
                     refused.append(str(error))
 
-    inner = StateGraph(State).add_node("inside", node).add_edge(START, "inside").compile()
-    made = StateGraph(State).add_node("beside", node).add_node("sub", inner)
-    graph = made.add_edge(START, "beside").add_edge(START, "sub").compile(environment=environment, step_timeout=5)
+    inner = StateGraph(State).add_node("in_a_subgraph", node).add_edge(START, "in_a_subgraph").compile()
+    made = StateGraph(State).add_node("sibling", node).add_node("sub", inner)
+    graph = made.add_edge(START, "sibling").add_edge(START, "sub").compile(environment=environment, step_timeout=5)
     seen: list[Any] = []
     with pytest.raises(StepTimeoutError):
         async for chunk in graph.astream({}, stream_mode="custom", subgraphs=True):
@@ -744,7 +728,7 @@ async def test_the_clean_up_of_a_late_superstep_reaches_nothing(environment: Vir
 
 
 async def test_step_timeout_of_retries_and_handlers(environment: VirtualWorld) -> None:
-    """The superstep's time is for all attempts, the waits between them and the handler; none begins after."""
+    """The superstep's timeout covers all attempts, the waits between them and the handler; none begins after it."""
     ran: list[str] = []
 
     async def flaky(state: Any) -> None:
@@ -772,12 +756,9 @@ async def test_each_superstep_has_its_own_time(environment: VirtualWorld) -> Non
     assert (await made.compile(environment=environment, step_timeout=5).ainvoke({}))["log"] == ["x"] * 3
 
 
-# ---- plain functions -------------------------------------------------------------------------------------------------
-
-
 async def test_abandon(environment: VirtualWorld) -> None:
-    """P7: on_timeout="abandon" leaves the thread behind, with a warning that names the node; the fence keeps it
-    from publishing anything."""
+    """P7: on_timeout="abandon" abandons the thread, with a warning that names the node; the detached thread cannot
+    publish anything."""
     begun, leave, left = threading.Event(), threading.Event(), threading.Event()
     environment.held = lambda: not begun.is_set()
     refused: list[type[BaseException]] = []
@@ -807,10 +788,10 @@ async def test_abandon(environment: VirtualWorld) -> None:
 
 
 async def test_a_process_is_killed(environment: VirtualWorld, tmp_path: Path) -> None:
-    """on_timeout="process" runs the function in a process, which is dead when the error is told."""
+    """on_timeout="process" runs the function in a process, which has been killed when the error is raised."""
     path = tmp_path / "pid"
     environment.held = lambda: not path.exists()
-    graph = alone(processes.tells_its_pid, environment, timeout=5, on_timeout="process")
+    graph = alone(processes.writes_its_pid, environment, timeout=5, on_timeout="process")
     with anyio.fail_after(30), pytest.raises(NodeTimeoutError):
         await graph.ainvoke({"path": str(path)})
     pid = int(path.read_text())
@@ -820,9 +801,9 @@ async def test_a_process_is_killed(environment: VirtualWorld, tmp_path: Path) ->
 
 
 async def test_a_process_is_killed_with_its_run(environment: VirtualWorld, tmp_path: Path) -> None:
-    """P7: and so when the run is cancelled."""
+    """P7: the process is also killed when the run is cancelled."""
     path = tmp_path / "pid"
-    graph = alone(processes.tells_its_pid, environment, on_timeout="process")
+    graph = alone(processes.writes_its_pid, environment, on_timeout="process")
     with anyio.fail_after(30):
         async with anyio.create_task_group() as group:
             group.start_soon(lambda: graph.ainvoke({"path": str(path)}))
@@ -843,9 +824,9 @@ def _is_alive(pid: int) -> bool:
     return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text() if Path("/proc").exists() else True
 
 
-async def test_what_goes_to_a_process_and_back(environment: VirtualWorld) -> None:
-    """P1: state with nested containers and dataclasses goes there and comes back; what the function changed in
-    place reaches nobody; a task's arguments too."""
+async def test_values_sent_to_a_process_and_back(environment: VirtualWorld) -> None:
+    """P1: state with nested containers and dataclasses is sent to the process and back; the function's changes in place
+    have no effect elsewhere; the same holds for a task's arguments."""
     graph = alone(processes.adds, environment, InMemorySaver(), on_timeout="process")
     given: Any = {"bag": {"numbers": [1, 2]}, "point": processes.Point(1, ["here"])}
     result = await graph.ainvoke(given, "t")
@@ -865,8 +846,8 @@ async def test_what_goes_to_a_process_and_back(environment: VirtualWorld) -> Non
 
 
 async def test_decorated_functions_in_a_process() -> None:
-    """`@task(on_timeout="process")` and `@entrypoint(on_timeout="process")` above a function do as they say,
-    though its name is no longer the bare function's."""
+    """`@task(on_timeout="process")` and `@entrypoint(on_timeout="process")` work as decorators, though the function's
+    name then refers to the decorated object."""
 
     @entrypoint()
     async def flow(number: int) -> list[int]:
@@ -882,8 +863,9 @@ async def test_decorated_functions_in_a_process() -> None:
         def local() -> None: ...
 
 
-async def test_what_a_process_raises(environment: VirtualWorld) -> None:
-    """P9: its own exception comes back; and of one that died, or of what cannot be pickled, the error names the node."""
+async def test_exceptions_of_a_process(environment: VirtualWorld) -> None:
+    """P9: the function's own exception comes back; for a process that died, or a value that cannot be pickled, the
+    error names the node."""
     with pytest.raises(processes.Odd, match="over there") as caught:
         await alone(processes.fails, environment, on_timeout="process").ainvoke({})
     assert any("in node 'node'" in note for note in caught.value.__notes__)
@@ -908,7 +890,7 @@ class Bare(TypedDict, total=False):
     thing: Any
 
 
-async def test_what_cannot_go_to_a_process(environment: VirtualWorld) -> None:
+async def test_inputs_that_cannot_be_sent_to_a_process(environment: VirtualWorld) -> None:
     """An input that cannot be pickled is a failure that names the node, and says why."""
     made = StateGraph(Bare).add_node("node", processes.fails, on_timeout="process").add_edge(START, "node")
     with pytest.raises(Exception, match="pickled") as caught:
@@ -916,7 +898,7 @@ async def test_what_cannot_go_to_a_process(environment: VirtualWorld) -> None:
     assert any("in node 'node'" in note for note in caught.value.__notes__)
 
 
-def test_what_cannot_be_run_in_a_process() -> None:
+def test_functions_that_cannot_run_in_a_process() -> None:
     """Functions that a process cannot import, or that want more than their input, are refused by name."""
 
     def local(state: Any) -> None: ...

@@ -1,4 +1,4 @@
-"""Every mode's payloads, exactly, in both versions, alone and together."""
+"""The exact payloads of every mode, in both versions, alone and together."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class State(TypedDict, total=False):
     note: str
 
 
-def says(name: str) -> Any:
+def logging_node(name: str) -> Any:
     async def node(state: State, writer: StreamWriter) -> State:
         await writer({"from": name})
         return {"log": [name]}
@@ -55,7 +55,7 @@ def says(name: str) -> Any:
 
 
 def chain(*names: str) -> Any:
-    made = StateGraph(State).add_sequence([(name, says(name)) for name in names])
+    made = StateGraph(State).add_sequence([(name, logging_node(name)) for name in names])
     return made.add_edge(START, names[0])
 
 
@@ -64,15 +64,13 @@ async def chunks(graph: Any, given: Any, config: Any = "t", **arguments: Any) ->
 
 
 async def history(graph: Any, config: Any = "t") -> list[Any]:
-    """A thread's snapshots, oldest first."""
+    """Return a thread's snapshots, oldest first."""
     return [snapshot async for snapshot in graph.aget_state_history(config)][::-1]
 
 
-# ---- shapes ----------------------------------------------------------------------------------------------------------
-
-
 def expected(states: list[Any]) -> list[tuple[str, Any]]:
-    """What a chain of two nodes shows, in its order, given its thread's history; debug without its dates."""
+    """Return the expected chunks of a chain of two nodes, in order, given its thread's history; debug without its
+    dates."""
     start, first, second, last = states
     task_a, task_b = first.tasks[0], second.tasks[0]
 
@@ -134,7 +132,7 @@ async def test_every_mode_alone_and_together(
     graph = chain("a", "b").compile(saver)
     got = await chunks(graph, {"note": "x"}, stream_mode=modes, subgraphs=subgraphs, version=version)
     names = [modes] if isinstance(modes, str) else list(modes)
-    told = [(mode, chunk) for mode, chunk in expected(await history(graph)) if mode in names]
+    seen = [(mode, chunk) for mode, chunk in expected(await history(graph)) if mode in names]
     if version == "v2":
         assert all(part.keys() >= {"type", "ns", "data", "seq", "step", "committed", "cursor"} for part in got)
         assert {part["ns"] for part in got} <= {()}
@@ -148,11 +146,11 @@ async def test_every_mode_alone_and_together(
                 chunk = chunk[1:] if len(chunk) > 2 else chunk[1]
             bare.append((modes, chunk) if isinstance(modes, str) else chunk)
             assert len(bare[-1]) == 2
-    assert [(mode, undated(mode, chunk)) for mode, chunk in bare] == told
+    assert [(mode, undated(mode, chunk)) for mode, chunk in bare] == seen
 
 
-async def test_what_is_refused() -> None:
-    """Unknown modes, keys, versions, policies and capacities are errors at once, and nothing has run."""
+async def test_bad_calls() -> None:
+    """Unknown modes, keys, versions, policies and capacities are errors at once, before any node runs."""
     graph = chain("a").compile()
     wrong: list[dict[str, Any]] = [
         {"stream_mode": "events"},
@@ -179,18 +177,15 @@ async def test_what_is_refused() -> None:
 
 
 async def test_without_a_saver() -> None:
-    """`checkpoints` only with a checkpointer; the others all the same."""
+    """`checkpoints` needs a checkpointer; the other modes do not."""
     graph = chain("a").compile()
     got = await chunks(graph, {"note": "x"}, None, stream_mode=ALL)
     assert [mode for mode, _ in got] == ["values", "tasks", "debug", "custom", "updates", "tasks", "debug", "values"]
     assert await chunks(graph, {}, None, stream_mode="checkpoints") == []
 
 
-# ---- values ----------------------------------------------------------------------------------------------------------
-
-
 async def test_values_of_functional_graphs() -> None:
-    """A resumed entrypoint shows the previous value first, or None; the first run none before its own."""
+    """A resumed entrypoint streams the previous value first, or None; the first run streams no earlier value."""
 
     @task
     def double(number: int) -> int:
@@ -208,30 +203,27 @@ async def test_values_of_functional_graphs() -> None:
     assert await chunks(flow, Command(resume=0), stream_mode="values") == [2, 14]
 
 
-# ---- updates ---------------------------------------------------------------------------------------------------------
-
-
 async def test_a_tasks_start_has_metadata_if_there_is_any() -> None:
-    """The key only where the user has said something: metadata, and tags as `tags`."""
+    """The key is present only if the user has set something: metadata, and tags as `tags`."""
     node = NodeBuilder().subscribe_only("in").do(lambda given: given).write_to("out")
     graph = Pregel(
-        nodes={"bare": node, "told": NodeBuilder().subscribe_only("in").meta("t1", "t2", team="x").write_to("told")},
-        channels={"in": EphemeralValue(int), "out": LastValue(int), "told": LastValue(int)},
+        nodes={"bare": node, "seen": NodeBuilder().subscribe_only("in").meta("t1", "t2", team="x").write_to("seen")},
+        channels={"in": EphemeralValue(int), "out": LastValue(int), "seen": LastValue(int)},
         input_channels="in",
         output_channels=["out"],
         blocking=False,
     )
     starts = {chunk["name"]: chunk for chunk in await chunks(graph, 1, None, stream_mode="tasks") if "input" in chunk}
     assert starts["bare"].keys() == {"id", "name", "input", "triggers"}
-    assert starts["told"]["metadata"] == {"team": "x", "tags": ["t1", "t2"]}
-    starts["told"]["metadata"]["tags"].append("mine")  # P1
+    assert starts["seen"]["metadata"] == {"team": "x", "tags": ["t1", "t2"]}
+    starts["seen"]["metadata"]["tags"].append("mine")  # P1
     again = [chunk for chunk in await chunks(graph, 1, None, stream_mode="tasks") if "metadata" in chunk]
     assert again[0]["metadata"]["tags"] == ["t1", "t2"]
 
 
-async def test_restored_calls_show_nothing() -> None:
-    """A call's start, update and end are shown when it runs, and nothing when its result is recorded;
-    the entrypoint that asks ends with its question."""
+async def test_restored_calls_stream_nothing() -> None:
+    """A call's start, update and end are streamed when it runs, and nothing when its result is recorded; the entrypoint
+    that asks ends with its question."""
 
     @task
     def double(number: int, *, by: int = 2) -> int:
@@ -283,8 +275,8 @@ async def test_order_when_a_task_asks() -> None:
 
 
 async def test_custom_chunks_of_failed_attempts_are_visible() -> None:
-    """What was written is written, whatever becomes of the node; one start and one end for each attempt of a
-    run."""
+    """Custom chunks are streamed, whatever the outcome of the attempt; each attempt of a run has one start and
+    one end."""
     broken = [True]
 
     async def node(state: State, writer: StreamWriter) -> None:
@@ -306,11 +298,8 @@ async def test_custom_chunks_of_failed_attempts_are_visible() -> None:
     ]
 
 
-# ---- tasks -----------------------------------------------------------------------------------------------------------
-
-
 def as_streamed(snapshot: Any, made: bool = True) -> dict[str, Any]:
-    """A snapshot as the stream has it: without results, and what came later (questions and errors)."""
+    """Return a snapshot as the stream has it: without results and without later data (questions and errors)."""
 
     def state(config: Any) -> Any:
         return config if made or config is None else {"configurable": {"thread_id": "t", "checkpoint_ns": "sub"}}
@@ -329,14 +318,14 @@ def as_streamed(snapshot: Any, made: bool = True) -> dict[str, Any]:
 
 @pytest.mark.parametrize("keeps", [None, True])
 async def test_streamed_checkpoints_are_those_of_history(keeps: bool | None, saver: BaseCheckpointSaver) -> None:
-    """Payloads equal the later `aget_state_history` entries except `result`: of chains, sends, graphs inside (kept
-    from call to call too), over runs and resumes. (Of a graph that is kept, history knows what its task made of it.)"""
+    """Payloads equal the later `aget_state_history` entries except `result`: of chains, sends, subgraphs (with kept
+    state too), over runs and resumes. (Of a subgraph with kept state, history also has the result of its task.)"""
 
     async def asks(state: State) -> State:
         return {"log": [interrupt("?")]}
 
     inner = chain("x", "y").compile(checkpointer=keeps)
-    made = StateGraph(State).add_node("a", says("a")).add_node("sub", inner).add_node("w", says("w"))
+    made = StateGraph(State).add_node("a", logging_node("a")).add_node("sub", inner).add_node("w", logging_node("w"))
     made.add_node("asks", asks)
     made.add_edge(START, "a").add_edge("a", "sub").add_edge("w", "asks")
     made.add_conditional_edges("sub", lambda state: [Send("w", {}), Send("w", {})])
@@ -357,11 +346,8 @@ async def test_streamed_checkpoints_are_those_of_history(keeps: bool | None, sav
         assert payloads == [as_streamed(snapshot) for snapshot in stored]
 
 
-# ---- P1 --------------------------------------------------------------------------------------------------------------
-
-
 def spoil(chunk: Any) -> None:
-    """Change all that can be changed in place, at any depth."""
+    """Change every mutable part in place, at any depth."""
     if isinstance(chunk, dict):
         for value in list(chunk.values()):
             spoil(value)
@@ -379,9 +365,9 @@ def spoil(chunk: Any) -> None:
 
 
 @pytest.mark.parametrize("version", ["v1", "v2"])
-async def test_what_a_reader_changes_reaches_nobody(version: Any, saver: BaseCheckpointSaver) -> None:
-    """P1: chunks of all modes are changed in place, as they come: neither nodes, channels, checkpoints, questions, other
-    chunks, nor the reader of a graph inside see it."""
+async def test_changes_by_a_reader_have_no_effect(version: Any, saver: BaseCheckpointSaver) -> None:
+    """P1: changing chunks of any mode in place, as they arrive, affects neither nodes, channels, checkpoints,
+    questions, other chunks, nor the reader of a subgraph."""
     inner_seen: list[Any] = []
     shared = {"deep": [[1]]}
 
@@ -427,12 +413,9 @@ async def test_what_a_reader_changes_reaches_nobody(version: Any, saver: BaseChe
     assert (await outer.aget_state("t3")).values["log"] == [{"deep": [[1]]}, "end"]
 
 
-# ---- while the superstep runs ----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("mode", ["updates", "messages", "custom", "tasks", "debug"])
 async def test_chunks_arrive_while_their_superstep_runs(mode: str) -> None:
-    """Whatever is shown of a task that runs or has finished reaches the reader while its sibling runs."""
+    """Chunks of running and finished tasks reach the reader while a sibling runs."""
     read = anyio.Event()
 
     async def early(state: State, writer: StreamWriter) -> State:
@@ -458,7 +441,7 @@ async def test_chunks_arrive_while_their_superstep_runs(mode: str) -> None:
 
 
 async def test_a_reader_is_served_between_completions() -> None:
-    """The reader of a wide superstep gets each chunk before the next task has finished, if it is quick enough."""
+    """A reader of a wide superstep that is quick enough gets each chunk before the next task has finished."""
     turns: list[Any] = []
     gates = [anyio.Event() for _ in range(4)]
 
@@ -478,8 +461,8 @@ async def test_a_reader_is_served_between_completions() -> None:
     assert turns == [3, "read 3", 2, "read 2", 1, "read 1", 0, "read 0"]
 
 
-async def test_a_called_tasks_update_is_read_before_its_caller_goes_on() -> None:
-    """With a reader that keeps up, and one that stalls: then the caller waits too."""
+async def test_a_called_tasks_update_is_read_before_its_caller_continues() -> None:
+    """A called task's update is read before its caller continues; with a reader that stalls, the caller waits too."""
 
     @task
     async def step(number: int) -> int:
@@ -498,13 +481,10 @@ async def test_a_called_tasks_update_is_read_before_its_caller_goes_on() -> None
         assert [chunk["step"] async for chunk in stream if "step" in chunk] == list(range(10))
 
 
-# ---- what nobody asked for -------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("mode", [None, *ALL])
-def test_a_mode_that_nobody_asked_for_costs_nothing(mode: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same functions are called, equally often, whether or not the other modes exist; and a run that nobody
-    reads makes no part at all."""
+def test_unused_modes_cost_nothing(mode: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same functions are called, equally often, whether or not the other modes exist; and a run without a reader
+    makes no part at all."""
 
     async def node(state: State, writer: StreamWriter) -> State:
         writer("x")
@@ -544,19 +524,19 @@ def test_a_mode_that_nobody_asked_for_costs_nothing(mode: str | None, monkeypatc
         assert called == set()
         assert not any("/writer.py" in name and "_show" in name for name in with_all)
         return
-    # An event that it does not show is not even asked of it.
+    # The mode is not even asked about events that it does not stream.
     others = ("__init__", "part", "part_of")
     events = [name for name, what in vars(Mode).items() if callable(what) and name not in others]
     shows = {f"_{name}" for name in events if getattr(MODES[mode], name) is not getattr(Mode, name)}
-    told = {name.rpartition(":")[2] for name in with_all if name.startswith(str(log_module.__file__))}
+    seen = {name.rpartition(":")[2] for name in with_all if name.startswith(str(log_module.__file__))}
     assert set(events) == set(EVENTS)
-    assert told & {f"_{name}" for name in events} <= shows
+    assert seen & {f"_{name}" for name in events} <= shows
     monkeypatch.setattr(log_module, "MODES", {mode: MODES[mode]})
     assert counted() == with_all
 
 
 async def calls_within(run: Any) -> Counter[str]:
-    """The Python functions of this project that are called while a coroutine runs."""
+    """Return the Python functions of this project that are called while a coroutine runs."""
     called: Counter[str] = Counter()
 
     def note(frame: Any, event: str, argument: Any) -> None:
@@ -571,8 +551,9 @@ async def calls_within(run: Any) -> Counter[str]:
     return called
 
 
-async def test_no_part_is_made_that_nobody_gets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many parts are made as are read, and none without a reader; and no mode is made that nobody named."""
+async def test_no_part_is_made_without_a_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The number of parts made equals the number read, and is zero without a reader; no mode is made that was not
+    named."""
     made_parts: list[RawPart] = []
     made_modes: list[str] = []
 
@@ -592,7 +573,13 @@ async def test_no_part_is_made_that_nobody_gets(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(Mode, "part_of", noted(Mode.part_of))
     monkeypatch.setattr(Mode, "__init__", init)
     inner = chain("x", "y").compile()
-    made = StateGraph(State).add_node("a", says("a")).add_node("sub", inner).add_edge(START, "a").add_edge("a", "sub")
+    made = (
+        StateGraph(State)
+        .add_node("a", logging_node("a"))
+        .add_node("sub", inner)
+        .add_edge(START, "a")
+        .add_edge("a", "sub")
+    )
     graph = made.compile(InMemorySaver())
     await graph.ainvoke({}, "t")
     assert (made_parts, made_modes) == ([], [])

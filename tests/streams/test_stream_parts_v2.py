@@ -1,4 +1,4 @@
-"""What `version="v2"` gives: labelled parts, with their number, their superstep, and what is on disk (1.12, P4)."""
+"""Parts of `version="v2"`: labelled, with their number, their superstep, and the committed superstep (1.12, P4)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class State(TypedDict, total=False):
 ALL: Any = ["values", "updates", "messages", "custom", "tasks", "checkpoints", "debug"]
 
 
-def says(name: str) -> Any:
+def logging_node(name: str) -> Any:
     async def node(state: State) -> State:
         get_stream_writer()(name)
         return {"log": [name]}
@@ -44,7 +44,7 @@ def says(name: str) -> Any:
 
 
 def chain(*names: str, **more: Any) -> Any:
-    made = StateGraph(State).add_sequence([(name, says(name)) for name in names])
+    made = StateGraph(State).add_sequence([(name, logging_node(name)) for name in names])
     for name, node in more.items():
         made.add_node(name, node).add_edge(names[-1], name)
     return made.add_edge(START, names[0])
@@ -55,15 +55,12 @@ async def parts(graph: Any, given: Any, config: Any = None, **arguments: Any) ->
 
 
 async def until_failure(graph: Any, given: Any, config: Any = None, **arguments: Any) -> tuple[list[Any], Exception]:
-    """The parts of a run that fails, and what was raised."""
+    """Return the parts of a run that fails, and its exception."""
     got: list[Any] = []
     with pytest.raises(Exception) as caught:
         async for part in graph.astream(given, config, version="v2", **arguments):
             got.append(part)
     return got, caught.value
-
-
-# ---- failures --------------------------------------------------------------------------------------------------------
 
 
 async def fails(state: State) -> None:
@@ -91,8 +88,8 @@ async def test_a_failure_is_the_last_part_whatever_the_modes(modes: Any, saver: 
         assert [part["type"] for part in got[-3:]] == ["tasks", "debug", "error"]
 
 
-async def test_failures_that_are_no_nodes() -> None:
-    """All are told."""
+async def test_failures_outside_nodes() -> None:
+    """Failures outside nodes are reported too."""
     got, raised = await until_failure(chain("a", "b").compile(), {}, {"recursion_limit": 1}, stream_mode="custom")
     assert isinstance(raised, GraphRecursionError)
     assert [(part["type"], part["step"]) for part in got] == [("custom", 1), ("error", 2)]
@@ -128,8 +125,8 @@ async def test_failures_that_are_no_nodes() -> None:
     assert [part["data"]["error"] for part in got] == ["checkpoint_savers.errors.ThreadBusyError"]
 
 
-async def test_several_failures_are_told_as_their_group() -> None:
-    """P9: what is told is what is raised."""
+async def test_several_failures_are_reported_as_their_group() -> None:
+    """P9: the reported failure is the raised one."""
     met: list[anyio.Event] = [anyio.Event(), anyio.Event()]
 
     def bad(number: int) -> Any:
@@ -150,8 +147,9 @@ async def test_several_failures_are_told_as_their_group() -> None:
     assert got[-1]["data"] == {"error": "ExceptionGroup", "message": str(raised)}
 
 
-async def test_a_graph_that_a_node_reads_tells_its_failure() -> None:
-    """In a node too; and its parts say what of it is on disk."""
+async def test_a_graph_that_a_node_reads_reports_its_failure() -> None:
+    """The failure of a graph that a node reads is reported in the node's stream too; and its parts have their own
+    `committed`."""
     sub = chain("a", bad=fails).compile()
     got: list[Any] = []
 
@@ -193,8 +191,9 @@ async def test_v1_has_no_part_of_its_own_for_a_failure() -> None:
     assert got == [{"a": {"log": ["a"]}}]
 
 
-async def test_a_failure_needs_no_room() -> None:
-    """P12: a run that has failed ends, and gives up its thread, though its reader is far behind: one part more fits."""
+async def test_a_failure_needs_no_capacity() -> None:
+    """P12: a failed run ends and releases its thread, though its reader is far behind: the buffer takes one
+    part more."""
 
     async def bad(state: State) -> None:
         for number in range(10):
@@ -215,8 +214,9 @@ async def test_a_failure_needs_no_room() -> None:
             assert [part["type"] async for part in stream] == ["custom"] * 3 + ["error"]
 
 
-async def test_finished_siblings_of_a_failure_are_shown(saver: BaseCheckpointSaver) -> None:
-    """P12: under "block" nothing is lost: what finished, and waits for the reader when a sibling fails, is shown."""
+async def test_finished_siblings_of_a_failure_are_streamed(saver: BaseCheckpointSaver) -> None:
+    """P12: under "block" nothing is lost: chunks of finished tasks that wait for the reader when a sibling fails are
+    delivered."""
 
     async def bad(state: State) -> None:
         await anyio.wait_all_tasks_blocked()
@@ -237,16 +237,16 @@ async def test_finished_siblings_of_a_failure_are_shown(saver: BaseCheckpointSav
         assert [part["seq"] for part in got] == [1, 2, 3, 4, 5, 6, 7]
 
 
-# ---- numbers ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("modes", [["values"], ["custom", "checkpoints"], ALL])
 @pytest.mark.parametrize("subgraphs", [False, True])
 async def test_numbers_have_no_gap(modes: Any, subgraphs: bool, saver: BaseCheckpointSaver) -> None:
-    """P4: 1, 2, 3, ... over what the run was asked to show, graphs inside included; the superstep is that of the
-    part's own graph; a new call counts anew."""
+    """P4: parts are numbered 1, 2, 3, ... over everything that the run streams, subgraphs included; the superstep is
+    that of the part's own graph; a new call starts at 1."""
     made = (
-        StateGraph(State).add_node("a", says("a")).add_node("sub", chain("x", "y").compile()).add_node("b", says("b"))
+        StateGraph(State)
+        .add_node("a", logging_node("a"))
+        .add_node("sub", chain("x", "y").compile())
+        .add_node("b", logging_node("b"))
     )
     graph = made.add_edge(START, "a").add_edge("a", "sub").add_edge("sub", "b").compile(saver)
     for _ in range(2):
@@ -259,9 +259,9 @@ async def test_numbers_have_no_gap(modes: Any, subgraphs: bool, saver: BaseCheck
                 assert part["step"] == part["data"]["step"]
 
 
-async def test_what_is_on_disk(saver: BaseCheckpointSaver) -> None:
+async def test_the_committed_superstep(saver: BaseCheckpointSaver) -> None:
     """P4: a `checkpoints` part is emitted after its commit, and `committed` is the superstep up to which the called
-    graph is stored: None before anything is, never ahead of storage, never taken back; those of graphs inside too."""
+    graph is stored: None before the first commit, never ahead of storage, never decreasing; the same for subgraphs."""
     got: list[Any] = []
     seen: list[Any] = []
 
@@ -270,7 +270,12 @@ async def test_what_is_on_disk(saver: BaseCheckpointSaver) -> None:
         await writer("look")
         return {"log": ["b"]}
 
-    made = StateGraph(State).add_node("a", says("a")).add_node("sub", chain("x", "y").compile()).add_node("b", look)
+    made = (
+        StateGraph(State)
+        .add_node("a", logging_node("a"))
+        .add_node("sub", chain("x", "y").compile())
+        .add_node("b", look)
+    )
     graph = made.add_edge(START, "a").add_edge("a", "sub").add_edge("sub", "b").compile(saver)
     async for part in graph.astream({"note": "n"}, "t", stream_mode=ALL, subgraphs=True, version="v2", capacity=1):
         got.append((part["ns"] != (), part["type"], part["step"], part["committed"]))
@@ -292,14 +297,14 @@ async def test_what_is_on_disk(saver: BaseCheckpointSaver) -> None:
     assert got[-1][3] == 3
 
 
-async def test_nothing_is_on_disk_without_a_checkpointer() -> None:
-    """P4: `committed` is None throughout; so is the cursor."""
+async def test_nothing_is_committed_without_a_checkpointer() -> None:
+    """P4: without a checkpointer `committed` is always None; so is the cursor."""
     got = await parts(chain("a", "b").compile(), {}, stream_mode=ALL)
     assert {part["committed"] for part in got} == {part["cursor"] for part in got} == {None}
 
 
 async def test_a_resumed_run_begins_where_it_stands(saver: BaseCheckpointSaver) -> None:
-    """P4: what was stored before is committed from the first part on."""
+    """P4: supersteps stored by earlier runs are committed from the first part on."""
 
     async def asks(state: State) -> State:
         return {"log": [interrupt("?")]}
@@ -321,7 +326,7 @@ async def test_a_resumed_run_begins_where_it_stands(saver: BaseCheckpointSaver) 
 
 
 class Failing(InMemorySaver):
-    """Storage that fails at a commit."""
+    """A saver that fails at a commit."""
 
     left = 2
 
@@ -332,8 +337,8 @@ class Failing(InMemorySaver):
         return await super().commit(*args, **kwargs)
 
 
-async def test_what_could_not_be_stored_is_not_shown() -> None:
-    """P4: no `checkpoints`, no `values`, no update of a superstep whose commit failed; the failure is told."""
+async def test_supersteps_that_could_not_be_stored_are_not_streamed() -> None:
+    """P4: no `checkpoints`, no `values`, and no update of a superstep whose commit failed; the failure is reported."""
     got, raised = await until_failure(chain("a", "b", "c").compile(Failing()), {"note": "n"}, "t", stream_mode=ALL)
     assert isinstance(raised, StorageError)
     assert got[-1]["type"] == "error"
@@ -344,11 +349,8 @@ async def test_what_could_not_be_stored_is_not_shown() -> None:
     assert max(part["committed"] or 0 for part in got) == max(stored)
 
 
-# ---- GraphOutput -----------------------------------------------------------------------------------------------------
-
-
 async def test_graph_output(saver: BaseCheckpointSaver) -> None:
-    """`ainvoke(version="v2")` gives the value and the questions apart; for other modes the list of parts."""
+    """`ainvoke(version="v2")` returns the value and the questions separately; for other modes the list of parts."""
 
     async def asks(state: State) -> State:
         return {"log": [interrupt({"q": [1]})]}
@@ -375,8 +377,8 @@ async def test_graph_output(saver: BaseCheckpointSaver) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_states_are_of_their_own_class(kind: Any, saver: BaseCheckpointSaver) -> None:
-    """Values, checkpoints and debug have the state as the schema's own object where it is a class, in v2; not the
-    checkpoint before the first superstep, which may be no whole state yet; mappings of some keys stay mappings."""
+    """Values, checkpoints and debug have the state as an instance of the schema where it is a class, in v2; not the
+    checkpoint before the first superstep, which may have no complete state yet; mappings of some keys stay mappings."""
     made = StateGraph(kind).add_node("a", lambda state: {"note": "x", "log": [1]})
     graph = made.add_edge(START, "a").compile(saver, blocking=False)
     whole = kind is not KINDS[0]

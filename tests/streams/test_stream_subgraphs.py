@@ -1,4 +1,4 @@
-"""Streams of graphs inside graphs: whose a chunk is, when it comes, and who is shown it."""
+"""Streams of subgraphs: the namespace of a chunk, its order, and its readers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class State(TypedDict, total=False):
     log: Annotated[list[Any], operator.add]
 
 
-def says(name: str) -> Any:
+def logging_node(name: str) -> Any:
     async def node(state: State, writer: StreamWriter) -> State:
         await writer(name)
         return {"log": [name]}
@@ -42,21 +42,18 @@ async def chunks(graph: Any, given: Any, config: Any = "t", **arguments: Any) ->
 
 
 def path(ns: tuple[str, ...]) -> str:
-    """The nodes of a namespace."""
+    """Return the nodes of a namespace."""
     return "/".join(part.partition(":")[0] for part in ns)
-
-
-# ---- whose -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("version", ["v1", "v2"])
 @pytest.mark.parametrize("stored", [False, True])
-async def test_whose_a_chunk_is(stored: bool, version: Any) -> None:
-    """The namespace is that of the graph that contains the node: `()` at the root, `("node:task", ...)`
-    inside, at any depth; what a graph inside does is invisible without `subgraphs=True`."""
-    deep = chain(p=says("p")).compile()
-    inner = chain(x=says("x"), deep=deep).compile()
-    graph = chain(a=says("a"), sub=inner).compile(InMemorySaver() if stored else None)
+async def test_the_namespace_of_a_chunk(stored: bool, version: Any) -> None:
+    """The namespace is that of the graph that contains the node: `()` at the root, `("node:task", ...)` in a subgraph,
+    at any depth; chunks of subgraphs are not delivered without `subgraphs=True`."""
+    deep = chain(p=logging_node("p")).compile()
+    inner = chain(x=logging_node("x"), deep=deep).compile()
+    graph = chain(a=logging_node("a"), sub=inner).compile(InMemorySaver() if stored else None)
     got = await chunks(graph, {}, stream_mode="custom", subgraphs=True, version=version)
     shown = [(part["ns"], part["data"]) for part in got] if version == "v2" else got
     assert [(path(ns), data) for ns, data in shown] == [("", "a"), ("sub", "x"), ("sub/deep", "p")]
@@ -70,11 +67,11 @@ async def test_whose_a_chunk_is(stored: bool, version: Any) -> None:
 
 
 @pytest.mark.parametrize("modes", [*ALL, ALL])
-async def test_every_mode_of_graphs_inside(modes: Any, saver: BaseCheckpointSaver) -> None:
-    """Each mode with `subgraphs=True` shows of a graph inside what it would show of it by itself, and of the root
-    what it shows without."""
-    inner = chain(x=says("x"), y=says("y"))
-    graph = chain(a=says("a"), sub=inner.compile(), b=says("b")).compile(saver)
+async def test_every_mode_of_subgraphs(modes: Any, saver: BaseCheckpointSaver) -> None:
+    """With `subgraphs=True` each mode streams of a subgraph what it would stream of that graph alone, and of the root
+    the same as without."""
+    inner = chain(x=logging_node("x"), y=logging_node("y"))
+    graph = chain(a=logging_node("a"), sub=inner.compile(), b=logging_node("b")).compile(saver)
     names = [modes] if isinstance(modes, str) else modes
     both = await chunks(graph, {"log": ["in"]}, "t1", stream_mode=names, subgraphs=True)
     root = await chunks(graph, {"log": ["in"]}, "t2", stream_mode=names)
@@ -85,16 +82,16 @@ async def test_every_mode_of_graphs_inside(modes: Any, saver: BaseCheckpointSave
 
 
 def outline(chunk: Any) -> Any:
-    """A chunk without what differs from thread to thread: ids, dates, configs."""
+    """Return a chunk without the parts that differ between threads: ids, dates, configs."""
     if isinstance(chunk, dict):
         left = {"id", "timestamp", "config", "parent_config", "metadata", "state"}
         return {key: outline(value) for key, value in chunk.items() if key not in left}
     return [outline(each) for each in chunk] if isinstance(chunk, (list, tuple)) else chunk
 
 
-async def test_graphs_that_one_node_runs_side_by_side() -> None:
-    """Sends to one node and calls in one task are told apart, as in storage."""
-    inner = chain(x=says("x")).compile()
+async def test_concurrent_subgraphs_of_one_node() -> None:
+    """Sends to one node and calls in one task have different namespaces, as in storage."""
+    inner = chain(x=logging_node("x")).compile()
 
     async def calls(state: State) -> None:
         await inner.ainvoke({})
@@ -108,9 +105,10 @@ async def test_graphs_that_one_node_runs_side_by_side() -> None:
     assert sorted(path(ns) for ns in spaces) == ["calls", "calls/1", "sub", "sub"]
 
 
-async def test_tasks_and_entrypoints_inside(saver: BaseCheckpointSaver) -> None:
-    """A task writes as its caller's graph; an entrypoint that a node runs is a graph; so is one that a task runs."""
-    inner = chain(x=says("x")).compile()
+async def test_tasks_and_entrypoints_in_subgraphs(saver: BaseCheckpointSaver) -> None:
+    """A task writes in its caller's namespace; an entrypoint that a node runs is a subgraph; so is one that a task
+    runs."""
+    inner = chain(x=logging_node("x")).compile()
 
     @task
     async def step() -> None:
@@ -130,9 +128,9 @@ async def test_tasks_and_entrypoints_inside(saver: BaseCheckpointSaver) -> None:
     assert [(path(ns), chunk) for ns, chunk in got] == [("node", "flow"), ("node", "task"), ("node/step", "x")]
 
 
-async def test_a_graph_inside_with_a_thread_of_its_own() -> None:
-    """A graph that a node runs on a thread of its own is a run of its own: nobody is shown it but who reads it."""
-    inner = chain(x=says("x")).compile(InMemorySaver())
+async def test_a_subgraph_with_a_thread_of_its_own() -> None:
+    """A graph that a node runs on a thread of its own is a run of its own: only its own reader gets its chunks."""
+    inner = chain(x=logging_node("x")).compile(InMemorySaver())
 
     async def node(state: State) -> None:
         assert await chunks(inner, {}, "own", stream_mode="custom") == ["x"]
@@ -140,21 +138,18 @@ async def test_a_graph_inside_with_a_thread_of_its_own() -> None:
     assert await chunks(chain(node=node).compile(InMemorySaver()), {}, stream_mode="custom", subgraphs=True) == []
 
 
-# ---- when ------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("alone", [True, False])
-async def test_chunks_of_graphs_inside_are_live(alone: bool) -> None:
-    """Nothing is held back until the node that runs the graph ends, also when it is the only one that runs."""
+async def test_chunks_of_subgraphs_are_live(alone: bool) -> None:
+    """No chunk is held back until the node that runs the subgraph ends, also when it is the only one that runs."""
     read = anyio.Event()
 
     async def waits(state: State) -> None:
         await read.wait()
 
-    inner = chain(x=says("x"), waits=waits).compile()
+    inner = chain(x=logging_node("x"), waits=waits).compile()
     made = StateGraph(State).add_node("sub", inner).add_edge(START, "sub")
     if not alone:
-        made.add_node("other", says("other")).add_edge(START, "other")
+        made.add_node("other", logging_node("other")).add_edge(START, "other")
     seen: list[Any] = []
     with anyio.fail_after(10):
         async for _, mode, chunk in made.compile(InMemorySaver()).astream(
@@ -167,10 +162,10 @@ async def test_chunks_of_graphs_inside_are_live(alone: bool) -> None:
 
 
 async def test_one_order_over_all_graphs(saver: BaseCheckpointSaver) -> None:
-    """P12: chunks of one run are in one total order: what a graph inside does comes after its node's start and before its
-    node's end; two readers of it (a node, and the caller) see the same order of it."""
+    """P12: chunks of one run are in one total order: those of a subgraph come after its node's start and before its
+    node's end; two readers of it (a node, and the caller) get the same order."""
     seen: list[Any] = []
-    inner = chain(x=says("x"), y=says("y")).compile()
+    inner = chain(x=logging_node("x"), y=logging_node("y")).compile()
 
     async def node(state: State) -> None:
         async with inner.astream({}, stream_mode=["updates", "custom", "tasks", "values"], version="v2") as stream:
@@ -187,12 +182,9 @@ async def test_one_order_over_all_graphs(saver: BaseCheckpointSaver) -> None:
     assert [part["seq"] for part in got] == list(range(1, len(got) + 1))
 
 
-# ---- questions and commands ------------------------------------------------------------------------------------------
-
-
-async def test_questions_inside(saver: BaseCheckpointSaver) -> None:
-    """With `subgraphs=True` a question inside is told at the namespace of its graph and again at the parent's;
-    without, only at the root."""
+async def test_questions_of_subgraphs(saver: BaseCheckpointSaver) -> None:
+    """With `subgraphs=True` a question of a subgraph is streamed in the subgraph's namespace and again in the parent's;
+    without, only in the root's."""
 
     async def asks(state: State) -> State:
         return {"log": [interrupt("?")]}
@@ -214,14 +206,14 @@ async def test_questions_inside(saver: BaseCheckpointSaver) -> None:
     ]
 
 
-async def test_commands_for_the_graph_around() -> None:
-    """No update is shown of the inner node that commands; the node that runs its graph is credited."""
+async def test_commands_for_the_parent_graph() -> None:
+    """The commanding node of a subgraph streams no update; the node that runs the subgraph is credited."""
 
     def leaves(state: State) -> Any:
         return Command(graph=Command.PARENT, update={"log": ["up"]}, goto="after")
 
     inner = chain(leaves=leaves).compile(blocking=False)
-    made = chain(sub=inner).add_node("after", says("after"))
+    made = chain(sub=inner).add_node("after", logging_node("after"))
     got = await chunks(made.compile(blocking=False), {}, None, stream_mode="updates", subgraphs=True)
     assert [(path(ns), chunk) for ns, chunk in got] == [
         ("", {"sub": {"log": ["up"]}}),
@@ -230,8 +222,8 @@ async def test_commands_for_the_graph_around() -> None:
 
 
 async def test_output_keys_are_those_of_the_graph_that_was_called() -> None:
-    """The graphs inside show themselves as they do."""
-    inner = chain(x=says("x")).compile()
+    """`output_keys` apply to the called graph; its subgraphs stream all their keys."""
+    inner = chain(x=logging_node("x")).compile()
     graph = chain(sub=inner).compile()
     got = await chunks(graph, {}, None, stream_mode=["values", "updates"], subgraphs=True, output_keys="log")
     assert [(path(ns), mode, chunk) for ns, mode, chunk in got] == [
@@ -243,12 +235,8 @@ async def test_output_keys_are_those_of_the_graph_that_was_called() -> None:
     ]
 
 
-# ---- writers ---------------------------------------------------------------------------------------------------------
-
-
 async def test_each_writer_keeps_its_order() -> None:
-    """From async nodes, sync nodes in threads, tasks and graphs inside, all at once: each in its own
-    order."""
+    """Writers in async nodes, sync nodes in threads, tasks and subgraphs write concurrently: each in its own order."""
 
     def write(name: str) -> None:
         for number in range(50):
@@ -285,7 +273,7 @@ async def test_each_writer_keeps_its_order() -> None:
         assert len(got) == 300
 
 
-async def test_what_is_ambient_is_each_nodes_own() -> None:
+async def test_ambient_state_belongs_to_each_node() -> None:
     """Code in nested tasks and threads writes as its own node, even while its siblings run."""
     met = [anyio.Event(), anyio.Event()]
 

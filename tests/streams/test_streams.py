@@ -1,6 +1,6 @@
-"""What streams show: the shapes and the order of chunks."""
+"""The shapes and the order of streamed chunks."""
 
-# ruff: noqa: PERF401  # what was read before an error, or a stop, counts
+# ruff: noqa: PERF401  # chunks read before an error, or a stop, count
 
 from __future__ import annotations
 
@@ -23,21 +23,18 @@ class State(TypedDict, total=False):
     note: str
 
 
-def says(name: str) -> Any:
+def logging_node(name: str) -> Any:
     return lambda state: {"log": [name]}
 
 
 def chain(*names: str) -> StateGraph[State, State, State]:
-    made = StateGraph(State).add_sequence([(name, says(name)) for name in names])
+    made = StateGraph(State).add_sequence([(name, logging_node(name)) for name in names])
     return made.add_edge(START, names[0])
 
 
 async def chunks(graph: Any, given: Any, config: Any = None, **arguments: Any) -> list[Any]:
     async with graph.astream(given, config, **arguments) as stream:
         return [chunk async for chunk in stream]
-
-
-# ---- values ------------------------------------------------------------------------------------------------------
 
 
 async def test_values() -> None:
@@ -57,14 +54,16 @@ async def test_values_after_an_empty_input() -> None:
 
 async def test_values_of_a_superstep_that_changed_nothing() -> None:
     """No chunk for a superstep that changed none of the channels shown."""
-    made = StateGraph(State).add_sequence([("a", says("a")), ("idle", lambda state: None), ("b", says("b"))])
+    made = StateGraph(State).add_sequence(
+        [("a", logging_node("a")), ("idle", lambda state: None), ("b", logging_node("b"))]
+    )
     graph = made.add_edge(START, "a").compile(blocking=False)
     assert await chunks(graph, {}, stream_mode="values") == [{"log": ["a"]}, {"log": ["a", "b"]}]
     assert await chunks(graph, {"note": "x"}, stream_mode="values", output_keys=["note"]) == [{"note": "x"}]
 
 
 async def test_values_of_a_resumed_run() -> None:
-    """A run that goes on shows the loaded state first."""
+    """A resumed run streams the loaded state first."""
     graph = chain("a", "b").compile(InMemorySaver(), blocking=False)
     with pytest.raises(GraphRecursionError):
         await graph.ainvoke({}, {"configurable": {"thread_id": "t"}, "recursion_limit": 1})
@@ -76,9 +75,6 @@ async def test_values_of_a_resumed_run() -> None:
     ]
 
 
-# ---- updates -----------------------------------------------------------------------------------------------------
-
-
 async def test_updates() -> None:
     """One chunk per finished task, named by its node; the hidden start is not shown."""
     assert await chunks(chain("a", "b").compile(blocking=False), {"note": "x"}) == [
@@ -88,7 +84,7 @@ async def test_updates() -> None:
 
 
 async def test_updates_come_as_tasks_finish() -> None:
-    """Chunks of one superstep arrive in the order in which its tasks finish; the fold does not care."""
+    """Chunks of one superstep arrive in the order in which its tasks finish; the fold does not depend on that order."""
     first, second = anyio.Event(), anyio.Event()
 
     async def slow(state: Any) -> dict[str, Any]:
@@ -121,7 +117,7 @@ async def test_updates_come_as_tasks_finish() -> None:
     ]
 
 
-async def test_an_update_is_shown_before_its_siblings_finish() -> None:
+async def test_an_update_is_streamed_before_its_siblings_finish() -> None:
     """Chunks are not held back until the superstep ends."""
     shown = anyio.Event()
 
@@ -129,7 +125,7 @@ async def test_an_update_is_shown_before_its_siblings_finish() -> None:
         await shown.wait()
         return {"log": ["late"]}
 
-    made = StateGraph(State).add_node("early", says("early")).add_node("late", waits_for_the_reader)
+    made = StateGraph(State).add_node("early", logging_node("early")).add_node("late", waits_for_the_reader)
     made.add_edge(START, "early").add_edge(START, "late")
     seen: list[Any] = []
     with anyio.fail_after(10):
@@ -155,7 +151,7 @@ async def test_updates_of_sends() -> None:
 
 
 async def test_a_key_that_was_written_more_than_once() -> None:
-    """A task that writes a key more than once is shown as a list of one-entry mappings, in order."""
+    """A task that writes a key more than once is streamed as a list of one-entry mappings, in order."""
     node = NodeBuilder().subscribe_only("in").write_to("out", "log", log=lambda x: x + 1)
     graph = Pregel(
         nodes={"n": node},
@@ -168,14 +164,14 @@ async def test_a_key_that_was_written_more_than_once() -> None:
     assert await chunks(graph, 1, stream_mode="updates", output_keys="log") == [{"n": [1, 2]}]
 
 
-async def test_updates_show_what_was_written_and_not_the_fold() -> None:
+async def test_updates_are_written_values_and_not_the_fold() -> None:
     """The update as the node returned it."""
     graph = chain("a", "b", "c").compile(blocking=False)
     assert (await chunks(graph, {"log": ["in"]}))[-1] == {"c": {"log": ["c"]}}
 
 
 async def test_updates_of_a_resumed_superstep() -> None:
-    """A task whose result was recorded earlier is shown again, marked as cached, and not run."""
+    """A task whose result was recorded earlier is streamed again, marked as cached, and not run."""
     finished = anyio.Event()
     broken = [True]
     ran: list[str] = []
@@ -202,11 +198,8 @@ async def test_updates_of_a_resumed_superstep() -> None:
     assert ran == ["good"]
 
 
-# ---- several modes, keys, and ainvoke ----------------------------------------------------------------------------
-
-
 async def test_one_mode_is_bare_and_several_are_labelled() -> None:
-    """A string gives bare payloads, a list pairs, a list of one too, and so does a tuple."""
+    """A string gives bare payloads; a list gives pairs, also a list of one, and so does a tuple."""
     graph = chain("a").compile(blocking=False)
     assert await chunks(graph, {}, stream_mode="updates") == [{"a": {"log": ["a"]}}]
     assert await chunks(graph, {}, stream_mode=["updates"]) == [("updates", {"a": {"log": ["a"]}})]
@@ -219,8 +212,8 @@ async def test_values_follow_all_updates_of_their_superstep() -> None:
     """`values` comes once per superstep, after all of its `updates`."""
     made = StateGraph(State)
     for name in "abc":
-        made.add_node(name, says(name)).add_edge(START, name)
-    made.add_node("d", says("d")).add_edge(["a", "b", "c"], "d")
+        made.add_node(name, logging_node(name)).add_edge(START, name)
+    made.add_node("d", logging_node("d")).add_edge(["a", "b", "c"], "d")
     got = await chunks(made.compile(blocking=False), {"note": "x"}, stream_mode=["values", "updates"])
     assert [mode for mode, _ in got] == ["values", "updates", "updates", "updates", "values", "updates", "values"]
 
@@ -238,7 +231,7 @@ async def test_ainvoke_with_modes() -> None:
 
 
 async def test_output_keys() -> None:
-    """One key gives bare values, and `{node: value}` updates; several give mappings of these alone."""
+    """One key gives bare values, and `{node: value}` updates; several keys give mappings of these keys alone."""
     graph = chain("a").compile(blocking=False)
     assert await graph.ainvoke({"note": "x"}, output_keys="log") == ["a"]
     assert await graph.ainvoke({"note": "x"}, output_keys=["note"]) == {"note": "x"}
@@ -252,9 +245,9 @@ class Narrow(TypedDict):
     note: str
 
 
-async def test_what_is_shown_by_default() -> None:
-    """`ainvoke` shows the output schema's keys, `astream` all of the state's."""
-    made = StateGraph(State, output_schema=Narrow).add_node("a", says("a")).add_edge(START, "a")
+async def test_default_output_keys() -> None:
+    """`ainvoke` returns the output schema's keys, `astream` streams all keys of the state."""
+    made = StateGraph(State, output_schema=Narrow).add_node("a", logging_node("a")).add_edge(START, "a")
     graph = made.compile(blocking=False)
     assert await graph.ainvoke({"note": "x"}) == {"note": "x"}
     assert await chunks(graph, {"note": "x"}, stream_mode="values") == [
@@ -263,11 +256,8 @@ async def test_what_is_shown_by_default() -> None:
     ]
 
 
-# ---- tasks -------------------------------------------------------------------------------------------------------
-
-
 async def test_tasks() -> None:
-    """Each task when it is planned, and when it has ended; the second follows its `updates` chunk."""
+    """Each task has a chunk when it is planned, and one when it has ended; the second follows its `updates` chunk."""
     graph = chain("a").compile(InMemorySaver(), blocking=False)
     got = await chunks(graph, {"note": "x"}, "t", stream_mode=["updates", "tasks"])
     (task,) = (await graph.aget_state({"configurable": {"thread_id": "t"}})).tasks or (None,)
@@ -296,7 +286,7 @@ async def test_tasks_of_a_failed_superstep() -> None:
 
 
 async def test_tasks_of_sends() -> None:
-    """A send's triggers say that it was sent, and its input is its argument."""
+    """A send's triggers show that it was sent, and its input is its argument."""
     made = StateGraph(State).add_node("w", lambda arg: None)
     made.add_conditional_edges(START, lambda state: [Send("w", {"n": 1}), Send("w", {"n": 2})])
     got = await chunks(made.compile(blocking=False), {}, stream_mode="tasks")
@@ -306,9 +296,6 @@ async def test_tasks_of_sends() -> None:
         ({"n": 2}, ("__pregel_push",)),
     ]
     assert len({chunk["id"] for chunk in starts}) == 2
-
-
-# ---- failing -----------------------------------------------------------------------------------------------------
 
 
 async def test_the_error_follows_the_last_chunk() -> None:
@@ -322,16 +309,13 @@ async def test_the_error_follows_the_last_chunk() -> None:
 
 
 async def test_the_limits_error_follows_the_last_chunk() -> None:
-    """P14: and so does that of the recursion limit."""
-    made = StateGraph(State).add_node("a", says("a")).add_edge(START, "a").add_edge("a", "a")
+    """P14: the recursion limit's error follows the last chunk too."""
+    made = StateGraph(State).add_node("a", logging_node("a")).add_edge(START, "a").add_edge("a", "a")
     got: list[Any] = []
     with pytest.raises(GraphRecursionError):
         async for chunk in made.compile(blocking=False).astream({}, {"recursion_limit": 3}):
             got.append(chunk)
     assert len(got) == 3
-
-
-# ---- batches -----------------------------------------------------------------------------------------------------
 
 
 def worker(**settings: Any) -> Any:
@@ -353,7 +337,7 @@ async def test_a_batch_keeps_the_order_of_its_inputs() -> None:
 
 
 async def test_a_batch_runs_at_once() -> None:
-    """`abatch`: all at once, or as many as `max_concurrency` says."""
+    """`abatch`: all runs at once, or as many as `max_concurrency` allows."""
     running = most = 0
 
     async def work(state: Any) -> None:
@@ -373,7 +357,8 @@ async def test_a_batch_runs_at_once() -> None:
 
 
 async def test_the_first_failure_of_a_batch() -> None:
-    """`abatch`: a failure is raised as it is, and the other runs are cancelled; or each is put in its place."""
+    """`abatch`: a failure is raised as it is, and the other runs are cancelled; or each failure takes its place in the
+    result."""
     started: list[str] = []
     cancelled: list[str] = []
     both = anyio.Event()
@@ -398,7 +383,8 @@ async def test_the_first_failure_of_a_batch() -> None:
 
 
 async def test_the_failures_of_a_batch_in_their_places() -> None:
-    """`abatch(return_exceptions=True)`: a run's exception in its place; the others run to their ends."""
+    """`abatch(return_exceptions=True)`: a run's exception takes its place in the result; the others run to
+    their ends."""
     results: list[Any] = await worker().abatch(
         [{"note": "a"}, {"note": "bad1"}, {"note": "b"}, {"nope": 1}, {"note": "bad2"}], return_exceptions=True
     )
@@ -420,7 +406,7 @@ async def test_configs_of_a_batch() -> None:
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
-def test_what_ends_a_process_ends_a_batch(kind: type[BaseException], backend: str) -> None:
+def test_an_exception_that_ends_a_process_ends_a_batch(kind: type[BaseException], backend: str) -> None:
     """KeyboardInterrupt and SystemExit in a node end a batch too, as themselves, and the other runs clean
     up."""
     cleaned: list[str] = []
@@ -446,7 +432,7 @@ def test_what_ends_a_process_ends_a_batch(kind: type[BaseException], backend: st
     assert cleaned == ["entered", "left"]
 
 
-async def test_a_finish_that_leads_nowhere() -> None:
+async def test_an_edge_to_end() -> None:
     """An edge to END adds no chunk and no superstep."""
     graph = chain("a").add_edge("a", END).compile(blocking=False)
     assert await chunks(graph, {}, {"recursion_limit": 1}) == [{"a": {"log": ["a"]}}]

@@ -1,4 +1,4 @@
-"""What is recorded is compared with what a node asks for when it runs again: calls, and questions."""
+"""Recorded calls and questions are compared with those of a node that runs again."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class State(TypedDict, total=False):
     log: Annotated[list[Any], operator.add]
 
 
-class Killed(Exception):
-    """Stands for what ends a run in the midst of a node."""
+class Interruption(Exception):
+    """Raised in place of anything that ends a run in the middle of a node."""
 
 
 def graph_of(node: Callable[..., Any], saver: BaseCheckpointSaver | None, **options: Any) -> Any:
@@ -59,7 +59,7 @@ def graph_of(node: Callable[..., Any], saver: BaseCheckpointSaver | None, **opti
 
 
 class Folder:
-    """Files that a workflow charges, one by one, and what was charged."""
+    """Files that a workflow charges, one by one, with a record of the charges."""
 
     def __init__(self, *names: str, dies_after: int | None = None) -> None:
         self.names = list(names)
@@ -77,7 +77,7 @@ class Folder:
             for name in sorted(self.names):
                 paid.append(await self.call(charge, name))
                 if self.dies_after == len(paid):
-                    raise Killed
+                    raise Interruption
             return {"log": paid}
 
         return pay
@@ -94,17 +94,17 @@ class NamedCalls(Folder):
 
 
 async def interrupted(folder: Folder, saver: BaseCheckpointSaver, **options: Any) -> Any:
-    """A graph whose node was cut off after two calls; another file has come since."""
+    """Return a graph whose node was interrupted after two calls; another file has been added since."""
     graph = graph_of(folder.node(**options), saver)
     folder.dies_after = 2
-    with pytest.raises(Killed):
+    with pytest.raises(Interruption):
         await graph.ainvoke({"log": []}, CONFIG)
     folder.dies_after = None
     return graph
 
 
 async def test_a_result_is_not_given_to_another_call(saver: BaseCheckpointSaver) -> None:
-    """P2: the call that is recorded had other arguments: nothing is called, and the error says which call it is."""
+    """P2: the recorded call had other arguments: nothing is called, and the error names the call."""
     folder = Folder("b.txt", "c.txt")
     graph = await interrupted(folder, saver)
     folder.names.append("a.txt")
@@ -120,8 +120,8 @@ async def test_a_result_is_not_given_to_another_call(saver: BaseCheckpointSaver)
     assert folder.charged == ["b.txt", "c.txt"]  # P5
 
 
-async def test_a_new_input_discards_the_calls(saver: BaseCheckpointSaver) -> None:
-    """A new input is a way out: the superstep is discarded with what is recorded in it."""
+async def test_a_new_input_discards_recorded_calls(saver: BaseCheckpointSaver) -> None:
+    """A new input resolves the conflict: the superstep is discarded with its records."""
     folder = Folder("b.txt", "c.txt")
     graph = await interrupted(folder, saver)
     folder.names = ["a.txt"]
@@ -129,7 +129,7 @@ async def test_a_new_input_discards_the_calls(saver: BaseCheckpointSaver) -> Non
 
 
 async def test_another_task_in_the_place_of_a_call(saver: BaseCheckpointSaver) -> None:
-    """P2: another task is called where one is recorded: neither runs again."""
+    """P2: when another task is called in place of a recorded one, neither runs."""
     ran: list[str] = []
     order = ["charge", "mail"]
 
@@ -147,11 +147,11 @@ async def test_another_task_in_the_place_of_a_call(saver: BaseCheckpointSaver) -
     async def pay(state: State) -> State:
         log = [await tasks[name]("x") for name in order]
         if dies:
-            raise Killed
+            raise Interruption
         return {"log": log}
 
     graph = graph_of(pay, saver)
-    with pytest.raises(Killed):
+    with pytest.raises(Interruption):
         await graph.ainvoke({"log": []}, CONFIG)
     order.insert(0, "audit")
     with pytest.raises(
@@ -166,7 +166,7 @@ async def test_another_task_in_the_place_of_a_call(saver: BaseCheckpointSaver) -
 
 
 async def test_named_calls_may_come_in_any_order(saver: BaseCheckpointSaver) -> None:
-    """P5: calls that have names are found by these, whatever comes before them."""
+    """P5: calls with names are found by name, whatever comes before them."""
     folder = NamedCalls("b.txt", "c.txt")
     graph = await interrupted(folder, saver)
     folder.names.append("a.txt")
@@ -186,7 +186,7 @@ async def test_a_named_call_with_other_arguments(saver: BaseCheckpointSaver) -> 
 
 
 async def test_a_name_is_given_once(saver: BaseCheckpointSaver) -> None:
-    """Two calls of one name cannot be told apart, and a name is a string."""
+    """Two calls of one name would be ambiguous and are refused; a name is a string."""
     folder = Folder("a", "b")
     folder.call = lambda charge, name: charge.named("same")(name)
     with pytest.raises(InvalidUpdateError, match="two calls of task 'charge' with the name 'same'"):
@@ -197,15 +197,15 @@ async def test_a_name_is_given_once(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_a_task_may_run_changed_calls(saver: BaseCheckpointSaver) -> None:
-    """on_change="run": the new calls run, once, and the records of the others are kept for when they are asked again."""
+    """on_change="run": new calls run once, and the records of the others are kept in case these are called again."""
     folder = Folder("b.txt", "c.txt")
     graph = await interrupted(folder, saver, on_change="run")
     folder.names.append("a.txt")
     folder.dies_after = 2
-    with pytest.raises(Killed):
+    with pytest.raises(Interruption):
         await graph.ainvoke(None, CONFIG)
-    assert folder.charged == ["b.txt", "c.txt", "a.txt", "b.txt"]  # a.txt and b.txt in places 1 and 2
-    with pytest.raises(Killed):
+    assert folder.charged == ["b.txt", "c.txt", "a.txt", "b.txt"]  # a.txt and b.txt at positions 1 and 2
+    with pytest.raises(Interruption):
         await graph.ainvoke(None, CONFIG)
     assert folder.charged == ["b.txt", "c.txt", "a.txt", "b.txt"]
     folder.names.remove("a.txt")
@@ -221,7 +221,8 @@ async def test_only_two_ways_of_change() -> None:
 
 @pytest.mark.parametrize("stored", [True, False], ids=["stored", "not stored"])
 async def test_a_retry_is_compared_too(stored: bool) -> None:
-    """P2: an attempt that calls with other arguments than the one before gets no result of that, with or without saver."""
+    """P2: an attempt that calls with other arguments than the one before does not get its result, with or without
+    saver."""
     charged: list[int] = []
     attempts: list[int] = []
 
@@ -242,11 +243,11 @@ async def test_a_retry_is_compared_too(stored: bool) -> None:
     with pytest.raises(CallsChangedError):
         await graph.ainvoke({"log": []}, CONFIG if stored else None)
     assert charged == [1]
-    assert attempts == [0, 1]  # it is not tried again: it would be the same
+    assert attempts == [0, 1]  # it is not retried, because the outcome would be the same
 
 
-async def test_code_that_catches_everything_does_not_hide_it(saver: BaseCheckpointSaver) -> None:
-    """P9: a node that takes the error for the failure of a call fails all the same."""
+async def test_code_that_catches_everything_does_not_hide_the_error(saver: BaseCheckpointSaver) -> None:
+    """P9: a node that catches the error as if it were the failure of a call fails all the same."""
     names = ["a"]
     dies = [True]
 
@@ -262,11 +263,11 @@ async def test_code_that_catches_everything_does_not_hide_it(saver: BaseCheckpoi
             except Exception:
                 log.append(f"{name} failed")
         if dies:
-            raise Killed
+            raise Interruption
         return {"log": log}
 
     graph = graph_of(pay, saver)
-    with pytest.raises(Killed):
+    with pytest.raises(Interruption):
         await graph.ainvoke({"log": []}, CONFIG)
     dies.clear()
     names[:] = ["b"]
@@ -277,8 +278,8 @@ async def test_code_that_catches_everything_does_not_hide_it(saver: BaseCheckpoi
 
 @pytest.mark.parametrize("how", ["call", "graph", "question"])
 async def test_nothing_more_is_done_after_a_refusal(how: str, saver: BaseCheckpointSaver) -> None:
-    """P5: code that catches the error neither calls, runs nor asks anything else: what is recorded in another place would
-    be done twice."""
+    """P5: code that catches the error can neither call, run nor ask anything else: recorded work of other positions
+    would run twice."""
     names = ["b"]
     dies = [True]
     charged: list[str] = []
@@ -305,7 +306,7 @@ async def test_nothing_more_is_done_after_a_refusal(how: str, saver: BaseCheckpo
         if how == "question":
             await charge("more")
         if dies:
-            raise Killed
+            raise Interruption
         return {}
 
     graph = graph_of(pay, saver)
@@ -313,7 +314,7 @@ async def test_nothing_more_is_done_after_a_refusal(how: str, saver: BaseCheckpo
     if how == "question":
         await graph.ainvoke(given, CONFIG)
         given = Command(resume="yes")
-    with pytest.raises(Killed):
+    with pytest.raises(Interruption):
         await graph.ainvoke(given, CONFIG)
     done = list(charged)
     names.insert(0, "a")
@@ -327,8 +328,8 @@ async def test_nothing_more_is_done_after_a_refusal(how: str, saver: BaseCheckpo
 
 
 @pytest.mark.parametrize("how", ["task", "graph"])
-async def test_the_caller_of_what_was_refused_cannot_hide_it(how: str, saver: BaseCheckpointSaver) -> None:
-    """P9: the error of a called task, or of a graph inside, fails the node that runs it, also when that catches it."""
+async def test_the_caller_cannot_hide_a_refusal(how: str, saver: BaseCheckpointSaver) -> None:
+    """P9: the error of a called task, or of a subgraph, fails the node that runs it, also when the node catches it."""
     names = ["a"]
     dies = [True]
 
@@ -339,7 +340,7 @@ async def test_the_caller_of_what_was_refused_cannot_hide_it(how: str, saver: Ba
     async def charge_all(state: State) -> State:
         log = [await charge(name) for name in names]
         if dies:
-            raise Killed
+            raise Interruption
         return {"log": log}
 
     as_task = task(charge_all)
@@ -354,7 +355,7 @@ async def test_the_caller_of_what_was_refused_cannot_hide_it(how: str, saver: Ba
         return {"log": ["paid"]}
 
     graph = graph_of(pay, saver)
-    with pytest.raises(Killed):
+    with pytest.raises(Interruption):
         await graph.ainvoke({"log": []}, CONFIG)
     dies.clear()
     names[:] = ["b"]
@@ -364,7 +365,7 @@ async def test_the_caller_of_what_was_refused_cannot_hide_it(how: str, saver: Ba
 
 
 async def test_no_answer_is_given_after_a_refusal(saver: BaseCheckpointSaver) -> None:
-    """P8: code that catches QuestionChangedError gets no answer to a later question, on which it would act."""
+    """P8: code that catches QuestionChangedError gets no answer to a later question, which it would act on."""
     names = ["a", "b"]
     acted: list[str] = []
 
@@ -372,12 +373,12 @@ async def test_no_answer_is_given_after_a_refusal(saver: BaseCheckpointSaver) ->
         for name in names:
             with contextlib.suppress(Exception):
                 acted.append(interrupt(name))
-        raise Killed
+        raise Interruption
 
     graph = graph_of(pay, saver)
     await graph.ainvoke({"log": []}, CONFIG)
     await graph.ainvoke(Command(resume="to a"), CONFIG)
-    with pytest.raises(Killed):
+    with pytest.raises(Interruption):
         await graph.ainvoke(Command(resume="to b"), CONFIG)
     names[0] = "c"
     acted.clear()
@@ -387,16 +388,16 @@ async def test_no_answer_is_given_after_a_refusal(saver: BaseCheckpointSaver) ->
 
 
 class Opaque:
-    """Of no kind that can be stored."""
+    """A type that cannot be stored."""
 
 
 class Known(msgspec.Struct):
     name: str
 
 
-async def test_what_a_digest_covers(saver: BaseCheckpointSaver) -> None:
-    """Arguments that cannot be stored count by their types, and others beside them by their values, in any order of
-    keys and members."""
+async def test_which_arguments_a_digest_covers(saver: BaseCheckpointSaver) -> None:
+    """Arguments that cannot be stored count by their types, and other arguments by their values, in any order of keys
+    and members."""
     asked: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
         ((Opaque(), {"a": 1, "b": {2, 3}}), {"x": 1, "y": Known("k")})
     ]
@@ -410,11 +411,11 @@ async def test_what_a_digest_covers(saver: BaseCheckpointSaver) -> None:
         args, kwargs = asked[-1]
         got = await call(*args, **kwargs)
         if dies:
-            raise Killed
+            raise Interruption
         return {"log": [got]}
 
     graph = graph_of(pay, saver)
-    with pytest.raises(Killed):
+    with pytest.raises(Interruption):
         await graph.ainvoke({"log": []}, CONFIG)
     for args, kwargs in [
         ((object(), {"a": 1, "b": {2, 3}}), {"x": 1, "y": Known("k")}),
@@ -430,11 +431,8 @@ async def test_what_a_digest_covers(saver: BaseCheckpointSaver) -> None:
     assert (await graph.ainvoke(None, CONFIG))["log"] == [1]
 
 
-# ---- questions -------------------------------------------------------------------------------------------------------
-
-
 class Asking:
-    """A node that asks what its code says, one after the other."""
+    """A node that asks the questions of its code, one after the other."""
 
     def __init__(self, *questions: Any) -> None:
         self.questions = list(questions)
@@ -444,7 +442,8 @@ class Asking:
 
 
 async def test_an_answer_is_not_given_to_another_question(saver: BaseCheckpointSaver) -> None:
-    """P2, P8: a new version of the node asks something else under the id that was answered."""
+    """P2, P8: a new version of the node asks another question under the id that was answered, and does not get the
+    answer."""
     node = Asking("Send the newsletter?")
     graph = graph_of(node, saver)
     (question,) = (await graph.ainvoke({"log": []}, CONFIG))["__interrupt__"]
@@ -464,7 +463,7 @@ async def test_an_answer_is_not_given_to_another_question(saver: BaseCheckpointS
 
 
 async def test_a_question_is_compared_as_long_as_its_superstep_is_open(saver: BaseCheckpointSaver) -> None:
-    """P8: the first question is compared when the second is answered, too."""
+    """P8: the first question is also compared when the second is answered."""
     node = Asking({"q": 1, "ids": {1, 2}}, "second")
     graph = graph_of(node, saver)
     await graph.ainvoke({"log": []}, CONFIG)
@@ -477,8 +476,8 @@ async def test_a_question_is_compared_as_long_as_its_superstep_is_open(saver: Ba
     assert (await graph.ainvoke(None, CONFIG))["log"] == ["one", "two"]
 
 
-async def test_questions_of_graphs_and_tasks_inside(saver: BaseCheckpointSaver) -> None:
-    """P8: the same in a graph that a node runs, and in a task that it calls."""
+async def test_questions_of_subgraphs_and_called_tasks(saver: BaseCheckpointSaver) -> None:
+    """P8: the same holds in a graph that a node runs, and in a task that it calls."""
     text = ["then"]
 
     def ask(state: State) -> State:
@@ -530,7 +529,8 @@ async def test_answers_to_changed_questions_may_be_accepted(saver: BaseCheckpoin
 
 @pytest.mark.parametrize("kind", ["StateGraph", "entrypoint", "Pregel"])
 async def test_a_default_for_changed_questions(kind: str, saver: BaseCheckpointSaver) -> None:
-    """`set_defaults(changed_questions="accept")` holds for graphs that are compiled later and do not say otherwise."""
+    """`set_defaults(changed_questions="accept")` applies to graphs that are compiled later without their own
+    setting."""
     text = ["draft 1"]
 
     async def asks(state: Any) -> Any:
@@ -561,7 +561,7 @@ async def test_a_default_for_changed_questions(kind: str, saver: BaseCheckpointS
         with pytest.raises(GraphValidationError, match="'error' or 'accept', not 'ignore'"):
             set_defaults(validate_input=False, changed_questions=cast("Any", "ignore"))
         assert validates_input(None)  # nothing was set
-        set_defaults(validate_input=True)  # leaves the other as it is
+        set_defaults(validate_input=True)  # does not change the other
         graphs = {"earlier": earlier, "strict": made("error"), "later": made()}
     finally:
         set_defaults(changed_questions="error")
@@ -580,7 +580,7 @@ async def test_a_default_for_changed_questions(kind: str, saver: BaseCheckpointS
 
 @pytest.mark.parametrize("saver", ["memory"], indirect=True)
 async def test_calls_of_entrypoints_threads_and_routers(saver: BaseCheckpointSaver) -> None:
-    """P2: the same for an entrypoint, for a plain function, which runs in a worker thread, and for a router."""
+    """P2: the same holds for an entrypoint, for a plain function, which runs in a worker thread, and for a router."""
     names = ["b"]
     dies = [True]
 
@@ -591,21 +591,21 @@ async def test_calls_of_entrypoints_threads_and_routers(saver: BaseCheckpointSav
     def pay(state: State) -> State:
         log = [charge(name).result() for name in names]
         if dies:
-            raise Killed
+            raise Interruption
         return {"log": log}
 
     @entrypoint(saver)
     async def workflow(state: State) -> list[str]:
         log = [await charge(name) for name in names]
         if dies:
-            raise Killed
+            raise Interruption
         return log
 
     async def route(state: State) -> str:
         for name in names:
             await charge(name)
         if dies:
-            raise Killed
+            raise Interruption
         return END
 
     routed = StateGraph(State)
@@ -615,7 +615,7 @@ async def test_calls_of_entrypoints_threads_and_routers(saver: BaseCheckpointSav
     for thread, graph in enumerate((graph_of(pay, saver), workflow, routed.compile(saver))):
         config: Any = {"configurable": {"thread_id": str(thread)}}
         names[:], dies[:] = ["b"], [True]
-        with pytest.raises(Killed):
+        with pytest.raises(Interruption):
             await graph.ainvoke({"log": []}, config)
         names[:], dies[:] = ["a"], []
         with pytest.raises(CallsChangedError) as failed:
@@ -627,7 +627,7 @@ async def test_calls_of_entrypoints_threads_and_routers(saver: BaseCheckpointSav
 
 
 async def test_a_config_counts_by_its_type(saver: BaseCheckpointSaver) -> None:
-    """A node that passes its config on to a task makes the same call on a resume, whose run has another id."""
+    """A node that passes its config to a task makes the same call on a resume, whose run has another id."""
     seen: list[Any] = []
 
     @task
@@ -646,7 +646,8 @@ async def test_a_config_counts_by_its_type(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_an_error_handler_may_ask_about_the_failure(saver: BaseCheckpointSaver) -> None:
-    """P8: it gets the exception itself at first and its record on a resume. The two have other texts, and are one failure."""
+    """P8: a handler gets the exception itself at first and its record on a resume. The two have different texts, and
+    count as one failure."""
 
     @task
     async def notify(text: str) -> str:

@@ -1,4 +1,5 @@
-"""P2: what a graph inside has stored is compared with what the node runs in the same place when it runs again."""
+"""P2: a subgraph's stored state is compared with the input of the graph that the node runs at the same position when it
+runs again."""
 
 from __future__ import annotations
 
@@ -38,8 +39,8 @@ class Invoice(TypedDict, total=False):
     log: Annotated[list[str], operator.add]
 
 
-class Killed(Exception):
-    """Stands for what ends a run in the midst of a node."""
+class Interruption(Exception):
+    """Raised in place of anything that ends a run in the middle of a node."""
 
 
 class Office:
@@ -47,7 +48,7 @@ class Office:
 
     Args:
         dies_before: the file before whose second superstep the run ends; None for none.
-        options: of the graph. Named "asking", it asks about each file before it pays.
+        options: options of the graph. A graph named "asking" asks about each file before it pays.
     """
 
     def __init__(self, *names: str, dies_before: str | None = None, **options: Any) -> None:
@@ -60,7 +61,7 @@ class Office:
 
         async def pay(state: Invoice) -> Invoice:
             if state["name"] == self.dies_before:
-                raise Killed
+                raise Interruption
             said = interrupt(f"Pay {state['name']}?") if self.graph.name == "asking" else "paid"
             self.paid.append(state["name"])
             return {"log": [f"{said} {state['name']}"]}
@@ -84,11 +85,11 @@ def graph_of(node: Any, saver: BaseCheckpointSaver, **options: Any) -> Any:
 async def test_a_state_is_not_given_to_another_input(
     saver: BaseCheckpointSaver, durability: Durability, kept: bool | None
 ) -> None:
-    """The graph that ran for b.txt is not continued for a.txt, which came since; nothing runs, and the old code
-    resumes."""
+    """The graph that ran for b.txt is not continued for a.txt, which was added since; nothing runs, and the old code
+    can resume."""
     office = Office("b.txt", "c.txt", dies_before="c.txt", checkpointer=kept)
     graph = graph_of(office, saver)
-    with pytest.raises(Killed):
+    with pytest.raises(Interruption):
         await graph.ainvoke({"log": []}, CONFIG, durability=durability)
     office.names.append("a.txt")
     office.dies_before = None
@@ -105,7 +106,7 @@ async def test_a_state_is_not_given_to_another_input(
 
 
 async def test_an_answer_is_not_given_to_the_graph_of_another_input(saver: BaseCheckpointSaver) -> None:
-    """P8: "yes" to one payment is not taken for a yes to another."""
+    """P8: "yes" to one payment is not used for another."""
     office = Office("b.txt", name="asking")
     graph = graph_of(office, saver)
     (question,) = (await graph.ainvoke({"log": []}, CONFIG))["__interrupt__"]
@@ -118,7 +119,7 @@ async def test_an_answer_is_not_given_to_the_graph_of_another_input(saver: BaseC
 
 
 async def test_another_graph_is_not_given_the_state(saver: BaseCheckpointSaver) -> None:
-    """Two graphs of equal nodes are not taken for each other, where they have names."""
+    """Two graphs with the same nodes are distinguished by their names."""
     first, second = Office("b.txt", dies_before="b.txt"), Office("b.txt", name="refund")
     using = [first]
 
@@ -126,7 +127,7 @@ async def test_another_graph_is_not_given_the_state(saver: BaseCheckpointSaver) 
         return await using[0](state)
 
     graph = graph_of(office, saver)
-    with pytest.raises(Killed):
+    with pytest.raises(Interruption):
         await graph.ainvoke({"log": []}, CONFIG)
     using[0] = second
     with pytest.raises(CallsChangedError, match="runs graph 'refund' instead") as failed:
@@ -135,7 +136,7 @@ async def test_another_graph_is_not_given_the_state(saver: BaseCheckpointSaver) 
 
 
 async def test_the_node_cannot_swallow_it(saver: BaseCheckpointSaver) -> None:
-    """The node fails with it, is not tried again, and no error handler runs."""
+    """The node fails with the error, is not retried, and no error handler runs."""
     office, handled, tries = Office("b.txt", dies_before="b.txt"), list[NodeError](), list[None]()
 
     async def careful(state: State) -> State:
@@ -149,7 +150,7 @@ async def test_the_node_cannot_swallow_it(saver: BaseCheckpointSaver) -> None:
         handled.append(error)
         return {}
 
-    with pytest.raises(Killed):
+    with pytest.raises(Interruption):
         await graph_of(careful, saver).ainvoke({"log": []}, CONFIG)
     office.names, office.dies_before = ["a.txt"], None
     retry = RetryPolicy(retry_on=Exception, initial_interval=0.0, jitter=False)
@@ -160,7 +161,7 @@ async def test_the_node_cannot_swallow_it(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_graphs_in_named_calls_may_come_in_another_order(saver: BaseCheckpointSaver) -> None:
-    """The way out that the message names: each state belongs to a call that is identified by a name."""
+    """The remedy that the message names: each state belongs to a call that is identified by a name."""
     office = Office("b.txt", "c.txt", dies_before="c.txt")
 
     @task
@@ -172,7 +173,7 @@ async def test_graphs_in_named_calls_may_come_in_another_order(saver: BaseCheckp
         return {"log": [line for name in sorted(office.names) for line in await work.named(name)(name)]}
 
     graph = graph_of(each, saver)
-    with pytest.raises(Killed):
+    with pytest.raises(Interruption):
         await graph.ainvoke({"log": []}, CONFIG)
     office.names.append("a.txt")
     office.dies_before = None
@@ -182,7 +183,7 @@ async def test_graphs_in_named_calls_may_come_in_another_order(saver: BaseCheckp
 
 
 async def test_graphs_in_tasks_of_the_nodes_own_are_found_by_their_input(saver: BaseCheckpointSaver) -> None:
-    """They have no order, so that another file is another run."""
+    """Graphs in concurrent tasks of the node have no order, so another file is another run."""
     office = Office("b.txt", "c.txt", dies_before="c.txt")
 
     async def each(state: State) -> State:
@@ -210,13 +211,13 @@ class Chat(TypedDict, total=False):
     messages: Annotated[list[Any], add_messages]
 
 
-async def test_what_differs_in_each_attempt_does_not_count(saver: BaseCheckpointSaver) -> None:
-    """A message that the node makes without an id is the same one again."""
+async def test_differences_between_attempts_do_not_count(saver: BaseCheckpointSaver) -> None:
+    """A message that the node makes without an id counts as the same one again."""
     dies = [True]
 
     async def work(state: Chat) -> Chat:
         if dies:
-            raise Killed
+            raise Interruption
         return {"log": [f"{len(state['messages'])} messages"]}
 
     inside = StateGraph(Chat).add_node("work", work).add_edge(START, "work").compile()
@@ -228,26 +229,26 @@ async def test_what_differs_in_each_attempt_does_not_count(saver: BaseCheckpoint
 
     builder = StateGraph(Chat).add_node("first", lambda state: {}).add_node("outside", outside)
     graph = builder.add_edge(START, "first").add_edge("first", "outside").compile(saver)
-    with pytest.raises(Killed):
+    with pytest.raises(Interruption):
         await graph.ainvoke({"log": [], "messages": [{"role": "user", "content": "hi"}]}, CONFIG)
     dies.clear()
     assert (await graph.ainvoke(None, CONFIG))["log"] == ["2 messages"]
 
 
-async def test_a_workflow_inside_is_compared_too(saver: BaseCheckpointSaver) -> None:
+async def test_a_workflow_as_a_subgraph_is_compared_too(saver: BaseCheckpointSaver) -> None:
     given, dies = [{"name": "b.txt"}], [True]
 
     @entrypoint()
     async def inside(invoice: dict[str, str]) -> str:
         if dies:
-            raise Killed
+            raise Interruption
         return invoice["name"]
 
     async def outside(state: State) -> State:
         return {"log": [await inside.ainvoke(given[0])]}
 
     graph = graph_of(outside, saver)
-    with pytest.raises(Killed):
+    with pytest.raises(Interruption):
         await graph.ainvoke({"log": []}, CONFIG)
     dies.clear()
     given[0] = {"name": "a.txt"}
@@ -257,8 +258,8 @@ async def test_a_workflow_inside_is_compared_too(saver: BaseCheckpointSaver) -> 
     assert (await graph.ainvoke(None, CONFIG))["log"] == ["b.txt"]
 
 
-async def test_an_edited_state_inside_stays_with_its_input(saver: BaseCheckpointSaver) -> None:
-    """A checkpoint that `aupdate_state` makes inside says what the graph was called with, as the one before it."""
+async def test_an_edited_subgraph_state_stays_with_its_input(saver: BaseCheckpointSaver) -> None:
+    """A checkpoint that `aupdate_state` makes in a subgraph records the graph's input, like the one before it."""
     office = Office("b.txt", dies_before="b.txt")
     inside = office.graph
 
@@ -266,7 +267,7 @@ async def test_an_edited_state_inside_stays_with_its_input(saver: BaseCheckpoint
         return {"log": (await inside.ainvoke({"name": office.names[0], "log": []}))["log"]}
 
     graph = graph_of(pay, saver)
-    with pytest.raises(Killed):
+    with pytest.raises(Interruption):
         await graph.ainvoke({"log": []}, CONFIG)
     (pending,) = (await graph.aget_state(CONFIG)).tasks
     inner = {"configurable": {"thread_id": "t", "checkpoint_ns": f"office:{pending.id}"}}
@@ -277,7 +278,8 @@ async def test_an_edited_state_inside_stays_with_its_input(saver: BaseCheckpoint
 
 
 async def test_the_state_of_a_graph_as_a_node_is_not_digested(saver: BaseCheckpointSaver) -> None:
-    """Its input is the state, which is the same for each attempt: a digest of all messages would cost for nothing."""
+    """The input of a graph as a node is the state, which is the same for each attempt: a digest of all messages would
+    be wasted."""
     inside = StateGraph(Invoice).add_node("n", lambda state: {"log": ["n"]}).add_edge(START, "n").compile()
     graph = StateGraph(Invoice).add_node("inside", inside).add_edge(START, "inside").compile(saver)
     await graph.ainvoke({"name": "x", "log": []}, CONFIG)

@@ -1,6 +1,6 @@
-"""What a node does in tasks of its own, beside each other: questions, calls and graphs keep their identity all the same.
+"""Concurrent tasks that a node starts itself: questions, calls and graphs keep their identity.
 
-The event loop runs such tasks in an order of its choice (trio shuffles them), so that counting would mix them up.
+The event loop runs such tasks in an arbitrary order (trio shuffles them), so that counting would mix them up.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def alone(node: Any) -> Any:
 
 
 async def shuffled(work: Any, names: list[str]) -> dict[str, Any]:
-    """Run the work once per name, begun in an order that no two attempts share."""
+    """Run the work once per name, started in a different order on each attempt."""
     got: dict[str, Any] = {}
 
     async def one(name: str) -> None:
@@ -56,7 +56,7 @@ async def shuffled(work: Any, names: list[str]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("seed", range(5))
 async def test_questions_get_their_own_answers(seed: int) -> None:
-    """P8: each question has an id of its own, stable across resumes, whichever order the tasks run in."""
+    """P8: each question has an id of its own, stable across resumes, in whatever order the tasks run."""
     random.seed(seed)
 
     async def ask(name: str) -> Any:
@@ -64,14 +64,14 @@ async def test_questions_get_their_own_answers(seed: int) -> None:
 
     graph = alone(lambda state: logged(shuffled(ask, NAMES)))
     result = await graph.ainvoke({"log": []}, "t")
-    told: dict[str, str] = {}
+    questions: dict[str, str] = {}
     while "__interrupt__" in result:
         for question in result["__interrupt__"]:
-            assert told.setdefault(question.id, question.value) == question.value, "an id is one question's"
+            assert questions.setdefault(question.id, question.value) == question.value, "an id is one question's"
         answers = {question.id: question.value.split()[2] for question in result["__interrupt__"]}
         result = await graph.ainvoke(Command(resume=answers), "t")
     assert result["log"] == [f"{name}: {name}?" for name in NAMES]
-    assert len(told) == len(NAMES)
+    assert len(questions) == len(NAMES)
 
 
 async def logged(work: Any) -> dict[str, Any]:
@@ -81,7 +81,7 @@ async def logged(work: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("seed", range(5))
 async def test_calls_get_their_own_results(seed: int) -> None:
-    """P5: a recorded result is that of the same call, whichever order the tasks run in; none is computed again."""
+    """P5: a recorded result is that of the same call, in whatever order the tasks run; none is computed again."""
     random.seed(seed)
     ran: list[str] = []
 
@@ -105,7 +105,7 @@ async def test_calls_get_their_own_results(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 async def test_graphs_get_their_own_states(seed: int) -> None:
-    """P8, P5: a graph that is run beside others goes on from its own state, whichever order they run in."""
+    """P8, P5: each of several concurrent graphs continues from its own state, in whatever order they run."""
     random.seed(seed)
     ran: list[str] = []
 
@@ -135,8 +135,8 @@ async def test_graphs_get_their_own_states(seed: int) -> None:
 
 
 async def test_two_of_one_name_are_refused() -> None:
-    """P5, P8: two different tasks, or graphs, of one name and with equal input cannot be told apart beside each other:
-    that is an error that says so, and never the other's result."""
+    """P5, P8: two different concurrent tasks, or graphs, of one name and with equal input are ambiguous: that is an
+    error that says so, and never the other's result."""
 
     def made(value: str) -> Any:
         @task
@@ -164,7 +164,7 @@ async def test_two_of_one_name_are_refused() -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 async def test_threads_of_the_nodes_own(seed: int) -> None:
-    """P8: in threads that a node starts, whose order is nobody's, a question is known by its value too."""
+    """P8: in threads that a node starts, which have no defined order, a question is identified by its value too."""
     late = random.Random(seed).sample(NAMES, len(NAMES))
 
     def node(state: State) -> State:
@@ -181,9 +181,9 @@ async def test_threads_of_the_nodes_own(seed: int) -> None:
 
         turns[late[0]].set()
         with ThreadPoolExecutor(len(NAMES)) as pool:
-            told = [pool.submit(contextvars.copy_context().run, ask, name) for name in NAMES]
+            questions = [pool.submit(contextvars.copy_context().run, ask, name) for name in NAMES]
         random.shuffle(late)
-        return {"log": [each.result() for each in told]}
+        return {"log": [each.result() for each in questions]}
 
     graph = alone(node)
     result = await graph.ainvoke({"log": []}, "t")
@@ -195,7 +195,8 @@ async def test_threads_of_the_nodes_own(seed: int) -> None:
 
 
 async def test_a_late_answer_to_a_discarded_question() -> None:
-    """P8: a graph that keeps its state asks again after a new input has discarded its question: that is another one."""
+    """P8: a graph that keeps its state asks again after a new input has discarded its question: the new question is
+    another one."""
     inner = StateGraph(Named).add_node("ask", lambda state: {"log": [interrupt(f"pay {state['who']}?")]})
     kept = inner.add_edge(START, "ask").compile(checkpointer=True, blocking=False)
     graph = StateGraph(Named).add_node("n", kept).add_edge(START, "n").compile(InMemorySaver())
@@ -209,9 +210,9 @@ async def test_a_late_answer_to_a_discarded_question() -> None:
     assert (await graph.ainvoke(Command(resume="yes, bob"), "t"))["log"] == ["yes, bob"]
 
 
-async def test_what_the_nodes_own_task_does_is_counted() -> None:
-    """P8: what the node itself asks is known by its place: with another value it is the same question, which a graph may
-    accept."""
+async def test_questions_of_the_nodes_own_task_are_counted() -> None:
+    """P8: a question of the node's own code is identified by its position: with another value it is the same question,
+    which a graph may accept."""
     asked: list[str] = []
 
     async def node(state: State) -> State:
@@ -227,8 +228,8 @@ async def test_what_the_nodes_own_task_does_is_counted() -> None:
 
 
 async def test_a_task_group_of_asyncios_own(anyio_backend_name: str) -> None:
-    """P8, P9: a question, and a failure, inside an asyncio.TaskGroup of a node that runs alone, with a saver: neither is
-    taken for a cancellation of the run."""
+    """P8, P9: a question or a failure in an asyncio.TaskGroup of a node that runs alone, with a saver, is not mistaken
+    for a cancellation of the run."""
     if anyio_backend_name != "asyncio":
         pytest.skip("asyncio's own task groups, which trio has not")
 

@@ -1,4 +1,4 @@
-"""`@entrypoint`: a workflow as one function, what it returns, and what it saves for the thread's next run."""
+"""`@entrypoint`: a workflow as one function, its result, and the value that it saves for the thread's next run."""
 
 from __future__ import annotations
 
@@ -37,11 +37,9 @@ class Oops(Exception):
     """A user's own exception."""
 
 
-# ---- functions of all kinds --------------------------------------------------------------------------------------
-
-
 async def test_a_coroutine_function_and_a_plain_one() -> None:
-    """Both; the plain one runs in a worker thread unless it promises not to block."""
+    """Coroutine functions and plain ones are accepted; a plain one runs in a worker thread unless it is declared not to
+    block."""
 
     @entrypoint()
     async def aflow(x: int) -> int:
@@ -61,7 +59,7 @@ async def test_a_coroutine_function_and_a_plain_one() -> None:
 
 
 async def test_methods_partials_and_objects() -> None:
-    """Whatever can be called with the input."""
+    """Any object that can be called with the input is accepted."""
 
     class Flow:
         async def method(self, x: int, *, runtime: Runtime[Any]) -> Any:
@@ -81,8 +79,9 @@ async def test_methods_partials_and_objects() -> None:
     assert entrypoint()(Flow()).name == "Flow"
 
 
-async def test_what_is_no_entrypoint() -> None:
-    """Bad input: without parentheses, without a parameter, a generator, no function, no saver: each says what to do."""
+async def test_bad_entrypoints() -> None:
+    """Bad input: without parentheses, without a parameter, a generator, no function, no saver: each error names the
+    remedy."""
 
     async def nothing() -> None: ...
 
@@ -117,8 +116,8 @@ async def test_what_is_no_entrypoint() -> None:
             entrypoint()(call)
 
 
-async def test_what_it_returns() -> None:
-    """Anything, falsy values too; None is a result."""
+async def test_results() -> None:
+    """An entrypoint may return anything, falsy values too; None is a result."""
 
     @entrypoint(InMemorySaver())
     async def flow(x: Any) -> Any:
@@ -131,7 +130,7 @@ async def test_what_it_returns() -> None:
 
 
 async def test_no_input() -> None:
-    """Bad input: None goes on with what is stored, and there is nothing."""
+    """Bad input: None resumes stored work, and there is none."""
 
     @entrypoint(InMemorySaver())
     async def flow(x: Any) -> Any:
@@ -142,8 +141,8 @@ async def test_no_input() -> None:
 
 
 async def test_input_and_result_are_isolated(saver: BaseCheckpointSaver) -> None:
-    """P1: what the function does with its input does not reach the caller's, nor the caller's with the result what is
-    stored."""
+    """P1: the function's changes to its input do not reach the caller's object, and the caller's changes to the result
+    do not reach the stored one."""
     kept: list[Any] = []
 
     @entrypoint(saver)
@@ -163,11 +162,9 @@ async def test_input_and_result_are_isolated(saver: BaseCheckpointSaver) -> None
     assert (await flow.aget_state("t")).values == [1, 2]
 
 
-# ---- previous ----------------------------------------------------------------------------------------------------
-
-
 async def test_previous(saver: BaseCheckpointSaver) -> None:
-    """What the thread's last run returned; None on its first, on other threads, and without a thread."""
+    """`previous` is the return value of the thread's last run; None on its first, on other threads, and without a
+    thread."""
 
     @entrypoint(saver)
     async def total(x: int, *, previous: int | None = None) -> int:
@@ -184,7 +181,7 @@ async def test_previous(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_final(saver: BaseCheckpointSaver) -> None:
-    """What is returned and what is saved differ; None is saved as None, and shown as None."""
+    """The returned and the saved value differ; None is saved as None, and shown as None."""
     seen: list[Any] = []
 
     @entrypoint(saver)
@@ -208,7 +205,8 @@ class Note:
 
 
 async def test_types_are_known_from_annotations(saver: BaseCheckpointSaver) -> None:
-    """P11: of the input, the result and what is saved, in `final[...]` too: they come back as they were."""
+    """P11: types of the input, the result and the saved value, in `final[...]` too, are known from annotations: values
+    come back with their types."""
 
     @entrypoint(saver)
     async def flow(x: Note, *, previous: Note | None) -> entrypoint.final[list[Note], Note]:
@@ -223,7 +221,7 @@ async def test_types_are_known_from_annotations(saver: BaseCheckpointSaver) -> N
 
 
 async def test_a_failed_run_saves_nothing(saver: BaseCheckpointSaver) -> None:
-    """P3: `previous` is that of the last run that ended; during a question it stays, too."""
+    """P3: `previous` is that of the last run that finished; it stays during a question, too."""
     seen: list[Any] = []
 
     @entrypoint(saver)
@@ -244,11 +242,8 @@ async def test_a_failed_run_saves_nothing(saver: BaseCheckpointSaver) -> None:
     assert seen == [None, "a", "a", "a", "ask!"]
 
 
-# ---- questions ---------------------------------------------------------------------------------------------------
-
-
 async def test_questions(saver: BaseCheckpointSaver) -> None:
-    """P8: several in a row; told in the result, in the stream and in the state."""
+    """P8: several questions in a row are reported in the result, in the stream and in the state."""
 
     @entrypoint(saver)
     async def flow(x: int) -> Any:
@@ -263,7 +258,7 @@ async def test_questions(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_commands_that_make_no_sense() -> None:
-    """Bad input: there is nowhere to go to, and no state to update."""
+    """Bad input: an entrypoint has no node for a goto, and no state to update."""
 
     @entrypoint(InMemorySaver())
     async def flow(x: int) -> int:
@@ -274,11 +269,8 @@ async def test_commands_that_make_no_sense() -> None:
             await flow.ainvoke(command, "t")
 
 
-# ---- state -------------------------------------------------------------------------------------------------------
-
-
 async def test_updating_the_state(saver: BaseCheckpointSaver) -> None:
-    """An update goes through the function's writers: it is the result, and what the next run gets."""
+    """An update uses the function's writers: it is the result, and the `previous` of the next run."""
 
     @entrypoint(saver)
     async def flow(x: int, *, previous: Any) -> Any:
@@ -298,7 +290,7 @@ async def test_updating_the_state(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_an_old_state(saver: BaseCheckpointSaver) -> None:
-    """An older checkpoint can be run from: new input gets what was saved there."""
+    """A run may start from an older checkpoint: new input gets the value saved there."""
 
     @entrypoint(saver)
     async def total(x: int, *, previous: int | None) -> int:
@@ -312,11 +304,9 @@ async def test_an_old_state(saver: BaseCheckpointSaver) -> None:
     assert (await total.aget_state("t")).values == 6
 
 
-# ---- nested ------------------------------------------------------------------------------------------------------
-
-
 async def test_an_entrypoint_in_a_node_and_a_graph_in_an_entrypoint(saver: BaseCheckpointSaver) -> None:
-    """Called in a node, in a task, and as each other's parts; a question inside is asked once and answered."""
+    """An entrypoint is called in a node, in a task, and as a subgraph, and the other way round; its question is asked
+    once and answered."""
     ran: list[str] = []
 
     @task
@@ -352,7 +342,7 @@ async def test_an_entrypoint_in_a_node_and_a_graph_in_an_entrypoint(saver: BaseC
 
 
 async def test_debug_names_the_function_that_changed_its_input() -> None:
-    """P1: debug mode."""
+    """P1: in debug mode the error names the function that changed its input."""
 
     @entrypoint(debug=True)
     async def flow(x: list[int]) -> int:

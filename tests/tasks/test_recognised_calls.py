@@ -1,4 +1,5 @@
-"""P2, P5: a node that runs again recognises what it asks and calls, in another process and in another order too."""
+"""P2, P5: the questions and calls of a node that runs again are recognised, in another process and in another order
+too."""
 
 from __future__ import annotations
 
@@ -24,12 +25,12 @@ class State(TypedDict, total=False):
     log: Annotated[list[Any], operator.add]
 
 
-class Killed(Exception):
-    """Stands for what ends a run in the midst of a node."""
+class Interruption(Exception):
+    """Raised in place of anything that ends a run in the middle of a node."""
 
 
 class Client:
-    """Of no kind that can be stored."""
+    """A type that cannot be stored."""
 
 
 class Invoice(msgspec.Struct):
@@ -42,7 +43,7 @@ def graph_of(node: Any, saver: BaseCheckpointSaver | None, schema: Any = State, 
 
 
 async def at_once(*works: Any) -> None:
-    """Await each work in a task of its own, and in turn, so that their order is the test's."""
+    """Await each work in a task of its own, one after the other, so that the test chooses the order."""
 
     async def one(work: Any) -> None:
         await work
@@ -53,7 +54,7 @@ async def at_once(*works: Any) -> None:
 
 
 async def test_the_order_of_keys_is_no_part_of_a_concurrent_calls_identity(saver: BaseCheckpointSaver) -> None:
-    """P5: a dict that is made of a set has another order in another process; the call does not run again."""
+    """P5: a dict built from a set has another order in another process; the call does not run again."""
     keys, ran, dies = ["a", "b"], list[Any](), [True]
 
     @task
@@ -66,11 +67,11 @@ async def test_the_order_of_keys_is_no_part_of_a_concurrent_calls_identity(saver
 
         await at_once(call())
         if dies:
-            raise Killed
+            raise Interruption
         return {"log": ["done"]}
 
     graph = graph_of(pay, saver)
-    with pytest.raises(Killed):
+    with pytest.raises(Interruption):
         await graph.ainvoke({"log": []}, CONFIG)
     keys.reverse()
     dies.clear()
@@ -79,7 +80,7 @@ async def test_the_order_of_keys_is_no_part_of_a_concurrent_calls_identity(saver
 
 
 async def test_types_of_one_call_are_no_part_of_anothers_identity(saver: BaseCheckpointSaver) -> None:
-    """P5: calls of which one names a type that the other takes too are recognised in any order."""
+    """P5: calls of which one uses a type that another uses too are recognised in any order."""
     ran, dies, order = list[str](), [True], [0, 1]
 
     @task
@@ -100,11 +101,11 @@ async def test_types_of_one_call_are_no_part_of_anothers_identity(saver: BaseChe
         works = [one, other]
         await at_once(*[works[at]() for at in order])
         if dies:
-            raise Killed
+            raise Interruption
         return {"log": ["done"]}
 
     graph = graph_of(pay, saver)
-    with pytest.raises(Killed):
+    with pytest.raises(Interruption):
         await graph.ainvoke({"log": []}, CONFIG)
     order.reverse()
     dies.clear()
@@ -113,7 +114,7 @@ async def test_types_of_one_call_are_no_part_of_anothers_identity(saver: BaseChe
 
 
 async def test_concurrent_calls_of_a_graph_without_a_saver_are_recognised(saver: BaseCheckpointSaver) -> None:
-    """P5: a retry finds the results of calls that come in another order then."""
+    """P5: a retry finds the results of calls that come in another order."""
     ran, fails, order = list[str](), [True], ["a", "b"]
 
     @task
@@ -131,10 +132,10 @@ async def test_concurrent_calls_of_a_graph_without_a_saver_are_recognised(saver:
         order.reverse()
         if fails:
             fails.clear()
-            raise Killed
+            raise Interruption
         return {"log": [got["a"], got["b"]]}
 
-    graph = graph_of(pay, None, retry_policy=RetryPolicy(retry_on=Killed, initial_interval=0.0, jitter=False))
+    graph = graph_of(pay, None, retry_policy=RetryPolicy(retry_on=Interruption, initial_interval=0.0, jitter=False))
     assert (await graph.ainvoke({"log": []}))["log"] == ["first", "a", "b"]
     assert ran == ["a", "b"]
 
@@ -145,8 +146,8 @@ class Counted(State, total=False):
 
 
 @pytest.mark.parametrize("concurrent", [False, True])
-async def test_a_state_counts_without_what_another_attempt_lacks(saver: BaseCheckpointSaver, concurrent: bool) -> None:
-    """P5: a resumed run counts its own supersteps, and does not get what is not stored; neither makes another call."""
+async def test_a_state_counts_without_unstored_parts(saver: BaseCheckpointSaver, concurrent: bool) -> None:
+    """P5: a resumed run counts its own supersteps and lacks unstored keys; neither difference makes it another call."""
     ran, dies = list[Any](), [True]
 
     @task
@@ -159,19 +160,19 @@ async def test_a_state_counts_without_what_another_attempt_lacks(saver: BaseChec
 
         await (at_once(call()) if concurrent else call())
         if dies:
-            raise Killed
+            raise Interruption
         return {"log": ["done"]}
 
     graph = graph_of(pay, saver, Counted)
-    with pytest.raises(Killed):
+    with pytest.raises(Interruption):
         await graph.ainvoke({"log": [], "client": Client()}, CONFIG)
     dies.clear()
     assert (await graph.ainvoke(None, CONFIG))["log"] == ["first", "done"]
     assert [sorted(state) for state in ran] == [["client", "log", "remaining"]]
 
 
-async def test_what_names_the_run_counts_by_its_type(saver: BaseCheckpointSaver) -> None:
-    """P5: a resume is a run with an id of its own."""
+async def test_values_that_name_the_run_count_by_type(saver: BaseCheckpointSaver) -> None:
+    """P5: a resume is a run with an id of its own; values that name the run count by their type."""
     ran, dies = list[str](), [True]
 
     @task
@@ -181,11 +182,11 @@ async def test_what_names_the_run_counts_by_its_type(saver: BaseCheckpointSaver)
     async def pay(state: State, runtime: Runtime[Any]) -> State:
         await call(runtime.execution_info, runtime, "hello")
         if dies:
-            raise Killed
+            raise Interruption
         return {"log": ["done"]}
 
     graph = graph_of(pay, saver)
-    with pytest.raises(Killed):
+    with pytest.raises(Interruption):
         await graph.ainvoke({"log": []}, CONFIG)
     dies.clear()
     assert (await graph.ainvoke(None, CONFIG))["log"] == ["first", "done"]
@@ -194,10 +195,11 @@ async def test_what_names_the_run_counts_by_its_type(saver: BaseCheckpointSaver)
 
 @pytest.mark.parametrize("concurrent", [False, True])
 @pytest.mark.parametrize("kind", ["list", "dict", "set", "tuple"])
-async def test_what_lies_beside_an_object_that_cannot_be_stored_counts(
+async def test_values_next_to_an_unstorable_object_count(
     saver: BaseCheckpointSaver, kind: str, concurrent: bool
 ) -> None:
-    """P2: a list of a client and a name is known by the client's type and by the name, and not as any list."""
+    """P2: a list of a client and a name is identified by the client's type and by the name, and not by the type of the
+    list alone."""
     client = Client()
     names, ran, dies = ["b.txt"], list[str](), [True]
     made: dict[str, Any] = {
@@ -217,15 +219,15 @@ async def test_what_lies_beside_an_object_that_cannot_be_stored_counts(
 
         await (at_once(call()) if concurrent else call())
         if dies:
-            raise Killed
+            raise Interruption
         return {"log": ["done"]}
 
     graph = graph_of(pay, saver)
-    with pytest.raises(Killed):
+    with pytest.raises(Interruption):
         await graph.ainvoke({"log": []}, CONFIG)
     names[:] = ["a.txt"]
-    if concurrent:  # known by what it is given: it is a new call
-        with pytest.raises(Killed):
+    if concurrent:  # identified by its arguments: it is a new call
+        with pytest.raises(Interruption):
             await graph.ainvoke(None, CONFIG)
         assert len(ran) == 2
     else:

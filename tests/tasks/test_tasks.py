@@ -1,4 +1,4 @@
-"""`@task`: calls that run at once, are futures, and whose results are kept."""
+"""`@task`: calls that run concurrently, are futures, and whose results are recorded."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Oops(Exception):
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Let the loop go on until something holds."""
+    """Let the loop run until a condition holds."""
     with anyio.fail_after(5):
         while not condition():
             await anyio.lowlevel.checkpoint()
@@ -86,11 +86,8 @@ async def on_asyncio(anyio_backend: Any) -> None:
         pytest.skip("asyncio's own gather and wait, which trio has not")
 
 
-# ---- calls -------------------------------------------------------------------------------------------------------
-
-
 async def test_calls_run_at_once_without_being_awaited() -> None:
-    """A call starts its task; three that wait for each other end, and none was awaited by then."""
+    """A call starts its task; three tasks that wait for each other finish before any was awaited."""
     met = 0
     all_met = anyio.Event()
 
@@ -115,7 +112,8 @@ async def test_calls_run_at_once_without_being_awaited() -> None:
 
 
 async def test_a_future_is_awaited_as_often_as_one_likes() -> None:
-    """Several times, and in several tasks; the body runs once, and each gets a result of its own (P1)."""
+    """A future may be awaited several times, and in several tasks; the body runs once, and each waiter gets a copy of
+    the result (P1)."""
     ran = 0
 
     @task
@@ -136,7 +134,7 @@ async def test_a_future_is_awaited_as_often_as_one_likes() -> None:
 
 
 async def test_arguments_are_isolated() -> None:
-    """P1: what the caller changes after the call, or the task in what it got, reaches nobody else."""
+    """P1: later changes to an argument, by the caller or in the task, have no effect elsewhere."""
     begin = anyio.Event()
 
     @task
@@ -158,7 +156,7 @@ async def test_arguments_are_isolated() -> None:
     assert await flow.ainvoke(1) == [([1, 0], {"x": [2, 0]}), [1, 9], {"x": [2, 9]}]
 
 
-async def test_what_a_task_returned_is_its_own(saver: BaseCheckpointSaver) -> None:
+async def test_results_are_isolated(saver: BaseCheckpointSaver) -> None:
     """P1: an object that the task keeps and changes later does not change its result."""
     kept: list[int] = [1]
 
@@ -205,7 +203,7 @@ async def test_gather_and_wait_for(on_asyncio: None) -> None:
 
 
 async def test_a_gather_that_fails_leaves_nothing_behind(on_asyncio: None) -> None:
-    """P7: what gather left waiting has ended before control returns, and the first failure is raised alone."""
+    """P7: tasks that gather left waiting have ended before control returns, and the first failure is raised alone."""
     ended: list[str] = []
 
     @task
@@ -231,7 +229,7 @@ async def test_a_gather_that_fails_leaves_nothing_behind(on_asyncio: None) -> No
 
 
 async def test_a_task_as_a_node() -> None:
-    """A task is a function like any other: a node's action, too."""
+    """A task is a function like any other, and may be a node's action, too."""
 
     @task
     async def add(state: State) -> State:
@@ -241,8 +239,8 @@ async def test_a_task_as_a_node() -> None:
     assert await graph.ainvoke({}) == {"log": ["task"]}
 
 
-async def test_a_task_knows_its_function() -> None:
-    """It carries its function's name and text, and its own name in messages."""
+async def test_a_task_wraps_its_function() -> None:
+    """A task has its function's name and docstring, and its own name in messages."""
 
     class Adder:
         name = "the object's own"
@@ -270,7 +268,7 @@ async def test_a_task_knows_its_function() -> None:
     assert await flow.ainvoke(1) == [2, 2, 6]
 
 
-async def test_what_is_no_task() -> None:
+async def test_bad_tasks() -> None:
     """Bad input: a generator, in whatever shape, or no function, is refused when it is decorated."""
 
     def generator(x: int) -> Any:
@@ -292,23 +290,20 @@ async def test_what_is_no_task() -> None:
             task(nothing)
 
 
-# ---- calling where there is nothing to call from -----------------------------------------------------------------
-
-
 @task
 async def one() -> int:
     return 1
 
 
 async def test_outside_of_a_run() -> None:
-    """A typed error that says what to do, which is a RuntimeError."""
+    """A call outside a run is a typed error with the remedy; it is a RuntimeError."""
     with pytest.raises(OutsideRunError, match="task 'one' was called outside of a run"):
         one()
     assert issubclass(OutsideRunError, RuntimeError)
 
 
 async def test_after_the_node_has_ended() -> None:
-    """P7: nothing can be started for a node that has ended, so that nothing outlives it."""
+    """P7: no task can be started for a node that has ended, so that none outlives the node."""
     kept: list[contextvars.Context] = []
 
     @entrypoint()
@@ -371,7 +366,7 @@ async def test_waiting_on_the_loop_is_refused() -> None:
 
 
 async def test_awaiting_in_another_event_loop_is_refused() -> None:
-    """Bad input: it would wait for ever."""
+    """Bad input: awaiting in another event loop would wait forever, and is refused."""
 
     async def wait(future: TaskFuture[int]) -> int:
         return await future
@@ -386,11 +381,8 @@ async def test_awaiting_in_another_event_loop_is_refused() -> None:
     assert await flow.ainvoke(1) == 1
 
 
-# ---- cancelling --------------------------------------------------------------------------------------------------
-
-
 async def test_cancelling_before_it_begins() -> None:
-    """A task cancelled before it began does not begin."""
+    """A task that is cancelled before it began does not begin."""
     ran: list[str] = []
 
     @task
@@ -410,7 +402,7 @@ async def test_cancelling_before_it_begins() -> None:
 
 
 async def test_cancelling_while_it_runs_and_after() -> None:
-    """It cleans up; a task that has ended cannot be cancelled."""
+    """A cancelled task cleans up; a task that has ended cannot be cancelled."""
     cleaned: list[str] = []
     begun = anyio.Event()
 
@@ -437,7 +429,7 @@ async def test_cancelling_while_it_runs_and_after() -> None:
 
 
 async def test_cancelling_from_a_worker_thread() -> None:
-    """A plain function cancels, and sees that it was."""
+    """A plain function can cancel a task, and sees that it was cancelled."""
     cleaned: list[str] = []
 
     @task
@@ -463,7 +455,7 @@ async def test_cancelling_from_a_worker_thread() -> None:
 
 
 async def test_a_cancelled_task_runs_again(saver: BaseCheckpointSaver) -> None:
-    """Its result is not recorded: the resumed run calls it again, with the same id."""
+    """A cancelled task has no recorded result: the resumed run calls it again, with the same id."""
     ids: list[str] = []
     patient = False
 
@@ -492,7 +484,7 @@ async def test_a_cancelled_task_runs_again(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_a_waiter_that_is_cancelled_cancels_its_task() -> None:
-    """As awaiting does on asyncio: a deadline ends the task, and cleans up."""
+    """Cancelling a waiter cancels its task, as awaiting does in asyncio: a deadline ends the task, which cleans up."""
     cleaned: list[str] = []
 
     @task
@@ -515,11 +507,9 @@ async def test_a_waiter_that_is_cancelled_cancels_its_task() -> None:
     assert cleaned == ["slow"]
 
 
-# ---- failures ----------------------------------------------------------------------------------------------------
-
-
-async def test_a_failure_is_the_awaiters() -> None:
-    """P9: the exception itself, with a note that names the task; caught, it is over."""
+async def test_a_failure_is_raised_in_the_waiter() -> None:
+    """P9: the waiter gets the exception itself, with a note that names the task; once caught, it has no further
+    effect."""
 
     @task
     async def fails() -> None:
@@ -540,8 +530,8 @@ async def test_a_failure_is_the_awaiters() -> None:
 
 
 @pytest.mark.parametrize("node", ["async", "sync"])
-async def test_a_failure_that_nobody_awaited_is_told(node: str, saver: BaseCheckpointSaver) -> None:
-    """P9: unawaited tasks end before their caller does, and what one raised is the caller's failure, itself."""
+async def test_a_failure_that_was_not_awaited_is_raised(node: str, saver: BaseCheckpointSaver) -> None:
+    """P9: unawaited tasks end before their caller does, and an exception of one is the caller's failure, itself."""
 
     @task
     async def fails() -> None:
@@ -564,8 +554,8 @@ async def test_a_failure_that_nobody_awaited_is_told(node: str, saver: BaseCheck
     assert state.tasks[0].error is not None
 
 
-async def test_several_come_as_a_group_in_call_order() -> None:
-    """P9: in the order of the calls, whatever ended first."""
+async def test_several_failures_come_as_a_group_in_call_order() -> None:
+    """P9: several failures come in the order of the calls, whichever task ended first."""
     last = anyio.Event()
 
     @task
@@ -587,8 +577,9 @@ async def test_several_come_as_a_group_in_call_order() -> None:
     assert [str(error) for error in caught.value.exceptions] == ["a", "b"]
 
 
-async def test_beside_the_callers_own_failure() -> None:
-    """P9: the caller's own first, then what nobody was told of. What was told, or cancelled, is not told again."""
+async def test_with_the_callers_own_failure() -> None:
+    """P9: the caller's own failure comes first, then the failures that were not retrieved. A retrieved or cancelled
+    failure is not raised again."""
 
     @task
     async def fails(name: str) -> None:
@@ -611,8 +602,8 @@ async def test_beside_the_callers_own_failure() -> None:
     assert [str(error) for error in caught.value.exceptions] == ["mine", "a", "c"]
 
 
-async def test_beside_a_question_the_failure_counts(saver: BaseCheckpointSaver) -> None:
-    """P9: a run that asks while a task that nobody awaited fails tells of the failure; the question comes again."""
+async def test_a_failure_takes_precedence_over_a_question(saver: BaseCheckpointSaver) -> None:
+    """P9: a run that asks while an unawaited task fails raises the failure; the question comes again."""
     broken = True
 
     @task
@@ -633,7 +624,7 @@ async def test_beside_a_question_the_failure_counts(saver: BaseCheckpointSaver) 
 
 
 async def test_unawaited_tasks_end_before_their_caller(saver: BaseCheckpointSaver) -> None:
-    """Before the superstep ends, so that the next one sees what they did."""
+    """Unawaited tasks end before the superstep does, so that the next one sees their effects."""
     seen: list[str] = []
 
     @task
@@ -661,7 +652,7 @@ async def test_unawaited_tasks_end_before_their_caller(saver: BaseCheckpointSave
 
 
 async def test_a_failed_caller_leaves_nothing_running() -> None:
-    """P7: where its failure is caught, in a node around it or in its caller, its tasks have ended already."""
+    """P7: when a caller's failure is caught, in a node around it or in its own caller, its tasks have already ended."""
     ended: list[str] = []
 
     @task
@@ -693,8 +684,8 @@ async def test_a_failed_caller_leaves_nothing_running() -> None:
 
 
 async def test_a_failed_sibling_ends_the_tasks_of_the_other_node() -> None:
-    """P9, P7: when a node fails, the tasks that its siblings called have cleaned up before the error is told; a plain
-    sibling that waits for one in its thread, too."""
+    """P9, P7: when a node fails, the tasks that its siblings called have cleaned up before the error is raised; also a
+    plain sibling that waits for one in its thread."""
     cleaned: Counter[str] = Counter()
     begun = 0
 
@@ -725,16 +716,13 @@ async def test_a_failed_sibling_ends_the_tasks_of_the_other_node() -> None:
     assert cleaned == {"async": 2, "sync": 1}
 
 
-# ---- what is recorded --------------------------------------------------------------------------------------------
-
-
 class Counted:
     """Tasks that count how often their bodies ran."""
 
     def __init__(self) -> None:
         self.ran: Counter[Any] = Counter()
         self.acknowledged: set[Any] = set()
-        self.again: list[Any] = []  # what ran although it had been acknowledged
+        self.again: list[Any] = []  # tasks that ran although they had been acknowledged
         self.task = task(self.body)
         self.sync_task = task(self.sync_body)
 
@@ -774,7 +762,7 @@ def counted() -> Counted:
 
 
 async def test_finished_tasks_do_not_run_again_after_a_question(saver: BaseCheckpointSaver, counted: Counted) -> None:
-    """P5, P8: work done through a task before the question is not done again."""
+    """P5, P8: a task that finished before the question does not run again."""
 
     @entrypoint(saver)
     async def flow(x: int) -> Any:
@@ -790,7 +778,7 @@ async def test_finished_tasks_do_not_run_again_after_a_question(saver: BaseCheck
 
 
 async def test_nor_after_the_callers_failure(saver: BaseCheckpointSaver, counted: Counted) -> None:
-    """P5: nor when the caller fails, by itself or by another task."""
+    """P5: nor does it run again when the caller fails, by itself or by another task."""
     broken = True
 
     @task
@@ -812,7 +800,7 @@ async def test_nor_after_the_callers_failure(saver: BaseCheckpointSaver, counted
 
 
 async def test_nor_after_a_cancellation(saver: BaseCheckpointSaver, counted: Counted) -> None:
-    """P5, P7: nor when the run was cancelled; everything it had started has ended then."""
+    """P5, P7: nor when the run was cancelled; every task it had started has ended then."""
     ended: list[str] = []
     patient = False
 
@@ -833,7 +821,7 @@ async def test_nor_after_a_cancellation(saver: BaseCheckpointSaver, counted: Cou
     async with anyio.create_task_group() as group:
         group.start_soon(flow.ainvoke, 1, "t")
         await until(lambda: bool(counted.ran))
-        for _ in range(50):  # its result is stored by then, or is not: neither may break anything
+        for _ in range(50):  # its result is stored by then, or it is not: both must work
             await anyio.lowlevel.checkpoint()
         group.cancel_scope.cancel()
     assert ended == ["slow"]
@@ -842,8 +830,8 @@ async def test_nor_after_a_cancellation(saver: BaseCheckpointSaver, counted: Cou
     assert counted.ran["a"] <= 2
 
 
-async def test_a_new_process_goes_on_with_the_recorded_results(tmp_path: Path, counted: Counted) -> None:
-    """P5: from the database alone, with a fresh saver and a fresh entrypoint."""
+async def test_a_new_process_continues_with_the_recorded_results(tmp_path: Path, counted: Counted) -> None:
+    """P5: the run continues from the database alone, with a new saver and a new entrypoint."""
 
     def made(saver: BaseCheckpointSaver) -> Any:
         @entrypoint(saver)
@@ -859,7 +847,7 @@ async def test_a_new_process_goes_on_with_the_recorded_results(tmp_path: Path, c
     assert counted.ran == {"a": 1, "b": 1}
 
 
-class Down(InMemorySaver):
+class FailingSaver(InMemorySaver):
     """A saver whose n-th writing call fails, before or after it was done."""
 
     def __init__(self) -> None:
@@ -887,8 +875,8 @@ class Down(InMemorySaver):
 
 
 async def test_a_node_that_swallows_the_storages_failure() -> None:
-    """P4: the run stops there with that error all the same, and nothing more is called."""
-    saver, counted = Down(), Counted()
+    """P4: the run stops there with the storage's error all the same, and no further task is called."""
+    saver, counted = FailingSaver(), Counted()
 
     @entrypoint(saver)
     async def flow(x: int) -> str:
@@ -906,10 +894,10 @@ async def test_a_node_that_swallows_the_storages_failure() -> None:
 
 @pytest.mark.parametrize("after", [False, True])
 async def test_storage_that_fails_at_every_call(after: bool) -> None:
-    """P4, P5: the run stops with that error, or with the question's; resumed, the result is the undisturbed one, and
-    no task whose result was acknowledged ran twice."""
+    """P4, P5: the run stops with that error, or with the question's; resumed, it gives the undisturbed result, and no
+    task whose result was acknowledged ran twice."""
     for at in range(1, 20):
-        counted, saver = Counted(), Down()
+        counted, saver = Counted(), FailingSaver()
 
         flow = counted.flow(saver)
         saver.left, saver.after = at, after
@@ -936,8 +924,8 @@ async def test_storage_that_fails_at_every_call(after: bool) -> None:
 
 
 async def test_a_restored_result_is_not_stored_again(counted: Counted) -> None:
-    """P10: it is in the thread already."""
-    saver = Down()
+    """P10: a restored result is already in the thread, and is not stored again."""
+    saver = FailingSaver()
 
     @entrypoint(saver)
     async def flow(x: int) -> Any:
@@ -950,8 +938,8 @@ async def test_a_restored_result_is_not_stored_again(counted: Counted) -> None:
 
 
 async def test_results_keep_their_place(saver: BaseCheckpointSaver, counted: Counted) -> None:
-    """Results go with the order of the calls: a call that was added behind does not disturb those before; with
-    another name in its place, a task runs."""
+    """Results belong to positions in the order of calls: a call appended later does not disturb earlier ones; another
+    task at a position runs."""
     calls = ["a", "b"]
     other = task(name="other")(counted.body)
 
@@ -970,7 +958,7 @@ async def test_results_keep_their_place(saver: BaseCheckpointSaver, counted: Cou
 
 
 async def test_a_new_input_runs_everything_again(saver: BaseCheckpointSaver, counted: Counted) -> None:
-    """P5: what is recorded belongs to its superstep; the thread's next run does its own work."""
+    """P5: records belong to their superstep; the thread's next run does its own work."""
 
     @entrypoint(saver)
     async def flow(x: int) -> Any:
@@ -986,8 +974,8 @@ async def test_a_new_input_runs_everything_again(saver: BaseCheckpointSaver, cou
 
 
 async def test_task_ids_are_structural(saver: BaseCheckpointSaver) -> None:
-    """P2: the same call has the same id on every attempt, however threads and timing fall; different calls differ, in
-    sends, nested and in graphs inside."""
+    """P2: the same call has the same id on every attempt, whatever the timing of threads; different calls have
+    different ids, in sends, nested and in subgraphs."""
     ids: list[list[tuple[str, str]]] = []
 
     @task
@@ -1028,7 +1016,7 @@ async def test_task_ids_are_structural(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_nested_tasks_are_recorded_each(saver: BaseCheckpointSaver, counted: Counted) -> None:
-    """P5: a task inside a task that asks is not run again, nor one in a node, in a send, in a graph inside."""
+    """P5: a task inside a task that asks does not run again, nor one in a node, in a send, in a subgraph."""
 
     @task
     async def outer(name: str) -> list[Any]:
@@ -1055,7 +1043,8 @@ async def test_nested_tasks_are_recorded_each(saver: BaseCheckpointSaver, counte
 
 
 async def test_routers_call_tasks_and_ask_for_themselves(saver: BaseCheckpointSaver, counted: Counted) -> None:
-    """P3, P5, P8: resume runs only the routers: their calls and questions are theirs, and not the node's first ones."""
+    """P3, P5, P8: a resume runs only the routers: their calls and questions are their own, and not the node's first
+    ones."""
 
     async def node(state: State) -> State:
         return {"log": [await counted.task("node"), interrupt("node?")]}
@@ -1101,7 +1090,7 @@ class Box(msgspec.Struct):
 
 
 async def test_results_come_back_as_they_were(saver: BaseCheckpointSaver) -> None:
-    """P11: types are known from a task's annotations, through containers too; a sync node knows them as well."""
+    """P11: types are known from a task's annotations, through containers too; in a sync node as well."""
 
     @task
     async def boxed() -> Box:
@@ -1123,7 +1112,8 @@ async def test_results_come_back_as_they_were(saver: BaseCheckpointSaver) -> Non
 
 
 async def test_a_result_that_cannot_be_stored(saver: BaseCheckpointSaver) -> None:
-    """P11: it is refused when it is written, to whoever awaits it, naming the task; without storage it is fine."""
+    """P11: an unstorable result is refused when it is written, in every waiter, naming the task; without storage it is
+    accepted."""
 
     @task
     async def opaque() -> Any:
@@ -1152,18 +1142,15 @@ async def test_arguments_need_not_be_storable(saver: BaseCheckpointSaver) -> Non
     assert await flow.ainvoke(1, "t") == 7
 
 
-# ---- questions ---------------------------------------------------------------------------------------------------
-
-
 async def test_several_tasks_ask(saver: BaseCheckpointSaver, counted: Counted) -> None:
-    """P8: all of them are told, in the order of the calls; answered by id, in any order and in parts; what had
-    finished does not run again."""
+    """P8: all questions are reported, in the order of the calls; answered by id, in any order and in parts; finished
+    tasks do not run again."""
     first = anyio.Event()
 
     @task
     async def ask(name: str) -> Any:
         if name == "a":
-            await first.wait()  # asks last, when its waiter has been cancelled by the first question
+            await first.wait()  # asks last, when the task that waits for it has been cancelled by the first question
             for _ in range(20):
                 await anyio.lowlevel.checkpoint()
         first.set()
@@ -1185,7 +1172,7 @@ async def test_several_tasks_ask(saver: BaseCheckpointSaver, counted: Counted) -
 
 
 async def test_a_task_that_asks_unawaited(saver: BaseCheckpointSaver) -> None:
-    """P8: nobody awaited it, and it is asked all the same."""
+    """P8: a task that no caller awaits asks all the same."""
 
     @task
     async def ask() -> Any:
@@ -1201,7 +1188,7 @@ async def test_a_task_that_asks_unawaited(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_a_task_asks_a_plain_function(saver: BaseCheckpointSaver) -> None:
-    """P8: through result(), too; and the task may be plain."""
+    """P8: a question passes through result(), too; and the task may be plain."""
 
     @task
     def ask() -> Any:
@@ -1217,7 +1204,7 @@ async def test_a_task_asks_a_plain_function(saver: BaseCheckpointSaver) -> None:
     assert await flow.ainvoke(Command(resume=2), "t") == [1, 2]
 
 
-async def test_a_question_that_is_swallowed_is_an_error(saver: BaseCheckpointSaver) -> None:
+async def test_a_swallowed_question_is_an_error(saver: BaseCheckpointSaver) -> None:
     """A node that returns although a task of its own asked is an error."""
 
     @task
@@ -1233,11 +1220,8 @@ async def test_a_question_that_is_swallowed_is_an_error(saver: BaseCheckpointSav
         await flow.ainvoke(1, "t")
 
 
-# ---- max_concurrency ---------------------------------------------------------------------------------------------
-
-
 class Width:
-    """How many bodies run at once. A body that waits for a task does not run meanwhile."""
+    """Counts how many bodies run at once. A body that waits for a task does not count meanwhile."""
 
     def __init__(self) -> None:
         self.now = self.most = 0
@@ -1252,7 +1236,8 @@ class Width:
 
 @pytest.mark.parametrize("width", [1, 2, 3])
 async def test_max_concurrency_with_tasks_in_tasks(width: int, saver: BaseCheckpointSaver) -> None:
-    """It ends at any nesting and whatever is awaited at once, and at most so many bodies run at once."""
+    """Nested tasks finish at any depth, whatever they await at once, and at most the given number of bodies run at
+    once."""
     at = Width()
 
     @task
@@ -1296,7 +1281,7 @@ async def test_max_concurrency_with_tasks_in_tasks(width: int, saver: BaseCheckp
 
 
 async def test_max_concurrency_with_plain_functions() -> None:
-    """result() in a thread lends the place, too."""
+    """result() in a thread lends the slot, too."""
 
     @task
     def leaf(x: int) -> int:
@@ -1315,8 +1300,9 @@ async def test_max_concurrency_with_plain_functions() -> None:
         assert await flow.ainvoke(1, {"max_concurrency": 1}) == 7
 
 
-async def test_a_cancelled_waiter_never_waits_for_a_place() -> None:
-    """P7: its place may be held by one that waits for its end. It goes on at once, and the width holds later."""
+async def test_a_cancelled_waiter_never_waits_for_a_slot() -> None:
+    """P7: a cancelled waiter's slot may be held by a task that waits for its end. The waiter continues at once, and the
+    limit holds later."""
     begun = anyio.Event()
     at = Width()
 
@@ -1351,8 +1337,9 @@ async def test_a_cancelled_waiter_never_waits_for_a_place() -> None:
     assert at.most == 1
 
 
-async def test_a_cancelled_node_never_waits_for_a_place() -> None:
-    """P9: when its sibling fails, tasks of its own that hold all places go on until it ends; so it ends."""
+async def test_a_cancelled_node_never_waits_for_a_slot() -> None:
+    """P9: when its sibling fails, a node whose own tasks hold all slots continues until it ends, without waiting for a
+    slot."""
     begun = anyio.Event()
 
     @task
@@ -1373,8 +1360,8 @@ async def test_a_cancelled_node_never_waits_for_a_place() -> None:
         await made.compile().ainvoke({}, {"max_concurrency": 2})
 
 
-async def test_a_failing_caller_holds_up_no_task_that_comes_back() -> None:
-    """P7: a task that waits for its place when its caller fails, and waits for it, is cancelled there."""
+async def test_a_failing_caller_cancels_a_task_that_waits_for_its_slot() -> None:
+    """P7: when its caller fails and waits for it, a task that waits to get its slot back is cancelled there."""
     leaf_done = anyio.Event()
 
     @task
@@ -1388,7 +1375,7 @@ async def test_a_failing_caller_holds_up_no_task_that_comes_back() -> None:
     @entrypoint()
     async def flow(given: Any) -> None:
         future = outer()
-        await one()  # lends the place: outer and inner run
+        await one()  # lends the slot: outer and inner run
         for _ in range(20):
             await anyio.lowlevel.checkpoint()
         assert not future.done()
@@ -1398,8 +1385,8 @@ async def test_a_failing_caller_holds_up_no_task_that_comes_back() -> None:
         await flow.ainvoke(1, {"max_concurrency": 1})
 
 
-async def test_max_concurrency_and_a_graph_inside_that_awaits_the_callers_task() -> None:
-    """A node of a graph inside waits for a task of the node around it: that one's place is lent as well."""
+async def test_max_concurrency_and_a_subgraph_that_awaits_the_callers_task() -> None:
+    """A node of a subgraph waits for a task of its parent's node: the slot of that node is lent as well."""
     futures: list[TaskFuture[int]] = []
 
     async def waits(state: State) -> State:
@@ -1416,11 +1403,8 @@ async def test_max_concurrency_and_a_graph_inside_that_awaits_the_callers_task()
         assert await flow.ainvoke(1, {"max_concurrency": 1}) == {"log": [1]}
 
 
-# ---- plain functions ---------------------------------------------------------------------------------------------
-
-
 async def test_more_plain_nodes_than_there_are_threads() -> None:
-    """Plain nodes that wait for plain tasks hold no thread up: as many as one likes end."""
+    """Plain nodes that wait for plain tasks occupy no thread: any number of them finishes."""
 
     @task
     def leaf(x: int) -> int:
@@ -1464,7 +1448,8 @@ async def test_plain_and_async_mix() -> None:
 
 
 async def test_the_exceptions_of_a_task_reach_a_plain_caller() -> None:
-    """P9: its own exception, whatever class it has: anyio's errors are not taken for it, nor it for one of theirs."""
+    """P9: the task's own exception, of whatever class: anyio's errors are not mistaken for it, nor it for one of
+    theirs."""
 
     @task
     async def fails(error: type[BaseException]) -> None:
@@ -1472,20 +1457,17 @@ async def test_the_exceptions_of_a_task_reach_a_plain_caller() -> None:
 
     @entrypoint()
     def flow(given: Any) -> Any:
-        told: list[str] = []
+        texts: list[str] = []
         for kind in (RuntimeError, TimeoutError, Oops):
             future = fails(kind)
             try:
                 future.result()
             except kind as error:
-                told.append(f"{type(error).__name__} {error}")
-            told.append(str(future.exception() is not None))
-        return told
+                texts.append(f"{type(error).__name__} {error}")
+            texts.append(str(future.exception() is not None))
+        return texts
 
     assert await flow.ainvoke(1) == ["RuntimeError own", "True", "TimeoutError own", "True", "Oops own", "True"]
-
-
-# ---- cancellation of the run -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("caller", ["async", "sync"])
@@ -1547,7 +1529,8 @@ async def test_cancelling_natively(on_asyncio: None) -> None:
     def flow(given: Any) -> None:
         try:
             slow().result()
-        except (TaskCancelledError, asyncio.CancelledError, concurrent.futures.CancelledError):  # by task or run
+        # from the task or the run
+        except (TaskCancelledError, asyncio.CancelledError, concurrent.futures.CancelledError):
             with pytest.raises(OutsideRunError):
                 slow()
             log.append("thread")
@@ -1562,7 +1545,7 @@ async def test_cancelling_natively(on_asyncio: None) -> None:
 
 
 async def test_closing_a_stream_ends_the_tasks() -> None:
-    """P7: as above, when a stream is closed."""
+    """P7: the same holds when a stream is closed."""
     ended: list[str] = []
 
     @task
@@ -1582,11 +1565,8 @@ async def test_closing_a_stream_ends_the_tasks() -> None:
     assert ended == ["task"]
 
 
-# ---- streams -----------------------------------------------------------------------------------------------------
-
-
 async def test_updates_of_tasks(saver: BaseCheckpointSaver) -> None:
-    """`{task: value}` as each finishes, before its awaiting caller goes on; then the entrypoint's."""
+    """`{task: value}` as each task finishes, before the caller that awaits it continues; then the entrypoint's."""
 
     @task
     async def double(x: int) -> int:
@@ -1635,11 +1615,9 @@ async def test_task_events(saver: BaseCheckpointSaver) -> None:
     assert isinstance(events[2]["error"], Oops)
 
 
-# ---- what a task gets besides ------------------------------------------------------------------------------------
-
-
 async def test_injection_into_tasks(saver: BaseCheckpointSaver) -> None:
-    """As nodes do; what the caller passes wins, by position or by keyword; *values stand for no name."""
+    """Tasks get the same injected parameters as nodes; arguments of the caller take precedence, by position or by
+    keyword; *values stand for no name."""
 
     @task
     async def named(x: int, config: Any = None, *, runtime: Runtime[Any], store: Any) -> Any:
@@ -1667,7 +1645,7 @@ async def test_injection_into_tasks(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_wrong_arguments_are_the_callers_error() -> None:
-    """Bad input: a call with wrong arguments is a TypeError to whoever awaits it."""
+    """Bad input: a call with wrong arguments is a TypeError in each waiter."""
 
     @entrypoint()
     async def flow(given: Any) -> None:

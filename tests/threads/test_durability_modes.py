@@ -1,4 +1,5 @@
-"""The durability modes, as a caller sees them: what is stored when, what a stream says of it, and who inherits it."""
+"""The durability modes as a caller sees them: which data is stored when, what a stream shows of it, and which graphs
+inherit the mode."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ class State(TypedDict, total=False):
     log: Annotated[list[str], operator.add]
 
 
-def says(name: str) -> Node:
+def logging_node(name: str) -> Node:
     async def node(state: State) -> dict[str, Any]:
         return {"log": [name]}
 
@@ -38,13 +39,13 @@ def says(name: str) -> Node:
 
 
 def chain(saver: BaseCheckpointSaver | bool | None, *names: str, **nodes: Node) -> Any:
-    """Nodes in a row, each of which says its name, or does what is given."""
-    graph = StateGraph(State).add_sequence([(name, nodes.get(name, says(name))) for name in names])
+    """Return nodes in sequence, each of which logs its name or runs the given function."""
+    graph = StateGraph(State).add_sequence([(name, nodes.get(name, logging_node(name))) for name in names])
     return graph.add_edge(START, names[0]).compile(saver)
 
 
 async def steps(graph: Any, thread: Any = "t") -> list[int]:
-    """The supersteps of the checkpoints that are stored, newest first."""
+    """Return the supersteps of the stored checkpoints, newest first."""
     return [each.metadata["step"] async for each in graph.aget_state_history(thread)]
 
 
@@ -55,14 +56,14 @@ async def stored(graph: Any, step: int) -> None:
             await anyio.lowlevel.checkpoint()
 
 
-class Told(Through):
-    """A saver that lists the verbs that write, waits where it is told to, and fails when it is told to.
+class ControlledSaver(Through):
+    """A saver that lists the writing verbs, waits at a gate, and fails on request.
 
     Attributes:
-        verbs: those that were called.
-        gate: commits wait for it, once it is set to an event.
-        reached: a commit waits.
-        failing: what commits raise; None when they do not.
+        verbs: the writing verbs that were called.
+        gate: an event that commits wait for; None for no wait.
+        reached: set when a commit waits.
+        failing: the exception that commits raise; None for none.
     """
 
     def __init__(self, inner: BaseCheckpointSaver) -> None:
@@ -84,12 +85,9 @@ class Told(Through):
         return await call()
 
 
-# ---- exit ----------------------------------------------------------------------------------------------------------
-
-
 async def test_exit_stores_one_checkpoint() -> None:
-    """A run that ends well stores one checkpoint, whose parent is the last one that was stored before it."""
-    saver = Told(InMemorySaver())
+    """A successful run stores one checkpoint, whose parent is the last one stored before it."""
+    saver = ControlledSaver(InMemorySaver())
     graph = chain(saver, "a", "b", "c")
     for number in range(3):
         assert len((await graph.ainvoke({"log": ["in"]}, "t", durability="exit"))["log"]) == 4 * (number + 1)
@@ -101,7 +99,7 @@ async def test_exit_stores_one_checkpoint() -> None:
 
 
 async def test_exit_between_other_modes() -> None:
-    """The modes may change from call to call: what is stored is one chain."""
+    """The mode may change from call to call: the stored checkpoints form one chain."""
     graph = chain(InMemorySaver(), "a", "b")
     for mode in (*MODES, *MODES):
         await graph.ainvoke({"log": ["in"]}, "t", durability=mode)
@@ -111,7 +109,7 @@ async def test_exit_between_other_modes() -> None:
 
 @pytest.mark.parametrize(("mode", "counts"), [("sync", [3, 4, 5]), ("async", [3, 4, 5]), ("exit", [1, 2, 3])])
 async def test_stops(mode: Durability, counts: list[int]) -> None:
-    """A stop at a breakpoint stores where the run stands: after three of them an "exit" thread holds three
+    """A stop at a breakpoint stores the state of the run: after three stops an "exit" thread holds three
     checkpoints."""
     graph = chain(InMemorySaver(), "a", "b", "c", "d")
     given: Any = {"log": ["in"]}
@@ -124,8 +122,8 @@ async def test_stops(mode: Durability, counts: list[int]) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_a_failure_keeps_what_finished_beside_it(mode: Durability) -> None:
-    """A failed run stores its open superstep: the failure is shown, and a sibling that had finished does not run again."""
+async def test_a_failure_keeps_finished_siblings(mode: Durability) -> None:
+    """A failed run stores its open superstep: the failure is shown, and a finished sibling does not run again."""
     ran: list[str] = []
     done = anyio.Event()
 
@@ -143,7 +141,7 @@ async def test_a_failure_keeps_what_finished_beside_it(mode: Durability) -> None
             raise LookupError("no")
         return {"log": ["fails"]}
 
-    builder = StateGraph(State).add_node("a", says("a")).add_node("quick", quick).add_node("fails", fails)
+    builder = StateGraph(State).add_node("a", logging_node("a")).add_node("quick", quick).add_node("fails", fails)
     builder.add_edge(START, "a").add_edge("a", "quick").add_edge("a", "fails")
     graph = builder.compile(InMemorySaver())
     with pytest.raises(LookupError):
@@ -160,7 +158,7 @@ async def test_a_failure_keeps_what_finished_beside_it(mode: Durability) -> None
 
 @pytest.mark.parametrize("mode", MODES)
 async def test_questions(mode: Durability) -> None:
-    """What is asked is stored before the caller has it; the answer goes on from there."""
+    """A question is stored before the caller gets it; a call with the answer continues from there."""
 
     async def ask(state: State) -> dict[str, Any]:
         return {"log": [interrupt("?"), interrupt("!")]}
@@ -177,7 +175,7 @@ async def test_questions(mode: Durability) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 async def test_a_limit(mode: Durability) -> None:
-    """A run that reaches its limit has stored all of it, and goes on from there."""
+    """A run that reaches its limit has stored everything, and can be resumed from there."""
     graph = chain(InMemorySaver(), "a", "b", "c")
     with pytest.raises(GraphRecursionError):
         await graph.ainvoke({"log": []}, {"configurable": {"thread_id": "t"}, "recursion_limit": 2}, durability=mode)
@@ -187,7 +185,7 @@ async def test_a_limit(mode: Durability) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 async def test_draining(mode: Durability) -> None:
-    """A run that is asked to stop has stored what it did when it says so."""
+    """A drained run has stored its work when it raises GraphDrained."""
     from pregel_async import RunControl
 
     control = RunControl()
@@ -219,7 +217,7 @@ async def test_the_end_of_a_process(mode: Durability) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 async def test_cancelled(mode: Durability) -> None:
-    """A cancelled caller waits until what had finished is stored: only the node that was at work runs again."""
+    """A cancelled caller waits until finished tasks are stored: only the running node runs again."""
     ran: list[str] = []
 
     async def hangs(state: State) -> dict[str, Any]:
@@ -238,8 +236,8 @@ async def test_cancelled(mode: Durability) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_what_cannot_be_stored_is_refused_where_it_is_written(mode: Durability) -> None:
-    """P11: in every mode the superstep that wrote it fails, its node named, and nothing runs after it."""
+async def test_unstorable_values_are_refused_where_they_are_written(mode: Durability) -> None:
+    """P11: in every mode the superstep with the unstorable value fails, its node is named, and no later node runs."""
     ran: list[str] = []
 
     async def writes(state: State) -> dict[str, Any]:
@@ -257,11 +255,9 @@ async def test_what_cannot_be_stored_is_refused_where_it_is_written(mode: Durabi
     assert state.values["log"] == ["a"] and [each.name for each in state.tasks if each.error] == ["b"]
 
 
-# ---- graphs inside -------------------------------------------------------------------------------------------------
-
-
-async def test_graphs_inside_store_nothing_with_exit_when_all_ends_well() -> None:
-    """One checkpoint in total, whatever ran inside; a graph that keeps its state stores it, once per run."""
+async def test_subgraphs_store_nothing_with_exit_on_success() -> None:
+    """A successful run stores one checkpoint in total, whatever its subgraphs did; a subgraph that keeps its state
+    stores it once per run."""
     saver = InMemorySaver()
     inner = chain(None, "i", "j")
     keeps = chain(True, "k", "l")
@@ -274,8 +270,9 @@ async def test_graphs_inside_store_nothing_with_exit_when_all_ends_well() -> Non
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_a_graph_that_keeps_its_state(mode: Durability) -> None:
-    """It goes on from call to call within a run and from run to run, alike in every mode."""
+async def test_a_subgraph_that_keeps_its_state(mode: Durability) -> None:
+    """A subgraph that keeps its state continues from call to call within a run and from run to run, alike in every
+    mode."""
 
     class Own(TypedDict, total=False):
         seen: Annotated[int, operator.add]
@@ -305,9 +302,9 @@ async def test_a_graph_that_keeps_its_state(mode: Durability) -> None:
     where = {"configurable": {"thread_id": "t", "checkpoint_ns": "sub"}}
     assert (await graph.aget_state(where)).values["seen"] == 5
     await graph.ainvoke(None, "t", durability=mode)
-    assert seen == [0, 1, 2, 3, 4, 5]  # what it did before the failure is not done again
+    assert seen == [0, 1, 2, 3, 4, 5]  # its work before the failure is not repeated
     assert (await graph.aget_state(where)).values["seen"] == 6
-    # A branch that begins before the failure begins with what the graph inside had done by then.
+    # A branch from before the failure begins with the subgraph's state of that moment.
     before = [each async for each in graph.aget_state_history("t") if len(each.values["log"]) == 4]
     await graph.ainvoke(None, before[0].config, durability=mode)
     assert seen[6:] == [4, 5]
@@ -315,9 +312,9 @@ async def test_a_graph_that_keeps_its_state(mode: Durability) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("keeps", [None, True])
-async def test_a_run_that_stops_inside_goes_on_inside(mode: Durability, keeps: bool | None) -> None:
-    """The state of a graph inside is stored where the run stops in it, by a question or a failure: its finished nodes
-    do not run again."""
+async def test_a_run_that_stops_in_a_subgraph_resumes_in_it(mode: Durability, keeps: bool | None) -> None:
+    """The state of a subgraph is stored where the run stops in it, by a question or a failure: its finished nodes do
+    not run again."""
     ran: list[str] = []
 
     async def first(state: State) -> dict[str, Any]:
@@ -332,7 +329,7 @@ async def test_a_run_that_stops_inside_goes_on_inside(mode: Durability, keeps: b
 
     inner = chain(keeps, "first", "asks", first=first, asks=asks)
     middle = StateGraph(State).add_node("inner", inner).add_edge(START, "inner").compile()
-    builder = StateGraph(State).add_node("a", says("a")).add_node("middle", middle).add_edge(START, "a")
+    builder = StateGraph(State).add_node("a", logging_node("a")).add_node("middle", middle).add_edge(START, "a")
     graph = builder.add_edge("a", "middle").compile(InMemorySaver())
     with pytest.raises(LookupError):
         await graph.ainvoke({"log": []}, "t", durability=mode)
@@ -343,8 +340,8 @@ async def test_a_run_that_stops_inside_goes_on_inside(mode: Durability, keeps: b
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_a_caught_failure_inside(mode: Durability) -> None:
-    """A node may catch the failure of a graph that it runs, and call it again: it goes on where it had got to."""
+async def test_a_caught_failure_of_a_subgraph(mode: Durability) -> None:
+    """A node may catch the failure of a graph that it runs, and call it again: the graph continues where it failed."""
     ran: list[str] = []
 
     async def fails(state: State) -> dict[str, Any]:
@@ -372,10 +369,10 @@ async def test_a_caught_failure_inside(mode: Durability) -> None:
         assert [header.ns async for header, _, _ in walk(saver, "t", None)] == [""]
 
 
-async def test_who_inherits_it() -> None:
-    """A graph that a node runs is as durable as the run around it; to say the same is fine, to say otherwise is an
-    error; a run of its own has its own."""
-    saver = Told(InMemorySaver())
+async def test_which_graphs_inherit_the_mode() -> None:
+    """A graph that a node runs has the durability of the run around it; naming the same mode is accepted, another one
+    is an error; a run on its own thread has its own mode."""
+    saver = ControlledSaver(InMemorySaver())
     inner = chain(None, "i")
     own = chain(InMemorySaver(), "o", "p")
     given: list[Any] = [None]
@@ -396,8 +393,8 @@ async def test_who_inherits_it() -> None:
         await graph.ainvoke({"log": []}, "t", durability="exit")
 
 
-async def test_it_needs_a_saver() -> None:
-    """To ask for it where nothing is stored is an error, and so is a mode that is not known."""
+async def test_a_mode_needs_a_saver() -> None:
+    """A durability mode without a saver is an error, and so is an unknown mode."""
     for mode in MODES:
         with pytest.raises(ConfigError, match="no checkpointer"):
             await chain(None, "a").ainvoke({"log": []}, durability=mode)
@@ -408,7 +405,7 @@ async def test_it_needs_a_saver() -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 async def test_workflows(mode: Durability) -> None:
-    """Tasks that an entrypoint calls are not computed again after a failure, in any mode."""
+    """Tasks called by an entrypoint do not run again after a failure, in any mode."""
     ran: list[int] = []
 
     @task
@@ -431,12 +428,10 @@ async def test_workflows(mode: Durability) -> None:
     assert ran == [1, 2]
 
 
-# ---- async: beside the next superstep ------------------------------------------------------------------------------
-
-
 async def test_storing_overlaps_with_the_next_superstep() -> None:
-    """While a slow saver stores a superstep, the next one's node runs; the one after that waits for it."""
-    saver = Told(InMemorySaver())
+    """While a slow saver stores a superstep, the next superstep's node runs; the one after that waits for the
+    commit."""
+    saver = ControlledSaver(InMemorySaver())
     gate = anyio.Event()
     ran: list[str] = []
 
@@ -447,7 +442,7 @@ async def test_storing_overlaps_with_the_next_superstep() -> None:
 
     async def b(state: State) -> dict[str, Any]:
         with anyio.fail_after(10):
-            await saver.reached.wait()  # the commit of a's superstep is under way
+            await saver.reached.wait()  # the commit of a's superstep is in progress
         ran.append("b")
         return {"log": ["b"]}
 
@@ -474,9 +469,9 @@ async def test_storing_overlaps_with_the_next_superstep() -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 async def test_failing_storage(mode: Durability) -> None:
-    """The run ends with the storage's error, which says what is not stored; no node starts after it was known; once
-    storage is back, the thread goes on from where it stands."""
-    saver = Told(InMemorySaver())
+    """The run ends with the storage's error, which says what is not stored; no node starts once it is known; when
+    storage works again, the thread continues from its head."""
+    saver = ControlledSaver(InMemorySaver())
     ran: list[str] = []
 
     def runs(name: str) -> Node:
@@ -508,9 +503,9 @@ async def test_failing_storage(mode: Durability) -> None:
     assert (await graph.ainvoke(given, "t", durability=mode))["log"] == list("abcde")
 
 
-async def test_a_failed_commit_beside_a_node_stops_the_run() -> None:
-    """The node that was running comes to its end, and nothing is started any more: no sibling graph, no next node."""
-    saver = Told(InMemorySaver())
+async def test_a_commit_that_fails_while_a_node_runs_stops_the_run() -> None:
+    """The running node may finish, and nothing else starts: no sibling graph, no next node."""
+    saver = ControlledSaver(InMemorySaver())
     ran: list[str] = []
 
     async def b(state: State) -> dict[str, Any]:
@@ -548,7 +543,7 @@ async def test_a_failed_commit_beside_a_node_stops_the_run() -> None:
 
 async def test_no_node_starts_once_storing_has_failed() -> None:
     """P4: the commit of a superstep fails while the run waits for its reader: the next superstep does not start."""
-    saver = Told(InMemorySaver())
+    saver = ControlledSaver(InMemorySaver())
     ran: list[str] = []
 
     async def a(state: State) -> dict[str, Any]:
@@ -569,15 +564,13 @@ async def test_no_node_starts_once_storing_has_failed() -> None:
     assert ran == []
 
 
-# ---- what streams say ----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("mode", MODES)
 async def test_committed_is_never_ahead(mode: Durability) -> None:
-    """Each part says what is stored when it is shown, and not more; it never goes back; the last one says all."""
+    """Each part says what is stored when it is streamed, and not more; the value never decreases; the last part names
+    the last superstep."""
     saver = InMemorySaver()
     graph = chain(saver, "a", "b", "c", "d")
-    told: list[int | None] = []
+    seen_commits: list[int | None] = []
     shown: list[int] = []
     stream = graph.astream(
         {"log": ["in"]}, "t", durability=mode, stream_mode=["updates", "checkpoints"], version="v2", capacity=1
@@ -585,21 +578,21 @@ async def test_committed_is_never_ahead(mode: Durability) -> None:
     async for part in stream:
         on_disk = max(await steps(graph), default=None)
         assert part["committed"] is None or (on_disk is not None and part["committed"] <= on_disk)
-        told.append(part["committed"])
+        seen_commits.append(part["committed"])
         if part["type"] == "checkpoints":
             shown.append(part["step"])
-    assert shown == [-1, 0, 1, 2, 3, 4]  # every superstep's is shown in every mode
-    known = [each for each in told if each is not None]
-    assert known == sorted(known) and told[-1] == 4
+    assert shown == [-1, 0, 1, 2, 3, 4]  # each superstep is streamed in every mode
+    known = [each for each in seen_commits if each is not None]
+    assert known == sorted(known) and seen_commits[-1] == 4
     if mode == "exit":
-        assert told == [None] * (len(told) - 2) + [4, 4]
+        assert seen_commits == [None] * (len(seen_commits) - 2) + [4, 4]
     if mode == "sync":
-        assert None not in told
+        assert None not in seen_commits
 
 
 async def test_live_parts_are_not_held_back() -> None:
-    """With "exit" an update is shown when it happens, long before it is stored."""
-    saver = Told(InMemorySaver())
+    """With "exit" an update is streamed when it happens, long before it is stored."""
+    saver = ControlledSaver(InMemorySaver())
     read = anyio.Event()
 
     async def b(state: State) -> dict[str, Any]:

@@ -1,4 +1,5 @@
-"""Editing a thread by hand: updates as a node, END, INPUT, `__copy__`, several at once; what shows, and what runs on."""
+"""Edits of a thread (`aupdate_state`): updates as a node, END, INPUT, `__copy__`, several at once; what the state shows
+afterwards, and what runs next."""
 
 from __future__ import annotations
 
@@ -61,7 +62,7 @@ class Oops(Exception):
 
 
 class Nodes:
-    """Nodes that note what ran; some fail or ask at the moment."""
+    """Nodes that record which of them ran; some fail or ask on request."""
 
     def __init__(self) -> None:
         self.ran: list[str] = []
@@ -91,8 +92,8 @@ def chain(nodes: Nodes, *names: str) -> StateGraph[State, State, State]:
     return made.add_edge(START, names[0])
 
 
-def fan(nodes: Nodes, *between: str) -> StateGraph[State, State, State]:
-    """`s`, then several beside each other, then `j` when all have run."""
+def fan_out(nodes: Nodes, *between: str) -> StateGraph[State, State, State]:
+    """Return `s`, then several concurrent nodes, then `j` when all have run."""
     made = chain(nodes, "s").add_node("j", nodes("j"))
     for name in between:
         made.add_node(name, nodes(name)).add_edge("s", name)
@@ -100,7 +101,7 @@ def fan(nodes: Nodes, *between: str) -> StateGraph[State, State, State]:
 
 
 def at(config: Any, thread: str = "t") -> Any:
-    """A config with `thread`, and the recursion limit or whatever else it names."""
+    """Return a config with `thread`, the recursion limit, and any other settings given."""
     return {"configurable": {"thread_id": thread}, **config}
 
 
@@ -127,14 +128,14 @@ def results(state: StateSnapshot) -> dict[str, Any]:
     return {each.name: each.result for each in state.tasks}
 
 
-def told(state: StateSnapshot) -> Any:
-    """A snapshot without what differs from thread to thread and from time to time."""
+def comparable(state: StateSnapshot) -> Any:
+    """Return a snapshot without the parts that differ between threads and times."""
     listed = [(each.name, each.path, each.result, each.error, len(each.interrupts)) for each in state.tasks]
     return state.values, state.next, listed
 
 
-class Watched(Through):
-    """Passes everything on, and lets a test look at each call, and come between."""
+class WatchedSaver(Through):
+    """A saver that passes every call on, and lets a test inspect and interrupt each one."""
 
     def __init__(self, inner: BaseCheckpointSaver) -> None:
         super().__init__(inner)
@@ -152,19 +153,16 @@ class Watched(Through):
 
 
 async def everything(graph: Any, thread: str = "t") -> Any:
-    """All that is stored of a thread: to see that nothing was."""
+    """Return everything that is stored of a thread, to check that an edit stored nothing."""
     saver = graph.checkpointer
     found = [state async for state in graph.aget_state_history(thread)]
     rows = await saver.scan(thread, None, limit=1000)
     return found, rows, [await saver.read(thread, row.ns, row.checkpoint_id) for row in rows]
 
 
-# ---- as whom -------------------------------------------------------------------------------------------------------
-
-
 async def test_a_fresh_thread_is_updated_as_its_start(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """On a fresh thread the update is the start's: step 0, no parent; and what follows the start is next,
-    in a graph of one node too."""
+    """On a fresh thread the update is the start's: step 0, no parent; the nodes after the start are next, in a graph of
+    one node too."""
     for number, names in enumerate(("a", "ab")):
         graph = chain(nodes, *names).compile(saver, blocking=False)
         thread = f"t{number}"
@@ -187,7 +185,7 @@ async def test_a_fresh_thread_is_updated_as_its_start(saver: BaseCheckpointSaver
 
 
 async def test_a_fresh_thread_as_a_node(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """As a node that is named, it is step 0 as well, and what follows that node is next."""
+    """As a named node, the update of a fresh thread is step 0 as well, and the nodes after that node are next."""
     graph = chain(nodes, "a", "b", "c").compile(saver, blocking=False)
     await graph.aupdate_state("t", {"log": ["A"]}, "a")
     state = await graph.aget_state("t")
@@ -196,7 +194,7 @@ async def test_a_fresh_thread_as_a_node(saver: BaseCheckpointSaver, nodes: Nodes
 
 
 async def test_the_only_node(saver: BaseCheckpointSaver) -> None:
-    """In a graph of one node, nobody else could be meant."""
+    """In a graph of one node, the update is that node's."""
     node = NodeBuilder().subscribe_only("in").do(lambda value: value + 1).write_to("out")
     graph = Pregel(
         nodes={"n": node},
@@ -213,8 +211,8 @@ async def test_the_only_node(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_the_node_that_ran_last(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """Without as_node, the update is that of the one node that made the last superstep: so what
-    follows it is next."""
+    """Without as_node, the update is that of the one node that made the last superstep, so the nodes after it
+    are next."""
     graph = chain(nodes, "a", "b", "c").compile(saver, blocking=False)
     await stopped(graph, 1)
     await graph.aupdate_state("t", {"log": ["by hand"]})
@@ -236,9 +234,9 @@ async def test_several_tasks_of_one_node(saver: BaseCheckpointSaver, nodes: Node
     assert (await graph.aget_state("t")).values == {"log": ["w0", "w1", "by hand"]}
 
 
-async def test_never_guessing(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """When several nodes made the last superstep, or nobody did, the update is refused: nothing is stored."""
-    graph = fan(nodes, "a", "b").compile(saver, blocking=False)
+async def test_an_ambiguous_node(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
+    """When several nodes made the last superstep, or none, the update is refused and nothing is stored."""
+    graph = fan_out(nodes, "a", "b").compile(saver, blocking=False)
     await stopped(graph, 2)
     before = await everything(graph)
     with pytest.raises(InvalidUpdateError, match=r"ambiguous.*'a', 'b'.*as_node"):
@@ -252,9 +250,9 @@ async def test_never_guessing(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
 
 
 async def test_an_unknown_node(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """Bad input: an update as an unknown node says which there are; a fresh thread leaves no trace."""
+    """Bad input: an update as an unknown node raises an error that lists the nodes; a fresh thread leaves no trace."""
     graph = chain(nodes, "a", "b").compile(saver, blocking=False)
-    for as_node in ("nobody", "log", ""):
+    for as_node in ("unknown", "log", ""):
         with pytest.raises(InvalidUpdateError, match=r"there are a, b") as caught:
             await graph.aupdate_state("t", {"log": ["?"]}, as_node)
         assert caught.value.node == as_node
@@ -263,7 +261,7 @@ async def test_an_unknown_node(saver: BaseCheckpointSaver, nodes: Nodes) -> None
 
 
 async def test_inference_after_an_edit_that_changes_nothing(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """An update without values or node is nobody's: who is meant after it is who was meant before."""
+    """An update without values and node is attributed to no node: the inferred node after it is the one from before."""
     graph = chain(nodes, "a", "b").compile(saver, blocking=False)
     await stopped(graph, 1)
     await graph.aupdate_state("t", None)
@@ -271,13 +269,10 @@ async def test_inference_after_an_edit_that_changes_nothing(saver: BaseCheckpoin
     assert await graph.ainvoke(None, "t") == {"log": ["a", "by hand", "b"]}
 
 
-# ---- as a node whose task is pending --------------------------------------------------------------------------------
-
-
 async def test_a_pending_task_gets_its_result(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """An update as a node whose task is pending is recorded as that task's result: its siblings stay pending
-    on the state they were planned on, the barrier closes when they have run, and task ids stay what they are."""
-    graph = fan(nodes, "a", "b", "c").compile(saver, blocking=False)
+    """An update as a node whose task is pending is recorded as that task's result: its siblings stay pending on the
+    state they were planned on, the barrier closes when they have run, and task ids stay the same."""
+    graph = fan_out(nodes, "a", "b", "c").compile(saver, blocking=False)
     await stopped(graph, 1)
     before = await graph.aget_state("t")
     config = await graph.aupdate_state("t", {"log": ["B"]}, "b")
@@ -309,9 +304,9 @@ async def test_siblings_see_the_state_they_were_planned_on(saver: BaseCheckpoint
 
 
 async def test_the_last_pending_task_closes_the_superstep(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """When none is left pending, the update makes the checkpoint; folded in plan order, not in that of the
-    updates (rule 3), and what follows is next."""
-    graph = fan(nodes, "a", "b", "c").compile(saver, blocking=False)
+    """When no task is left pending, the update makes the checkpoint: folded in plan order, not in that of the updates
+    (rule 3); the nodes after it are next."""
+    graph = fan_out(nodes, "a", "b", "c").compile(saver, blocking=False)
     await stopped(graph, 1)
     before = await graph.aget_state("t")
     for name in "cab":
@@ -326,8 +321,8 @@ async def test_the_last_pending_task_closes_the_superstep(saver: BaseCheckpointS
     assert nodes.ran == ["s", "j"]
 
 
-async def test_beside_a_recorded_result(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """P5: a sibling that has a result keeps it, and the failed one's error is gone when it got one by hand: the
+async def test_with_a_recorded_result_of_a_sibling(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
+    """P5: a sibling with a result keeps it, and the failed task's error is gone once an edit sets its result: the
     superstep is closed."""
     nodes.broken = {"b"}
     done = anyio.Event()
@@ -358,7 +353,7 @@ async def test_beside_a_recorded_result(saver: BaseCheckpointSaver, nodes: Nodes
 
 
 async def test_pending_sends(saver: BaseCheckpointSaver) -> None:
-    """Of several pending tasks of one node, the update says which by task_id; the others stay pending."""
+    """When several tasks of one node are pending, task_id selects one; the others stay pending."""
     ran: list[int] = []
 
     def worker(number: int) -> dict[str, Any]:
@@ -392,9 +387,9 @@ async def test_pending_sends(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_several_updates_of_one_superstep(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """Updates of one superstep are folded together; here two pending tasks get their results, a third stays
+    """Updates of one superstep are folded together; here two pending tasks get their results, and a third stays
     pending."""
-    graph = fan(nodes, "a", "b", "c").compile(saver, blocking=False)
+    graph = fan_out(nodes, "a", "b", "c").compile(saver, blocking=False)
     await stopped(graph, 1)
     await graph.abulk_update_state("t", [[StateUpdate({"log": ["C"]}, "c"), StateUpdate({"log": ["A"]}, "a")]])
     state = await graph.aget_state("t")
@@ -403,8 +398,9 @@ async def test_several_updates_of_one_superstep(saver: BaseCheckpointSaver, node
 
 
 async def test_two_updates_for_one_task(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """P3, rule 7: a task has one result: the second update as it is refused, and not put in place of the first."""
-    graph = fan(nodes, "a", "b").compile(saver, blocking=False)
+    """P3, rule 7: a task has one result: a second update as the same task is refused, and does not replace the
+    first."""
+    graph = fan_out(nodes, "a", "b").compile(saver, blocking=False)
     await stopped(graph, 1)
     before = await everything(graph)
     with pytest.raises(InvalidUpdateError, match=r"one result|twice"):
@@ -413,8 +409,8 @@ async def test_two_updates_for_one_task(saver: BaseCheckpointSaver, nodes: Nodes
 
 
 async def test_none_is_a_result(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """None as a node that is named is a result that changes nothing: a pending task is done, and what
-    follows it comes."""
+    """None as a named node is a result that changes nothing: a pending task is done, and the nodes after it are
+    next."""
     graph = chain(nodes, "a", "b").compile(saver, blocking=False)
     await stopped(graph, 1)
     await graph.aupdate_state("t", None, "b")
@@ -425,8 +421,8 @@ async def test_none_is_a_result(saver: BaseCheckpointSaver, nodes: Nodes) -> Non
 
 @pytest.mark.parametrize("empty", [{}, [], Command(goto=END), Command(), None], ids=str)
 async def test_an_empty_result(empty: Any, saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """What a node may return that changes nothing is an update too, as a node without edges as well."""
-    graph = fan(nodes, "a", "b").compile(saver, blocking=False)
+    """A result that changes nothing is an update too, also for a node without edges."""
+    graph = fan_out(nodes, "a", "b").compile(saver, blocking=False)
     await stopped(graph, 2)
     await graph.aupdate_state("t", empty, "j")
     state = await graph.aget_state("t")
@@ -434,8 +430,8 @@ async def test_an_empty_result(empty: Any, saver: BaseCheckpointSaver, nodes: No
 
 
 async def test_a_superstep_that_could_not_be_folded(saver: BaseCheckpointSaver) -> None:
-    """P3: results that do not go together can be corrected by hand, each as its node; nothing runs again, and
-    the failure is over."""
+    """P3: results that cannot be folded together can be corrected by edits, each as its node; no task runs again, and
+    the failure is cleared."""
     ran: list[str] = []
     made = StateGraph(State)
     for name in "abc":
@@ -460,12 +456,9 @@ async def test_a_superstep_that_could_not_be_folded(saver: BaseCheckpointSaver) 
     assert sorted(ran) == ["a", "b", "c"]
 
 
-# ---- as any other node ----------------------------------------------------------------------------------------------
-
-
-async def test_what_was_pending_still_is(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """An update as any other node makes a checkpoint of its own and re-arms what was pending."""
-    graph = fan(nodes, "a", "b").add_node("x", nodes("x")).add_node("y", nodes("y")).add_edge("x", "y")
+async def test_pending_tasks_stay_pending(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
+    """An update as any other node makes a checkpoint of its own, and the pending tasks stay pending."""
+    graph = fan_out(nodes, "a", "b").add_node("x", nodes("x")).add_node("y", nodes("y")).add_edge("x", "y")
     graph = graph.compile(saver, blocking=False)
     await stopped(graph, 1)
     before = await graph.aget_state("t")
@@ -479,10 +472,10 @@ async def test_what_was_pending_still_is(saver: BaseCheckpointSaver, nodes: Node
 
 
 async def test_recorded_results_are_kept(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """P5: the result of a sibling that finished goes into the checkpoint that an update as another node makes:
-    it is not lost, and does not run again."""
+    """P5: the result of a finished sibling goes into the checkpoint that an update as another node makes: it is not
+    lost, and the sibling does not run again."""
     nodes.asks = {"b"}
-    graph = fan(nodes, "a", "b").add_node("x", nodes("x")).compile(saver, blocking=False)
+    graph = fan_out(nodes, "a", "b").add_node("x", nodes("x")).compile(saver, blocking=False)
     await graph.ainvoke({}, "t")
     await graph.aupdate_state("t", {"log": ["X"]}, "x")
     state = await graph.aget_state("t")
@@ -493,7 +486,7 @@ async def test_recorded_results_are_kept(saver: BaseCheckpointSaver, nodes: Node
 
 
 async def test_an_update_on_top_of_a_recorded_result(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """A sibling that finished wrote the key that the update corrects: the update comes after it."""
+    """A finished sibling wrote the key that the update corrects: the update is applied after it."""
     nodes.asks = {"b"}
     made = chain(nodes, "s").add_node("a", lambda state: {"note": "wrong"}).add_node("b", nodes("b"))
     graph = made.add_edge("s", "a").add_edge("s", "b").compile(saver, blocking=False)
@@ -507,7 +500,7 @@ async def test_an_update_on_top_of_a_recorded_result(saver: BaseCheckpointSaver,
 
 
 async def test_sends_stay_pending(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """Pending sends too, with their arguments, beside what the update sends."""
+    """Pending sends stay pending with their arguments, in addition to the update's own sends."""
     made = StateGraph(State).add_node("w", lambda arg: {"log": [f"w{arg}"]}).add_node("s", lambda state: {})
     made.add_node("x", nodes("x")).add_conditional_edges("s", lambda state: [Send("w", 0), Send("w", 1)])
     made.add_conditional_edges("x", lambda state: Send("w", 2))
@@ -519,7 +512,7 @@ async def test_sends_stay_pending(saver: BaseCheckpointSaver, nodes: Nodes) -> N
 
 
 async def test_a_join_that_is_half_complete(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """What a barrier has seen stays seen over an update, and an update as its other half completes it."""
+    """The starts that a barrier has seen stay seen over an update, and an update as its other start completes it."""
     made = chain(nodes, "s").add_node("a", nodes("a")).add_node("b", nodes("b")).add_node("c", nodes("c"))
     made.add_edge("s", "a").add_edge("s", "b").add_edge("b", "c").add_node("j", nodes("j")).add_edge(["a", "c"], "j")
     made.add_node("x", nodes("x"))
@@ -534,9 +527,9 @@ async def test_a_join_that_is_half_complete(saver: BaseCheckpointSaver, nodes: N
     assert await graph.ainvoke(None, "t") == {"log": ["s", "a", "b", "X", "C", "X", "j"]}
 
 
-async def test_deferred_nodes_stay_so(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """Deferred nodes come at a tentative end: an update while something is pending brings none."""
-    made = fan(nodes, "a", "b").add_node("d", nodes("d"), defer=True).add_edge("s", "d").add_node("x", nodes("x"))
+async def test_deferred_nodes_stay_deferred(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
+    """Deferred nodes run at a tentative end: an update while a task is pending triggers none."""
+    made = fan_out(nodes, "a", "b").add_node("d", nodes("d"), defer=True).add_edge("s", "d").add_node("x", nodes("x"))
     graph = made.compile(saver, blocking=False)
     await stopped(graph, 2)
     assert (await graph.aget_state("t")).next == ("j",)
@@ -550,8 +543,8 @@ async def test_deferred_nodes_stay_so(saver: BaseCheckpointSaver, nodes: Nodes) 
 
 
 async def test_deferred_nodes_wait_for_all_of_an_edit(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """The last pending task and another node, in one superstep: a deferred node waits for what the other
-    leads to."""
+    """The last pending task and another node are updated in one superstep: a deferred node waits for the nodes after
+    the other one."""
     made = chain(nodes, "s", "a").add_node("d", nodes("d"), defer=True).add_edge("s", "d")
     made.add_node("x", nodes("x")).add_node("y", nodes("y")).add_edge("x", "y")
     graph = made.compile(saver, blocking=False)
@@ -562,8 +555,8 @@ async def test_deferred_nodes_wait_for_all_of_an_edit(saver: BaseCheckpointSaver
 
 
 async def test_channels_of_one_superstep(saver: BaseCheckpointSaver) -> None:
-    """What a pending node was to see of an Ephemeral or a Topic it still sees, once; of two nodes that one
-    channel triggers, the one that finished does not run again."""
+    """A pending node still sees its values of an Ephemeral or a Topic, once; of two nodes that one channel triggers,
+    the finished one does not run again."""
     ran: list[Any] = []
     failing = [True]
     done = anyio.Event()
@@ -607,7 +600,7 @@ async def test_channels_of_one_superstep(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_a_node_that_writes_nothing(saver: BaseCheckpointSaver) -> None:
-    """An update as a node without writers would do nothing: it is refused."""
+    """An update as a node without writers would do nothing, and is refused."""
     graph = Pregel(
         nodes={
             "n": NodeBuilder().subscribe_only("in").do(lambda value: value).write_to("out"),
@@ -623,10 +616,11 @@ async def test_a_node_that_writes_nothing(saver: BaseCheckpointSaver) -> None:
     assert await history(graph) == []
 
 
-async def test_nothing_by_nobody(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """Without values or node, a new "update" checkpoint with the same state and the same tasks to come."""
+async def test_an_update_without_values_and_node(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
+    """Without values and node, an edit makes a new "update" checkpoint with the same state and the same pending
+    tasks."""
     nodes.asks = {"b"}
-    graph = fan(nodes, "a", "b").compile(saver, blocking=False)
+    graph = fan_out(nodes, "a", "b").compile(saver, blocking=False)
     await stopped(graph, 1)
     before = await graph.aget_state("t")
     await graph.aupdate_state("t", None)
@@ -641,12 +635,9 @@ async def test_nothing_by_nobody(saver: BaseCheckpointSaver, nodes: Nodes) -> No
     assert Counter(nodes.ran) == {"s": 1, "a": 1, "b": 2, "j": 1}
 
 
-# ---- routing --------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("kind", ["sync", "async"])
 async def test_conditional_edges_are_followed(kind: str, saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """The conditional edges of the node are asked, on the state with the update; its code is not run."""
+    """The conditional edges of the node run on the state with the update; the node's code does not run."""
 
     def decide(state: Any) -> Any:
         return ["left", Send("right", {"log": []})] if state["note"] == "both" else END
@@ -672,9 +663,9 @@ class Counted(State, total=False):
     steps: RemainingSteps
 
 
-async def test_what_routers_get(saver: BaseCheckpointSaver) -> None:
-    """P14: a router gets what it gets in a run: runtime with the graph's store, the call's config, and managed
-    values of a run that may still go on."""
+async def test_arguments_of_routers(saver: BaseCheckpointSaver) -> None:
+    """P14: a router gets the same as in a run: a runtime with the graph's store, the call's config, and the managed
+    values of a run that may continue."""
     got: list[Any] = []
 
     def route(state: Counted, runtime: Runtime, config: RunnableConfig) -> str:
@@ -714,7 +705,7 @@ async def test_a_router_that_fails(saver: BaseCheckpointSaver, nodes: Nodes) -> 
 
 
 async def test_a_router_that_asks_or_calls(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """A router cannot ask while a state is updated by hand, or call a task."""
+    """A router cannot ask a question or call a task during an edit."""
 
     @task
     def helps() -> str:
@@ -734,7 +725,8 @@ async def test_a_router_that_asks_or_calls(saver: BaseCheckpointSaver, nodes: No
 
 
 async def test_a_command_as_values(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """Values are what the node may return: a Command updates and goes where it says, beside the edges."""
+    """Values may be anything that the node may return: a Command is applied and its goto followed, in addition to the
+    edges."""
     graph = chain(nodes, "a", "b").add_node("x", nodes("x")).compile(saver, blocking=False)
     await stopped(graph, 1)
     await graph.aupdate_state("t", Command(update={"note": "n"}, goto=["x", Send("a", {})]), "a")
@@ -752,7 +744,7 @@ async def test_a_command_as_values(saver: BaseCheckpointSaver, nodes: Nodes) -> 
 
 
 async def test_a_list_of_updates_and_an_overwrite(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """So are lists of updates; and an Overwrite takes the place of a reducer's value."""
+    """A list of updates is applied too; and an Overwrite replaces a reducer's value."""
     graph = chain(nodes, "a", "b").compile(saver, blocking=False)
     await stopped(graph, 1)
     await graph.aupdate_state("t", [{"log": ["1"]}, Command(update={"log": ["2"]})], "a")
@@ -761,13 +753,10 @@ async def test_a_list_of_updates_and_an_overwrite(saver: BaseCheckpointSaver, no
     assert (await graph.aget_state("t")).values == {"log": ["only"]}
 
 
-# ---- END, INPUT -----------------------------------------------------------------------------------------------------
-
-
 async def test_end(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """END takes all that is pending for done, with nothing written: deferred nodes too, and half a join
-    leads nowhere; the thread takes new input."""
-    made = fan(nodes, "a", "b").add_node("d", nodes("d"), defer=True).add_edge("s", "d")
+    """END marks all pending tasks as done without writes: deferred nodes too, and half a join leads nowhere; the thread
+    takes new input."""
+    made = fan_out(nodes, "a", "b").add_node("d", nodes("d"), defer=True).add_edge("s", "d")
     graph = made.compile(saver, blocking=False)
     await stopped(graph, 1)
     await graph.aupdate_state("t", None, END)
@@ -779,10 +768,10 @@ async def test_end(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
     assert await graph.ainvoke({}, "t") == {"log": ["s", "s", "a", "b", "j", "d"]}
 
 
-async def test_end_keeps_what_is_recorded(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """What has a result keeps it; where it leads is not gone to. Sends and questions are gone."""
+async def test_end_keeps_recorded_results(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
+    """Recorded results are kept, and their edges are not followed. Sends and questions are gone."""
     nodes.asks = {"b"}
-    made = fan(nodes, "a", "b").add_node("w", nodes("w"))
+    made = fan_out(nodes, "a", "b").add_node("w", nodes("w"))
     made.add_conditional_edges("a", lambda state: [Send("w", {}), "w"])
     graph = made.compile(saver, blocking=False)
     await graph.ainvoke({}, "t")
@@ -795,8 +784,8 @@ async def test_end_keeps_what_is_recorded(saver: BaseCheckpointSaver, nodes: Nod
 
 
 async def test_end_leaves_no_half_of_a_join(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """What a recorded result leads to is not gone to, not half of the way either: a later run that passes only the
-    other start of a join does not complete it."""
+    """The edges of a recorded result are not followed, not even as half of a join: a later run that passes only the
+    join's other start does not complete it."""
     nodes.asks = {"b"}
     made = chain(nodes, "s").add_node("a", nodes("a")).add_node("b", nodes("b")).add_node("j", nodes("j"))
     made.add_conditional_edges("s", lambda state: ["b"] if state["note"] == "b" else ["a", "b"])
@@ -818,20 +807,22 @@ async def test_end_has_no_values(saver: BaseCheckpointSaver, nodes: Nodes) -> No
 
 
 async def test_input_on_a_fresh_thread(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """INPUT is a graph's input, at step -1: running on does what a run with that input does."""
+    """INPUT is a graph's input, at step -1: resuming then does the same as a run with that input."""
     graph = chain(nodes, "a", "b").compile(saver, blocking=False)
     await graph.aupdate_state("t", {"log": ["in"]}, INPUT)
     state = await graph.aget_state("t")
     assert (state.next, made_by(state), state.parent_config) == ((START,), ("input", -1), None)
     assert await graph.ainvoke(None, "t") == {"log": ["in", "a", "b"]}
     await graph.ainvoke({"log": ["in"]}, "t2")
-    assert [told(each) for each in await history(graph)] == [told(each) for each in await history(graph, "t2")]
+    assert [comparable(each) for each in await history(graph)] == [
+        comparable(each) for each in await history(graph, "t2")
+    ]
     assert [made_by(each) for each in await history(graph)] == [made_by(each) for each in await history(graph, "t2")]
 
 
 async def test_input_that_waits_is_the_starts(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """While nothing but an input is there, nobody but the start can be meant; its task is pending, and the
-    update is its result."""
+    """While the thread holds only an input, the update is the start's: its task is pending, and the update is its
+    result."""
     graph = chain(nodes, "a", "b").compile(saver, blocking=False)
     await graph.aupdate_state("t", {"log": ["in"]}, INPUT)
     await graph.aupdate_state("t", {"log": ["instead"]})
@@ -839,8 +830,8 @@ async def test_input_that_waits_is_the_starts(saver: BaseCheckpointSaver, nodes:
     assert (state.values, state.next, made_by(state)) == ({"log": ["instead"]}, ("a",), ("update", 0))
 
 
-async def test_input_discards_what_was_pending(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """As the input of a run does; the next step, source "input"."""
+async def test_input_discards_pending_tasks(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
+    """INPUT discards pending tasks like the input of a run; the next step, source "input"."""
     graph = chain(nodes, "a", "b").compile(saver, blocking=False)
     await stopped(graph, 1)
     await graph.aupdate_state("t", {"log": ["in"]}, INPUT)
@@ -849,8 +840,8 @@ async def test_input_discards_what_was_pending(saver: BaseCheckpointSaver, nodes
     assert await graph.ainvoke(None, "t") == {"log": ["a", "in", "a", "b"]}
 
 
-async def test_input_that_is_none(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """Bad input: what is no input is refused as in a run."""
+async def test_a_bad_input(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
+    """Bad input: a value that is no input is refused as in a run."""
     graph = chain(nodes, "a").compile(saver, blocking=False)
     for wrong in ({"unknown": 1}, 5):
         with pytest.raises(InvalidInputError):
@@ -858,14 +849,11 @@ async def test_input_that_is_none(saver: BaseCheckpointSaver, nodes: Nodes) -> N
     assert await history(graph) == []
 
 
-# ---- __copy__ -------------------------------------------------------------------------------------------------------
-
-
 async def test_a_copy_is_a_sibling(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """A copy has the state, the step and the parent of its source, source "fork", tasks with the same
-    ids, and nothing of what was recorded; it is the head."""
+    """A copy has the state, the step and the parent of its source, source "fork", tasks with the same ids, and no
+    recorded results; it is the head."""
     nodes.asks = {"b"}
-    graph = fan(nodes, "a", "b").compile(saver, blocking=False)
+    graph = fan_out(nodes, "a", "b").compile(saver, blocking=False)
     await graph.ainvoke({}, "t")
     source = await graph.aget_state("t")
     config = await graph.aupdate_state("t", None, COPY)
@@ -884,7 +872,7 @@ async def test_a_copy_is_a_sibling(saver: BaseCheckpointSaver, nodes: Nodes) -> 
 
 
 async def test_a_copy_of_an_older_checkpoint(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """Likewise of any checkpoint, the first too, which has no parent."""
+    """The same holds for a copy of any checkpoint, the first too, which has no parent."""
     graph = chain(nodes, "a", "b", "c").compile(saver, blocking=False)
     await graph.ainvoke({"note": "x"}, "t")
     for source in await history(graph):
@@ -897,9 +885,9 @@ async def test_a_copy_of_an_older_checkpoint(saver: BaseCheckpointSaver, nodes: 
 
 
 async def test_a_copy_and_updates(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """Updates after `__copy__` in the same call land on the fork, and so does a list that it has as values;
-    task ids are reused; the source keeps its tasks as they were."""
-    graph = fan(nodes, "a", "b").compile(saver, blocking=False)
+    """Updates after `__copy__` in the same call are applied to the fork, and so is a list given as its values; task ids
+    are reused; the source keeps its tasks unchanged."""
+    graph = fan_out(nodes, "a", "b").compile(saver, blocking=False)
     await stopped(graph, 1)
     source = await graph.aget_state("t")
     await graph.abulk_update_state(
@@ -920,7 +908,7 @@ async def test_a_copy_and_updates(saver: BaseCheckpointSaver, nodes: Nodes) -> N
 
 
 async def test_a_copy_of_nothing(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """A fresh thread has no checkpoint to copy; and what is no update is refused."""
+    """A fresh thread has no checkpoint to copy; and a value that is no update is refused."""
     graph = chain(nodes, "a", "b").compile(saver, blocking=False)
     with pytest.raises(InvalidUpdateError, match="no checkpoint"):
         await graph.aupdate_state("t", None, COPY)
@@ -930,14 +918,14 @@ async def test_a_copy_of_nothing(saver: BaseCheckpointSaver, nodes: Nodes) -> No
     for wrong in ({"log": ["?"]}, "text", 5, [5], [({"log": []}, "a", None, None)], [()]):
         with pytest.raises(InvalidUpdateError, match="list of updates"):
             await graph.aupdate_state("t", wrong, COPY)
-    for wrong in ([({"log": []}, "nobody")], [(None, END)], [(None, COPY)]):
+    for wrong in ([({"log": []}, "unknown")], [(None, END)], [(None, COPY)]):
         with pytest.raises(InvalidUpdateError, match="there is no node"):
             await graph.aupdate_state("t", wrong, COPY)
     assert await everything(graph) == before
 
 
 async def test_a_copy_has_the_state_that_shows(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """An update that a call made to an open superstep's state is part of what is copied."""
+    """An update that a call made to an open superstep's state is part of the copy."""
     nodes.asks = {"b"}
     graph = chain(nodes, "a", "b").compile(saver, blocking=False)
     await graph.ainvoke({}, "t")
@@ -950,12 +938,9 @@ async def test_a_copy_has_the_state_that_shows(saver: BaseCheckpointSaver, nodes
     assert await graph.ainvoke(None, "t") == {"log": ["a", "b"], "note": "more"}
 
 
-# ---- several supersteps ---------------------------------------------------------------------------------------------
-
-
 async def test_bulk_is_one_transaction(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
     """P3: several supersteps are one transaction with one release, and each has a checkpoint."""
-    watched = Watched(saver)
+    watched = WatchedSaver(saver)
     graph = chain(nodes, "a", "b", "c").compile(watched, blocking=False)
     config = await graph.abulk_update_state(
         "t",
@@ -999,7 +984,7 @@ class Folding(TypedDict, total=False):
         (StateUpdate({"anything": object()}, "b"), UnstorableValueError),
         (StateUpdate({"anything": object()}, "a"), UnstorableValueError),
         (StateUpdate({"anything": object()}, INPUT), UnstorableValueError),
-        (StateUpdate({"note": "x"}, "nobody"), InvalidUpdateError),
+        (StateUpdate({"note": "x"}, "unknown"), InvalidUpdateError),
         (StateUpdate({"note": "x"}, "b", "no such task"), InvalidUpdateError),
         (StateUpdate(5, "b"), InvalidUpdateError),
         (StateUpdate(1, END), InvalidUpdateError),
@@ -1008,8 +993,8 @@ class Folding(TypedDict, total=False):
     ids=lambda value: getattr(value, "__name__", None) or f"as {value.as_node}",
 )
 async def test_all_or_nothing(bad: StateUpdate, error: type[Exception], saver: BaseCheckpointSaver) -> None:
-    """P3, P11: an error in the third superstep of an edit stores nothing of the first and the second: no
-    checkpoint, no record, no head; the thread is free, and goes on as if nothing had been."""
+    """P3, P11: an error in the third superstep of an edit stores nothing of the first and the second: no checkpoint, no
+    record, no head; the thread is free and unchanged."""
     made = StateGraph(Folding).add_sequence([(name, lambda state: {"note": "ran"}) for name in "abc"])
     made.add_edge(START, "a").add_node("x", lambda state: {}).add_edge("a", "x")
     graph = made.compile(saver, blocking=False)
@@ -1019,7 +1004,8 @@ async def test_all_or_nothing(bad: StateUpdate, error: type[Exception], saver: B
     for edits in (
         [[StateUpdate({"number": 2}, "a")], [StateUpdate({"note": "y"}, "x")], [bad]],
         [[StateUpdate(None, COPY)], [StateUpdate({"note": "y"}, "x")], [bad]],
-        [[bad]] if error is not ZeroDivisionError else [[StateUpdate({"number": 0}, "a")]],  # b's is not folded yet
+        # b's update is not folded yet
+        [[bad]] if error is not ZeroDivisionError else [[StateUpdate({"number": 0}, "a")]],
     ):
         with pytest.raises(error):
             await graph.abulk_update_state("t", edits)
@@ -1029,7 +1015,7 @@ async def test_all_or_nothing(bad: StateUpdate, error: type[Exception], saver: B
 
 async def test_storage_that_fails(nodes: Nodes) -> None:
     """P3, P4: when the one transaction fails, its error is raised and nothing was stored; the thread is free."""
-    watched = Watched(InMemorySaver())
+    watched = WatchedSaver(InMemorySaver())
     graph = chain(nodes, "a", "b").compile(watched, blocking=False)
     await stopped(graph, 1)
     before = await everything(graph)
@@ -1048,8 +1034,8 @@ async def test_storage_that_fails(nodes: Nodes) -> None:
 
 
 async def test_bad_bulks(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """Empty lists are refused; several updates of a superstep name their nodes, and stand for nothing
-    special."""
+    """Empty lists are refused; several updates of a superstep must name their nodes, and cannot be one of the special
+    values."""
     graph = chain(nodes, "a", "b").compile(saver, blocking=False)
     for empty in ([], [[]], [[StateUpdate({}, "a")], []]):
         with pytest.raises(ConfigError, match="nothing to update"):
@@ -1077,11 +1063,11 @@ EDITS: dict[str, list[list[StateUpdate]]] = {
 @pytest.mark.parametrize("asks", [False, True])
 @pytest.mark.parametrize("edits", EDITS.values(), ids=EDITS)
 async def test_live_is_reloaded(edits: list[list[StateUpdate]], asks: bool, tmp_path: Path, nodes: Nodes) -> None:
-    """Law: supersteps of one call, each on what the one before left in memory, give what single calls give,
-    each of which opens the file anew; and running on from there too, in history, results and all."""
+    """Law: several supersteps of one call, each applied to the state in memory, give the same as single calls, each of
+    which opens the file anew; and so does running on from there, in history and results too."""
 
     def graph_on(saver: BaseCheckpointSaver) -> Any:
-        made = fan(nodes, "a", "b").add_node("x", nodes("x")).add_node("d", nodes("d"), defer=True)
+        made = fan_out(nodes, "a", "b").add_node("x", nodes("x")).add_node("d", nodes("d"), defer=True)
         made.add_edge("s", "d").add_node("w", nodes("w")).add_edge("x", "w")
         made.add_conditional_edges("x", lambda state: Send("w", {"log": []}))
         return made.compile(saver, blocking=False)
@@ -1094,7 +1080,7 @@ async def test_live_is_reloaded(edits: list[list[StateUpdate]], asks: bool, tmp_
         async with SqliteSaver.from_conn_string(tmp_path / file, synchronous="NORMAL") as saver:
             states = await history(graph_on(saver))
             ids = [[each.id for each in state.tasks] for state in states]
-            return [(made_by(state), told(state)) for state in states], ids, Counter(nodes.ran), result
+            return [(made_by(state), comparable(state)) for state in states], ids, Counter(nodes.ran), result
 
     async def start(graph: Any) -> None:
         nodes.asks = {"b"} if asks else set()
@@ -1121,12 +1107,9 @@ async def test_live_is_reloaded(edits: list[list[StateUpdate]], asks: bool, tmp_
     assert await seen("live2.db", start, all_at_once, on) == await seen("loaded2.db", start, *each, on)
 
 
-# ---- where an edit lands --------------------------------------------------------------------------------------------
-
-
 async def test_on_an_interrupted_thread(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """An update as a node that is not pending: the question is gone from the state, its node is re-armed and asks
-    again, and a plain answer answers it."""
+    """An update as a node that is not pending: the question disappears from the state, its node is planned again and
+    asks again, and a plain answer answers it."""
     nodes.asks = {"b"}
     graph = chain(nodes, "a", "b").compile(saver, blocking=False)
     asked = (await graph.ainvoke({}, "t"))["__interrupt__"][0]
@@ -1142,7 +1125,7 @@ async def test_on_an_interrupted_thread(saver: BaseCheckpointSaver, nodes: Nodes
 
 
 async def test_on_an_interrupted_thread_of_one_node(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """The last superstep was the start's: the update is no answer for the one node, which asks again."""
+    """The last superstep was the start's: the update does not answer the one node, which asks again."""
     nodes.asks = {"a"}
     graph = chain(nodes, "a").compile(saver, blocking=False)
     await graph.ainvoke({}, "t")
@@ -1154,10 +1137,10 @@ async def test_on_an_interrupted_thread_of_one_node(saver: BaseCheckpointSaver, 
 
 
 async def test_as_the_node_that_asks(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """P8: an update as the task that asks is its result: the question is gone, another's stays open under its
-    id, and a plain answer is for that one."""
+    """P8: an update as the asking task is its result: its question is gone, another's stays open under its id, and a
+    plain answer is for that one."""
     nodes.asks = {"a", "b"}
-    graph = fan(nodes, "a", "b").compile(saver, blocking=False)
+    graph = fan_out(nodes, "a", "b").compile(saver, blocking=False)
     first, second = (await graph.ainvoke({}, "t"))["__interrupt__"]
     await graph.aupdate_state("t", {"log": ["A"]}, "a")
     state = await graph.aget_state("t")
@@ -1169,7 +1152,7 @@ async def test_as_the_node_that_asks(saver: BaseCheckpointSaver, nodes: Nodes) -
 
 
 async def test_an_answered_question_is_kept(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """P8: answers that a task was given stay its own when its sibling gets its result by hand."""
+    """P8: answers given to a task stay its own when an edit sets its sibling's result."""
 
     def asks_twice(state: Any) -> dict[str, Any]:
         return {"log": [f"{interrupt(1)}{interrupt(2)}"]}
@@ -1185,7 +1168,7 @@ async def test_an_answered_question_is_kept(saver: BaseCheckpointSaver, nodes: N
 
 
 async def test_on_a_failed_thread(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """P3: after an update the thread has not failed any more: no error shows, the re-armed node runs."""
+    """P3: after an update the thread has no failure any more: no error is shown, and the planned node runs."""
     nodes.broken = {"b"}
     graph = chain(nodes, "a", "b", "c").compile(saver, blocking=False)
     with pytest.raises(Oops):
@@ -1198,7 +1181,8 @@ async def test_on_a_failed_thread(saver: BaseCheckpointSaver, nodes: Nodes) -> N
 
 
 async def test_a_router_had_failed(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """P3: of a task of which only the routers were left, an update as it is the result; its own writes are gone."""
+    """P3: when only the routers of a task were left, an update as that task is its result; its own writes are
+    discarded."""
     broken = [True]
 
     def route(state: Any) -> str:
@@ -1233,9 +1217,9 @@ async def test_at_an_older_checkpoint(saver: BaseCheckpointSaver, nodes: Nodes) 
 
 
 async def test_a_result_at_an_older_checkpoint(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """P2: what is stored under an id belongs to its branch: a result given by hand at a checkpoint that has been gone
-    on from starts a branch, and the other branch shows what it ran."""
-    graph = fan(nodes, "a", "b").compile(saver, blocking=False)
+    """P2: records under an id belong to their branch: a result set by an edit at a checkpoint that has successors
+    starts a branch, and the other branch shows its own results."""
+    graph = fan_out(nodes, "a", "b").compile(saver, blocking=False)
     await graph.ainvoke({}, "t")
     before = await history(graph)
     (old,) = [state for state in before if state.next == ("a", "b")]
@@ -1249,12 +1233,12 @@ async def test_a_result_at_an_older_checkpoint(saver: BaseCheckpointSaver, nodes
         assert await graph.aget_state(each.config) == each
     assert await graph.ainvoke(None, "t") == {"log": ["s", "A", "b", "j"]}
     for each in before:
-        assert told(await graph.aget_state(each.config)) == told(each)
+        assert comparable(await graph.aget_state(each.config)) == comparable(each)
 
 
 async def test_at_the_tip_of_another_branch(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """A branch's tip is edited as such, without another branch; the head moves there."""
-    graph = fan(nodes, "a", "b").compile(saver, blocking=False)
+    """The tip of a branch can be edited without a new branch; the head moves there."""
+    graph = fan_out(nodes, "a", "b").compile(saver, blocking=False)
     await stopped(graph, 1)
     tip = (await graph.aget_state("t")).config
     await graph.aupdate_state("t", None, COPY)
@@ -1266,16 +1250,16 @@ async def test_at_the_tip_of_another_branch(saver: BaseCheckpointSaver, nodes: N
     assert await graph.ainvoke(None, "t") == {"log": ["s", "A", "b", "j"]}
 
 
-async def test_an_unknown_place(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """Bad input: an unknown checkpoint or subgraph is an error; so are no saver and no thread."""
+async def test_an_unknown_checkpoint_or_subgraph(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
+    """Bad input: an unknown checkpoint or subgraph is an error; so are a missing saver and a missing thread."""
     graph = chain(nodes, "a").compile(saver, blocking=False)
     await graph.ainvoke({}, "t")
     before = await everything(graph)
     unknown = "00000000-0000-7000-8000-000000000000"
     with pytest.raises(CheckpointNotFoundError, match=unknown):
         await graph.aupdate_state({"configurable": {"thread_id": "t", "checkpoint_id": unknown}}, {"note": "x"}, "a")
-    with pytest.raises(SubgraphNotFoundError, match="nobody"):
-        await graph.aupdate_state({"configurable": {"thread_id": "t", "checkpoint_ns": "nobody"}}, {"note": "x"}, "a")
+    with pytest.raises(SubgraphNotFoundError, match="unknown"):
+        await graph.aupdate_state({"configurable": {"thread_id": "t", "checkpoint_ns": "unknown"}}, {"note": "x"}, "a")
     with pytest.raises(ConfigError, match="thread"):
         await graph.aupdate_state({}, {"note": "x"}, "a")
     with pytest.raises(ConfigError, match="checkpointer"):
@@ -1284,7 +1268,7 @@ async def test_an_unknown_place(saver: BaseCheckpointSaver, nodes: Nodes) -> Non
 
 
 async def test_the_callers_values_are_the_callers(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """P1: what the caller changes in place afterwards reaches no state; what a router changes reaches no caller."""
+    """P1: later changes in place by the caller reach no state; changes by a router do not reach the caller."""
 
     def route(state: Any) -> str:
         state["log"].append("router")
@@ -1315,11 +1299,8 @@ async def test_metadata(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
     )
 
 
-# ---- one writer -----------------------------------------------------------------------------------------------------
-
-
 async def test_while_a_run_owns_the_thread(saver: BaseCheckpointSaver) -> None:
-    """P6: an edit takes the same lease as a run: refused while one is live, or waiting for it if asked to."""
+    """P6: an edit acquires the same lease as a run: it is refused while a run is live, or waits for it if asked to."""
     inside, go_on = anyio.Event(), anyio.Event()
 
     async def waits(state: Any) -> dict[str, Any]:
@@ -1343,9 +1324,9 @@ async def test_while_a_run_owns_the_thread(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_the_lease_is_kept_while_a_router_decides(saver: BaseCheckpointSaver) -> None:
-    """P6: a heartbeat renews the lease of an edit whose router takes its time."""
+    """P6: a heartbeat renews the lease of an edit with a slow router."""
     renewed = anyio.Event()
-    watched = Watched(saver)
+    watched = WatchedSaver(saver)
 
     async def note(verb: str) -> None:
         if verb == "renew":
@@ -1372,21 +1353,21 @@ async def test_the_lease_is_kept_while_a_router_decides(saver: BaseCheckpointSav
 
 @pytest.mark.parametrize("edit", ["pending", "other", "copy"])
 async def test_cancelled_at_every_call_of_the_saver(edit: str, saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """P7: an edit that is cancelled has happened whole or not at all, and the thread is free: the edit made again, and
-    a run, go on at once."""
+    """P7: a cancelled edit has happened completely or not at all, and the thread is free: the repeated edit, and a run,
+    start at once."""
     updates = {
         "pending": [[StateUpdate({"log": ["A"]}, "a")]],
         "other": [[StateUpdate({"log": ["X"]}, "x")], [StateUpdate({"log": ["A"]}, "a")]],
         "copy": [[StateUpdate(None, COPY)], [StateUpdate({"log": ["A"]}, "a")]],
     }[edit]
-    watched = Watched(saver)
-    graph = fan(nodes, "a", "b").add_node("x", nodes("x")).compile(watched, blocking=False)
+    watched = WatchedSaver(saver)
+    graph = fan_out(nodes, "a", "b").add_node("x", nodes("x")).compile(watched, blocking=False)
     calls = 0
     for number in range(1, 20):
         thread = f"t{number}"
         watched.before = None
         await stopped(graph, 1, thread=thread)
-        before = told(await graph.aget_state(thread))
+        before = comparable(await graph.aget_state(thread))
         calls = 0
         with anyio.CancelScope() as scope:
 
@@ -1400,7 +1381,7 @@ async def test_cancelled_at_every_call_of_the_saver(edit: str, saver: BaseCheckp
             watched.before = cancel
             await graph.abulk_update_state(thread, updates)
         watched.before = None
-        after = told(await graph.aget_state(thread))
+        after = comparable(await graph.aget_state(thread))
         if not scope.cancelled_caught:
             assert "A" in str(after)
             if calls < number:
@@ -1414,12 +1395,9 @@ async def test_cancelled_at_every_call_of_the_saver(edit: str, saver: BaseCheckp
     assert calls >= 3
 
 
-# ---- subgraphs and entrypoints --------------------------------------------------------------------------------------
-
-
 async def test_the_state_of_an_interrupted_subgraph(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """The namespace of a graph that a pending task runs: an update there is one of that graph, and the
-    parent's resume goes on from it."""
+    """An update in the namespace of a graph that a pending task runs is one of that graph, and the parent's resume
+    continues from it."""
     nodes.asks = {"i2"}
     inner = chain(nodes, "i1", "i2", "i3").compile()
     graph = chain(nodes, "a").add_node("sub", inner).add_edge("a", "sub").compile(saver, blocking=False)
@@ -1440,7 +1418,7 @@ async def test_the_state_of_an_interrupted_subgraph(saver: BaseCheckpointSaver, 
 
 
 async def test_as_the_node_that_runs_a_subgraph(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """As the node itself, the update is its result, and the graph inside does not go on."""
+    """As the node itself, the update is its result, and the subgraph does not continue."""
     nodes.asks = {"i"}
     inner = chain(nodes, "i").compile()
     graph = chain(nodes, "a").add_node("sub", inner).add_node("z", nodes("z")).add_edge("a", "sub").add_edge("sub", "z")
@@ -1453,8 +1431,8 @@ async def test_as_the_node_that_runs_a_subgraph(saver: BaseCheckpointSaver, node
 
 
 async def test_a_subgraph_at_rest(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """The state that a subgraph keeps from call to call is edited under its node's name, and the next call of it
-    goes on from there; the branch of before the edit does not see it."""
+    """The state that a subgraph keeps between calls is edited under its node's name, and its next call continues from
+    there; the branch from before the edit does not see it."""
     inner = StateGraph(State).add_node("i", nodes("i")).add_edge(START, "i").compile(checkpointer=True)
     made = StateGraph(State).add_node("sub", inner).add_edge(START, "sub")
     graph = made.compile(saver, blocking=False)
@@ -1472,8 +1450,8 @@ async def test_a_subgraph_at_rest(saver: BaseCheckpointSaver, nodes: Nodes) -> N
 
 
 async def test_a_subgraph_at_rest_while_the_root_waits(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """The root gets a checkpoint that says where the subgraph stands, and what was pending there still is; in the
-    middle of a superstep with results there is no such checkpoint, and the edit is refused."""
+    """The root gets a checkpoint that refers to the subgraph's new state, and its pending tasks stay pending; in the
+    middle of a superstep with results no such checkpoint is possible, and the edit is refused."""
     inner = StateGraph(State).add_node("i", nodes("i")).add_edge(START, "i").compile(checkpointer=True)
     made = StateGraph(State).add_node("sub", inner).add_edge(START, "sub").add_node("b", nodes("b"))
     graph = made.add_edge("sub", "b").compile(saver, blocking=False)
@@ -1495,10 +1473,10 @@ async def test_a_subgraph_at_rest_while_the_root_waits(saver: BaseCheckpointSave
 
 
 async def test_a_subgraph_at_rest_cancelled(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """P7: cancelled at any call of the saver, such an edit has been made whole or not at all: what shows is what the
-    next call goes on from."""
+    """P7: cancelled at any call of the saver, such an edit has been made completely or not at all: the shown state is
+    the one that the next call continues from."""
     inner = StateGraph(State).add_node("i", nodes("i")).add_edge(START, "i").compile(checkpointer=True)
-    watched = Watched(saver)
+    watched = WatchedSaver(saver)
     graph = StateGraph(State).add_node("sub", inner).add_edge(START, "sub").compile(watched, blocking=False)
     calls, number = 1, 0
     while calls >= number:
@@ -1526,8 +1504,8 @@ async def test_a_subgraph_at_rest_cancelled(saver: BaseCheckpointSaver, nodes: N
 
 
 async def test_three_levels_down(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """The state of a graph in a graph in a graph is edited through the root, at its head and at an older
-    checkpoint, and running on goes on from there."""
+    """The state of a graph at the third level is edited through the root, at its head and at an older checkpoint, and a
+    resume continues from there."""
     nodes.asks = {"k2"}
     innermost = chain(nodes, "k1", "k2", "k3").compile()
     middle = chain(nodes, "m").add_node("k", innermost).add_edge("m", "k").compile()
@@ -1553,8 +1531,8 @@ async def test_three_levels_down(saver: BaseCheckpointSaver, nodes: Nodes) -> No
 
 
 async def test_a_graph_that_a_command_ends(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """A task that gave a command for the graph around it has its result: the sibling that asks can be given
-    its own, and the parent gets the command when it goes on; another edit is refused."""
+    """A task that sent a command to the parent graph has its result: an edit can set the result of the sibling that
+    asks, and the parent gets the command when it resumes; another edit is refused."""
 
     def leaves(state: Any) -> Command:
         nodes.ran.append("leaves")
@@ -1576,7 +1554,7 @@ async def test_a_graph_that_a_command_ends(saver: BaseCheckpointSaver, nodes: No
 
 
 async def test_from_within_a_node(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """P6: a node that edits the thread that it runs on is refused, and may edit another."""
+    """P6: a node that edits its own thread is refused, and may edit another."""
 
     async def edits(state: Any) -> dict[str, Any]:
         with pytest.raises(ThreadBusyError):
@@ -1590,7 +1568,7 @@ async def test_from_within_a_node(saver: BaseCheckpointSaver, nodes: Nodes) -> N
 
 
 async def test_nothing_in_a_namespace(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """A subgraph that has not run has no state to edit; the thread is as it was."""
+    """A subgraph that has not run has no state to edit; the thread is unchanged."""
     inner = chain(nodes, "i").compile()
     graph = chain(nodes, "a").add_node("sub", inner).compile(saver, blocking=False)
     await graph.ainvoke({}, "t")
@@ -1601,7 +1579,7 @@ async def test_nothing_in_a_namespace(saver: BaseCheckpointSaver, nodes: Nodes) 
 
 
 async def test_an_entrypoint(saver: BaseCheckpointSaver) -> None:
-    """An update of an entrypoint sets what it returned and what its next run gets as `previous`."""
+    """An update of an entrypoint sets its return value and the `previous` of its next run."""
     got: list[Any] = []
 
     @entrypoint(saver, blocking=False)
@@ -1621,7 +1599,7 @@ async def test_an_entrypoint(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_an_entrypoint_that_asks(saver: BaseCheckpointSaver) -> None:
-    """While it is pending, the update is its result: the question is gone, and nothing runs on."""
+    """While the entrypoint is pending, the update is its result: the question is gone, and nothing else runs."""
     ran: list[Any] = []
 
     @entrypoint(saver, blocking=False)
@@ -1638,12 +1616,9 @@ async def test_an_entrypoint_that_asks(saver: BaseCheckpointSaver) -> None:
     assert ran == [None, 3]
 
 
-# ---- history --------------------------------------------------------------------------------------------------------
-
-
 async def test_history_before_and_after(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """Results that were given by hand show at the checkpoint on which their task was planned, with the id
-    that it had; newest first, each the parent of the one before it."""
+    """Results set by edits are shown at the checkpoint on which their task was planned, with the id that it had; newest
+    first, each the parent of the one before it."""
     graph = chain(nodes, "a", "b", "c").compile(saver, blocking=False)
     await stopped(graph, 1)
     ids = {each.name: each.id for each in (await graph.aget_state("t")).tasks}
@@ -1670,7 +1645,7 @@ async def test_history_before_and_after(saver: BaseCheckpointSaver, nodes: Nodes
 
 async def test_a_finished_task_that_shows_no_result(saver: BaseCheckpointSaver) -> None:
     """A task that finished without writing a channel shows an empty result, and is not next: neither while its
-    superstep is open, nor after an update of a task beside it."""
+    superstep is open, nor after an update of a sibling."""
     done = anyio.Event()
 
     async def quiet(value: Any) -> None:
@@ -1703,19 +1678,19 @@ async def test_editing_the_same_thread_again_gives_the_same_trace(nodes: Nodes) 
     """P2: the same edits give the same trace: values, tasks, ids and results."""
 
     async def traced() -> Any:
-        graph = fan(nodes, "a", "b").add_node("x", nodes("x")).compile(InMemorySaver(), blocking=False)
+        graph = fan_out(nodes, "a", "b").add_node("x", nodes("x")).compile(InMemorySaver(), blocking=False)
         await stopped(graph, 1)
         await graph.aupdate_state("t", {"log": ["X"]}, "x")
         await graph.aupdate_state("t", {"log": ["A"]}, "a")
         await graph.ainvoke(None, "t")
-        return [(told(state), [each.id for each in state.tasks]) for state in await history(graph)]
+        return [(comparable(state), [each.id for each in state.tasks]) for state in await history(graph)]
 
     assert await traced() == await traced()
 
 
-async def test_an_edit_inside_takes_the_question_away_around(saver: BaseCheckpointSaver) -> None:
-    """State editing; P8: an update that stands for the node that asked answers for it: the graphs around do not
-    go on showing its question, an answer to it is refused, and the thread goes on."""
+async def test_an_edit_of_a_subgraph_removes_its_question_from_the_parent(saver: BaseCheckpointSaver) -> None:
+    """State editing; P8: an update as the node that asked replaces its answer: the parent graphs no longer show its
+    question, an answer to it is refused, and the thread continues."""
 
     def asks(state: State) -> State:
         return {"log": [interrupt("who?")]}

@@ -1,4 +1,4 @@
-"""Stored threads against changed code: what goes on, and what is refused before anything runs."""
+"""Stored threads and changed code: which changes are compatible, and which are refused before anything runs."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ async def stop(made: Any, limit: int, given: Any = None) -> None:
 
 
 async def test_new_keys_start_unwritten(saver: BaseCheckpointSaver) -> None:
-    """Against changed code, new keys start as unwritten (a reducer with its empty value)."""
+    """New keys of changed code start unwritten (a reducer with its empty value)."""
     await stop(graph(Old, "a", "b", saver=saver), 1)
     seen: list[Any] = []
 
@@ -86,8 +86,8 @@ async def test_new_keys_start_unwritten(saver: BaseCheckpointSaver) -> None:
     assert seen == [{"log": ["a", "b"], "count": 1, "tags": []}]
 
 
-async def test_a_removed_keys_value_is_kept_and_shown_apart(saver: BaseCheckpointSaver) -> None:
-    """P15: a removed key's value is kept and shown apart: code that has the key again finds it."""
+async def test_a_removed_keys_value_is_kept(saver: BaseCheckpointSaver) -> None:
+    """P15: a removed key's value is kept and shown separately: code that has the key again finds it."""
     old = graph(Old, "a", "b", "c", saver=saver)
     await stop(old, 1)
     new = graph(New, "a", "b", "c", saver=saver)
@@ -128,7 +128,7 @@ async def test_a_changed_type_or_kind(saver: BaseCheckpointSaver, schema: Any, n
 
 
 async def test_a_wider_type_fits(saver: BaseCheckpointSaver) -> None:
-    """What the stored value still fits is no change that matters."""
+    """A changed type is compatible if the stored value fits it."""
     await stop(graph(Old, "a", "b", saver=saver), 1)
     assert (await graph(WiderType, "a", "b", saver=saver).ainvoke(None, "t"))["log"] == ["a", "b"]
 
@@ -147,7 +147,7 @@ async def test_a_pending_node_that_was_removed(saver: BaseCheckpointSaver, given
 
 
 async def test_a_pending_send_to_a_removed_node(saver: BaseCheckpointSaver) -> None:
-    """And so is a pending send."""
+    """A pending send to a removed node is a GraphChangedError too."""
 
     def fan_out(made: Any) -> None:
         made.add_node("w", lambda arg: {"log": [arg]}).add_conditional_edges(
@@ -163,7 +163,7 @@ async def test_a_pending_send_to_a_removed_node(saver: BaseCheckpointSaver) -> N
 
 
 async def test_a_pending_join_of_a_removed_node(saver: BaseCheckpointSaver) -> None:
-    """And so is a task that a complete join is waiting to run."""
+    """A task that a complete join is waiting to run is one too."""
 
     def join(made: Any) -> None:
         made.add_node("x", lambda state: {"log": ["x"]}).add_node("j", lambda state: {"log": ["j"]})
@@ -180,15 +180,15 @@ async def test_a_pending_join_of_a_removed_node(saver: BaseCheckpointSaver) -> N
     assert (await old.ainvoke(None, "t"))["log"] == ["a", "x", "j"]
 
 
-async def test_a_node_that_is_not_pending_may_go(saver: BaseCheckpointSaver) -> None:
-    """Only what is pending matters: other nodes may be added, removed and renamed."""
+async def test_a_node_that_is_not_pending_may_be_removed(saver: BaseCheckpointSaver) -> None:
+    """Only pending tasks matter: other nodes may be added, removed and renamed."""
     await stop(graph(Old, "a", "b", "c", saver=saver), 1)
     new = graph(Old, "b", "d", saver=saver)
     assert await new.ainvoke(None, "t") == {"log": ["a", "b", "d"], "count": 1, "gone": "kept"}
 
 
 async def test_a_finished_thread_under_a_new_graph(saver: BaseCheckpointSaver) -> None:
-    """A finished thread goes on under quite another graph, with the keys that both know."""
+    """A finished thread continues under a different graph, with the keys that both have."""
     await graph(Old, "a", saver=saver).ainvoke({"count": 1}, "t")
     assert await graph(New, "z", saver=saver).ainvoke({"added": "x"}, "t") == {
         "log": ["a", "z"],
@@ -199,7 +199,7 @@ async def test_a_finished_thread_under_a_new_graph(saver: BaseCheckpointSaver) -
 
 
 async def test_a_join_that_gained_a_start(saver: BaseCheckpointSaver) -> None:
-    """A join of other starts is another channel: what one had collected does not complete the other."""
+    """A join with other starts is another channel: the progress of one does not complete the other."""
 
     def joined(*starts: str) -> Any:
         def edges(made: Any) -> None:
@@ -246,9 +246,9 @@ async def test_deferring_a_pending_node(saver: BaseCheckpointSaver) -> None:
         await new.ainvoke(None, "t")
 
 
-async def test_what_a_node_wrote_is_read_whatever_it_is() -> None:
-    """A value that a node wrote, and that is not what the annotation says, is what the thread holds: it can be read and gone
-    on with. It is no sign that the graph has changed; a new annotation is."""
+async def test_values_that_do_not_match_the_annotation() -> None:
+    """A node's value that does not match the annotation is what the thread holds: it can be read and the thread
+    resumed. It is no sign that the graph has changed; a new annotation is."""
 
     class Written(TypedDict, total=False):
         n: int

@@ -1,4 +1,4 @@
-"""Going on after a failure: what is recorded, what shows, and what runs again."""
+"""Resuming after a failure: recorded results, the shown state, and the tasks that run again."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Oops(Exception):
 
 
 class Switches:
-    """What fails at the moment, and how often each thing ran."""
+    """Switches for the nodes that fail, and counts of what ran."""
 
     def __init__(self) -> None:
         self.broken: set[str] = set()
@@ -67,14 +67,11 @@ async def history(graph: Any, config: Any = "t") -> list[StateSnapshot]:
     return [state async for state in graph.aget_state_history(config)]
 
 
-def told(failure: TaskFailure | None) -> tuple[str, str] | None:
+def described(failure: TaskFailure | None) -> tuple[str, str] | None:
     return None if failure is None else (failure.type, failure.message)
 
 
 OOPS = f"{Oops.__module__}.Oops"
-
-
-# ---- one failure -------------------------------------------------------------------------------------------------
 
 
 async def test_a_failure_is_recorded_shown_and_cleared(saver: BaseCheckpointSaver, switches: Switches) -> None:
@@ -88,7 +85,7 @@ async def test_a_failure_is_recorded_shown_and_cleared(saver: BaseCheckpointSave
     state = await graph.aget_state("t")
     assert (state.values, state.next) == ({"log": ["a"]}, ("b",))
     (task,) = state.tasks
-    assert (task.name, told(task.error), task.result) == ("b", (OOPS, "b"), None)
+    assert (task.name, described(task.error), task.result) == ("b", (OOPS, "b"), None)
     assert task.error is not None
     assert task.error.time > 1_600_000_000
     assert str(task.error) == f"{OOPS}: b"
@@ -102,7 +99,7 @@ async def test_a_failure_is_recorded_shown_and_cleared(saver: BaseCheckpointSave
 
 
 async def test_a_failure_in_the_first_superstep(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """P3, P5: the input is stored before the first node runs: a run that fails there is gone on with, without it."""
+    """P3, P5: the input is stored before the first node runs: a run that fails there is resumed without it."""
     switches.broken = {"a"}
     graph = StateGraph(State).add_node("a", switches.node("a")).add_edge(START, "a").compile(saver)
     with pytest.raises(Oops):
@@ -113,7 +110,7 @@ async def test_a_failure_in_the_first_superstep(saver: BaseCheckpointSaver, swit
 
 
 async def test_failing_again_and_again(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """P3: each attempt's failure replaces the one before; nothing piles up."""
+    """P3: each attempt's failure replaces the previous one; they do not accumulate."""
     switches.broken = {"a"}
     graph = StateGraph(State).add_node("a", switches.node("a")).add_edge(START, "a").compile(saver)
     with pytest.raises(Oops):
@@ -123,18 +120,18 @@ async def test_failing_again_and_again(saver: BaseCheckpointSaver, switches: Swi
         with pytest.raises(Oops):
             await graph.ainvoke(None, "t")
         state = await graph.aget_state("t")
-        assert ([told(task.error) for task in state.tasks], state.next) == ([(OOPS, "a")], ("a",))
+        assert ([described(task.error) for task in state.tasks], state.next) == ([(OOPS, "a")], ("a",))
     assert len(await history(graph)) == before
     switches.broken.clear()
     assert await graph.ainvoke(None, "t") == {"log": ["a"]}
 
 
 async def test_the_live_object_is_never_stored(saver: BaseCheckpointSaver) -> None:
-    """P3: what is stored of a failure is data, even when the exception holds what cannot be stored."""
+    """P3: the stored failure is data, even when the exception holds unstorable objects."""
 
     class Local(Exception):
         def __init__(self) -> None:
-            super().__init__("told", object(), lambda: None)
+            super().__init__("described", object(), lambda: None)
             self.lock = object()
 
     def node(state: Any) -> None:
@@ -146,33 +143,33 @@ async def test_the_live_object_is_never_stored(saver: BaseCheckpointSaver) -> No
     (task,) = (await graph.aget_state("t")).tasks
     assert task.error is not None
     assert task.error.type.endswith("Local")
-    assert "told" in task.error.message
+    assert "described" in task.error.message
 
 
-class Mute(Exception):
-    """An exception that cannot even be told."""
+class TextlessError(Exception):
+    """An exception whose text cannot be computed."""
 
     def __str__(self) -> str:
         raise RuntimeError("no")
 
 
-async def test_an_exception_that_cannot_be_told(saver: BaseCheckpointSaver) -> None:
+async def test_an_exception_without_a_text(saver: BaseCheckpointSaver) -> None:
     """P3, P9: recording a failure never hides the failure: an exception whose `str()` raises is raised itself."""
 
     def node(state: Any) -> None:
-        raise Mute
+        raise TextlessError
 
     graph = StateGraph(State).add_node("n", node).add_edge(START, "n").compile(saver, blocking=False)
-    with pytest.raises(Mute):
+    with pytest.raises(TextlessError):
         await graph.ainvoke({}, "t")
     state = await graph.aget_state("t")
     assert state.next == ("n",)
     assert state.tasks[0].error is not None
-    assert state.tasks[0].error.type.endswith("Mute")
+    assert state.tasks[0].error.type.endswith("TextlessError")
 
 
 async def test_a_message_that_cannot_be_stored(saver: BaseCheckpointSaver) -> None:
-    """P3, P9: nor does one whose message is no text that a database takes."""
+    """P3, P9: an exception whose message is no text that a database takes is raised itself, too."""
 
     def node(state: Any) -> None:
         raise ValueError("half a pair \ud800 and \x00")
@@ -184,12 +181,9 @@ async def test_a_message_that_cannot_be_stored(saver: BaseCheckpointSaver) -> No
     assert (await graph.aget_state("t")).tasks[0].error is not None
 
 
-# ---- siblings ----------------------------------------------------------------------------------------------------
-
-
 async def test_finished_siblings_do_not_run_again(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """P5, rule 5: results of tasks that finished beside a failing one are recorded, shown, and not made again; the fold
-    is in plan order all the same."""
+    """P5, rule 5: results of siblings that finished before a failure are recorded, shown, and not computed again; the
+    fold is in plan order all the same."""
     done = anyio.Event()
     switches.broken = {"b"}
     made = StateGraph(State)
@@ -200,7 +194,7 @@ async def test_finished_siblings_do_not_run_again(saver: BaseCheckpointSaver, sw
         await graph.ainvoke({}, "t")
     state = await graph.aget_state("t")
     assert (state.values, state.next) == ({"log": []}, ("b",))
-    assert [(task.name, told(task.error), task.result) for task in state.tasks] == [
+    assert [(task.name, described(task.error), task.result) for task in state.tasks] == [
         ("a", None, {"log": ["a"]}),
         ("b", (OOPS, "b"), None),
     ]
@@ -264,7 +258,7 @@ async def test_finished_sends_do_not_run_again(saver: BaseCheckpointSaver) -> No
 
 
 async def test_cancelled_siblings_have_cleaned_up(saver: BaseCheckpointSaver) -> None:
-    """P9: siblings are cancelled and awaited first: their `finally` blocks have run when the error is seen."""
+    """P9: siblings are cancelled and awaited first: their `finally` blocks have run when the error is raised."""
     steps: list[str] = []
     waiting = anyio.Event()
 
@@ -288,12 +282,12 @@ async def test_cancelled_siblings_have_cleaned_up(saver: BaseCheckpointSaver) ->
     assert steps == ["cleaned up"]
     state = await graph.aget_state("t")
     assert state.next == ("fails", "waits")
-    assert [told(task.error) and told(task.error)[0] for task in state.tasks] == [OOPS, None]
+    assert [described(task.error) and described(task.error)[0] for task in state.tasks] == [OOPS, None]
 
 
-async def test_new_input_discards_what_was_open(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """New input on a thread with unfinished tasks discards those: they do not run, and what their siblings did
-    does not count."""
+async def test_new_input_discards_open_tasks(saver: BaseCheckpointSaver, switches: Switches) -> None:
+    """New input on a thread with unfinished tasks discards them: they do not run, and their siblings' results do not
+    count."""
     done = anyio.Event()
     switches.broken = {"b"}
     made = StateGraph(State).add_node("a", switches.node("a", done=done)).add_node("b", switches.node("b", after=done))
@@ -305,20 +299,17 @@ async def test_new_input_discards_what_was_open(saver: BaseCheckpointSaver, swit
     assert switches.ran == {"a": 1, "b": 1}
     assert (await graph.aget_state("t")).next == ()
     (open_once,) = [state for state in await history(graph) if any(task.error for task in state.tasks)]
-    assert told(open_once.tasks[-1].error) == (OOPS, "b"), "history still says what became of them"
+    assert described(open_once.tasks[-1].error) == (OOPS, "b"), "history still shows their outcome"
 
 
-# ---- routers -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("beside", [False, True])
-async def test_a_failed_router(saver: BaseCheckpointSaver, switches: Switches, beside: bool) -> None:
+@pytest.mark.parametrize("sibling", [False, True])
+async def test_a_failed_router(saver: BaseCheckpointSaver, switches: Switches, sibling: bool) -> None:
     """P3: routing is part of the superstep: a failed router leaves the task open, and resume runs only the
     routers. (LangGraph skips the router on resume, and reports success.)"""
     switches.broken = {"route"}
     made = StateGraph(State).add_node("a", switches.node("a")).add_node("b", switches.node("b")).add_edge(START, "a")
     made.add_conditional_edges("a", switches.router("route", "b"))
-    if beside:
+    if sibling:
         made.add_node("c", switches.node("c")).add_edge(START, "c")
     graph = made.compile(saver)
     with pytest.raises(Oops, match="route") as caught:
@@ -327,17 +318,17 @@ async def test_a_failed_router(saver: BaseCheckpointSaver, switches: Switches, b
     state = await graph.aget_state("t")
     assert (state.values, "a" in state.next) == ({"log": []}, True)
     (task,) = [task for task in state.tasks if task.name == "a"]
-    assert told(task.error) == (OOPS, "route")
+    assert described(task.error) == (OOPS, "route")
     with pytest.raises(Oops, match="route"):
         await graph.ainvoke(None, "t")
     switches.broken.clear()
     result = await graph.ainvoke(None, "t")
-    assert result == {"log": ["a", "c", "b"] if beside else ["a", "b"]}
+    assert result == {"log": ["a", "c", "b"] if sibling else ["a", "b"]}
     assert (switches.ran["a"], switches.ran["route"], switches.ran["b"]) == (1, 3, 1)
 
 
 async def test_a_failed_router_among_several(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """P3: on resume all routers of the node are asked again, and the node is not run."""
+    """P3: on resume all routers of the node run again, and the node does not."""
     switches.broken = {"second"}
     made = StateGraph(State).add_node("a", switches.node("a")).add_node("b", switches.node("b")).add_edge(START, "a")
     made.add_conditional_edges("a", switches.router("first", "b")).add_conditional_edges("a", switches.router("second"))
@@ -350,7 +341,7 @@ async def test_a_failed_router_among_several(saver: BaseCheckpointSaver, switche
 
 
 async def test_a_router_sees_the_same_on_resume(saver: BaseCheckpointSaver) -> None:
-    """P3: a router that is asked again sees the state with its node's recorded writes folded in."""
+    """P3: a router that runs again sees the state with its node's recorded writes folded in."""
     seen: list[Any] = []
 
     async def route(state: Any) -> str:
@@ -368,7 +359,7 @@ async def test_a_router_sees_the_same_on_resume(saver: BaseCheckpointSaver) -> N
 
 
 async def test_a_failed_router_at_the_start(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """P3: a router of START that fails leaves the start open; the input is kept, and resume asks the router again."""
+    """P3: a router of START that fails leaves the start open; the input is kept, and a resume runs the router again."""
     switches.broken = {"begin"}
     made = (
         StateGraph(State).add_node("a", switches.node("a")).add_conditional_edges(START, switches.router("begin", "a"))
@@ -394,9 +385,6 @@ async def test_a_bad_answer_is_a_failed_router(saver: BaseCheckpointSaver) -> No
     assert ran == ["a"]
 
 
-# ---- folds and limits --------------------------------------------------------------------------------------------
-
-
 broken_fold = [False]
 
 
@@ -412,7 +400,7 @@ class Folded(TypedDict):
 
 @pytest.mark.parametrize("names", ["a", "ab"])
 async def test_a_failed_fold(saver: BaseCheckpointSaver, switches: Switches, names: str) -> None:
-    """P5: when a reducer raises, what the tasks did is recorded: resume folds again, and runs none of them."""
+    """P5: when a reducer raises, the results of the tasks are recorded: a resume folds again, and runs none of them."""
     broken_fold[0] = True
     made = StateGraph(Folded)
     for name in names:
@@ -422,7 +410,7 @@ async def test_a_failed_fold(saver: BaseCheckpointSaver, switches: Switches, nam
         await graph.ainvoke({}, "t")
     assert any("'log'" in note and "superstep 1" in note for note in caught.value.__notes__)
     state = await graph.aget_state("t")
-    assert told(state.error) == (OOPS, "fold")
+    assert described(state.error) == (OOPS, "fold")
     assert [task.error for task in state.tasks] == [None] * len(names)
     broken_fold[0] = False
     assert await graph.ainvoke(None, "t") == {"log": list(names)}
@@ -430,8 +418,8 @@ async def test_a_failed_fold(saver: BaseCheckpointSaver, switches: Switches, nam
     assert [state.error for state in await history(graph)] == [None, None, None]
 
 
-async def test_going_on_after_the_limit(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """P14: a run that met its limit is gone on with; nothing runs twice."""
+async def test_resuming_after_the_limit(saver: BaseCheckpointSaver, switches: Switches) -> None:
+    """P14: a run that reached its limit can be resumed; no task runs twice."""
     made = StateGraph(State).add_sequence([(name, switches.node(name)) for name in "abcde"]).add_edge(START, "a")
     graph = made.compile(saver)
     config = {"configurable": {"thread_id": "t"}, "recursion_limit": 2}
@@ -442,15 +430,12 @@ async def test_going_on_after_the_limit(saver: BaseCheckpointSaver, switches: Sw
     assert switches.ran == dict.fromkeys("abcde", 1)
 
 
-# ---- what ends a process -----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
-@pytest.mark.parametrize("where", ["async", "inline", "thread", "beside", "router", "stream"])
+@pytest.mark.parametrize("where", ["async", "inline", "thread", "sibling", "router", "stream"])
 async def test_what_ends_a_process_leaves_a_resumable_thread(
     saver: BaseCheckpointSaver, kind: type[BaseException], where: str
 ) -> None:
-    """KeyboardInterrupt and SystemExit in a node end the run, as themselves, and it can be gone on with."""
+    """KeyboardInterrupt and SystemExit in a node end the run, as themselves, and it can be resumed."""
     ending = [True]
 
     def work(state: Any) -> dict[str, Any]:
@@ -459,7 +444,7 @@ async def test_what_ends_a_process_leaves_a_resumable_thread(
         return {"log": ["n"]}
 
     async def waits(state: Any) -> dict[str, Any]:
-        if ending or (where == "beside" and not resumed):
+        if ending or (where == "sibling" and not resumed):
             await anyio.sleep_forever()
         return {"log": ["o"]}
 
@@ -474,7 +459,7 @@ async def test_what_ends_a_process_leaves_a_resumable_thread(
     resumed: list[bool] = []
     made = StateGraph(State).add_node("first", lambda state: {"log": ["first"]}).add_edge(START, "first")
     made.add_node("n", coroutine if where == "async" else work).add_edge("first", "n").add_conditional_edges("n", route)
-    if where == "beside":
+    if where == "sibling":
         made.add_node("o", waits).add_edge("first", "o")
     graph = made.compile(saver, blocking=where == "thread")
     caught: BaseException | None = None
@@ -494,14 +479,13 @@ async def test_what_ends_a_process_leaves_a_resumable_thread(
     assert state.values == {"log": ["first"]}
     assert "n" in state.next
     (task,) = [task for task in state.tasks if task.name == "n"]
-    assert told(task.error) == (kind.__name__, "end")
+    assert described(task.error) == (kind.__name__, "end")
     result = await graph.ainvoke(None, "t")
-    assert result == {"log": ["first", "n", "o"] if where == "beside" else ["first", "n"]}
+    assert result == {"log": ["first", "n", "o"] if where == "sibling" else ["first", "n"]}
 
 
 async def test_a_cancelled_run_is_resumable(saver: BaseCheckpointSaver) -> None:
-    """P5, P7: a run that was cancelled is gone on with; what finished is not run again, and nobody is told of a
-    failure."""
+    """P5, P7: a cancelled run can be resumed; finished tasks do not run again, and no failure is reported."""
     ran: Counter[str] = Counter()
     reached = anyio.Event()
 
@@ -529,7 +513,7 @@ async def test_a_cancelled_run_is_resumable(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_a_failed_run_leaves_the_thread_free() -> None:
-    """P6: the end of a run gives its lease up, however it ended: the next one starts at once."""
+    """P6: a run releases its lease however it ends: the next one starts at once."""
     saver = InMemorySaver()
 
     def node(state: Any) -> None:

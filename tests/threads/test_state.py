@@ -1,6 +1,6 @@
-"""Reading threads: snapshots, history, and what they say about tasks."""
+"""Reading threads: snapshots, history, and their information about tasks."""
 
-# ruff: noqa: PERF401  # what was read before an error, or a stop, counts
+# ruff: noqa: PERF401  # chunks read before an error, or a stop, count
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class State(TypedDict, total=False):
     note: str
 
 
-def says(name: str) -> Any:
+def logging_node(name: str) -> Any:
     return lambda state: {"log": [name]}
 
 
 def chain(*names: str) -> StateGraph[State, State, State]:
-    made = StateGraph(State).add_sequence([(name, says(name)) for name in names])
+    made = StateGraph(State).add_sequence([(name, logging_node(name)) for name in names])
     return made.add_edge(START, names[0])
 
 
@@ -51,9 +51,6 @@ async def stopped(graph: Any, limit: int, given: Any = None, thread: str = "t") 
     """Run until a limit of supersteps."""
     with pytest.raises(GraphRecursionError):
         await graph.ainvoke(given or {}, {"configurable": {"thread_id": thread}, "recursion_limit": limit})
-
-
-# ---- the chain of checkpoints ------------------------------------------------------------------------------------
 
 
 async def test_a_fresh_run(saver: BaseCheckpointSaver) -> None:
@@ -83,7 +80,7 @@ async def test_the_chain_of_parents(saver: BaseCheckpointSaver) -> None:
     assert [state.parent_config and id_of(state.parent_config) for state in states] == [None, *ids[:-1]]
 
 
-async def test_steps_go_on_in_the_next_run(saver: BaseCheckpointSaver) -> None:
+async def test_steps_continue_in_the_next_run(saver: BaseCheckpointSaver) -> None:
     """A second input has step last + 1 and source "input", and its parent is the last checkpoint."""
     graph = chain("a").compile(saver, blocking=False)
     await graph.ainvoke({}, "t")
@@ -100,7 +97,7 @@ async def test_steps_go_on_in_the_next_run(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_resuming_makes_no_input_checkpoint(saver: BaseCheckpointSaver) -> None:
-    """Going on with None adds loop checkpoints only."""
+    """Resuming with None adds loop checkpoints only."""
     graph = chain("a", "b").compile(saver, blocking=False)
     await stopped(graph, 1)
     await graph.ainvoke(None, "t")
@@ -130,17 +127,17 @@ async def test_created_at(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_an_unknown_thread(saver: BaseCheckpointSaver) -> None:
-    """An unknown thread gives an empty snapshot, and an empty history; no error."""
+    """An unknown thread gives an empty snapshot and an empty history; no error."""
     graph = chain("a").compile(saver)
-    state = await graph.aget_state("nobody")
+    state = await graph.aget_state("unknown")
     assert state == StateSnapshot(
-        values={}, next=(), config={"configurable": {"thread_id": "nobody", "checkpoint_ns": ""}}
+        values={}, next=(), config={"configurable": {"thread_id": "unknown", "checkpoint_ns": ""}}
     )
-    assert await history(graph, "nobody") == []
+    assert await history(graph, "unknown") == []
 
 
 async def test_an_unknown_checkpoint(saver: BaseCheckpointSaver) -> None:
-    """P9: a checkpoint that a thread does not have is named, whether it is read or run from."""
+    """P9: the error for a checkpoint that a thread does not have names it, when reading and when running from it."""
     graph = chain("a").compile(saver, blocking=False)
     await graph.ainvoke({}, "t")
     config = {"configurable": {"thread_id": "t", "checkpoint_id": "00000000-0000-7000-8000-000000000000"}}
@@ -162,7 +159,7 @@ async def test_a_snapshots_config_addresses_it(saver: BaseCheckpointSaver) -> No
     assert await graph.aget_state("t") == states[0]
 
 
-async def test_what_history_takes(saver: BaseCheckpointSaver) -> None:
+async def test_arguments_of_history(saver: BaseCheckpointSaver) -> None:
     """Newest first; `limit`, `before` and `filter` select."""
     graph = chain("a", "b", "c").compile(saver, blocking=False)
     await graph.ainvoke({}, {"configurable": {"thread_id": "t"}, "metadata": {"who": "me"}})
@@ -175,17 +172,14 @@ async def test_what_history_takes(saver: BaseCheckpointSaver) -> None:
     assert await history(graph, before=everything[4].config, limit=2) == everything[5:7]
     assert await history(graph, filter={"source": "input"}) == [everything[4], everything[9]]
     assert await history(graph, filter={"who": "me", "step": 1}) == [everything[7]]
-    assert await history(graph, filter={"who": "nobody"}) == []
+    assert await history(graph, filter={"who": "unknown"}) == []
     assert await history(graph, everything[3].config) == [everything[3]]
-
-
-# ---- tasks and next ----------------------------------------------------------------------------------------------
 
 
 async def test_next_lists_sends_first(saver: BaseCheckpointSaver) -> None:
     """P2: `next` and `tasks` list sends by index, then triggered nodes by name; registration order is never
     used."""
-    made = chain("s").add_node("z", says("z")).add_node("b", says("b")).add_node("w", says("w"))
+    made = chain("s").add_node("z", logging_node("z")).add_node("b", logging_node("b")).add_node("w", logging_node("w"))
     made.add_conditional_edges("s", lambda state: ["z", Send("w", {}), "b", Send("b", {})])
     graph = made.compile(saver, blocking=False)
     await stopped(graph, 1)
@@ -203,8 +197,8 @@ async def test_next_lists_sends_first(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_tasks_show_their_results(saver: BaseCheckpointSaver) -> None:
-    """In history, the tasks of a superstep show what they wrote; {} when nothing."""
-    made = StateGraph(State).add_sequence([("a", says("a")), ("idle", lambda state: None)]).add_edge(START, "a")
+    """In history, the tasks of a superstep show their writes; {} for none."""
+    made = StateGraph(State).add_sequence([("a", logging_node("a")), ("idle", lambda state: None)]).add_edge(START, "a")
     graph = made.compile(saver, blocking=False)
     await graph.ainvoke({"note": "x"}, "t")
     results = {task.name: task.result for state in await history(graph) for task in state.tasks}
@@ -215,7 +209,10 @@ async def test_tasks_show_their_results(saver: BaseCheckpointSaver) -> None:
 async def test_results_of_a_wide_superstep(saver: BaseCheckpointSaver) -> None:
     """P2: each task of a wide superstep has its own result, by its own id."""
     made = (
-        StateGraph(State).add_node("w", lambda arg: {"log": [f"w{arg}"]}).add_node("p", says("p")).add_edge(START, "p")
+        StateGraph(State)
+        .add_node("w", lambda arg: {"log": [f"w{arg}"]})
+        .add_node("p", logging_node("p"))
+        .add_edge(START, "p")
     )
     made.add_conditional_edges(START, lambda state: [Send("w", number) for number in range(5)])
     graph = made.compile(saver, blocking=False)
@@ -237,24 +234,24 @@ async def test_task_ids_are_the_same_everywhere(saver: BaseCheckpointSaver) -> N
             raise ValueError
 
     graph = StateGraph(State).add_node("n", flaky).add_edge(START, "n").compile(saver, blocking=False)
-    told: list[str] = []
+    seen_ids: list[str] = []
     with pytest.raises(ValueError) as caught:
         async with graph.astream({}, "t", stream_mode="tasks") as chunks:
             async for chunk in chunks:
-                told.append(chunk["id"])
+                seen_ids.append(chunk["id"])
     before = (await graph.aget_state("t")).tasks[0].id
     async with graph.astream(None, "t", stream_mode="tasks") as chunks:
         async for chunk in chunks:
-            told.append(chunk["id"])
+            seen_ids.append(chunk["id"])
     after = [task.id for state in await history(graph) for task in state.tasks if task.name == "n"]
-    assert {*told, before, *after} == {before}
+    assert {*seen_ids, before, *after} == {before}
     assert any(before in note for note in caught.value.__notes__)
     await graph.ainvoke({}, "t2")
     assert before not in [task.id for state in await history(graph, "t2") for task in state.tasks]
 
 
 async def test_reading_does_not_wait_for_a_run() -> None:
-    """P3: a reader sees the thread before or after a superstep, also while it runs, and never between."""
+    """P3: a reader sees the thread before or after a superstep, also during a run, and never between."""
     graph_saver = InMemorySaver()
     seen: list[Any] = []
 
@@ -262,20 +259,17 @@ async def test_reading_does_not_wait_for_a_run() -> None:
         seen.append(await graph.aget_state("t"))
         return {"log": ["looks"]}
 
-    made = chain("a").add_node("looks", looks).add_node("beside", says("beside")).add_edge("a", "looks")
-    graph = made.add_edge("a", "beside").compile(graph_saver, blocking=False)
+    made = chain("a").add_node("looks", looks).add_node("another", logging_node("another")).add_edge("a", "looks")
+    graph = made.add_edge("a", "another").compile(graph_saver, blocking=False)
     await graph.ainvoke({}, "t")
     (state,) = seen
     assert state.values == {"log": ["a"]}
-    assert set(state.next) <= {"beside", "looks"}
+    assert set(state.next) <= {"another", "looks"}
     assert "looks" in state.next
 
 
-# ---- older checkpoints -------------------------------------------------------------------------------------------
-
-
 async def test_replaying_from_an_older_checkpoint(saver: BaseCheckpointSaver) -> None:
-    """P5: None with an older checkpoint runs again what came after it, and nothing before."""
+    """P5: None with an older checkpoint runs again the supersteps after it, and none before."""
     ran: list[str] = []
 
     def noting(name: str) -> Any:
@@ -306,9 +300,9 @@ async def test_a_new_input_on_an_older_checkpoint(saver: BaseCheckpointSaver) ->
 
 
 async def test_a_branch_has_its_own_results(saver: BaseCheckpointSaver) -> None:
-    """P2: a branch sees nothing of its siblings: what a task wrote there is not shown, or taken for done, here."""
+    """P2: a branch sees nothing of its siblings: a task's results there are neither shown nor used here."""
     number = iter(range(10))
-    made = StateGraph(State).add_sequence([("a", says("a")), ("b", lambda state: {"note": str(next(number))})])
+    made = StateGraph(State).add_sequence([("a", logging_node("a")), ("b", lambda state: {"note": str(next(number))})])
     graph = made.add_edge(START, "a").compile(saver, blocking=False)
     assert (await graph.ainvoke({}, "t"))["note"] == "0"
     (middle,) = [state for state in await history(graph) if state.next == ("b",)]
@@ -319,8 +313,8 @@ async def test_a_branch_has_its_own_results(saver: BaseCheckpointSaver) -> None:
     assert len([state for state in await history(graph) if state.next == ()]) == 3
 
 
-async def test_threads_are_apart(saver: BaseCheckpointSaver) -> None:
-    """Initialization: each thread has its own state; runs on several at once do not meet."""
+async def test_threads_are_isolated(saver: BaseCheckpointSaver) -> None:
+    """Each thread has its own state; concurrent runs on several threads do not affect each other."""
 
     async def node(state: Any) -> dict[str, Any]:
         await anyio.lowlevel.checkpoint()
@@ -337,7 +331,7 @@ REFUSES: list[bool] = []
 
 
 def fold(left: list[str], right: list[str]) -> list[str]:
-    """Refuses what b writes, while it is told to."""
+    """A reducer that refuses the writes of b on request."""
     if "b" in right and REFUSES:
         raise ArithmeticError("not yet")
     return left + right
@@ -348,8 +342,8 @@ class Folded(TypedDict, total=False):
 
 
 async def test_a_thread_whose_results_are_not_folded_has_not_finished(saver: BaseCheckpointSaver) -> None:
-    """`next` is empty when a thread has finished, and only then: a superstep that could not be folded is still to be
-    closed, though none of its nodes has to run."""
+    """`next` is empty only when a thread has finished: a superstep that could not be folded is still open, though none
+    of its nodes has to run."""
     REFUSES.append(True)
     ran: list[str] = []
 
@@ -371,11 +365,8 @@ async def test_a_thread_whose_results_are_not_folded_has_not_finished(saver: Bas
     assert sorted(ran) == ["a", "b"]
 
 
-# ---- when a listed snapshot is looked at -------------------------------------------------------------------------
-
-
-async def test_a_listed_snapshot_is_of_when_it_was_listed(saver: BaseCheckpointSaver) -> None:
-    """P3: what becomes of the thread after, even its end, does not show in it."""
+async def test_a_listed_snapshot_does_not_change(saver: BaseCheckpointSaver) -> None:
+    """P3: later changes of the thread, even its deletion, do not show in a listed snapshot."""
     graph = chain("a", "b").compile(saver, blocking=False)
     await stopped(graph, 1)
     listed, again = await history(graph), await history(graph)
@@ -386,8 +377,8 @@ async def test_a_listed_snapshot_is_of_when_it_was_listed(saver: BaseCheckpointS
     assert [(state.values, state.next, state.tasks, state.created_at) for state in listed] == expected
 
 
-async def test_a_listed_snapshot_says_what_a_read_one_does(saver: BaseCheckpointSaver) -> None:
-    """P2: whether it is listed or read by its config."""
+async def test_a_listed_snapshot_equals_a_read_one(saver: BaseCheckpointSaver) -> None:
+    """P2: a snapshot is the same whether it is listed or read by its config."""
     graph = chain("a", "b").compile(saver, blocking=False)
     await stopped(graph, 1)
     for state in await history(graph):
@@ -396,7 +387,7 @@ async def test_a_listed_snapshot_says_what_a_read_one_does(saver: BaseCheckpoint
 
 
 async def test_a_snapshot_cannot_be_changed(saver: BaseCheckpointSaver) -> None:
-    """P1: it is what was read. It can be copied, with changes, and sent to another process."""
+    """P1: a snapshot is immutable. It can be copied, with changes, and sent to another process."""
     graph = chain("a").compile(saver, blocking=False)
     await graph.ainvoke({}, "t")
     state, *_ = await history(graph)

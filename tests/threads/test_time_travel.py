@@ -1,4 +1,4 @@
-"""Time travel: replay, forks, branches and their tips, into and through the graphs inside."""
+"""Time travel: replay, forks, branches and their tips, in subgraphs too."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Oops(Exception):
 
 
 class Switches:
-    """What fails at the moment, and how often each thing ran."""
+    """Switches for the nodes that fail, and counts of what ran."""
 
     def __init__(self) -> None:
         self.broken: set[str] = set()
@@ -63,8 +63,8 @@ def chain(*nodes: tuple[str, Any], schema: Any = State) -> StateGraph[Any, Any, 
     return StateGraph(schema).add_sequence(list(nodes)).add_edge(START, nodes[0][0])
 
 
-def runs(graph: Any, switches: Switches, name: str) -> Any:
-    """A node that runs a graph whose state is its own, and logs it."""
+def graph_node(graph: Any, switches: Switches, name: str) -> Any:
+    """Return a node that runs a graph with its own state, and logs it."""
 
     async def call(state: Any) -> dict[str, Any]:
         switches.ran[name] += 1
@@ -78,7 +78,7 @@ async def history(graph: Any, config: Any = "t", **how: Any) -> list[StateSnapsh
 
 
 async def before(graph: Any, *names: str, config: Any = "t") -> StateSnapshot:
-    """The newest state after which these nodes are next."""
+    """Return the newest state after which the given nodes are next."""
     return [state for state in await history(graph, config) if state.next == names][0]
 
 
@@ -96,7 +96,7 @@ def asked(result: Any) -> list[Any]:
 
 
 async def shape(graph: Any) -> list[tuple[str, int | None]]:
-    """Of each checkpoint, oldest first: how it was made, and which its parent is."""
+    """Return for each checkpoint, oldest first, its source and which its parent is."""
     states = (await history(graph))[::-1]
     places = {id_of(state): place for place, state in enumerate(states)}
     parents = [state.parent_config and state.parent_config["configurable"]["checkpoint_id"] for state in states]
@@ -113,12 +113,10 @@ def abc(switches: Switches, saver: Any) -> Any:
 RUN = [("input", None), ("loop", 0), ("loop", 1), ("loop", 2), ("loop", 3)]
 """The shape of one run of three nodes: the input, the hidden start, and each node."""
 
-# ---- replay ------------------------------------------------------------------------------------------------------
-
 
 async def test_replay_from_each_checkpoint(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """A replay runs again what came after a checkpoint, and nothing before; history only
-    grows, by a branch that starts with a fork."""
+    """A replay runs again the supersteps after a checkpoint, and none before; history only grows, by a branch that
+    starts with a fork."""
     for place, again in enumerate(["abc", "abc", "bc", "c"]):
         graph, config = abc(switches, saver), f"t{place}"
         assert (await graph.ainvoke({"n": 1}, config))["log"] == ["a", "b", "c"]
@@ -137,7 +135,7 @@ async def test_replay_from_each_checkpoint(saver: BaseCheckpointSaver, switches:
         assert (await graph.aget_state(config)).config == new[0].config
 
 
-async def test_the_same_work_has_the_same_id(saver: BaseCheckpointSaver, switches: Switches) -> None:
+async def test_task_ids_on_a_fork(saver: BaseCheckpointSaver, switches: Switches) -> None:
     """P2: task ids are the same on a fork."""
     graph = abc(switches, saver)
     await graph.ainvoke({}, "t")
@@ -154,7 +152,7 @@ async def test_replay_of_a_finished_tip_does_nothing(saver: BaseCheckpointSaver,
     assert await graph.ainvoke(None, old[0].config) == first
     assert await graph.ainvoke(None, "t") == first
     assert await history(graph) == old
-    await graph.ainvoke({}, "t")  # it is no tip any more, and still final
+    await graph.ainvoke({}, "t")  # it is not the tip any more, and still final
     old = await history(graph)
     final = [state for state in old if state.next == ()][-1]
     assert await graph.ainvoke(None, final.config) == first
@@ -163,7 +161,7 @@ async def test_replay_of_a_finished_tip_does_nothing(saver: BaseCheckpointSaver,
 
 
 async def test_replay_again_and_again(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """Each replay is a branch of its own, of the replay's own checkpoints too."""
+    """Each replay is a branch of its own, also a replay of a replay's checkpoints."""
     graph = abc(switches, saver)
     await graph.ainvoke({}, "t")
     start = await before(graph, "b")
@@ -178,7 +176,7 @@ async def test_replay_again_and_again(saver: BaseCheckpointSaver, switches: Swit
 
 
 async def test_recorded_results_are_run_again_by_a_replay(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """P5: a replay runs again what is recorded after the checkpoint; a resume of the head does not."""
+    """P5: a replay runs again what was recorded after the checkpoint; a resume of the head does not."""
     recorded = anyio.Event()
 
     async def fails(state: Any) -> dict[str, Any]:
@@ -206,9 +204,6 @@ async def test_recorded_results_are_run_again_by_a_replay(saver: BaseCheckpointS
     assert switches.ran["a"] == 2
 
 
-# ---- forks and new inputs ----------------------------------------------------------------------------------------
-
-
 async def test_fork(saver: BaseCheckpointSaver, switches: Switches) -> None:
     """An update of an old state is a branch; running it adds no fork checkpoint."""
     graph = abc(switches, saver)
@@ -222,7 +217,7 @@ async def test_fork(saver: BaseCheckpointSaver, switches: Switches) -> None:
 
 
 async def test_new_input_from_an_old_state(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """A new input at an old checkpoint begins a branch with that state; what was pending there is not run."""
+    """A new input at an old checkpoint starts a branch with that state; tasks pending there do not run."""
     graph = abc(switches, saver)
     await graph.ainvoke({"n": 1}, "t")
     start = await before(graph, "b")
@@ -235,7 +230,7 @@ async def test_new_input_from_an_old_state(saver: BaseCheckpointSaver, switches:
 async def test_a_branch_does_not_take_a_tasks_result_from_history(
     saver: BaseCheckpointSaver, switches: Switches
 ) -> None:
-    """P3: a new input at an old checkpoint does not change what history tells of the superstep after it."""
+    """P3: a new input at an old checkpoint does not change what history shows of the superstep after it."""
     graph = abc(switches, saver)
     await graph.ainvoke({}, "t")
     start = await before(graph, "b")
@@ -266,12 +261,9 @@ async def test_unknown_checkpoints(saver: BaseCheckpointSaver, switches: Switche
         await graph.aget_state({"configurable": {"thread_id": "u", "checkpoint_id": elsewhere}})
 
 
-# ---- branches and their tips -------------------------------------------------------------------------------------
-
-
 async def test_a_tip_is_resumed_and_running_it_moves_the_head(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """P2, P5: an interrupted branch is left, another is run, and the first is gone on with by its
-    tip's id: with what it has recorded, and nothing of the other. The head is where the last run was."""
+    """P2, P5: an interrupted branch is left, another is run, and the first is resumed by its tip's id: with its own
+    recorded results, and none of the other. The head is where the last run was."""
     graph = chain(("a", switches.node("a")), ("pair", switches.node("pair")), ("ask", switches.asks("ask")))
     graph = graph.add_node("side", switches.node("side")).add_edge("a", "side").compile(saver)
     first = await graph.ainvoke({}, "t")
@@ -293,7 +285,7 @@ async def test_a_tip_is_resumed_and_running_it_moves_the_head(saver: BaseCheckpo
     assert head.parent_config == tip.config
 
 
-async def test_a_failed_tip_is_resumed_with_what_it_recorded(saver: BaseCheckpointSaver, switches: Switches) -> None:
+async def test_a_failed_tip_is_resumed_with_its_records(saver: BaseCheckpointSaver, switches: Switches) -> None:
     """P2, P5: results recorded under the same task ids by different branches do not mix."""
     go = {"event": anyio.Event()}
 
@@ -303,12 +295,12 @@ async def test_a_failed_tip_is_resumed_with_what_it_recorded(saver: BaseCheckpoi
             raise Oops
         return {}
 
-    async def beside(state: Any) -> dict[str, Any]:
-        switches.ran["beside"] += 1
-        return {"log": [f"beside {switches.ran['beside']}"]}
+    async def another(state: Any) -> dict[str, Any]:
+        switches.ran["another"] += 1
+        return {"log": [f"another {switches.ran['another']}"]}
 
     graph = (
-        chain(("s", switches.node("s")), ("beside", beside))
+        chain(("s", switches.node("s")), ("another", another))
         .add_node("fails", fails)
         .add_edge("s", "fails")
         .compile(saver)
@@ -320,7 +312,7 @@ async def test_a_failed_tip_is_resumed_with_what_it_recorded(saver: BaseCheckpoi
         go["event"] = anyio.Event()
         with pytest.raises(Oops):
             async for chunk in graph.astream(given, config):
-                if "beside" in chunk:
+                if "another" in chunk:
                     go["event"].set()
         tips.append(await graph.aget_state("t"))
 
@@ -328,15 +320,15 @@ async def test_a_failed_tip_is_resumed_with_what_it_recorded(saver: BaseCheckpoi
     await run(None, (await history(graph))[-1].config)
     first, second = tips
     assert [task.id for task in first.tasks] == [task.id for task in second.tasks]
-    assert [state.tasks[0].result for state in tips] == [{"log": ["beside 1"]}, {"log": ["beside 2"]}]
+    assert [state.tasks[0].result for state in tips] == [{"log": ["another 1"]}, {"log": ["another 2"]}]
     switches.broken.clear()
-    assert (await graph.ainvoke(None, first.config))["log"] == ["s", "beside 1"]
-    assert (await graph.ainvoke(None, second.config))["log"] == ["s", "beside 2"]
-    assert (await graph.aget_state("t")).values["log"] == ["s", "beside 2"]
+    assert (await graph.ainvoke(None, first.config))["log"] == ["s", "another 1"]
+    assert (await graph.ainvoke(None, second.config))["log"] == ["s", "another 2"]
+    assert (await graph.aget_state("t")).values["log"] == ["s", "another 2"]
 
 
 async def test_a_tip_that_is_asked_again_becomes_the_head(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """Running a branch moves the head there, though it gets no further."""
+    """Running a branch moves the head there, even if the run makes no progress."""
     graph = chain(("a", switches.node("a")), ("ask", switches.asks("ask"))).compile(saver)
     await graph.ainvoke({}, "t")
     tip = await graph.aget_state("t")
@@ -373,12 +365,9 @@ async def test_two_writers_on_two_branches(saver: BaseCheckpointSaver, switches:
         leave.set()
 
 
-# ---- questions ---------------------------------------------------------------------------------------------------
-
-
 async def test_a_replay_across_a_question_asks_again(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """A replay does not know the answers that came after the checkpoint; the question has the same id, and
-    each branch its own answer."""
+    """A replay does not use answers from after the checkpoint; the question has the same id, and each branch its own
+    answer."""
     graph = chain(("a", switches.node("a")), ("ask", switches.asks("ask"))).compile(saver)
     first = await graph.ainvoke({}, "t")
     assert (await graph.ainvoke(Command(resume=1), "t"))["log"] == ["a", "ask:1"]
@@ -391,17 +380,14 @@ async def test_a_replay_across_a_question_asks_again(saver: BaseCheckpointSaver,
 
 
 async def test_an_answer_at_the_heads_own_id(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """Naming the head's checkpoint is a normal resume, no journey."""
+    """Naming the head's checkpoint is a normal resume and makes no branch."""
     graph = chain(("a", switches.node("a")), ("ask", switches.asks("ask"))).compile(saver)
     await graph.ainvoke({}, "t")
     head = await graph.aget_state("t")
     assert (await graph.ainvoke(Command(resume=1), head.config))["log"] == ["a", "ask:1"]
     assert {source for source, _ in await shape(graph)} == {"input", "loop"}
-    with pytest.raises(InvalidResumeError):  # it was answered, and is no tip any more
+    with pytest.raises(InvalidResumeError):  # it was answered, and is not the tip any more
         await graph.ainvoke(Command(resume=2), head.config)
-
-
-# ---- into the graphs inside --------------------------------------------------------------------------------------
 
 
 def three_levels(switches: Switches, checkpointer: Any = None) -> Any:
@@ -414,7 +400,7 @@ def three_levels(switches: Switches, checkpointer: Any = None) -> Any:
     )
     return chain(
         ("ta", switches.node("ta")),
-        ("mid", runs(mid.compile(checkpointer), switches, "mid")),
+        ("mid", graph_node(mid.compile(checkpointer), switches, "mid")),
         ("tb", switches.node("tb")),
     )
 
@@ -431,7 +417,7 @@ WHOLE = ["ta", "mid(ma/low(la/lb)/mb)", "tb"]
 
 
 async def levels(graph: Any) -> tuple[Any, Any]:
-    """The namespaces of the graphs at the second and third level, of the thread's first run."""
+    """Return the namespaces of the graphs at the second and third level, of the thread's first run."""
     (mid,) = (await before(graph, "mid")).tasks
     ns = mid.state["configurable"]["checkpoint_ns"]
     config = {"configurable": {"thread_id": "t", "checkpoint_ns": ns}}
@@ -441,8 +427,7 @@ async def levels(graph: Any) -> tuple[Any, Any]:
 
 @pytest.mark.parametrize("checkpointer", [None, True])
 async def test_through_the_levels(saver: BaseCheckpointSaver, switches: Switches, checkpointer: Any) -> None:
-    """A replay of the root runs the graphs inside again, from their start; what they keep stands
-    where it stood then."""
+    """A replay of the root runs the subgraphs again from their start; kept states have their values of that moment."""
     graph = three_levels(switches, checkpointer).compile(saver)
     assert (await graph.ainvoke({}, "t"))["log"] == WHOLE
     old = await before(graph, "mid")
@@ -453,9 +438,9 @@ async def test_through_the_levels(saver: BaseCheckpointSaver, switches: Switches
 
 
 @pytest.mark.parametrize("checkpointer", [None, True])
-async def test_into_the_second_level(saver: BaseCheckpointSaver, switches: Switches, checkpointer: Any) -> None:
-    """A snapshot of a graph inside is gone on from: the graph around runs again from where it
-    was then, and the graph inside from the snapshot."""
+async def test_run_from_the_second_level(saver: BaseCheckpointSaver, switches: Switches, checkpointer: Any) -> None:
+    """A run from a subgraph's snapshot: the parent runs again from its state of that moment, and the subgraph from the
+    snapshot."""
     graph = three_levels(switches, checkpointer).compile(saver)
     await graph.ainvoke({}, "t")
     mid, _ = await levels(graph)
@@ -473,7 +458,7 @@ async def test_into_the_second_level(saver: BaseCheckpointSaver, switches: Switc
 
 
 @pytest.mark.parametrize("checkpointer", [None, True])
-async def test_into_the_third_level(saver: BaseCheckpointSaver, switches: Switches, checkpointer: Any) -> None:
+async def test_run_from_the_third_level(saver: BaseCheckpointSaver, switches: Switches, checkpointer: Any) -> None:
     """At three levels."""
     graph = three_levels(switches, checkpointer).compile(saver)
     await graph.ainvoke({}, "t")
@@ -490,10 +475,10 @@ async def test_into_the_third_level(saver: BaseCheckpointSaver, switches: Switch
 
 
 @pytest.mark.parametrize("checkpointer", [None, True])
-async def test_an_edit_inside_and_on_from_there(
+async def test_run_from_an_edit_of_a_subgraph(
     saver: BaseCheckpointSaver, switches: Switches, checkpointer: Any
 ) -> None:
-    """A state inside is edited and gone on from."""
+    """A subgraph's state is edited and the run continues from it."""
     graph = three_levels(switches, checkpointer).compile(saver)
     await graph.ainvoke({}, "t")
     _, low = await levels(graph)
@@ -502,10 +487,10 @@ async def test_an_edit_inside_and_on_from_there(
     assert (await graph.ainvoke(None, config))["log"] == ["ta", "mid(ma/low(la/edited/lb)/mb)", "tb"]
 
 
-async def test_what_is_kept_has_branches(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """P2: a branch of the root has its own branch of what a graph inside keeps, and goes on with that."""
+async def test_kept_states_have_branches(saver: BaseCheckpointSaver, switches: Switches) -> None:
+    """P2: a branch of the root has its own branch of a subgraph's kept state, and continues with that."""
     kept = chain(("k", switches.node("k", "own")), schema=Own).compile(True)
-    graph = chain(("call", runs(kept, switches, "call"))).compile(saver)
+    graph = chain(("call", graph_node(kept, switches, "call"))).compile(saver)
     for n in (1, 2, 3):
         assert (await graph.ainvoke({}, "t"))["log"][-1] == f"call({'/'.join(['k'] * n)})"
     tip = await graph.aget_state("t")
@@ -518,10 +503,10 @@ async def test_what_is_kept_has_branches(saver: BaseCheckpointSaver, switches: S
     assert (await graph.ainvoke({}, "t"))["log"][-1] == "call(k/k)"
 
 
-async def test_what_is_kept_goes_on_from_a_journey_into_it(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """After a journey into a kept state, finished or not, the next run goes on from there."""
+async def test_kept_states_continue_from_an_older_checkpoint(saver: BaseCheckpointSaver, switches: Switches) -> None:
+    """After a run from a checkpoint of a kept state, finished or not, the next run continues from there."""
     kept = chain(("k", switches.node("k", "own")), ("l", switches.node("l", "own")), schema=Own).compile(True)
-    graph = chain(("call", runs(kept, switches, "call"))).compile(saver)
+    graph = chain(("call", graph_node(kept, switches, "call"))).compile(saver)
     for _ in range(2):
         await graph.ainvoke({}, "t")
     ns = {"configurable": {"thread_id": "t", "checkpoint_ns": "call"}}
@@ -531,14 +516,14 @@ async def test_what_is_kept_goes_on_from_a_journey_into_it(saver: BaseCheckpoint
         assert (await graph.ainvoke({}, "t"))["log"][-1] == "call(k/l/k/l)"
 
 
-async def test_an_interrupted_branch_inside(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """P2, P5: a branch that was left with a graph inside interrupted is gone on with: the graph inside is where it was
-    on that branch, though another branch has run it since under the same task ids."""
+async def test_an_interrupted_branch_of_a_subgraph(saver: BaseCheckpointSaver, switches: Switches) -> None:
+    """P2, P5: a branch that was left with an interrupted subgraph is resumed: the subgraph is where it was on that
+    branch, though another branch has run it since under the same task ids."""
     for checkpointer in (None, True):
         switches.ran.clear()
         low = chain(("la", switches.node("la", "own")), ("ask", switches.asks("ask", "own")), schema=Own)
         mid = chain(("low", _adds(low.compile(checkpointer), switches)), schema=Own).compile(checkpointer)
-        graph = chain(("ta", switches.node("ta")), ("mid", runs(mid, switches, "mid"))).compile(saver)
+        graph = chain(("ta", switches.node("ta")), ("mid", graph_node(mid, switches, "mid"))).compile(saver)
         thread = f"{checkpointer}"
         first = await graph.ainvoke({}, thread)
         tip = await graph.aget_state(thread, subgraphs=True)
@@ -553,10 +538,10 @@ async def test_an_interrupted_branch_inside(saver: BaseCheckpointSaver, switches
         assert (await graph.aget_state(thread)).values == result
 
 
-async def test_a_replay_asks_again_inside(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """Questions of graphs inside too, with the same ids."""
+async def test_a_replay_asks_again_in_a_subgraph(saver: BaseCheckpointSaver, switches: Switches) -> None:
+    """Questions of subgraphs are asked again too, with the same ids."""
     low = chain(("ask", switches.asks("ask", "own")), schema=Own).compile()
-    graph = chain(("ta", switches.node("ta")), ("sub", runs(low, switches, "sub"))).compile(saver)
+    graph = chain(("ta", switches.node("ta")), ("sub", graph_node(low, switches, "sub"))).compile(saver)
     first = await graph.ainvoke({}, "t")
     await graph.ainvoke(Command(resume=1), "t")
     again = await graph.ainvoke(None, (await before(graph, "sub")).config)
@@ -564,10 +549,10 @@ async def test_a_replay_asks_again_inside(saver: BaseCheckpointSaver, switches: 
     assert (await graph.ainvoke(Command(resume=2), "t"))["log"] == ["ta", "sub(ask:2)"]
 
 
-async def test_a_journey_into_an_interrupted_graph(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """While a graph inside asks, one can go back in it, and the question comes again."""
+async def test_time_travel_in_an_interrupted_subgraph(saver: BaseCheckpointSaver, switches: Switches) -> None:
+    """While a subgraph asks, a run can start from its older checkpoints, and the question comes again."""
     low = chain(("la", switches.node("la", "own")), ("ask", switches.asks("ask", "own")), schema=Own).compile()
-    graph = chain(("sub", runs(low, switches, "sub"))).compile(saver)
+    graph = chain(("sub", graph_node(low, switches, "sub"))).compile(saver)
     first = await graph.ainvoke({}, "t")
     config = (await graph.aget_state("t")).tasks[0].state
     old = await before(graph, "la", config=config)
@@ -578,10 +563,10 @@ async def test_a_journey_into_an_interrupted_graph(saver: BaseCheckpointSaver, s
     assert switches.ran == {"sub": 3, "la": 2, "ask": 3}
 
 
-async def test_an_answer_to_a_snapshot_of_a_graph_inside(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """Naming the checkpoint at which a graph inside stands is a normal resume too: nothing is forked."""
+async def test_an_answer_to_a_snapshot_of_a_subgraph(saver: BaseCheckpointSaver, switches: Switches) -> None:
+    """Naming the checkpoint that is a subgraph's head is a normal resume too: nothing is forked."""
     low = chain(("la", switches.node("la", "own")), ("ask", switches.asks("ask", "own")), schema=Own).compile()
-    graph = chain(("sub", runs(low, switches, "sub"))).compile(saver)
+    graph = chain(("sub", graph_node(low, switches, "sub"))).compile(saver)
     first = await graph.ainvoke({}, "t")
     (task,) = (await graph.aget_state("t", subgraphs=True)).tasks
     assert isinstance(task.state, StateSnapshot)
@@ -593,11 +578,11 @@ async def test_an_answer_to_a_snapshot_of_a_graph_inside(saver: BaseCheckpointSa
         await graph.ainvoke(Command(resume=2), task.state.config)
 
 
-async def test_an_answer_after_an_edit_inside(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """P8: the state of a graph inside that asks is edited, and the question answered: the edit counts."""
+async def test_an_answer_after_an_edit_of_a_subgraph(saver: BaseCheckpointSaver, switches: Switches) -> None:
+    """P8: the state of a subgraph that asks is edited, and the question answered: the edit counts."""
     low = chain(("la", switches.node("la", "own")), ("ask", switches.asks("ask", "own")), schema=Own).compile()
     for checkpointer in (None, True):
-        graph = chain(("sub", runs(low.with_checkpointer(checkpointer), switches, "sub"))).compile(saver)
+        graph = chain(("sub", graph_node(low.with_checkpointer(checkpointer), switches, "sub"))).compile(saver)
         for way in ("thread", "config"):
             thread = f"{checkpointer} {way}"
             await graph.ainvoke({}, thread)
@@ -609,13 +594,11 @@ async def test_an_answer_after_an_edit_inside(saver: BaseCheckpointSaver, switch
             assert result["log"] == ["sub(la/edited/ask:1)"]
 
 
-async def test_a_finished_graphs_place_in_history_can_be_gone_to(
-    saver: BaseCheckpointSaver, switches: Switches
-) -> None:
-    """The config of a finished task's graph, as history shows it, can be read and gone back to, whichever branch
-    has run it since."""
+async def test_run_from_a_finished_subgraph_in_history(saver: BaseCheckpointSaver, switches: Switches) -> None:
+    """The config of a finished task's subgraph, as history shows it, can be read and run from, whichever branch has run
+    it since."""
     low = chain(("la", switches.node("la", "own")), schema=Own).compile()
-    graph = chain(("sub", runs(low, switches, "sub")), ("tb", switches.node("tb"))).compile(saver)
+    graph = chain(("sub", graph_node(low, switches, "sub")), ("tb", switches.node("tb"))).compile(saver)
     await graph.ainvoke({}, "t")
     old = await before(graph, "sub")
     await graph.ainvoke(None, old.config)
@@ -628,9 +611,9 @@ async def test_a_finished_graphs_place_in_history_can_be_gone_to(
     assert switches.ran == {"sub": 1, "tb": 1}
 
 
-async def test_bad_journeys(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """A namespace without its checkpoint, an unknown one, or no such graph: an error that says so,
-    before anything runs or is stored."""
+async def test_bad_checkpoints(saver: BaseCheckpointSaver, switches: Switches) -> None:
+    """A namespace without its checkpoint, an unknown checkpoint, or no such graph: an error that says so, before
+    anything runs or is stored."""
     graph = three_levels(switches).compile(saver)
     await graph.ainvoke({}, "t")
     mid, low = await levels(graph)
@@ -660,7 +643,7 @@ async def test_bad_journeys(saver: BaseCheckpointSaver, switches: Switches) -> N
 async def test_a_crash_during_a_replay(
     saver: BaseCheckpointSaver, switches: Switches, monkeypatch: pytest.MonkeyPatch, write: int
 ) -> None:
-    """P4, P5: a replay's branch is stored before what the graphs inside make on it, so that a crash finds it again."""
+    """P4, P5: a replay's branch is stored before its subgraphs' checkpoints, so that it is found after a crash."""
     graph = three_levels(switches).compile(saver)
     await graph.ainvoke({}, "t")
     old = await before(graph, "mid")
@@ -691,12 +674,9 @@ async def test_a_crash_during_a_replay(
         assert switches.ran[name] == 1
 
 
-# ---- the shape of history ----------------------------------------------------------------------------------------
-
-
 async def test_the_shape_of_history(saver: BaseCheckpointSaver, switches: Switches) -> None:
     """P2: after a run, a replay, a fork, a copy and a new input, history lists every branch, newest first, and each
-    checkpoint's parent is where it was made."""
+    checkpoint's parent is the one it was made on."""
     graph = abc(switches, saver)
     await graph.ainvoke({}, "t")
     start = await before(graph, "b")
@@ -718,9 +698,9 @@ async def test_the_shape_of_history(saver: BaseCheckpointSaver, switches: Switch
     assert [*parts[0], *parts[1]] == await history(graph)
 
 
-async def test_a_fork_has_what_a_call_had_updated(saver: Any) -> None:
-    """`Command(update=...)` on an open superstep is part of its state: a branch that starts there has it too, and keeps it
-    when it is read and gone on with later."""
+async def test_a_fork_has_the_updates_of_calls(saver: Any) -> None:
+    """`Command(update=...)` on an open superstep is part of its state: a branch that starts there has it too, and keeps
+    it when it is read and resumed later."""
 
     class State(TypedDict, total=False):
         log: Annotated[list[str], operator.add]

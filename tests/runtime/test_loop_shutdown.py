@@ -1,6 +1,7 @@
-"""`asyncio.run` cancels all tasks that are left when its own has ended, also those that have not begun: they never do.
+"""`asyncio.run` cancels all tasks that are left when its main task has ended, also those that have not begun and then
+never do.
 
-Nothing warns of a coroutine that was never awaited then: warnings are errors here.
+There is no warning about a coroutine that was never awaited: warnings are errors here.
 """
 
 from __future__ import annotations
@@ -49,14 +50,14 @@ def chain(saver: InMemorySaver) -> Any:
     return graph.add_edge(START, "a").compile(saver)
 
 
-class Far(InMemorySaver):
+class SlowSaver(InMemorySaver):
     async def commit(self, lease: Lease, commit: Commit) -> None:
         await anyio.lowlevel.checkpoint()
         await super().commit(lease, commit)
 
 
 async def all_cancelled_at(turn: int, work: Callable[[], Awaitable[object]]) -> None:
-    """Cancel each task of the loop's but this one, once, as `asyncio.run` does; all are to end."""
+    """Cancel each task of the loop except this one, once, as `asyncio.run` does; all must end."""
     before = asyncio.all_tasks()
 
     async def run() -> None:
@@ -77,9 +78,9 @@ async def all_cancelled_at(turn: int, work: Callable[[], Awaitable[object]]) -> 
 
 @pytest.mark.parametrize("turn", range(16))
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
-@pytest.mark.parametrize("kind", [InMemorySaver, Far])
+@pytest.mark.parametrize("kind", [InMemorySaver, SlowSaver])
 async def test_a_run(kind: type[InMemorySaver], durability: Any, turn: int) -> None:
-    """P7: it ends, its thread is given up, and a resume goes on where it stood."""
+    """P7: the run ends, its thread is released, and a resume continues from the head."""
     saver = kind()
     graph = chain(saver)
     await all_cancelled_at(turn, lambda: graph.ainvoke({"x": 0}, "t", durability=durability))
@@ -90,7 +91,7 @@ async def test_a_run(kind: type[InMemorySaver], durability: Any, turn: int) -> N
 @pytest.mark.parametrize("turn", range(16))
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
 async def test_a_run_of_several(durability: Any, turn: int) -> None:
-    """P7, P9: who was cancelled is told so, and not that a node has cancelled itself."""
+    """P7, P9: a cancelled node is reported as cancelled, and not as a node that has cancelled itself."""
     graph = StateGraph(State)
     for name in "abc":
         graph.add_node(name, lambda _: anyio.lowlevel.checkpoint()).add_edge(START, name)
@@ -99,11 +100,11 @@ async def test_a_run_of_several(durability: Any, turn: int) -> None:
     assert not any(each.error for each in (await compiled.aget_state("t")).tasks)
 
 
-@pytest.mark.parametrize("turn", range(4, 30))  # before, it claims
-async def test_a_run_that_is_cancelled_on_and_on(turn: int) -> None:
-    """P6, P7: it gives its thread up, whatever its saver does about that."""
+@pytest.mark.parametrize("turn", range(4, 30))  # earlier, it acquires the lease
+async def test_a_run_that_is_cancelled_repeatedly(turn: int) -> None:
+    """P6, P7: a run that is cancelled again and again releases its thread, however slow its saver is."""
 
-    class Slow(Far):
+    class Slow(SlowSaver):
         async def release(self, lease: Lease) -> None:
             await anyio.lowlevel.checkpoint()
             await super().release(lease)
@@ -121,7 +122,7 @@ async def test_a_run_that_is_cancelled_on_and_on(turn: int) -> None:
 
 @pytest.mark.parametrize("turn", range(8))
 async def test_a_stream(turn: int) -> None:
-    """P7: the reader of a run that never began is told that it was cancelled."""
+    """P7: the reader of a run that never began gets its cancellation."""
     graph = chain(InMemorySaver())
     parts: list[object] = []
 
@@ -134,7 +135,7 @@ async def test_a_stream(turn: int) -> None:
 
 
 async def test_a_stream_whose_run_alone_is_cancelled() -> None:
-    """P7: a run that never began is no run that had nothing to show."""
+    """P7: a run that never began is not reported as a run without output."""
     stream = chain(InMemorySaver()).astream({"x": 0}, "t")
     before = asyncio.all_tasks()
     async with stream:
@@ -146,7 +147,7 @@ async def test_a_stream_whose_run_alone_is_cancelled() -> None:
 
 @pytest.mark.parametrize("turn", range(10))
 async def test_called_tasks(turn: int) -> None:
-    """P7: a task that never began was cancelled, and nobody waits for it."""
+    """P7: a called task that never began was cancelled, and its caller does not wait for it."""
 
     @task
     async def twice(x: int) -> int:
@@ -160,16 +161,14 @@ async def test_called_tasks(turn: int) -> None:
     await all_cancelled_at(turn, lambda: calls.ainvoke(1, "t"))
 
 
-# ---- coroutines that are never awaited -------------------------------------------------------------------------------
-
-
 async def leave(state: State) -> str:
     await anyio.lowlevel.checkpoint()
     return END
 
 
 def fan(saver: InMemorySaver) -> Any:
-    """Two levels; nodes that wait, a plain function that returns a coroutine, and routers that wait."""
+    """Return a graph of two levels: nodes that wait, a plain function that returns a coroutine, and routers
+    that wait."""
     inside = StateGraph(State).add_node("a", node).add_node("b", node).add_edge(START, "a").add_edge(START, "b")
     graph = StateGraph(State).add_node("inside", inside.compile()).add_node("plain", lambda state: node(state))
     for name in ("inside", "plain"):
@@ -209,13 +208,13 @@ async def serve(saver: InMemorySaver) -> None:
 
 @pytest.mark.parametrize("work", [run_fan, run_fan_in_places, stream_fan, run_batch, look_after_threads, serve])
 async def test_coroutines_of_children_that_never_begin(work: Callable[[InMemorySaver], Awaitable[None]]) -> None:
-    """P7: whatever a run, a batch or upkeep was about to start, nothing warns of it."""
+    """P7: there is no warning about anything that a run, a batch or upkeep was about to start."""
     for turn in range(20):
-        await all_cancelled_at(turn, lambda: work(Far()))
+        await all_cancelled_at(turn, lambda: work(SlowSaver()))
 
 
 async def test_a_backup_that_is_cancelled(tmp_path: Path) -> None:
-    """P7: nothing warns of what it was about to start either."""
+    """P7: there is no warning about anything that a cancelled backup was about to start either."""
     async with SqliteSaver(tmp_path / "threads.db", synchronous="NORMAL") as saver:
         for turn in range(6):
             await all_cancelled_at(turn, lambda: saver.backup(tmp_path / f"copy {turn}.db"))
@@ -223,7 +222,7 @@ async def test_a_backup_that_is_cancelled(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("abandoned", [False, True])
 async def test_a_coroutine_that_arrives_with_the_cancellation(abandoned: bool) -> None:
-    """P7: a plain function has returned it, and its run is cancelled before it gets that."""
+    """P7: a plain function has returned a coroutine, and its run is cancelled before it gets that."""
     begun, goes_on, posted = threading.Event(), threading.Event(), threading.Event()
     loop: Any = asyncio.get_running_loop()
 
@@ -242,7 +241,7 @@ async def test_a_coroutine_that_arrives_with_the_cancellation(abandoned: bool) -
         await asyncio.sleep(0)
     loop.call_soon_threadsafe = post
     goes_on.set()
-    assert posted.wait(20)  # the loop stands still meanwhile
+    assert posted.wait(20)  # the loop is stopped meanwhile
     del loop.call_soon_threadsafe
     run.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -250,7 +249,7 @@ async def test_a_coroutine_that_arrives_with_the_cancellation(abandoned: bool) -
 
 
 async def test_a_coroutine_that_arrives_after_the_cancellation() -> None:
-    """P7: the run waits for its thread, and has no use for what that returns."""
+    """P7: the run waits for its thread, and discards the coroutine that the thread returns."""
     begun, goes_on = threading.Event(), threading.Event()
 
     def plain(state: State) -> Coroutine[Any, Any, State]:
@@ -285,7 +284,7 @@ async def test_a_child_under_a_version_of_anyio_that_wraps_no_coroutines(monkeyp
 
 
 async def test_a_coroutine_that_is_made_later() -> None:
-    """It is made when it is first awaited or sent to, and is driven like any other."""
+    """The coroutine is made when it is first awaited or sent to, and is driven like any other."""
     made: list[str] = []
 
     async def work(name: str) -> str:

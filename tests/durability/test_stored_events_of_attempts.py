@@ -1,4 +1,5 @@
-"""Coming back after another attempt, or another branch: what is shown of each is what was committed of it."""
+"""Reconnecting after another attempt or on another branch: a reader gets the events that were committed, and a notice
+for void ones."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ class State(TypedDict, total=False):
 
 
 class Attempts:
-    """first -> second, which say which attempt it is. The second waits for ever in the attempts of `stuck`."""
+    """A graph first -> second whose nodes stream which attempt they are. The second node waits forever in the attempts
+    of `stuck`."""
 
     def __init__(self, *stuck: int, silent: bool = False) -> None:
         self.number = 1
@@ -49,8 +51,8 @@ class Attempts:
         builder = StateGraph(State).add_node(first).add_node(second).add_edge(START, "first")
         self.graph = builder.add_edge("first", "second").compile(InMemorySaver())
 
-    async def cut_off(self, durability: Durability = "sync") -> list[dict[str, Any]]:
-        """What a reader saw of the first attempt, which is cut off in its second superstep."""
+    async def interrupted_attempt(self, durability: Durability = "sync") -> list[dict[str, Any]]:
+        """Return what a reader saw of the first attempt, which is interrupted in its second superstep."""
         stream = self.graph.astream({"log": []}, "t", keep_events=True, durability=durability, **ASK)
         parts: list[dict[str, Any]] = []
         async with stream:
@@ -88,11 +90,11 @@ def kinds(parts: Sequence[dict[str, Any]]) -> list[str]:
     return [part["type"] for part in parts]
 
 
-async def test_somebody_else_went_on() -> None:
-    """P4: who saw some of an attempt that was cut off is told that it is void, before anything of the next attempt, also
-    when that was somebody else's and is over."""
+async def test_another_caller_ran_the_next_attempt() -> None:
+    """P4: a reader of an interrupted attempt gets the notice that it is void before any part of the next attempt, also
+    when another caller ran that attempt and it is over."""
     attempts = Attempts(1)
-    parts = await attempts.cut_off()
+    parts = await attempts.interrupted_attempt()
     assert said(parts) == ["1 first", "1 second"]
     await attempts.go_on()
     rest = await attempts.back(parts[-1])
@@ -106,11 +108,11 @@ async def test_somebody_else_went_on() -> None:
 
 @pytest.mark.parametrize("at", [0, -1], ids=["of the beginning", "of the end"])
 @pytest.mark.parametrize("mode", ["sync", "async", "exit"])
-async def test_a_reader_resumes_what_was_cut_off(mode: Durability, at: int) -> None:
-    """P12: what was shown of closed supersteps comes again from storage, what was shown of the open one is void; also
-    where all of it is stored as the run is cut off."""
+async def test_a_reader_resumes_an_interrupted_run(mode: Durability, at: int) -> None:
+    """P12: parts of closed supersteps come again from storage, parts of the open one are void; also when all of it is
+    stored as the run is interrupted."""
     attempts = Attempts(1)
-    parts = await attempts.cut_off(mode)
+    parts = await attempts.interrupted_attempt(mode)
     assert said(parts) == ["1 first", "1 second"]
     rest = await attempts.back(parts[at])
     seen = parts[:1] if at == 0 else parts
@@ -118,10 +120,10 @@ async def test_a_reader_resumes_what_was_cut_off(mode: Durability, at: int) -> N
     assert rest[-1]["data"] == {"log": ["first", "second"]}
 
 
-async def test_somebody_else_was_cut_off_too() -> None:
-    """P4: of several attempts that were cut off, nothing comes back."""
+async def test_several_interrupted_attempts() -> None:
+    """P4: of several interrupted attempts no part comes back."""
     attempts = Attempts(1, 2)
-    parts = await attempts.cut_off()
+    parts = await attempts.interrupted_attempt()
     with anyio.move_on_after(10):
         attempts.reached = anyio.Event()
         async with anyio.create_task_group() as group:
@@ -135,11 +137,11 @@ async def test_somebody_else_was_cut_off_too() -> None:
     assert said(rest) == ["3 second"]
 
 
-async def test_what_came_with_a_commit_is_never_void() -> None:
-    """P4: who saw nothing of the superstep that was cut off, but only what its predecessor's commit let out, is told of
-    nothing that is void."""
+async def test_committed_events_are_never_void() -> None:
+    """P4: a reader that saw only what the previous commit released, and nothing of the interrupted superstep, gets no
+    notice of void parts."""
     attempts = Attempts(1, silent=True)
-    parts = await attempts.cut_off()
+    parts = await attempts.interrupted_attempt()
     assert parts[-1]["committed"] == 1
     await attempts.go_on()
     rest = await attempts.back(parts[-1])
@@ -148,8 +150,8 @@ async def test_what_came_with_a_commit_is_never_void() -> None:
 
 
 async def test_another_branch() -> None:
-    """P2: who comes back from before a fork is shown what came with the commits of the branch that the thread stands on,
-    and nothing of its sibling's."""
+    """P2: a reader whose cursor is from before a fork gets the events committed on the branch of the head, and none of
+    the sibling branch."""
     attempts = Attempts()
     parts = await read(attempts.graph.astream({"log": []}, "t", keep_events=True, **ASK))
     (fork,) = [state async for state in attempts.graph.aget_state_history("t") if state.next == ("first",)]
@@ -161,7 +163,7 @@ async def test_another_branch() -> None:
 
 @pytest.mark.parametrize("at", ["first", "second"])
 async def test_the_superstep_that_was_forked(at: str) -> None:
-    """P2: nor is it shown what the sibling's superstep showed that began at the fork."""
+    """P2: such a reader does not get the events of the sibling's superstep that started at the fork either."""
     attempts = Attempts()
     parts = await read(attempts.graph.astream({"log": []}, "t", keep_events=True, **ASK))
     (fork,) = [state async for state in attempts.graph.aget_state_history("t") if state.next == (at,)]
@@ -172,8 +174,9 @@ async def test_the_superstep_that_was_forked(at: str) -> None:
 
 
 @pytest.mark.parametrize("more", [0, 1, 2])
-async def test_all_of_a_superstep_was_spilled(more: int) -> None:
-    """P4: a superstep is committed with what was stored of it before, also when there is nothing to add to that."""
+async def test_all_events_of_a_superstep_were_flushed(more: int) -> None:
+    """P4: a superstep is committed with the events that were flushed before, also when there is nothing to add
+    to them."""
 
     async def talks(state: State) -> State:
         writer = get_stream_writer()
@@ -187,11 +190,8 @@ async def test_all_of_a_superstep_was_spilled(more: int) -> None:
     assert [part["data"] for part in await read(stream)] == list(range(1, FLUSH_EVENTS + more))
 
 
-# ---- who has left --------------------------------------------------------------------------------------------------------
-
-
-async def test_who_has_joined_and_left() -> None:
-    """P12: a run hands nothing to readers that have joined it and left."""
+async def test_readers_that_joined_and_left() -> None:
+    """P12: a run delivers nothing to readers that have joined and left."""
     attempts = Attempts(1)
     stream = attempts.graph.astream({"log": []}, "t", keep_events=True, **ASK)
     async with stream:
@@ -204,9 +204,8 @@ async def test_who_has_joined_and_left() -> None:
             assert len(stream._subscription.sinks) == 1
 
 
-async def test_finishing_that_is_cancelled() -> None:
-    """P7: who waits for a run to go on to its end without it, and is cancelled, cancels it: it has cleaned up before
-    control returns."""
+async def test_a_cancelled_finish() -> None:
+    """P7: cancelling a caller of `finish()` cancels the run, which has cleaned up before control returns."""
     ended: list[str] = []
     reached = anyio.Event()
 
@@ -231,8 +230,9 @@ async def test_finishing_that_is_cancelled() -> None:
     assert stream.status == "cancelled"
 
 
-async def test_beginning_that_is_cancelled() -> None:
-    """P7: who waits for a run to get its thread, and is cancelled, cancels it: it never gets it."""
+async def test_a_cancelled_start() -> None:
+    """P7: cancelling a caller that waits until its run has acquired the thread cancels the run, which never acquires
+    the thread."""
     attempts = Attempts(1)
     holder = attempts.graph.astream({"log": []}, "t", **ASK)
     async with holder:
@@ -247,18 +247,18 @@ async def test_beginning_that_is_cancelled() -> None:
         assert second.status == "cancelled"
 
 
-async def test_what_is_on_disk_when_it_goes_on() -> None:
-    """P4: the part that voids an attempt says too what is committed."""
+async def test_the_void_notice_says_what_is_committed() -> None:
+    """P4: the part that voids an attempt also says what is committed."""
     attempts = Attempts(1)
-    parts = await attempts.cut_off()
+    parts = await attempts.interrupted_attempt()
     rest = await attempts.back(parts[-1])
     assert rest[0]["type"] == "superstep_restarted"
     assert rest[0]["committed"] == 1
 
 
-async def test_somebody_else_went_on_to_a_question() -> None:
-    """P8: a question that a run asked which kept no events is open: who comes back to the one before does not run its
-    node again."""
+async def test_another_caller_ran_to_a_question() -> None:
+    """P8: a question of a run without stored events is open: a reader that reconnects to the question before it does
+    not run its node again."""
     ran: list[str] = []
     reached = anyio.Event()
 
@@ -279,11 +279,9 @@ async def test_somebody_else_went_on_to_a_question() -> None:
     assert ran == ["asks", "asks"]
 
 
-# ---- much ------------------------------------------------------------------------------------------------------------
-
-
-async def test_many_that_wait_in_the_end() -> None:
-    """P12: who owes, and then waits, is not charged with what it waits for, however many there are in a node."""
+async def test_many_waiting_writers() -> None:
+    """P12: writers that already wait for capacity are not charged for the parts they wait to add, however many there
+    are in a node."""
     reached: list[int] = []
 
     async def talks(state: State) -> State:
@@ -307,8 +305,8 @@ async def test_many_that_wait_in_the_end() -> None:
         assert len([chunk async for chunk in stream]) == 120
 
 
-async def test_a_reader_that_has_joined_and_is_slow() -> None:
-    """P12: it slows the run, as the first reader does."""
+async def test_a_slow_joined_reader() -> None:
+    """P12: a reader that has joined and is slow slows the run, as the first reader does."""
     written: list[int] = []
     go_on = anyio.Event()
 
@@ -332,8 +330,9 @@ async def test_a_reader_that_has_joined_and_is_slow() -> None:
             assert said([part async for part in back]) == list(range(10 * CAPACITY))
 
 
-async def test_much_is_kept_and_nobody_reads() -> None:
-    """P12: what is held to be kept is bounded too: a loop that never awaits is refused when its reader has left."""
+async def test_many_stored_events_without_a_reader() -> None:
+    """P12: the buffer of events that are to be stored is bounded too: a loop that never awaits is refused when its
+    reader has left."""
     size = 2**20
 
     async def talks(state: State) -> State:
@@ -347,8 +346,8 @@ async def test_much_is_kept_and_nobody_reads() -> None:
         await stream.finish()
 
 
-async def test_joining_while_events_are_being_spilled() -> None:
-    """What is on its way to storage is shown as well."""
+async def test_joining_while_events_are_being_flushed() -> None:
+    """Events on their way to storage are streamed to a joining reader as well."""
 
     class Slow(Through):
         open = anyio.Event()

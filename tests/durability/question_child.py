@@ -1,8 +1,9 @@
-"""A process that asks, or is answered, and is killed: python asking_child.py DATABASE BACKEND GIVEN.
+"""Child process that asks questions or gets answers and is then killed: python question_child.py DATABASE BACKEND
+INPUT.
 
-GIVEN is the JSON of what to call the graph with: an input, null, or an answer as {"resume": ...}. It says "asked" and
-the questions when the run has paused, "in" when node `after` runs, "end" and the log when nothing is left; and then
-does nothing, for ever.
+INPUT is the JSON of the graph's input: a state, null, or an answer as {"resume": ...}. The process prints "asked" and
+the questions when the run has paused, "in" when node `after` runs, "end" and the log when nothing is left to run. After
+that it sleeps forever.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""States in kept events: whoever comes back gets them as the schema's own objects exactly where the first reader did."""
+"""States in stored events: a reader that reconnects gets instances of the schema exactly where the first reader did."""
 
 from __future__ import annotations
 
@@ -41,11 +41,10 @@ class Model(pydantic.BaseModel):
 @pytest.mark.parametrize("joins", [False, True])
 @pytest.mark.parametrize("keys", [None, ["count"], "count"])
 @pytest.mark.parametrize("schema", [Plain, Struct, Model])
-async def test_states_come_back_as_they_were_shown(schema: Any, keys: Any, joins: bool) -> None:
+async def test_states_come_back_as_they_were_streamed(schema: Any, keys: Any, joins: bool) -> None:
     """docs/streaming.md: "States that are dataclasses, Structs or pydantic models come as such." In `debug` they came
-    back as mappings; and what `output_keys` had chosen came back as an object of the schema, with the defaults of keys
-    that were left out as if they were the state.
-    """
+    back as mappings; and a selection by `output_keys` came back as an instance of the schema, with defaults for the
+    keys that were left out, as if it were the state."""
     gate = anyio.Event()
 
     async def work(state: Any) -> dict[str, Any]:
@@ -67,7 +66,7 @@ async def test_states_come_back_as_they_were_shown(schema: Any, keys: Any, joins
             group.start_soon(run)
             await anyio.wait_all_tasks_blocked()
             back = graph.astream(None, "t", after=".0.0.0", **ask)
-            again = [await anext(back)]  # what is shown after this was joined live, or is read back
+            again = [await anext(back)]  # the parts after this one were joined live or read from storage
             await anyio.wait_all_tasks_blocked()
             gate.set()
             again += [part async for part in back]

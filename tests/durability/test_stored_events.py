@@ -1,4 +1,4 @@
-"""A reader who was away, and comes back: nothing lost, nothing twice, and what is void is said to be."""
+"""Readers that disconnect and reconnect: no event is lost or repeated, and void events are reported as void."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from checkpoint_savers.sqlite import SqliteSaver
 from pregel_async import START, Command, GraphDrained, RunControl, Send, StateGraph, get_stream_writer, interrupt
 from pregel_async.channels import UntrackedValue
 from pregel_async.errors import ConfigError, InvalidCursorError, RecordedFailureError, RunCancelledError
-from tests.durability.durable_world import Died, TestWorld
+from tests.durability.durable_environment import Died, TestWorld
 from tests.helpers.passing_saver import WRITES, Through
 from tests.helpers.stream_reader import kept_by_reader
 
@@ -34,7 +34,7 @@ class State(TypedDict, total=False):
 
 
 class Gate:
-    """Lets nodes go on at a step."""
+    """Lets nodes pass one step at a time."""
 
     def __init__(self) -> None:
         self.events: dict[str, anyio.Event] = {}
@@ -53,7 +53,8 @@ class Gate:
 def graph_of(
     saver: BaseCheckpointSaver | None, gate: Gate | None = None, environment: Any = None, *, ask: bool = False
 ) -> Any:
-    """first -> three sends and a subgraph -> last; each writes to the stream before and after it waits at its gate."""
+    """Return a graph first -> three sends and a subgraph -> last; each node writes to the stream before and after it
+    waits at its gate."""
 
     async def work(name: str) -> dict[str, list[str]]:
         writer = get_stream_writer()
@@ -95,8 +96,8 @@ async def read(stream: Any) -> list[dict[str, Any]]:
         return [part async for part in parts]
 
 
-def plain_of(parts: Sequence[dict[str, Any]]) -> list[Any]:
-    """What a reader sees of them, apart from how far storage was: by "async" a cursor says that besides."""
+def without_storage_position(parts: Sequence[dict[str, Any]]) -> list[Any]:
+    """Return the parts without the cursors' positions in storage, which depend on timing with "async"."""
     known = ("type", "ns", "data", "seq", "step")
     return [{**{key: part[key] for key in known}, "cursor": part["cursor"].split(".")[:4]} for part in parts]
 
@@ -111,16 +112,13 @@ async def saver(request: Any, tmp_path: Path, anyio_backend: Any) -> AsyncIterat
 
 
 def check_numbers(parts: Sequence[dict[str, Any]], after: int = 0) -> None:
-    """P4: gap-free."""
+    """P4: the numbers of the parts have no gaps."""
     assert [part["seq"] for part in parts] == list(range(after + 1, after + 1 + len(parts)))
-
-
-# ---- at rest ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mode", DURABILITIES)
 async def test_after_the_end(mode: Any, saver: BaseCheckpointSaver) -> None:
-    """From wherever a reader had got to, the rest comes, each once, and nothing runs again."""
+    """From any cursor, the remaining events come once each, and no node runs again."""
     graph = graph_of(saver)
     everything = await read(graph.astream({"log": []}, "t", keep_events=True, durability=mode, **ASK))
     check_numbers(everything)
@@ -130,21 +128,22 @@ async def test_after_the_end(mode: Any, saver: BaseCheckpointSaver) -> None:
     for read_so_far in range(1, len(everything) + 1):
         stream = graph_of(saver).astream(None, "t", after=cursors[read_so_far - 1], **ASK)
         rest = await read(stream)
-        assert plain_of(rest) == plain_of(everything[read_so_far:])
+        assert without_storage_position(rest) == without_storage_position(everything[read_so_far:])
         assert all(part["committed"] == 3 for part in rest)
         assert stream.status == "done"
-    assert (await saver.acquire("t", _somebody(), now=1e12, expires_at=1e12)).epoch == 2  # nobody has claimed it since
+    # no run has acquired a lease since
+    assert (await saver.acquire("t", _another_caller(), now=1e12, expires_at=1e12)).epoch == 2
 
 
-def _somebody() -> Any:
+def _another_caller() -> Any:
     from checkpoint_savers.owner import this_process
 
-    return this_process("somebody")
+    return this_process("another_caller")
 
 
 async def test_after_a_question(saver: BaseCheckpointSaver) -> None:
-    """A run that asks has come to rest: the question is shown, and the node does not run again. After the answer the
-    reader goes on from where it was."""
+    """A run that asks has ended: the question is streamed and the node does not run again. After the answer the reader
+    continues from its cursor."""
     graph = graph_of(saver, ask=True)
     everything = await read(graph.astream({"log": []}, "t", keep_events=True, **ASK))
     asked = [part for part in everything if part["type"] == "values" and part["interrupts"]]
@@ -152,7 +151,7 @@ async def test_after_a_question(saver: BaseCheckpointSaver) -> None:
     for part in everything:
         stream = graph.astream(None, "t", after=part["cursor"], **ASK)
         rest = await read(stream)
-        assert plain_of(rest) == plain_of(everything[part["seq"] :])
+        assert without_storage_position(rest) == without_storage_position(everything[part["seq"] :])
         assert stream.status == "interrupted"
     answered = await read(graph.astream(Command(resume="yes"), "t", keep_events=True, **ASK))
     later = await read(graph.astream(None, "t", after=everything[3]["cursor"], **ASK))
@@ -160,8 +159,8 @@ async def test_after_a_question(saver: BaseCheckpointSaver) -> None:
     check_numbers(later, after=4)
 
 
-async def test_after_an_answer_that_was_cut_off(saver: BaseCheckpointSaver) -> None:
-    """Somebody has answered, and was cut off: the answer is stored, so that who comes back goes on with it."""
+async def test_after_an_interrupted_answer(saver: BaseCheckpointSaver) -> None:
+    """An answering run was interrupted: the answer is stored, so that a reconnecting reader resumes with it."""
     gate = Gate()
     gate.close("answered")
 
@@ -184,12 +183,12 @@ async def test_after_an_answer_that_was_cut_off(saver: BaseCheckpointSaver) -> N
     back = graph.astream(None, "t", after=parts[-1]["cursor"], **ASK)
     rest = await read(back)
     assert back.status == "done"
-    assert "superstep_restarted" not in [part["type"] for part in rest]  # what was cut off kept no events
+    assert "superstep_restarted" not in [part["type"] for part in rest]  # the interrupted run stored no events
     assert rest[-1]["data"] == {"log": ["yes"]}
 
 
 async def test_after_a_failure(saver: BaseCheckpointSaver) -> None:
-    """Failures arrive as the last event, then as the exception; to who comes back too, by name."""
+    """A failure arrives as the last event and then as the exception; readers that reconnect get it too, by name."""
 
     async def fails(state: State) -> State:
         get_stream_writer()("before")
@@ -220,10 +219,9 @@ async def test_after_a_failure(saver: BaseCheckpointSaver) -> None:
 
 
 @pytest.mark.parametrize("mode", ["tasks", "debug"])
-async def test_a_failure_that_cannot_be_printed_is_kept(saver: BaseCheckpointSaver, mode: Any) -> None:
-    """P9: keeping events never takes a failure's place. An exception whose text cannot be had was lost: the run failed
-    with what its `__str__` had raised.
-    """
+async def test_a_failure_that_cannot_be_printed_is_stored(saver: BaseCheckpointSaver, mode: Any) -> None:
+    """P9: storing events never replaces a failure. An exception without a usable text was lost: the run failed with the
+    error of its `__str__`."""
 
     class Mute(Exception):
         def __str__(self) -> str:
@@ -247,7 +245,7 @@ async def test_a_failure_that_cannot_be_printed_is_kept(saver: BaseCheckpointSav
 
 
 async def test_after_a_drain(saver: BaseCheckpointSaver) -> None:
-    """A drained run goes on when its reader comes back; nothing of it was void."""
+    """A drained run continues when its reader reconnects; none of its events was void."""
     undisturbed = await read(graph_of(InMemorySaver()).astream({"log": []}, "t", keep_events=True, **ASK))
     gate, control = Gate(), RunControl()
     gate.close("inside")
@@ -272,14 +270,12 @@ async def test_after_a_drain(saver: BaseCheckpointSaver) -> None:
     assert (await graph.aget_state("t")).values["log"].count("inside") == 0
 
 
-# ---- while it goes on --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("gone_after", [1, 3, 5, 8, 12])
 @pytest.mark.parametrize("held", ["first", "inside", "last"])
 @pytest.mark.parametrize("mode", DURABILITIES)
 async def test_joining_a_run_of_this_process(mode: Any, saver: BaseCheckpointSaver, held: str, gone_after: int) -> None:
-    """Back in the same process: every event once, whether its superstep is committed or open."""
+    """A reader that reconnects in the same process gets every event once, whether its superstep is committed or
+    open."""
     gate = Gate()
     gate.close(held)
     graph = graph_of(saver, gate)
@@ -290,7 +286,7 @@ async def test_joining_a_run_of_this_process(mode: Any, saver: BaseCheckpointSav
             if stream._buffer.parts:
                 parts.append(await anext(stream))
             await anyio.lowlevel.checkpoint()
-        group.start_soon(stream.finish)  # it goes away, and the run goes on
+        group.start_soon(stream.finish)  # the reader leaves, and the run continues
         await gate.reached[held].wait()
         back = graph.astream(None, "t", after=parts[-1]["cursor"], **ASK)
         other = graph.astream(None, "t", after=parts[0]["cursor"], **ASK)
@@ -308,8 +304,10 @@ async def test_joining_a_run_of_this_process(mode: Any, saver: BaseCheckpointSav
         parts += await read(back)
         assert back.status == "done"
     check_numbers(parts)
-    assert plain_of(more) == plain_of(parts[1:])
-    assert plain_of(await read(graph.astream(None, "t", after=parts[0]["cursor"], **ASK))) == plain_of(parts[1:])
+    assert without_storage_position(more) == without_storage_position(parts[1:])
+    assert without_storage_position(
+        await read(graph.astream(None, "t", after=parts[0]["cursor"], **ASK))
+    ) == without_storage_position(parts[1:])
     assert {str(part["data"]) for part in parts if part["type"] == "custom"} >= {
         "first begins",
         "inside ends",
@@ -317,8 +315,8 @@ async def test_joining_a_run_of_this_process(mode: Any, saver: BaseCheckpointSav
     }
 
 
-async def test_two_readers_have_their_own(saver: BaseCheckpointSaver) -> None:
-    """P1: what one reader changes in place does not reach the other, nor what is kept."""
+async def test_two_readers_are_isolated(saver: BaseCheckpointSaver) -> None:
+    """P1: a change in place by one reader reaches neither the other reader nor the stored events."""
     gate = Gate()
     gate.close("last")
     graph = graph_of(saver, gate)
@@ -341,7 +339,7 @@ async def test_two_readers_have_their_own(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_a_joined_run_that_is_cancelled(saver: BaseCheckpointSaver) -> None:
-    """Who has joined is told when whoever started the run cancels it; coming back once more resumes it."""
+    """A joined reader gets a notice when the caller of the run cancels it; reconnecting once more resumes the run."""
     gate = Gate()
     gate.close("inside")
     graph = graph_of(saver, gate)
@@ -373,7 +371,7 @@ async def test_a_joined_run_that_is_cancelled(saver: BaseCheckpointSaver) -> Non
 
 
 async def test_a_joined_run_that_fails(saver: BaseCheckpointSaver) -> None:
-    """The failure reaches everybody who reads."""
+    """A failure reaches every reader of the run."""
     gate = Gate()
     gate.close("last")
 
@@ -415,8 +413,8 @@ async def _drained_to_failure(stream: Any) -> None:
 
 
 async def test_following_a_run_elsewhere(saver: BaseCheckpointSaver) -> None:
-    """Elsewhere (another graph object knows nothing of it): "reject" shows what is committed and says that the thread is
-    busy; "wait" follows what is committed until the thread is free."""
+    """In another process (simulated by another graph object): "reject" shows what is committed and reports that the
+    thread is busy; "wait" follows the commits until the thread is free."""
     gate = Gate()
     gate.close("last")
     here, there = graph_of(saver, gate), graph_of(saver)
@@ -436,21 +434,21 @@ async def test_following_a_run_elsewhere(saver: BaseCheckpointSaver) -> None:
         with pytest.raises(ThreadBusyError):
             async for part in there.astream(None, "t", after=start["cursor"], **ASK):
                 seen.append(part)
-        assert seen[-1]["type"] == "error"  # why this stream ends
-        assert plain_of(seen[:-1]) == plain_of(parts[1 : len(seen)])
-        assert seen[-2]["step"] == 2  # the superstep before
+        assert seen[-1]["type"] == "error"  # the reason why this stream ends
+        assert without_storage_position(seen[:-1]) == without_storage_position(parts[1 : len(seen)])
+        assert seen[-2]["step"] == 2  # the previous superstep
 
         async def free() -> None:
             gate.events["last"].set()
 
         group.start_soon(free)
         followed = await read(there.astream(None, "t", after=start["cursor"], on_conflict="wait", **ASK))
-    assert plain_of(followed) == plain_of(parts[1:])
+    assert without_storage_position(followed) == without_storage_position(parts[1:])
 
 
-async def test_what_was_open_at_the_first_look_and_is_committed_by_the_next(saver: BaseCheckpointSaver) -> None:
-    """P4: a reader waits for a run elsewhere, from a place in a superstep that is still open. That closes, and so does the
-    next: nothing of it was void, and the reader is not told that it were.
+async def test_following_a_superstep_that_closes_between_two_looks(saver: BaseCheckpointSaver) -> None:
+    """P4: a reader follows a run of another process from a cursor in an open superstep. When that superstep and the
+    next one close before the reader's second look, nothing of them was void, and the reader gets no notice that it was.
     """
     gate = Gate()
     gate.close("first")
@@ -483,14 +481,11 @@ async def test_what_was_open_at_the_first_look_and_is_committed_by_the_next(save
             gate.events["first"].set()
             async for part in stream:
                 parts.append(part)
-    assert plain_of(followed) == plain_of(parts[at:])
-
-
-# ---- after a crash -----------------------------------------------------------------------------------------------------
+    assert without_storage_position(followed) == without_storage_position(parts[at:])
 
 
 class Crashing(Through):
-    """Its process ends at one call, counted from 1, before or after it was done."""
+    """A saver whose process ends at one call, counted from 1, before or after the call was done."""
 
     def __init__(self, inner: BaseCheckpointSaver, at: int, *, after: bool) -> None:
         super().__init__(inner)
@@ -511,8 +506,8 @@ class Crashing(Through):
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("mode", DURABILITIES)
 async def test_every_crash_point(mode: Any, after: bool) -> None:
-    """P4: killed at any call of storage, and come back elsewhere: all committed events, then `superstep_restarted`, then
-    the superstep anew. Committed events are never taken back, and none is missing or twice."""
+    """P4: after a kill at any call of storage, a reader in another process gets all committed events, then
+    `superstep_restarted`, then the superstep anew. No committed event is voided, missing or repeated."""
     undisturbed = await read(
         graph_of(InMemorySaver()).astream({"log": []}, "t", keep_events=True, durability=mode, **ASK)
     )
@@ -559,12 +554,9 @@ def _kinds(parts: Sequence[dict[str, Any]]) -> list[str]:
     return sorted(kept)
 
 
-# ---- much ------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("waits", [True, False], ids=["awaited", "not awaited"])
 async def test_a_long_superstep(saver: BaseCheckpointSaver, waits: bool) -> None:
-    """Events of an open superstep that are many are spilled, and come back in order, each once; P12: what is held is
+    """Many events of an open superstep are flushed, and come back in order, once each; P12: the buffered events are
     bounded."""
     reached, go_on = anyio.Event(), anyio.Event()
 
@@ -599,8 +591,8 @@ async def test_a_long_superstep(saver: BaseCheckpointSaver, waits: bool) -> None
     assert [part["data"] for part in parts if part["type"] == "custom"] == [*range(2000), "last"]
 
 
-async def test_what_a_crash_spilled_is_void(saver: BaseCheckpointSaver) -> None:
-    """What was stored of an open superstep is no event of the thread's unless the superstep closes."""
+async def test_flushed_events_of_a_crash_are_void(saver: BaseCheckpointSaver) -> None:
+    """Flushed events of an open superstep are no events of the thread unless the superstep closes."""
     stuck = anyio.Event()
     says = ["first time"]
 
@@ -627,11 +619,8 @@ async def test_what_a_crash_spilled_is_void(saver: BaseCheckpointSaver) -> None:
     assert [part["data"] for part in whole if part["type"] == "custom"] == [part["data"] for part in rest[1:-1]]
 
 
-# ---- what is refused ---------------------------------------------------------------------------------------------------
-
-
 async def test_bad_cursors(saver: BaseCheckpointSaver) -> None:
-    """A cursor that is none, or of another thread or branch, is an error and runs nothing."""
+    """A malformed cursor, or one of another thread or branch, is an error and runs nothing."""
     graph = graph_of(saver)
     parts = await read(graph.astream({"log": []}, "t", keep_events=True, **ASK))
     await graph.ainvoke({"log": []}, "other")
@@ -644,13 +633,13 @@ async def test_bad_cursors(saver: BaseCheckpointSaver) -> None:
     with pytest.raises(InvalidCursorError):
         await read(graph.astream(None, "nothing here", after=parts[0]["cursor"], **ASK))
     states = [state async for state in graph.aget_state_history("t")]
-    await graph.ainvoke(None, states[2].config)  # a fork: the thread stands on another branch
+    await graph.ainvoke(None, states[2].config)  # a fork: the head is on another branch
     with pytest.raises(InvalidCursorError, match="branch"):
         await read(graph.astream(None, "t", after=parts[-1]["cursor"], **ASK))
 
 
 async def test_bad_calls(saver: BaseCheckpointSaver) -> None:
-    """Refused at once: keeping without a checkpointer; coming back with an input, or to unlabelled chunks."""
+    """Refused at once: storing events without a checkpointer; reconnecting with an input, or to v1 chunks."""
     graph = graph_of(saver)
     cursor = (await read(graph.astream({"log": []}, "t", keep_events=True, **ASK)))[0]["cursor"]
     with pytest.raises(ConfigError, match="checkpointer"):
@@ -663,28 +652,27 @@ async def test_bad_calls(saver: BaseCheckpointSaver) -> None:
         graph.astream(None, "t", after=cursor, version="v2")
 
 
-async def test_a_graph_that_is_a_node_s_own_part_keeps_nothing_by_itself() -> None:
-    """docs/streaming.md: "With keep_events=True, what is shown is kept". In a node it was not, without a word; and to come
-    back there (`after`) said that nothing was stored, or ran on in its caller's place.
-    """
+async def test_a_subgraph_stores_no_events_by_itself() -> None:
+    """docs/streaming.md: "With keep_events=True, what is shown is kept". In a node no event was stored, without an
+    error; and reconnecting there (`after`) reported that nothing was stored, or continued in place of its caller."""
     inside = StateGraph(State).add_node("x", lambda state: {"log": ["x"]}).add_edge(START, "x")
-    told: list[str] = []
+    texts: list[str] = []
 
     async def calls(state: State) -> dict[str, list[str]]:
         graph = inside.compile(InMemorySaver())
         for given, more in (({"log": []}, {"keep_events": True}), (None, {"after": ".0.0.0"})):
             with pytest.raises(ConfigError, match="the run around it keeps") as error:
                 graph.astream(given, **more, stream_mode="values", version="v2")
-            told.append(str(error.value))
+            texts.append(str(error.value))
         parts = [part async for part in graph.astream({"log": []}, "own", keep_events=True, version="v2")]
         return {"log": [part["type"] for part in parts if part["cursor"] is not None]}
 
     graph = StateGraph(State).add_node(calls).add_edge(START, "calls").compile(InMemorySaver())
     assert await graph.ainvoke({"log": []}, "t") == {"log": ["updates"]}
-    assert len(told) == 2
+    assert len(texts) == 2
 
 
-async def test_what_cannot_be_kept(saver: BaseCheckpointSaver) -> None:
+async def test_chunks_that_cannot_be_stored(saver: BaseCheckpointSaver) -> None:
     """P11: a chunk that cannot be stored fails the node that wrote it; a key that is never stored is left out."""
 
     class Opaque:
@@ -718,8 +706,8 @@ async def test_what_cannot_be_kept(saver: BaseCheckpointSaver) -> None:
     assert (await graph.aget_state("v")).next == ("speaks",)
 
 
-async def test_only_what_is_asked_for(saver: BaseCheckpointSaver) -> None:
-    """A reader that comes back sees the modes that it asks for, of those that were kept."""
+async def test_only_the_requested_modes(saver: BaseCheckpointSaver) -> None:
+    """A reader that reconnects sees the modes that it asks for, of those that were stored."""
     graph = graph_of(saver)
     parts = await read(graph.astream({"log": []}, "t", keep_events=True, **ASK))
     back = await read(graph.astream(None, "t", stream_mode="values", after=parts[0]["cursor"], version="v2"))
@@ -728,8 +716,8 @@ async def test_only_what_is_asked_for(saver: BaseCheckpointSaver) -> None:
     ]
 
 
-async def test_without_keeping_nothing_is_stored(saver: BaseCheckpointSaver) -> None:
-    """Where nobody asked for it, no event is stored and no cursor is shown."""
+async def test_without_keep_events_no_event_is_stored(saver: BaseCheckpointSaver) -> None:
+    """Without `keep_events` no event is stored and parts have no cursor."""
     graph = graph_of(saver)
     parts = await read(graph.astream({"log": []}, "t", **ASK))
     assert {part["cursor"] for part in parts} == {None}

@@ -1,4 +1,4 @@
-"""A run that stops at a breakpoint, and the process that dies about then: who comes back does not run past it."""
+"""A run stops at a breakpoint and its process dies about then: reconnecting does not run past the breakpoint."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from checkpoint_savers import InMemorySaver
 from checkpoint_savers.abc import BaseCheckpointSaver
 from pregel_async import START, StateGraph
-from tests.durability.durable_world import Died, TestWorld
+from tests.durability.durable_environment import Died, TestWorld
 from tests.helpers.passing_saver import Through
 
 pytestmark = pytest.mark.anyio
@@ -23,8 +23,8 @@ class State(TypedDict, total=False):
     log: Annotated[list[str], operator.add]
 
 
-class Dies(Through):
-    """The process ends before a write."""
+class DyingSaver(Through):
+    """A saver whose process ends before a write."""
 
     def __init__(self, inner: BaseCheckpointSaver, at: int) -> None:
         super().__init__(inner)
@@ -40,7 +40,7 @@ class Dies(Through):
 
 @pytest.mark.parametrize("where", ["interrupt_before", "interrupt_after"])
 async def test_a_breakpoint_holds_wherever_the_process_dies(where: str) -> None:
-    """P3, P4: that the run has stopped is stored with the superstep before, and not after it."""
+    """P3, P4: the stop of a run is stored with the superstep before it, and not afterwards."""
     ran: list[str] = []
 
     async def one(state: State) -> State:
@@ -62,14 +62,14 @@ async def test_a_breakpoint_holds_wherever_the_process_dies(where: str) -> None:
     for at in range(1, 10):
         inner, parts = InMemorySaver(), list[Any]()
         try:
-            async for part in graph_on(Dies(inner, at)).astream({"log": []}, "t", keep_events=True, **ASK):
+            async for part in graph_on(DyingSaver(inner, at)).astream({"log": []}, "t", keep_events=True, **ASK):
                 parts.append(part)
         except Died:
             died += 1
         else:
             break
         if parts:
-            environment.time += 100  # the lease lapses
+            environment.time += 100  # the lease expires
             back = graph_on(inner).astream(None, "t", after=parts[-1]["cursor"], **ASK)
             async for part in back:
                 parts.append(part)

@@ -1,4 +1,5 @@
-"""Whatever else a user, a node or the world may do to a run."""
+"""Hostile users, nodes and environments: dropped streams, swallowed cancellations, strange exceptions and
+wrong clocks."""
 
 from __future__ import annotations
 
@@ -38,8 +39,8 @@ from pregel_async.errors import (
     ThreadBusyError,
     UnknownStoredKeyWarning,
 )
+from tests.durability.durable_environment import Died, Failing, Graph, How, TestWorld, Watch, trace_of
 from tests.durability.durable_graphs import SCENARIOS, Planned, Probe, State, fan_out, node, sync_node
-from tests.durability.durable_world import Died, Failing, Graph, How, TestWorld, Watch, trace_of
 from tests.helpers.passing_saver import Through
 from tests.helpers.steps import Steps, tasks_now
 
@@ -60,7 +61,7 @@ def one(call: Callable[[Any], Any], saver: BaseCheckpointSaver | None = None, **
 
 
 def several(calls: dict[str, Callable[[Any], Any]], saver: BaseCheckpointSaver | None = None, **settings: Any) -> Graph:
-    """All at once."""
+    """Run all calls concurrently."""
     graph = StateGraph(Values)
     for name, call in calls.items():
         graph.add_node(name, call).add_edge(START, name)
@@ -74,9 +75,6 @@ async def outcome_of(graph: Graph, *args: Any) -> Any:
         return error
 
 
-# ---- streams -------------------------------------------------------------------------------------------------------
-
-
 def many(count: int) -> Graph:
     async def work(given: int) -> dict[str, Any]:
         return {"out": [given]}
@@ -85,8 +83,9 @@ def many(count: int) -> Graph:
     return graph.add_conditional_edges(START, lambda state: [Send("work", i) for i in range(count)]).compile()
 
 
-async def test_more_tasks_than_the_stream_holds() -> None:
-    """P12: they all wait for the reader, and all are told."""
+async def test_more_waiting_tasks_than_the_stream_holds() -> None:
+    """P12: tasks that write more parts than the stream holds all wait for the reader, and the reader gets every
+    part."""
     with anyio.fail_after(20):
         async with many(300).astream({}) as chunks:
             got = 0
@@ -97,7 +96,7 @@ async def test_more_tasks_than_the_stream_holds() -> None:
 
 
 async def test_waiting_for_the_reader_costs_the_same_for_each_task() -> None:
-    """P12: steps of the event loop, per task, when twice as many wait."""
+    """P12: steps of the event loop per waiting task do not grow when twice as many tasks wait for the reader."""
 
     async def steps(count: int) -> int:
         counted = Steps(0)
@@ -116,7 +115,7 @@ async def test_waiting_for_the_reader_costs_the_same_for_each_task() -> None:
 
 
 async def test_a_slow_reader_slows_the_run() -> None:
-    """P12: the run is never further ahead than the stream's capacity."""
+    """P12: the run is never further ahead of a slow reader than the stream's capacity."""
     ran = 0
 
     async def count(state: Values) -> dict[str, Any]:
@@ -138,8 +137,11 @@ async def test_a_slow_reader_slows_the_run() -> None:
 
 @pytest.mark.parametrize("how", ["die", "down"])
 @pytest.mark.parametrize("name", ["failing-alone", "fan-out", "broken-reducer"])
-async def test_what_is_shown_is_stored(name: str, how: How, saver: BaseCheckpointSaver, environment: TestWorld) -> None:
-    """P4, P5: storage may fail, or the process die, at any moment: what a stream has shown does not run again."""
+async def test_streamed_results_are_stored(
+    name: str, how: How, saver: BaseCheckpointSaver, environment: TestWorld
+) -> None:
+    """P4, P5: when storage fails or the process dies at any moment, no task whose result a stream has shown
+    runs again."""
     (scenario,) = [scenario for scenario in SCENARIOS if scenario.name == name]
     given = scenario.ops[0].given
     for at in count(1):
@@ -164,7 +166,7 @@ async def test_what_is_shown_is_stored(name: str, how: How, saver: BaseCheckpoin
 
 @pytest.mark.parametrize("how", ["break", "in a cycle", "by another thread"])
 async def test_a_dropped_stream(how: str, saver: BaseCheckpointSaver) -> None:
-    """P7: it warns, its run is cancelled as soon as the loop runs on, and the thread is free."""
+    """P7: a dropped stream warns, its run is cancelled as soon as the loop runs again, and the thread is released."""
     started, ended = anyio.Event(), anyio.Event()
 
     async def hang(state: Values) -> None:
@@ -204,7 +206,7 @@ async def test_a_dropped_stream(how: str, saver: BaseCheckpointSaver) -> None:
 
 
 async def test_a_stream_dropped_before_its_saver_closes(tmp_path: Path) -> None:
-    """P6, P7: the thread is free when the saver is opened again."""
+    """P6, P7: after a stream was dropped and its saver closed, the thread is free when the saver is opened again."""
 
     async def hang(state: Values) -> None:
         await anyio.sleep_forever()
@@ -222,8 +224,8 @@ async def test_a_stream_dropped_before_its_saver_closes(tmp_path: Path) -> None:
         assert (await build(lambda state: {"m": 1}, saver).ainvoke(None, "t"))["m"] == 1
 
 
-async def test_a_stream_that_cannot_give_its_thread_up(environment: TestWorld) -> None:
-    """P9: whoever closes it is told."""
+async def test_a_stream_that_cannot_release_its_thread(environment: TestWorld) -> None:
+    """P9: closing a stream that cannot release its thread raises the error of the release."""
 
     class Stuck(Through):
         async def release(self, lease: Any) -> None:
@@ -242,7 +244,7 @@ async def _hang(state: Any) -> None:
 
 
 async def test_readers_see_before_or_after(saver: BaseCheckpointSaver) -> None:
-    """P3: whoever looks at a thread while it runs sees it at a superstep's boundary."""
+    """P3: readers of a thread during a run see it at the boundary of a superstep."""
     probe = Probe()
     graph = fan_out(probe).compile(saver)
     seen: list[list[str]] = []
@@ -265,11 +267,9 @@ async def test_readers_see_before_or_after(saver: BaseCheckpointSaver) -> None:
     assert all(log in boundaries for log in seen)
 
 
-# ---- cancellation --------------------------------------------------------------------------------------------------
-
-
 async def test_a_lone_function_is_waited_for(saver: BaseCheckpointSaver) -> None:
-    """P7, P6: however its caller is cancelled, a run does not end before its worker thread; no second one runs."""
+    """P7, P6: however its caller is cancelled, a run does not end before its worker thread does, and no second worker
+    thread runs."""
     at_work, go = threading.Event(), threading.Event()
     at_once = most = 0
 
@@ -316,9 +316,9 @@ async def test_a_lone_function_is_waited_for(saver: BaseCheckpointSaver) -> None
     assert most == 1
 
 
-@pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside another"])
-async def test_a_node_that_swallows_its_cancellation(beside: bool, saver: BaseCheckpointSaver) -> None:
-    """P7: the run ends at the barrier all the same; no further node runs."""
+@pytest.mark.parametrize("concurrent", [False, True], ids=["alone", "with a sibling"])
+async def test_a_node_that_swallows_its_cancellation(concurrent: bool, saver: BaseCheckpointSaver) -> None:
+    """P7: the run ends at the barrier all the same, and no further node runs."""
     ran: list[str] = []
     started = anyio.Event()
 
@@ -334,7 +334,7 @@ async def test_a_node_that_swallows_its_cancellation(beside: bool, saver: BaseCh
         ran.append("after")
 
     graph = StateGraph(State).add_node("a", stubborn).add_node("b", after).add_edge(START, "a").add_edge("a", "b")
-    if beside:
+    if concurrent:
         graph.add_node("c", node(Probe(), "c")).add_edge(START, "c")
     compiled = graph.compile(saver)
     if sniffio.current_async_library() == "asyncio":
@@ -353,7 +353,7 @@ async def test_a_node_that_swallows_its_cancellation(beside: bool, saver: BaseCh
 
 
 async def test_a_node_that_shields_itself(saver: BaseCheckpointSaver) -> None:
-    """P7: it is waited for; the run ends after it."""
+    """P7: the run waits for a node that shields itself from cancellation, and ends after it."""
     ended = False
 
     async def shielded(state: Values) -> dict[str, Any]:
@@ -372,7 +372,7 @@ async def test_a_node_that_shields_itself(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_timeouts_inside_and_outside() -> None:
-    """P7: asyncio's own, around a run and inside a node, do what they always do."""
+    """P7: asyncio's own timeouts, around a run and inside a node, behave as usual."""
     if sniffio.current_async_library() != "asyncio":
         pytest.skip("about asyncio.timeout, which trio has not")
 
@@ -394,19 +394,19 @@ async def test_timeouts_inside_and_outside() -> None:
     assert task is not None and task.cancelling() == 0
 
 
-@pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside another"])
-async def test_a_made_up_cancellation(beside: bool) -> None:
-    """P9: a node that lets a cancellation of its own through has failed; also when its caller was cancelled before, and
-    runs the graph to clean up."""
+@pytest.mark.parametrize("concurrent", [False, True], ids=["alone", "with a sibling"])
+async def test_a_cancellation_raised_by_a_node(concurrent: bool) -> None:
+    """P9: a node that lets a cancellation of its own making escape has failed; also when its caller was cancelled
+    before and runs the graph to clean up."""
     if sniffio.current_async_library() != "asyncio":
-        pytest.skip("nobody can make a Cancelled of trio's")
+        pytest.skip("trio's Cancelled cannot be constructed")
 
     async def make_up(state: Values) -> None:
         future = asyncio.get_running_loop().create_future()
         future.cancel()
         await future
 
-    graph = several({"a": make_up, "b": lambda state: {"m": 1}}) if beside else one(make_up)
+    graph = several({"a": make_up, "b": lambda state: {"m": 1}}) if concurrent else one(make_up)
     with pytest.raises(NodeCancelledError):
         await graph.ainvoke({})
 
@@ -450,17 +450,17 @@ def plain(state):
     print("cleaned up", flush=True)
     return {"a": 1}
 
-async def beside(state):
+async def concurrent(state):
     try:
         await anyio.sleep(10)
     finally:
-        print("and beside", flush=True)
+        print("and concurrent", flush=True)
 
 async def main():
     async with SqliteSaver(path) as saver:
         graph = StateGraph(State).add_node("a", plain if kind == "plain" else asynchronous).add_edge(START, "a")
         if count == "2":
-            graph.add_node("b", beside).add_edge(START, "b")
+            graph.add_node("b", concurrent).add_edge(START, "b")
         graph = graph.compile(saver)
         if call == "invoke":
             await graph.ainvoke({}, "t")
@@ -487,7 +487,8 @@ anyio.run(again)
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("kind", ["plain", "async"])
 def test_control_c(kind: str, count: int, call: str, anyio_backend: Any, tmp_path: Path) -> None:
-    """P7, P9: everything is cleaned up, `KeyboardInterrupt` arrives as itself, the thread can be resumed at once."""
+    """P7, P9: on Ctrl-C every node cleans up, `KeyboardInterrupt` arrives as itself, and the thread can be resumed at
+    once."""
     environment = {
         **os.environ,
         "PYTHONPATH": str(HERE.parents[1]),
@@ -497,17 +498,18 @@ def test_control_c(kind: str, count: int, call: str, anyio_backend: Any, tmp_pat
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60, check=False)
     lines = done.stdout.splitlines()
     assert done.returncode == 0 and done.stderr == "", done.stderr
-    assert sorted(lines[:count]) == ["and beside", "cleaned up"][2 - count :]
+    assert sorted(lines[:count]) == ["and concurrent", "cleaned up"][2 - count :]
     assert lines[count] == "interrupted" and lines[-1].startswith("{'a': 1")
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
 @pytest.mark.parametrize("plain", [False, True], ids=["async", "in a thread"])
-@pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside another"])
-async def test_what_ends_a_process(
-    kind: type[BaseException], plain: bool, beside: bool, saver: BaseCheckpointSaver
+@pytest.mark.parametrize("concurrent", [False, True], ids=["alone", "with a sibling"])
+async def test_an_exception_that_ends_the_process(
+    kind: type[BaseException], plain: bool, concurrent: bool, saver: BaseCheckpointSaver
 ) -> None:
-    """P9: raised by a node, it ends the run as itself; it is recorded, and the thread can be resumed."""
+    """P9: an exception that ends the process, raised by a node, ends the run as itself; it is recorded, and the thread
+    can be resumed."""
     cleaned: list[int] = []
 
     async def asynchronous(state: Values) -> None:
@@ -523,36 +525,33 @@ async def test_what_ends_a_process(
             cleaned.append(1)
 
     calls: dict[str, Any] = {"a": in_a_thread if plain else asynchronous}
-    if beside:
+    if concurrent:
         calls["b"] = other
     for _ in range(2):
         with pytest.raises(kind, match="now"):
             await several(calls, saver).ainvoke({}, "t")
-    assert len(cleaned) == 2 * beside
+    assert len(cleaned) == 2 * concurrent
     graph = several(dict.fromkeys(calls, lambda state: {"out": [1]}), saver)
     failed = [task.error.type for task in (await graph.aget_state("t")).tasks if task.error]
     assert failed == [kind.__name__]
-    assert (await graph.ainvoke(None, "t"))["out"] == [1] * (1 + beside)
+    assert (await graph.ainvoke(None, "t"))["out"] == [1] * (1 + concurrent)
 
 
-@pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside another"])
-async def test_a_failure_while_being_cancelled(beside: bool, saver: BaseCheckpointSaver) -> None:
-    """P3, P7: a node that fails at the moment its run is cancelled has failed: it is recorded."""
+@pytest.mark.parametrize("concurrent", [False, True], ids=["alone", "with a sibling"])
+async def test_a_failure_while_being_cancelled(concurrent: bool, saver: BaseCheckpointSaver) -> None:
+    """P3, P7: a node that fails at the moment its run is cancelled has failed, and the failure is recorded."""
 
     async def fail(state: Values) -> None:
         scope.cancel()
         raise Planned("now")
 
-    calls: dict[str, Any] = {"a": fail, "b": _hang} if beside else {"a": fail}
+    calls: dict[str, Any] = {"a": fail, "b": _hang} if concurrent else {"a": fail}
     with anyio.CancelScope() as scope, contextlib.suppress(Planned):
         await several(calls, saver).ainvoke({}, "t")
     graph = several(dict.fromkeys(calls, lambda state: {"out": [1]}), saver)
     tasks = (await graph.aget_state("t")).tasks
     assert [task.error.message for task in tasks if task.error] == ["now"]
     assert (await graph.ainvoke(None, "t"))["out"] == [1] * len(calls)
-
-
-# ---- failures ------------------------------------------------------------------------------------------------------
 
 
 class Unprintable(Exception):
@@ -573,15 +572,15 @@ class Aloof(Exception):
 ERRORS = [Unprintable(), Frozen(), Aloof(), OSError("no such file: \udcff"), ValueError("a\x00b"), Exception()]
 
 
-@pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside another"])
+@pytest.mark.parametrize("concurrent", [False, True], ids=["alone", "with a sibling"])
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
-async def test_an_error_of_any_kind(error: Exception, beside: bool, saver: BaseCheckpointSaver) -> None:
-    """P9, P3: the very exception leaves the run, and its failure is recorded."""
+async def test_an_error_of_any_kind(error: Exception, concurrent: bool, saver: BaseCheckpointSaver) -> None:
+    """P9, P3: the run raises the very exception object of the node, and its failure is recorded."""
 
     async def fail(state: Values) -> None:
         raise error
 
-    graph = several({"a": fail, "b": _hang}, saver) if beside else one(fail, saver)
+    graph = several({"a": fail, "b": _hang}, saver) if concurrent else one(fail, saver)
     with pytest.raises(type(error)) as caught:
         await graph.ainvoke({}, "t")
     assert caught.value is error
@@ -609,7 +608,8 @@ async def test_a_node_with_a_group_of_its_own() -> None:
 
 @pytest.mark.parametrize("error", [StorageError("mine"), ThreadBusyError("another")], ids=lambda e: type(e).__name__)
 async def test_a_node_that_fails_like_a_saver(error: Exception, saver: BaseCheckpointSaver) -> None:
-    """P3, P5: its failure is recorded, and so is what a sibling finished: it does not run again."""
+    """P3, P5: the failure of a node that raises a saver's error is recorded, and so is a finished sibling, which does
+    not run again."""
     probe = Probe()
     watch = Watch(saver, probe)
 
@@ -628,7 +628,7 @@ async def test_a_node_that_fails_like_a_saver(error: Exception, saver: BaseCheck
 
 
 async def test_a_failed_replay(saver: BaseCheckpointSaver) -> None:
-    """P2, P5: what runs again from an older checkpoint has a branch of its own: nothing on the other one changes."""
+    """P2, P5: running again from an older checkpoint makes a new branch and changes nothing on the other one."""
     failing = False
     value = 1
 
@@ -656,17 +656,14 @@ async def test_a_failed_replay(saver: BaseCheckpointSaver) -> None:
     assert [one for one in await trace_of(graph) if one in before] == before
 
 
-# ---- what nodes return and keep ------------------------------------------------------------------------------------
-
-
 class Untracked(TypedDict, total=False):
     n: int
     lock: Annotated[Any, UntrackedValue]
 
 
-@pytest.mark.parametrize("fails", [False, True], ids=["", "beside a failure"])
+@pytest.mark.parametrize("fails", [False, True], ids=["", "concurrent a failure"])
 async def test_an_untracked_value_beside_a_sibling(fails: bool, saver: BaseCheckpointSaver) -> None:
-    """P5, P11: what is never stored need not be storable, also where results are recorded one by one."""
+    """P5, P11: values of untracked keys need not be storable, also where results are recorded one by one."""
 
     async def slow(state: Any) -> dict[str, Any]:
         for _ in range(5):
@@ -688,7 +685,8 @@ async def test_an_untracked_value_beside_a_sibling(fails: bool, saver: BaseCheck
 
 
 async def test_parts_of_its_input(saver: BaseCheckpointSaver) -> None:
-    """P1: a node may return its input, parts of it, the same part twice, or a pickled copy; all becomes plain data."""
+    """P1: a node may return its input, parts of it, the same part twice, or a pickled copy; the state holds
+    plain data."""
 
     async def same(state: Values) -> Any:
         return {"data": state["data"], "out": state["out"]}
@@ -718,7 +716,8 @@ SEEN: ContextVar[str] = ContextVar("SEEN", default="nothing")
 @pytest.mark.parametrize("most", [None, 1, 2])
 @pytest.mark.parametrize("count", [1, 4])
 async def test_context_variables(count: int, most: int | None) -> None:
-    """P1: what a node sets is its own: neither siblings nor later nodes, routers of its own, or its caller see it."""
+    """P1: context variables that a node sets are its own: siblings, later nodes, the node's routers and its caller do
+    not see them."""
 
     async def work(given: int) -> dict[str, Any]:
         saw = SEEN.get()
@@ -744,11 +743,9 @@ async def test_context_variables(count: int, most: int | None) -> None:
     assert len(set(routed)) == 1
 
 
-# ---- nested runs ---------------------------------------------------------------------------------------------------
-
-
 async def test_runs_within_nodes(saver: BaseCheckpointSaver) -> None:
-    """P6, P13: awaited, streamed, from a worker thread; on threads of their own, and cancelled with the outer run."""
+    """P6, P13: runs inside nodes are awaited, streamed, or started from a worker thread; they run on threads of their
+    own and are cancelled with the outer run."""
     inner = one(lambda state: {"n": state.get("n", 0) + 1}, saver)
 
     async def awaits(state: Values) -> dict[str, Any]:
@@ -775,11 +772,9 @@ async def test_runs_within_nodes(saver: BaseCheckpointSaver) -> None:
     assert await outcome_of(inner, {}, "hanging") == {"n": 1, "out": []}
 
 
-# ---- the world -----------------------------------------------------------------------------------------------------
-
-
 async def test_a_clock_that_goes_backwards(environment: TestWorld, saver: BaseCheckpointSaver) -> None:
-    """P2, P6: ids increase all the same, within a run and from run to run, and the run keeps its thread."""
+    """P2, P6: with a clock that goes backwards ids still increase, within a run and from run to run, and the run keeps
+    its thread."""
 
     class Backwards(TestWorld):
         def now(self) -> float:
@@ -808,8 +803,8 @@ async def test_thread_ids(thread: str, saver: BaseCheckpointSaver) -> None:
 
 
 @pytest.mark.parametrize("key", ["thread_id", "checkpoint_id", "metadata", "run_id", "mine"])
-async def test_text_that_is_none(key: str, saver: BaseCheckpointSaver) -> None:
-    """P11: half of a surrogate pair cannot be stored as text, and is refused before anything runs."""
+async def test_text_with_an_unpaired_surrogate(key: str, saver: BaseCheckpointSaver) -> None:
+    """P11: text with an unpaired surrogate cannot be stored and is refused before any node runs."""
     ran: list[int] = []
     graph = one(lambda state: ran.append(1), saver)
     config: dict[str, Any] = {"configurable": {"thread_id": "t"}}
@@ -826,7 +821,7 @@ async def test_text_that_is_none(key: str, saver: BaseCheckpointSaver) -> None:
 
 @pytest.mark.parametrize("steps", [1, 7, 10_007])
 async def test_the_limit(steps: int) -> None:
-    """P14: n supersteps need a limit of n, 10 007 by default; with one less, work is left, and a resume does it."""
+    """P14: n supersteps need a limit of n, 10 007 by default; with one less, work remains and a resume does it."""
     saver = InMemorySaver()
     graph = StateGraph(Values).add_node("a", lambda state: {"n": state.get("n", 0) + 1}).add_edge(START, "a")
     loop = graph.add_conditional_edges("a", lambda state: "a" if state["n"] < steps else END)
@@ -844,7 +839,8 @@ async def test_the_limit(steps: int) -> None:
 
 @pytest.mark.filterwarnings("ignore")
 def test_a_loop_that_is_closed_with_a_run_open(tmp_path: Path) -> None:
-    """P13: other loops go on with the saver; the thread is busy until the lease lapses, as nobody could give it up."""
+    """P13: after a loop was closed during a run, other loops can use the saver; the thread is busy until the lease
+    expires, because no release was possible."""
     environment = TestWorld()
 
     async def main() -> None:
@@ -885,11 +881,8 @@ async def test_reading_on_any_loop(saver: BaseCheckpointSaver) -> None:
     await anyio.lowlevel.checkpoint()
 
 
-# ---- changed code --------------------------------------------------------------------------------------------------
-
-
 async def half_done(saver: BaseCheckpointSaver) -> None:
-    """A thread on which `a` has finished, which wrote to `m` and leads to `c`, and `b` has failed."""
+    """Return a thread on which `a` has finished, written to `m` and led to `c`, and `b` has failed."""
 
     async def fail(state: Any) -> None:
         for _ in range(5):
@@ -903,7 +896,8 @@ async def half_done(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_a_recorded_write_to_a_removed_key(saver: BaseCheckpointSaver) -> None:
-    """P5, P15: the key is gone, and the write to it stays stored, with a warning; the thread resumes."""
+    """P5, P15: a recorded write to a removed key stays stored and is reported with a warning; the thread resumes
+    without the key."""
 
     class Fewer(TypedDict, total=False):
         n: int
@@ -929,7 +923,8 @@ class Renamed:
 
 
 async def test_a_renamed_class(tmp_path: Path) -> None:
-    """P11: its tag is chosen in code, so that it still reads under another name, also where a reducer folds it."""
+    """P11: the tag of a registered class is chosen in code, so that stored values can be read after the class was
+    renamed, also where a reducer folds them."""
     for kind in (Sum, Renamed):
 
         async def add(state: Any) -> dict[str, Any]:
@@ -947,7 +942,7 @@ def _add(current: Any, update: Any) -> Any:
 
 
 async def test_a_recorded_edge_to_a_removed_node(saver: BaseCheckpointSaver) -> None:
-    """P9: it is told before anything runs."""
+    """P9: a recorded edge to a removed node is an error before any node runs."""
     await half_done(saver)
     ran: list[str] = []
     graph = StateGraph(Values)

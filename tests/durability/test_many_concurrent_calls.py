@@ -1,4 +1,4 @@
-"""P12: what a run does to keep the events of many tasks at once is in proportion to their number."""
+"""P12: the cost of storing the events of many concurrent tasks is proportional to their number."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Lines:
-    """Counts the lines of a module that run, loops and comprehensions included."""
+    """Counts the executed lines of a module, loops and comprehensions included."""
 
     def __init__(self, module: Any) -> None:
         self.count = 0
@@ -32,7 +32,8 @@ class Lines:
 
 
 async def lines_of(calls: int) -> int:
-    """The lines of `event_recorder.py` that run for so many called tasks, all of which have begun when the first one ends."""
+    """Return how many lines of `event_recorder.py` run for the given number of called tasks, all of which have begun
+    when the first one ends."""
     begun, count = anyio.Event(), 0
 
     @task
@@ -60,8 +61,7 @@ async def lines_of(calls: int) -> int:
 
 
 async def test_keeping_events_is_linear_in_open_tasks() -> None:
-    """Closing the unit of one called task looks at the events that are held, of which there are few, and at no other
-    open unit."""
+    """Closing the unit of one called task looks at the few buffered events, and at no other open unit."""
     calls = 4 * event_recorder.FLUSH_EVENTS
     assert await lines_of(calls) < calls * 4 * event_recorder.FLUSH_EVENTS
 

@@ -1,4 +1,5 @@
-"""What the tests of this folder share: a clock that is told the time, savers that fail, and what must hold at last."""
+"""Shared helpers of this folder: an environment with a settable clock, failing savers, and the checks after
+each test."""
 
 from __future__ import annotations
 
@@ -27,11 +28,12 @@ T = TypeVar("T")
 Graph = CompiledStateGraph[Any, Any, Any]
 
 EXPIRY = 31.0
-"""Seconds after which a lease has lapsed."""
+"""Seconds after which a lease has expired."""
 
 
 class TestWorld(SystemEnvironment):
-    """A clock that goes on by a millisecond with each look, and by what it is told; ids and randomness from a seed."""
+    """An environment whose clock advances by a millisecond per read and by explicit steps; ids and randomness have a
+    seed."""
 
     __test__ = False
 
@@ -55,16 +57,13 @@ class TestWorld(SystemEnvironment):
 
 
 def places(request: pytest.FixtureRequest) -> Iterator[int]:
-    """Where a test that does something at every place of a run does it, from the first place to beyond the last.
+    """Return the positions of a run at which a test acts, from the first position to beyond the last.
 
-    Every ninth, beginning where the case's name says, so that all cases together come to all places; PREGEL_EVERY says
-    another distance, and 1 means all places in each case.
+    By default every ninth position, with an offset derived from the case's name, so that all cases together cover all
+    positions. PREGEL_EVERY sets another distance; 1 means all positions in each case.
     """
     every = int(os.environ.get("PREGEL_EVERY", "9"))
     return count(1 + zlib.crc32(request.node.nodeid.encode()) % every, every)
-
-
-# ---- savers that fail ----------------------------------------------------------------------------------------------
 
 
 class Died(BaseException):
@@ -76,15 +75,15 @@ When = Literal["before", "after"]
 
 
 class Failing(Through):
-    """Fails at one call, counted from 1.
+    """A saver that fails at one call, counted from 1.
 
     Args:
-        how: "error" raises a `StorageError` once; "down" from then on; "die" a `Died` from then on.
-        when: before the call is passed on, or after it has been done.
+        how: "error" raises a `StorageError` once; "down" raises it from then on; "die" raises `Died` from then on.
+        when: fail before the call is passed on, or after it has been done.
 
     Attributes:
         calls: the verbs called so far.
-        error: what was raised first, once it has been.
+        error: the first exception that was raised, or None.
         started: how many tasks had started by then.
     """
 
@@ -116,9 +115,6 @@ class Failing(Through):
         return Died(verb)
 
 
-# ---- calling -------------------------------------------------------------------------------------------------------
-
-
 def config_of(scenario: Scenario, op: int, thread: str = "t") -> dict[str, Any]:
     config: dict[str, Any] = {"configurable": {"thread_id": thread}, "metadata": {"op": op}}
     if scenario.ops[op].limit is not None:
@@ -127,20 +123,17 @@ def config_of(scenario: Scenario, op: int, thread: str = "t") -> dict[str, Any]:
 
 
 async def left_to_do(saver: BaseCheckpointSaver, op: int, ops: Sequence[Op], thread: str = "t") -> Any:
-    """What to call again with after a call was disturbed: its input if that was not stored, else None."""
+    """Return the input for the call after a disturbed one: the original input if it was not stored, else None."""
     headers = await saver.scan(thread, "", limit=1)
     return None if headers and headers[0].metadata.get("op") == op else ops[op].given
-
-
-# ---- what must hold ------------------------------------------------------------------------------------------------
 
 
 class Stored:
     """Which tasks' results a thread holds.
 
     Attributes:
-        length: of the log at the head; -1 for a thread with nothing stored.
-        keys: of tasks with a result: in the log, or recorded in the open superstep.
+        length: the length of the log at the head; -1 for a thread with nothing stored.
+        keys: the keys of tasks with a result, in the log or recorded in the open superstep.
     """
 
     def __init__(self, length: int, keys: set[str]) -> None:
@@ -156,7 +149,7 @@ class Stored:
         values = found.checkpoint["channel_values"]
         log = values.get("log", [])
         length = len(log)
-        if "__start__" in values:  # an input that waits for the hidden start: its log is still to be added
+        if "__start__" in values:  # an input that waits for the hidden start: its log is not in the state yet
             length += len(values["__start__"].get("log", ()))
         recorded = [key for _, channel, value in found.pending_writes if channel == "log" for key in value]
         return cls(length, {*log, *recorded})
@@ -165,17 +158,17 @@ class Stored:
 MODES: tuple[Durability, ...] = ("sync", "async", "exit")
 
 AT_RISK: Mapping[Durability, int | None] = {"sync": 0, "async": 1, "exit": None}
-"""How many supersteps may be lost after which another had begun; None for all of the run."""
+"""How many supersteps may be lost although a later one had begun, by mode; None for all of the run."""
 
 
 def check_what_ran(before: Stored, started: Sequence[str], stored: Stored, mode: Durability = "sync") -> int:
-    """Look at what started between two looks at a thread.
+    """Check which tasks started between two looks at a thread.
 
-    P5: none of it had a recorded result before, and it was of the open superstep or later. P4: it is not further ahead
-    of the head now than the mode allows.
+    P5: no task with a recorded result started again, and every started task belonged to the open superstep or a later
+    one. P4: no task started further ahead of the head than the mode allows.
 
     Returns:
-        How many supersteps are lost after which another had begun.
+        How many supersteps were lost after which another superstep had begun.
     """
     again = [key for key in started if key in before.keys]
     assert not again, f"recorded, and run again: {again}"
@@ -190,7 +183,7 @@ def check_what_ran(before: Stored, started: Sequence[str], stored: Stored, mode:
 
 
 class Watch:
-    """Looks at a thread between calls: nothing recorded runs again, and nothing runs ahead of what is durable."""
+    """Checks of a thread between calls: no recorded task runs again, and no task runs ahead of what is durable."""
 
     def __init__(
         self, saver: BaseCheckpointSaver, probe: Probe, thread: str = "t", *, mode: Durability = "sync"
@@ -203,20 +196,20 @@ class Watch:
         self._started = self._finished = 0
 
     async def look(self, *, disturbed: bool = False, open_tasks: int | None = None) -> None:
-        """P4 and P5: see `check_what_ran`. And unless storage was disturbed, what finished is stored.
+        """P4 and P5: see `check_what_ran`. Also, unless storage was disturbed, all finished tasks are stored.
 
         Args:
-            open_tasks: of a run that was cancelled, how many tasks its last superstep had. What finished beside others is
-                stored all the same; the last to finish waits for the superstep's commit.
+            open_tasks: for a cancelled run, the number of tasks of its last superstep. Tasks that finished while
+                siblings ran are stored all the same; the last one to finish waits for the superstep's commit.
         """
         stored = await Stored.of(self._saver, self._thread)
         lost = check_what_ran(self._before, self._probe.started[self._started :], stored, self._mode)
-        assert disturbed or not lost, "an end, of whatever kind, stores what is finished"
+        assert disturbed or not lost, "every end of a run stores the finished tasks"
         finished = self._probe.finished[self._finished :]
         missing = [key for key in finished if key not in stored.keys and length_of(key) == stored.length]
         if open_tasks is not None and len(missing) == 1:
             recorded = [key for key in stored.keys if "@" in key and length_of(key) == stored.length]
-            assert len(recorded) + 1 == open_tasks, f"finished beside others, and not recorded: {missing}"
+            assert len(recorded) + 1 == open_tasks, f"finished while siblings ran, and not recorded: {missing}"
         else:
             assert disturbed or not missing, f"finished, and not recorded: {missing}"
         self._started, self._finished = len(self._probe.started), len(self._probe.finished)
@@ -224,8 +217,8 @@ class Watch:
 
 
 async def is_one_chain(saver: BaseCheckpointSaver, thread: str = "t", mode: Durability = "sync") -> tuple[Header, ...]:
-    """P3: from the head to the first one, every checkpoint that is stored: ids increase, steps follow each other, and
-    with "exit" leave none out but those of one run."""
+    """P3: the stored checkpoints form one chain from the head to the first: ids increase and steps are consecutive;
+    with "exit" the only missing steps are those inside one run."""
     headers = await saver.scan(thread, None, limit=1000)
     chain = await saver.read(thread)
     assert chain is not None and headers[0].checkpoint_id == chain.head
@@ -238,9 +231,9 @@ async def is_one_chain(saver: BaseCheckpointSaver, thread: str = "t", mode: Dura
 
 
 async def trace_of(graph: Graph, thread: str = "t") -> list[Any]:
-    """P2: what has to be the same in every run of the same work: history without times and random ids."""
+    """P2: return what must be the same in every run of the same work: the history without times and random ids."""
 
-    def told(snapshot: StateSnapshot) -> Any:
+    def facts(snapshot: StateSnapshot) -> Any:
         tasks = [
             (task.name, task.id, task.path, task.result, task.error and (task.error.type, task.error.message))
             for task in snapshot.tasks
@@ -248,4 +241,4 @@ async def trace_of(graph: Graph, thread: str = "t") -> list[Any]:
         metadata: Mapping[str, Any] = snapshot.metadata or {}
         return (metadata.get("source"), metadata.get("step"), snapshot.values, snapshot.next, tasks)
 
-    return [told(snapshot) async for snapshot in graph.aget_state_history(thread)]
+    return [facts(snapshot) async for snapshot in graph.aget_state_history(thread)]

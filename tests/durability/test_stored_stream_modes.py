@@ -1,6 +1,5 @@
-"""P5, P12: each stream mode alone, with and without the graphs inside, on every saver: after crashes and reloads a reader
-has what a reader has whom nothing disturbed.
-"""
+"""P5, P12: each stream mode alone, with and without subgraphs, on every saver: after crashes and reloads a reader gets
+in total what an undisturbed reader gets."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ import pytest
 from checkpoint_savers import InMemorySaver
 from checkpoint_savers.abc import BaseCheckpointSaver
 from pregel_async.types import StreamMode
-from tests.durability.durable_world import TestWorld, places
+from tests.durability.durable_environment import TestWorld, places
 from tests.durability.streaming_graphs import Crashing, check, died, graph_of, read
 from tests.helpers.each_saver import SAVERS, Open, opener
 
@@ -30,14 +29,14 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
         yield opens
 
 
-class ChainReader:
-    """A reader of a thread, who comes back to where it was.
+class ReconnectingReader:
+    """A reader of a thread that reconnects at its cursor.
 
     Attributes:
         seen: the parts.
-        thread: its id.
-        cursor: the place that it has got to; None before a run has begun.
-        begins: the place where the run has begun.
+        thread: the thread's id.
+        cursor: the cursor of the last part; None before a run has begun.
+        begins: the cursor at the start of the run.
     """
 
     def __init__(self, thread: str, ask: dict[str, Any]) -> None:
@@ -48,7 +47,7 @@ class ChainReader:
         self.begins: str | None = None
 
     async def read(self, graph: Any, most: int = 10**6) -> bool:
-        """Read on, until so many parts were seen. Returns: True at the end of the run."""
+        """Read on until the given number of parts were seen. Return True at the end of the run."""
         how: Any = {"keep_events": True} if self.cursor is None else {"after": self.cursor, "on_conflict": "wait"}
         stream = graph.astream({"log": []} if self.cursor is None else None, self.thread, **how, **self._ask)
         with anyio.fail_after(30):
@@ -60,8 +59,8 @@ class ChainReader:
                 self.cursor = stream.cursor
 
     async def check(self) -> None:
-        """Compare with what is seen of a run that nothing disturbs."""
-        other = ChainReader(self.thread, self._ask)
+        """Compare the parts with those of an undisturbed run."""
+        other = ReconnectingReader(self.thread, self._ask)
         await other.read(graph_of(InMemorySaver(), TestWorld()))
         check(self.seen, other.seen)
 
@@ -70,20 +69,20 @@ class ChainReader:
 @pytest.mark.parametrize("subgraphs", [False, True], ids=["alone", "subgraphs"])
 @pytest.mark.parametrize("mode", get_args(StreamMode))
 async def test_each_mode_alone(mode: StreamMode, subgraphs: bool, opened: Open, request: pytest.FixtureRequest) -> None:
-    """The process dies at a call of storage, the next one at as many calls after that, and so on; and in another thread
-    the reader goes away, which cancels the run, comes back, and goes away as many chunks later."""
+    """The process dies at a call of storage, its successor after the same number of calls, and so on; in another thread
+    the reader disconnects, which cancels the run, reconnects, and disconnects the same number of chunks later."""
     ask: Any = {"stream_mode": mode, "subgraphs": subgraphs, "version": "v2"}
     async with opened() as saver:
         for at in places(request) if EVERYWHERE else (7 + next(places(request)),):
             crashes = await crashing(saver, f"crash {at}", at, ask)
-            await reloading(saver, ChainReader(f"reload {at}", ask), at)
+            await reloading(saver, ReconnectingReader(f"reload {at}", ask), at)
             if not crashes:
                 break
 
 
 async def crashing(saver: BaseCheckpointSaver, thread: str, at: int, ask: dict[str, Any]) -> int:
-    """Two readers take turns: what one has shown in vain the other does not know. Returns how many crashes there were."""
-    environment, readers = TestWorld(), [ChainReader(thread, ask), ChainReader(thread, ask)]
+    """Let two readers take turns: neither knows the void parts of the other. Return how many crashes there were."""
+    environment, readers = TestWorld(), [ReconnectingReader(thread, ask), ReconnectingReader(thread, ask)]
     for crashes in range(50):
         reader = readers[crashes % 2]
         try:
@@ -91,10 +90,10 @@ async def crashing(saver: BaseCheckpointSaver, thread: str, at: int, ask: dict[s
         except BaseException as error:
             assert died(error), error
             environment.time += 100
-            at += 1  # else it would never get past a call
+            at += 1  # otherwise the run would never get past a call
             for each in readers:
                 if reader.cursor is None:
-                    each.thread += " again"  # whether its input is stored or not, it is sent again
+                    each.thread += " again"  # send the input again, whether it is stored or not
                 elif each.cursor is None:
                     each.cursor = reader.begins
         else:
@@ -106,7 +105,7 @@ async def crashing(saver: BaseCheckpointSaver, thread: str, at: int, ask: dict[s
     raise AssertionError("it never got through")
 
 
-async def reloading(saver: BaseCheckpointSaver, reader: ChainReader, every: int) -> None:
+async def reloading(saver: BaseCheckpointSaver, reader: ReconnectingReader, every: int) -> None:
     environment = TestWorld()
     for _ in range(200):
         if await reader.read(graph_of(saver, environment), len(reader.seen) + every + len(reader.seen) // 20):

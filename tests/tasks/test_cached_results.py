@@ -1,4 +1,4 @@
-"""Results that are kept: `CachePolicy`, `compile(cache=...)`, and `aclear_cache`."""
+"""Cached results: `CachePolicy`, `compile(cache=...)`, and `aclear_cache`."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def graph_of(node: Any, *, policy: CachePolicy | None = None, saver: Any = None,
 
 
 async def test_an_equal_input_does_not_run_the_node_again() -> None:
-    """What a node made of an input is used for an equal one, in whatever thread and run; another input runs it."""
+    """A node's cached result is used for an equal input, in any thread and run; another input runs the node."""
     node = Counted()
     graph = graph_of(node, saver=InMemorySaver())
     assert await graph.ainvoke({"x": 1}, "a") == {"x": 1, "log": ["x is 1"]}
@@ -74,7 +74,7 @@ async def test_an_equal_input_does_not_run_the_node_again() -> None:
 
 
 async def test_the_whole_input_counts_where_no_key_func_says_otherwise() -> None:
-    """The order of keys does not; types do."""
+    """The whole input counts unless a `key_func` says otherwise. The order of keys does not count; types do."""
     node = Counted()
     graph = graph_of(node, policy=CachePolicy())
     await graph.ainvoke({"x": 1, "log": ["a"]})
@@ -86,7 +86,7 @@ async def test_the_whole_input_counts_where_no_key_func_says_otherwise() -> None
 
 
 async def test_ten_equal_tasks_at_the_same_time_compute_once() -> None:
-    """Single flight: in one superstep, and in ten runs."""
+    """Single flight: equal concurrent tasks of one superstep, and of ten runs, compute once."""
     gate, begun = anyio.Event(), anyio.Event()
 
     async def slow(state: Any) -> dict[str, list[str]]:
@@ -113,8 +113,8 @@ async def test_ten_equal_tasks_at_the_same_time_compute_once() -> None:
     assert results == [{"x": 1, "log": ["slow"] * 10}] * 10
 
 
-async def test_a_failure_is_nobodys_result() -> None:
-    """Who waits for a task that fails computes itself; and nothing is kept of it."""
+async def test_a_failure_is_not_cached() -> None:
+    """A task that waits for another one that fails computes its own result; nothing of the failure is cached."""
     fails = [True]
 
     async def once(state: State) -> dict[str, list[str]]:
@@ -142,7 +142,7 @@ async def test_a_failure_is_nobodys_result() -> None:
 
 
 async def test_a_cancelled_leader_leaves_the_others_a_result() -> None:
-    """P7: whoever waits for a task of another run does not end with that run."""
+    """P7: a task that waits for a task of another run does not end with that run."""
     begun, gate = anyio.Event(), anyio.Event()
 
     async def slow(state: State) -> dict[str, list[str]]:
@@ -175,8 +175,8 @@ async def test_a_cancelled_leader_leaves_the_others_a_result() -> None:
     assert node.runs == 2
 
 
-async def test_conditional_edges_are_asked_each_time() -> None:
-    """They look at the state, of which the node's input may be a part only."""
+async def test_conditional_edges_run_each_time() -> None:
+    """Conditional edges run each time: they read the state, and the node's input may be only a part of it."""
     node, asked = Counted(), list[list[str]]()
 
     def where(state: State) -> str:
@@ -193,8 +193,8 @@ async def test_conditional_edges_are_asked_each_time() -> None:
     assert asked == [["x is 1"], ["before", "x is 1"]]
 
 
-async def test_streams_say_that_a_result_was_kept() -> None:
-    """`updates` marks it; the `tasks` stream has no result of a task that did not run."""
+async def test_streams_mark_cached_results() -> None:
+    """`updates` marks a cached result; the `tasks` stream has no result of a task that did not run."""
     graph = graph_of(Counted())
     await graph.ainvoke({"x": 1})
     chunks = [chunk async for chunk in graph.astream({"x": 1}, stream_mode=["updates", "tasks"])]
@@ -203,7 +203,7 @@ async def test_streams_say_that_a_result_was_kept() -> None:
 
 
 async def test_a_context_that_a_node_asks_for_is_part_of_its_input() -> None:
-    """What it makes for one user is not another's; a `key_func` may say that it is."""
+    """A result computed with one user's context is not used for another; a `key_func` may say that it is."""
     runs: list[Any] = []
 
     async def greet(state: State, runtime: Runtime[dict[str, str]]) -> dict[str, list[str]]:
@@ -219,8 +219,8 @@ async def test_a_context_that_a_node_asks_for_is_part_of_its_input() -> None:
         assert (await shared.ainvoke({"x": 1}, context={"user": user}))["log"] == ["hello ada"]
 
 
-async def test_commands_and_sends_are_kept_with_the_update() -> None:
-    """All that the node itself wrote."""
+async def test_commands_and_sends_are_cached_with_the_update() -> None:
+    """All writes of the node itself are cached."""
     runs = 0
 
     async def node(state: State) -> Command[Any]:
@@ -237,8 +237,8 @@ async def test_commands_and_sends_are_kept_with_the_update() -> None:
     assert runs == 1
 
 
-async def test_what_is_kept_belongs_to_nobody() -> None:
-    """P1: a result that somebody changes is not what the next one gets."""
+async def test_cached_results_are_isolated() -> None:
+    """P1: changing a cached result in place does not change what the next task gets."""
 
     async def nested(state: State) -> dict[str, Any]:
         return {"log": ["a"]}
@@ -253,7 +253,7 @@ async def test_what_is_kept_belongs_to_nobody() -> None:
     assert await graph.ainvoke({"x": 1}) == {"x": 1, "log": ["a"]}
 
 
-async def test_results_expire_and_can_be_forgotten() -> None:
+async def test_results_expire_and_can_be_cleared() -> None:
     """`ttl`, by the cache's clock; `aclear_cache`, for some nodes or all."""
     now = [1000.0]
     cache = InMemoryCache(clock=lambda: now[0])
@@ -277,11 +277,11 @@ async def test_results_expire_and_can_be_forgotten() -> None:
     assert (node.runs, other.runs) == (3, 3)
 
 
-async def test_bad_requests_to_forget() -> None:
-    """Nothing is forgotten then."""
+async def test_bad_requests_to_clear() -> None:
+    """Bad requests to clear the cache change nothing."""
     graph = graph_of(Counted())
     with pytest.raises(ConfigError, match="no such node"):
-        await graph.aclear_cache(["nobody"])
+        await graph.aclear_cache(["unknown"])
     with pytest.raises(ConfigError, match="list of nodes"):
         await graph.aclear_cache("node")
     plain = StateGraph(State).add_node("node", Counted()).add_edge(START, "node").compile()
@@ -289,7 +289,7 @@ async def test_bad_requests_to_forget() -> None:
         await plain.aclear_cache()
 
 
-async def test_tasks_and_entrypoints_keep_results_too() -> None:
+async def test_tasks_and_entrypoints_cache_results_too() -> None:
     """`@task(cache_policy=)`, whose `key_func` gets the task's own arguments; `@entrypoint(cache_policy=)`."""
     ran: list[str] = []
 
@@ -307,8 +307,8 @@ async def test_tasks_and_entrypoints_keep_results_too() -> None:
     assert ran == ["work 3", "square 3 a"]
 
 
-async def test_a_graph_inside_uses_the_cache_around_it() -> None:
-    """Unless it has one of its own."""
+async def test_a_subgraph_uses_the_cache_of_its_parent() -> None:
+    """A subgraph uses the cache of its parent unless it has one of its own."""
     inner = Counted()
     sub = StateGraph(State).add_node("inner", inner, cache_policy=CachePolicy(key_func=of_x))
     outer = StateGraph(State).add_node("sub", sub.add_edge(START, "inner").compile()).add_edge(START, "sub")
@@ -318,8 +318,8 @@ async def test_a_graph_inside_uses_the_cache_around_it() -> None:
     assert inner.runs == 1
 
 
-async def test_a_graph_as_a_node_is_kept_as_a_whole() -> None:
-    """Its result is the node's."""
+async def test_a_graph_as_a_node_is_cached_as_a_whole() -> None:
+    """A graph as a node is cached as a whole: its result is the node's."""
     inner = Counted()
     sub = StateGraph(State).add_node("inner", inner).add_edge(START, "inner").compile()
     outer = StateGraph(State).add_node("sub", sub, cache_policy=CachePolicy(key_func=of_x)).add_edge(START, "sub")
@@ -330,7 +330,8 @@ async def test_a_graph_as_a_node_is_kept_as_a_whole() -> None:
 
 
 async def test_a_question_is_not_a_result() -> None:
-    """P8: nor is what comes of the answer, which is one person's: the next is asked again."""
+    """P8: neither a question nor the result of an answer, which is one person's, is cached: the next task asks
+    again."""
     runs = 0
 
     async def ask(state: State) -> dict[str, list[str]]:
@@ -346,8 +347,8 @@ async def test_a_question_is_not_a_result() -> None:
     assert runs == 4
 
 
-async def test_retries_come_before_keeping_and_handlers_after() -> None:
-    """What the second attempt gave is kept; what an error handler gave is not."""
+async def test_retries_come_before_caching_and_handlers_after() -> None:
+    """The result of a second attempt is cached; the update of an error handler is not."""
     tries: list[int] = []
 
     async def second(state: State) -> dict[str, list[str]]:
@@ -371,8 +372,8 @@ async def test_retries_come_before_keeping_and_handlers_after() -> None:
     assert len(tries) == 4
 
 
-async def test_what_cannot_be_known_or_kept_is_refused() -> None:
-    """P11: by name, with what to do about it."""
+async def test_values_that_cannot_be_digested_or_cached_are_refused() -> None:
+    """P11: an input or result that cannot be digested or stored is refused by name, with the remedy."""
 
     class Opaque:
         pass
@@ -397,7 +398,7 @@ async def test_what_cannot_be_known_or_kept_is_refused() -> None:
 
 
 async def test_a_cache_that_fails_fails_the_task() -> None:
-    """P9: nothing is swallowed."""
+    """P9: the failure of a cache fails the task."""
 
     class Down(InMemoryCache):
         async def aget(self, keys: Any) -> Any:
@@ -409,8 +410,8 @@ async def test_a_cache_that_fails_fails_the_task() -> None:
         await graph.ainvoke({"x": 1})
 
 
-async def test_what_another_version_kept_is_computed_again() -> None:
-    """A cache is not data: what cannot be read any more is made anew."""
+async def test_entries_of_another_version_are_computed_again() -> None:
+    """A cache is not data: an entry that cannot be read any more is computed again."""
     node = Counted()
 
     class Foreign(InMemoryCache):
@@ -424,8 +425,8 @@ async def test_what_another_version_kept_is_computed_again() -> None:
     assert node.runs == 2
 
 
-async def test_a_file_keeps_results_over_processes(tmp_path: Any) -> None:
-    """`SqliteCache`."""
+async def test_a_file_keeps_results_across_processes(tmp_path: Any) -> None:
+    """`SqliteCache` keeps results across processes."""
     for _ in range(2):
         node = Counted()
         builder = StateGraph(State).add_node("node", node, cache_policy=CachePolicy(key_func=of_x))
@@ -436,7 +437,7 @@ async def test_a_file_keeps_results_over_processes(tmp_path: Any) -> None:
     assert runs == 0
 
 
-async def test_the_low_level_has_them_too() -> None:
+async def test_cache_policies_of_the_low_level() -> None:
     """`NodeBuilder.add_cache_policy`, and `Pregel(cache_policy=)` for all nodes."""
     runs: list[int] = []
 
@@ -477,8 +478,8 @@ def closure(log: str) -> Any:
     return node
 
 
-class Says:
-    """Nodes that differ in what their object holds."""
+class NodeObject:
+    """Nodes that differ in the data of their object."""
 
     def __init__(self, log: str) -> None:
         self.log = log
@@ -491,11 +492,11 @@ class Says:
         return {"log": [self.log]}
 
 
-async def says(log: str, state: State) -> Any:
+async def log_text(log: str, state: State) -> Any:
     return {"log": [log]}
 
 
-def inside_of(log: str) -> Any:
+def node_of_closure(log: str) -> Any:
     return StateGraph(State).add_node("inside", closure(log)).add_edge(START, "inside").compile(name="inside")
 
 
@@ -503,17 +504,18 @@ def inside_of(log: str) -> Any:
     "made",
     [
         closure,
-        Says,
-        inside_of,
-        lambda log: Says(log).node,
-        lambda log: partial(says, log),
-        lambda log: eval(f"lambda state: {{'log': [{log!r}]}}"),  # two lambdas: nothing but their code differs
+        NodeObject,
+        node_of_closure,
+        lambda log: NodeObject(log).node,
+        lambda log: partial(log_text, log),
+        lambda log: eval(f"lambda state: {{'log': [{log!r}]}}"),  # two lambdas that differ only in their code
         lambda log: lambda state, log=log: {"log": [log]},
     ],
     ids=["closure", "object", "graph", "method", "partial", "lambda", "default"],
 )
-async def test_functions_that_differ_in_more_than_their_name_have_results_of_their_own(made: Any) -> None:
-    """Two nodes of one name, in graphs that share a cache; made once more, they find what there is."""
+async def test_functions_of_one_name_have_separate_results(made: Any) -> None:
+    """Two nodes of one name in graphs that share a cache have their own results; the same nodes, built again, find
+    them."""
     cache = InMemoryCache()
 
     async def run(log: str) -> Any:
@@ -524,8 +526,8 @@ async def test_functions_that_differ_in_more_than_their_name_have_results_of_the
     assert len(cache) == 2
 
 
-async def test_an_answer_is_never_lost_to_somebody_elses() -> None:
-    """P8: who has answered gets a result of that answer, though another's is kept."""
+async def test_an_answer_takes_precedence_over_a_cached_result() -> None:
+    """P8: after an answer a task gets the result of that answer, though another task's result is cached."""
 
     async def ask(state: State) -> dict[str, list[str]]:
         return {"log": [interrupt("why?")]}
@@ -538,7 +540,7 @@ async def test_an_answer_is_never_lost_to_somebody_elses() -> None:
 
 
 class Squares:
-    """A cached task, and how often it ran."""
+    """A cached task with a count of its runs."""
 
     def __init__(self, ask: str | None = None) -> None:
         self.runs = 0
@@ -565,7 +567,8 @@ class Squares:
 
 @pytest.mark.parametrize("where", ["node", "entrypoint"])
 async def test_an_answer_to_the_caller_does_not_compute_a_task_again(where: str) -> None:
-    """Nor does one to a sibling. A task that did not ask keeps its result, and gets a kept one."""
+    """An answer to the caller, or to a sibling, does not compute a task again. A task that did not ask keeps its
+    result, and gets a cached one."""
     squares = Squares()
 
     @task
@@ -592,9 +595,9 @@ async def test_an_answer_to_the_caller_does_not_compute_a_task_again(where: str)
 
 
 @pytest.mark.parametrize("ask", ["itself", "task", "graph", "forgetful graph"])
-async def test_a_task_that_asked_gets_its_answer_and_no_kept_result(ask: str) -> None:
-    """P8: a task that asks, itself or through what it calls, gives what comes of its own thread's answer, and no other
-    thread gets that. After a restart the records say who asked."""
+async def test_a_task_that_asked_gets_its_answer_and_no_cached_result(ask: str) -> None:
+    """P8: a task that asks, itself or through its calls, returns the result of its own thread's answer, and no other
+    thread gets it. After a restart the records say which tasks asked."""
     squares = Squares(ask)
 
     async def work(state: State) -> Any:
@@ -611,9 +614,9 @@ async def test_a_task_that_asked_gets_its_answer_and_no_kept_result(ask: str) ->
     assert len(cache) == 0
 
 
-async def test_a_node_of_a_graph_that_stores_nothing_keeps_no_answer() -> None:
-    """P8: a graph with `checkpointer=False` has no records of its own; what its nodes were answered is known all the
-    same."""
+async def test_a_node_of_a_graph_that_stores_nothing_caches_no_answer() -> None:
+    """P8: a graph with `checkpointer=False` has no records of its own; the answers of its nodes are known all
+    the same."""
 
     async def ask(state: State) -> dict[str, list[str]]:
         return {"log": [interrupt("why?")]}
@@ -628,8 +631,8 @@ async def test_a_node_of_a_graph_that_stores_nothing_keeps_no_answer() -> None:
     assert len(cache) == 0
 
 
-async def test_results_of_tasks_can_be_forgotten() -> None:
-    """`task.aclear_cache(cache)` forgets the task's results, and no other's, with all arguments."""
+async def test_results_of_tasks_can_be_cleared() -> None:
+    """`task.aclear_cache(cache)` clears the task's results for all arguments, and no other task's."""
     squares, others = Squares(), Counted()
     cache = InMemoryCache()
 

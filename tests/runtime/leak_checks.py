@@ -1,4 +1,4 @@
-"""What is alive at the moment: tasks of the running event loop, and threads that do something."""
+"""The tasks and threads that are alive now, and a check that none is left behind."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import trio
 
 
 def tasks() -> set[Any]:
-    """The tasks of the running event loop."""
+    """Return the tasks of the running event loop."""
     if sniffio.current_async_library() == "asyncio":
         return {task for task in asyncio.all_tasks() if not task.done()}
     root = trio.lowlevel.current_root_task()
@@ -31,7 +31,7 @@ def tasks() -> set[Any]:
 
 
 def threads() -> set[threading.Thread]:
-    """The threads of the process, but for the idle workers that anyio and trio keep for the next call."""
+    """Return the threads of the process, except idle workers that anyio and trio keep for the next call."""
     return {
         thread
         for thread in threading.enumerate()
@@ -40,7 +40,7 @@ def threads() -> set[threading.Thread]:
 
 
 def after_turns(turns: int, call: Callable[[], object]) -> None:
-    """Call a function when the running event loop has gone round so many times."""
+    """Call a function after the running event loop has made the given number of turns."""
     if sniffio.current_async_library() == "asyncio":
         asyncio.get_running_loop().call_soon(call if turns == 0 else partial(after_turns, turns - 1, call))
         return
@@ -55,7 +55,7 @@ def after_turns(turns: int, call: Callable[[], object]) -> None:
 
 @asynccontextmanager
 async def nothing_left() -> AsyncIterator[None]:
-    """Whatever was started inside has ended at the end."""
+    """Check that all tasks and threads started inside the block have ended at its end."""
     before, threads_before = tasks(), threads()
     yield
     assert tasks() - before == set()

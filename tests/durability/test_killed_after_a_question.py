@@ -1,4 +1,4 @@
-"""An open question outlives its process."""
+"""An open question and its answers survive SIGKILL of the process."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import pytest
 HERE = Path(__file__).parent
 
 
-class Killed:
-    """Calls the graph in one process after the other; each is killed once it has said something."""
+class KilledProcesses:
+    """Calls the graph in one process after the other; each is killed once it has printed a line."""
 
     def __init__(self, database: Path, backend: str) -> None:
         self.worked = 0
-        self._command = [sys.executable, str(HERE / "asking_child.py"), str(database), backend]
+        self._command = [sys.executable, str(HERE / "question_child.py"), str(database), backend]
 
     def call(self, given: Any) -> Any:
         environment = {**os.environ, "PYTHONPATH": str(HERE.parents[1])}
@@ -37,22 +37,22 @@ class Killed:
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_a_question_survives_a_kill(backend: str, tmp_path: Path) -> None:
-    """P8, P4, P5: an open question survives SIGKILL, with its id; so does an answer, even of a process that dies at once
-    after it; work done through a task before the question is not done again."""
-    killed = Killed(tmp_path / "db", backend)
+    """P8, P4, P5: an open question survives SIGKILL with its id; so does an answer, even if the process is killed right
+    after it; a called task that finished before the question does not run again."""
+    killed = KilledProcesses(tmp_path / "db", backend)
     what, asked = killed.call({})
     assert (what, [value for _, value in asked]) == ("asked", ["first?", "first?"])
     assert killed.call(None) == ["asked", asked]
     assert killed.call({"resume": {asked[0][0]: "die"}}) == "in"
-    assert killed.call(None) == "in"  # it is not asked again
+    assert killed.call(None) == "in"  # the question is not asked again
     assert killed.worked == 2
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_answers_over_kills(backend: str, tmp_path: Path) -> None:
-    """P8: each answer in a process of its own, in any order, each applied once."""
-    killed = Killed(tmp_path / "db", backend)
+    """P8: answers given in separate processes, in any order, are applied once each."""
+    killed = KilledProcesses(tmp_path / "db", backend)
     _, ((a, _), (b, _)) = killed.call({})
     said = killed.call({"resume": {b: 0}})
     assert killed.call(None) == said

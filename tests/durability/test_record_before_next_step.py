@@ -1,6 +1,5 @@
-"""What is stored before something else starts, so that a crash in there does not undo it: a failure before its error
-handler, a node's writes before its router, a
-checkpoint before those that are made on it."""
+"""Records that are stored before dependent code starts, so that a crash does not undo them: a failure before its error
+handler, a node's writes before its router, a checkpoint before those that are made on it."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from checkpoint_savers.errors import StorageError
 from checkpoint_savers.records import CheckpointId, Commit, Lease
 from pregel_async import START, NodeError, RetryPolicy, StateGraph, task
 from pregel_async.errors import RecordedFailureError
-from tests.durability.durable_world import EXPIRY, Died, TestWorld
+from tests.durability.durable_environment import EXPIRY, Died, TestWorld
 from tests.helpers.passing_saver import Through
 
 pytestmark = pytest.mark.anyio
@@ -29,11 +28,11 @@ class State(TypedDict, total=False):
     log: Annotated[list[str], operator.add]
 
 
-class Mortal(Through):
+class DyingSaver(Through):
     """A saver of a process that dies.
 
     Attributes:
-        dead: nothing is stored any more.
+        dead: if True, nothing is stored any more.
     """
 
     def __init__(self, inner: BaseCheckpointSaver) -> None:
@@ -47,11 +46,11 @@ class Mortal(Through):
 
 
 class Story:
-    """A node that fails, its error handler, and a sibling; and how often each ran."""
+    """A failing node, its error handler and a sibling, with the number of runs of each."""
 
     def __init__(self) -> None:
         self.ran: Counter[str] = Counter()
-        self.kills: Mortal | None = None  # while the handler runs
+        self.kills: DyingSaver | None = None  # while the handler runs
         self.broken = False  # the sibling
         self.errors: list[Exception] = []
         self.handled = anyio.Event()
@@ -80,10 +79,10 @@ class Story:
 
 
 async def test_a_crash_in_the_handler(saver: BaseCheckpointSaver, environment: TestWorld) -> None:
-    """P5: that a node has failed is stored before its handler starts: after a crash in there the handler runs again,
+    """P5: a node's failure is stored before its handler starts: after a crash in the handler the handler runs again,
     and the node does not."""
     story = Story()
-    story.kills = mortal = Mortal(saver)
+    story.kills = mortal = DyingSaver(saver)
     with pytest.raises(Died):
         await story.builder().compile(mortal, environment=environment).ainvoke({}, "t")
     environment.time += EXPIRY
@@ -96,7 +95,7 @@ async def test_a_crash_in_the_handler(saver: BaseCheckpointSaver, environment: T
 
 
 async def test_a_handler_that_has_its_result(saver: BaseCheckpointSaver, environment: TestWorld) -> None:
-    """P5: what a handler gave is the task's result: when a sibling has failed, a resume runs the sibling alone."""
+    """P5: a handler's update is the task's result: when a sibling has failed, a resume runs the sibling alone."""
     story = Story()
     story.broken = True
     graph = story.builder().add_node("sibling", story.sibling).add_edge(START, "sibling")
@@ -109,7 +108,7 @@ async def test_a_handler_that_has_its_result(saver: BaseCheckpointSaver, environ
 
 
 async def test_a_handled_failure_stays_in_history(saver: BaseCheckpointSaver, environment: TestWorld) -> None:
-    """P3: a failure that was handled is part of what happened: the superstep that it was handled in shows it."""
+    """P3: a handled failure stays in the history of the superstep in which it was handled."""
     story = Story()
     graph = story.builder().compile(saver, environment=environment)
     await graph.ainvoke({}, "t")
@@ -118,9 +117,9 @@ async def test_a_handled_failure_stays_in_history(saver: BaseCheckpointSaver, en
     assert [(error.type, error.message) for error in failures] == [("LookupError", "nothing there")]
 
 
-async def test_storage_is_not_tried_again(saver: BaseCheckpointSaver, environment: TestWorld) -> None:
-    """P4: when storage fails to keep what a called task did, the run stops with that error, whatever the node's retry
-    policy and its handler are for."""
+async def test_storage_errors_are_not_retried(saver: BaseCheckpointSaver, environment: TestWorld) -> None:
+    """P4: when storage fails to record a called task, the run stops with that error, whatever the node's retry policy
+    and handler."""
     ran: Counter[str] = Counter()
 
     class Down(Through):
@@ -149,10 +148,10 @@ async def test_storage_is_not_tried_again(saver: BaseCheckpointSaver, environmen
 
 
 async def test_a_crash_in_a_router(saver: BaseCheckpointSaver, environment: TestWorld) -> None:
-    """P3, P5: what a node wrote is stored before its async router is asked, which may take long: after a crash in there
+    """P3, P5: a node's writes are stored before its async router runs, which may take long: after a crash in the router
     the router runs again, and the node does not."""
     ran: Counter[str] = Counter()
-    mortal = Mortal(saver)
+    mortal = DyingSaver(saver)
 
     async def node(state: State) -> State:
         ran["node"] += 1
@@ -177,9 +176,9 @@ async def test_a_crash_in_a_router(saver: BaseCheckpointSaver, environment: Test
     assert ran == {"node": 1, "router": 2}
 
 
-async def test_a_graph_inside_of_a_fork(saver: BaseCheckpointSaver, environment: TestWorld) -> None:
-    """P2, P3: a graph's checkpoint is stored after the one of the graph around it that it was made on, also where that
-    is the first of a branch: whoever finds the one finds the other."""
+async def test_a_subgraph_of_a_fork(saver: BaseCheckpointSaver, environment: TestWorld) -> None:
+    """P2, P3: a subgraph's checkpoint is stored after the parent's checkpoint that it was made on, also if that is the
+    first of a branch: a reader that finds one finds the other."""
     missing: list[tuple[str, str]] = []
     seen: Counter[str] = Counter()
 

@@ -1,7 +1,7 @@
-"""What a superstep costs, counted and not timed: so that what makes it dearer fails here, on any machine.
+"""The cost of a superstep, counted and not timed, so that a change that raises it fails here on any machine.
 
-Bounds on calls leave room for what versions of Python and anyio do otherwise; all other counts are exact. Raise a bound
-with the reason in the commit, as a cost that was weighed.
+Bounds on calls leave room for differences between versions of Python and anyio; all other counts are exact. Raise a
+bound only with the reason in the commit.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ CALLS = {
     "memory": {"asyncio": 265, "trio": 313},
     "sqlite": {"asyncio": 375, "trio": 560},
 }
-"""Python's and C's functions that a superstep of one node calls in the loop's thread, by saver: at most."""
+"""The most calls of Python and C functions that a superstep of one node makes in the loop's thread, by saver."""
 
 FIRST = {"asyncio": 535, "trio": 895}
-"""As many until a stream of updates shows its first chunk: at most."""
+"""The most such calls until a stream of updates delivers its first chunk."""
 
 MORE = {"asyncio": 1.05, "trio": 1.4}
-"""How many more a superstep or task may make among twice as many. On trio tasks take turns as chance has it."""
+"""How many more calls each of twice as many supersteps or tasks may make. The order of trio's tasks is random."""
 
 
 class State(TypedDict):
@@ -71,7 +71,7 @@ def chain(nodes: int, saver: BaseCheckpointSaver | None = None) -> Any:
 
 
 def talk(length: int, saver: BaseCheckpointSaver) -> Any:
-    """A message for each superstep until there are so many; at least one."""
+    """Return a graph that adds one message per superstep until there are the given number; at least one."""
 
     def say(state: Talk) -> Any:
         return {"messages": [f"message {len(state['messages'])}" * 8]}
@@ -103,7 +103,7 @@ async def work_later(place: int) -> Any:
 
 @contextmanager
 def counted(counts: Counter[str]) -> Generator[None]:
-    """Count the calls of this thread, by file for Python's functions; of C's under "C"."""
+    """Count the calls of this thread, by file for Python functions; calls of C functions under "C"."""
 
     def count(frame: types.FrameType, event: str, _: object) -> None:
         if event == "call":
@@ -119,7 +119,7 @@ def counted(counts: Counter[str]) -> Generator[None]:
 
 
 async def calls(run: Callable[[], Any]) -> Counter[str]:
-    """What a run calls, the second time."""
+    """Return the calls of the second run."""
     await run()
     counts: Counter[str] = Counter()
     with counted(counts):
@@ -136,7 +136,7 @@ async def opened(name: str, path: Path, stack: AsyncExitStack) -> BaseCheckpoint
 
 
 class Threads:
-    """A config of a new thread at each call."""
+    """A config with a new thread at each call."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -161,10 +161,10 @@ async def test_calls_of_a_superstep(name: str, anyio_backend_name: str, tmp_path
 
 
 async def test_calls_of_a_key_of_the_input() -> None:
-    """Checking a key, and putting it on the board, is all that it costs."""
+    """A key of the input costs only its check and its place on the board."""
     total = {}
     for keys in (50, 150):
-        make: Any = TypedDict  # of keys that no checker can know
+        make: Any = TypedDict  # with keys that a type checker cannot know
         given = dict.fromkeys([f"k{place}" for place in range(keys)], 0)
         builder = StateGraph(make("Wide", dict.fromkeys(given, int)))
         builder.add_node("look", lambda state: {})
@@ -174,7 +174,7 @@ async def test_calls_of_a_key_of_the_input() -> None:
 
 
 async def test_calls_until_the_first_chunk(anyio_backend_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "langchain_core", raising=False)  # whose models would be listened to
+    monkeypatch.delitem(sys.modules, "langchain_core", raising=False)  # with models that could stream messages
     counts: Counter[str] = Counter()
 
     async def first() -> None:
@@ -192,7 +192,7 @@ async def test_calls_until_the_first_chunk(anyio_backend_name: str, monkeypatch:
 
 @pytest.mark.parametrize("waits", [False, True])
 async def test_calls_of_a_task(waits: bool, anyio_backend_name: str) -> None:
-    """A task of a fan-out makes no more calls when there are more of them; least of all when it waits for nothing."""
+    """A task of a fan-out makes no more calls when there are more of them, and fewest when it waits for nothing."""
     graph = fan(waits)
     total = {n: (await calls(partial(graph.ainvoke, {"n": n}))).total() for n in (100, 200, 400)}
     first, second = (total[200] - total[100]) / 100, (total[400] - total[200]) / 200
@@ -201,12 +201,12 @@ async def test_calls_of_a_task(waits: bool, anyio_backend_name: str) -> None:
 
 
 QUIET = ("streaming", "modes", "observing")
-"""Folders whose code does not run."""
+"""Folders whose code must not run."""
 
 
-async def test_nothing_is_told_when_nobody_listens() -> None:
-    """No event is built in a run that nobody watches. Of streams and observers, only the objects that stand for nobody
-    are asked, at the run's beginning and end."""
+async def test_no_events_are_built_without_readers() -> None:
+    """No event is built in a run without readers and observers. Only the null objects for streams and observers are
+    called, at the run's beginning and end."""
     graph = chain(5, InMemorySaver())
     thread = Threads()
     found = await calls(lambda: graph.ainvoke({"x": 0}, thread()))
@@ -217,7 +217,7 @@ async def test_nothing_is_told_when_nobody_listens() -> None:
 
 
 class Counting(InMemorySaver):
-    """Counts what is asked of it."""
+    """A saver that counts its calls."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -233,15 +233,15 @@ VERBS = frozenset({"acquire", "renew", "commit", "record", "release", "read", "s
 
 
 async def test_one_commit_for_each_superstep() -> None:
-    """A run of n supersteps asks its saver for n transactions, the lease's besides: the input goes with the first, and
-    the lease is given up with the last."""
+    """A run of n supersteps makes n transactions in its saver, plus the one of the lease: the input goes with the
+    first, and the lease is released with the last."""
     saver = Counting()
     await chain(7, saver).ainvoke({"x": 0}, "t")
     assert saver.counts == {"acquire": 1, "commit": 8}
 
 
 async def test_one_hop_for_each_superstep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """SqliteSaver's thread is given one job for each superstep."""
+    """SqliteSaver's thread gets one job for each superstep."""
     jobs = 0
     submit = Worker.submit
 
@@ -260,8 +260,8 @@ async def test_one_hop_for_each_superstep(tmp_path: Path, monkeypatch: pytest.Mo
     assert found == [7, 17]  # the lease, the input with the hidden start, and each superstep
 
 
-async def test_going_on_with_a_long_list_does_not_take_it_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """P10: what a superstep adds to a list is stored; where its elements begin and end is asked of no other."""
+async def test_appending_to_a_long_list_does_not_take_it_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """P10: a superstep stores what it adds to a list; the boundaries of other elements are not computed again."""
     graph, config = talk(200, InMemorySaver()), {"configurable": {"thread_id": "t"}}
     await graph.ainvoke({"messages": []}, config)
     taken: list[bytes] = []
@@ -282,7 +282,7 @@ async def test_one_row_for_each_superstep() -> None:
         rows = await saver.scan("t", None, limit=1000)
         assert len(rows) == nodes + 2
         sizes.append(max(row.size for row in rows))
-    assert sizes[1] <= sizes[0] + 20  # names of nodes and numbers are longer
+    assert sizes[1] <= sizes[0] + 20  # longer names of nodes and longer numbers
     assert sizes[0] < 200
 
 
@@ -318,7 +318,8 @@ async def test_nothing_stays_alive_after_a_run(kind: str) -> None:
 @pytest.mark.parametrize("name", ["none", "memory", "sqlite"])
 @pytest.mark.parametrize("kind", ["chain", "fan", "a fan that waits", "subgraph"])
 async def test_a_run_leaves_nothing_to_the_collector(kind: str, name: str, tmp_path: Path) -> None:
-    """P7: what a run has held goes when it ends, and need not be found by Python's collector: no circles are left."""
+    """P7: objects of a run are freed when it ends without Python's cycle collector: the run leaves no reference
+    cycles."""
     async with AsyncExitStack() as stack:
         saver = await opened(name, tmp_path, stack)
         config = Threads()
@@ -348,8 +349,9 @@ class Agent:
 
 @pytest.mark.one_loop
 @pytest.mark.parametrize("read", [False, True])
-async def test_what_holds_its_own_stream_is_found_by_the_collector(read: bool) -> None:
-    """P7: a program that gives a call, as its context, the object that keeps the call's stream makes a circle: it goes."""
+async def test_a_context_that_holds_its_own_stream_is_collected(read: bool) -> None:
+    """P7: a program makes a reference cycle by passing, as a call's context, the object that holds the call's stream:
+    the collector frees it."""
     agent = Agent()
     agent.stream = chain(5).astream({"x": 0}, context=agent)
     if read:
@@ -363,14 +365,14 @@ async def test_what_holds_its_own_stream_is_found_by_the_collector(read: bool) -
 
 
 HELD = {"none": (90, 0), "memory": (125, 0), "sqlite": (126, 130)}
-"""Objects that Python's collector goes through, of a run whose node waits, and of one whose commit does: at most. With
+"""The most objects that Python's collector visits for a run whose node waits, and for one whose commit does, including
 those of the task, the task group and the event around it."""
 
 
 @pytest.mark.one_loop
 @pytest.mark.parametrize("name", HELD)
-async def test_what_a_run_holds_while_it_waits(name: str, tmp_path: Path) -> None:
-    """Among thousands of runs, what each holds while it waits is half of what their supersteps cost."""
+async def test_memory_of_a_waiting_run(name: str, tmp_path: Path) -> None:
+    """Among thousands of waiting runs, each holds half as much as its superstep costs."""
     runs, arrived = 40, 0
     go_on, stays, store, thread = anyio.Event(), threading.Event(), threading.Event(), Threads()
 
@@ -411,14 +413,14 @@ async def test_what_a_run_holds_while_it_waits(name: str, tmp_path: Path) -> Non
                     try:
                         assert await held_when(lambda: worker._queue.qsize() == runs) <= HELD[name][1]
                     finally:
-                        store.set()  # or else the runs that are cancelled wait for their commits
+                        store.set()  # otherwise the cancelled runs wait for their commits
                 go_on.set()
         finally:
             gc.enable()
 
 
-async def test_a_loop_takes_no_more_memory_as_it_goes() -> None:
-    """P10, P14: what is alive at the 100th superstep is alive at the 3000th, and nothing more."""
+async def test_a_loop_takes_constant_memory() -> None:
+    """P10, P14: the number of live objects at the 3000th superstep is the same as at the 100th."""
     seen: dict[int, int] = {}
 
     async def node(state: State) -> State:

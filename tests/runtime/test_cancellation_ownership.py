@@ -1,4 +1,4 @@
-"""P7: whose cancellation it is: the caller's own is never mistaken for a node's, nor a node's for the caller's."""
+"""P7: the caller's own cancellation is never mistaken for a node's, nor a node's for the caller's."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from checkpoint_savers import InMemorySaver
 from pregel_async import START, StateGraph, task
 from pregel_async.errors import NodeCancelledError, TaskCancelledError
-from tests.runtime.living import nothing_left
+from tests.runtime.leak_checks import nothing_left
 
 pytestmark = pytest.mark.anyio
 
@@ -25,9 +25,6 @@ class State(TypedDict, total=False):
 SAVER = InMemorySaver
 
 
-# ---- where a node runs -----------------------------------------------------------------------------------------------
-
-
 async def _done(state: Any) -> dict[str, Any]:
     return {"log": ["done"]}
 
@@ -37,13 +34,13 @@ def alone(node: Any) -> Any:
     return made.add_edge(START, "node").add_edge("node", "after").compile(SAVER())
 
 
-def beside(node: Any) -> Any:
+def with_a_sibling(node: Any) -> Any:
     made = StateGraph(State).add_node("node", node).add_node("other", _done).add_node("after", _done)
     return made.add_edge(START, "node").add_edge(START, "other").add_edge(["node", "other"], "after").compile(SAVER())
 
 
-def inside(node: Any) -> Any:
-    """In a graph that a node runs."""
+def in_a_subgraph(node: Any) -> Any:
+    """Run the node in a subgraph."""
     inner = StateGraph(State).add_node("node", node).add_edge(START, "node").compile()
 
     async def outer(state: Any) -> dict[str, Any]:
@@ -53,7 +50,7 @@ def inside(node: Any) -> Any:
 
 
 def called(node: Any) -> Any:
-    """As a task that a node calls."""
+    """Run the node as a called task."""
     step = task(name="node")(node)
 
     async def outer(state: Any) -> dict[str, Any]:
@@ -62,12 +59,14 @@ def called(node: Any) -> Any:
     return alone(outer)
 
 
-each_place = pytest.mark.parametrize("place", [alone, beside, inside, called], ids=lambda place: place.__name__)
+each_place = pytest.mark.parametrize(
+    "place", [alone, with_a_sibling, in_a_subgraph, called], ids=lambda place: place.__name__
+)
 each_verb = pytest.mark.parametrize("verb", ["ainvoke", "astream", "astream in async with"])
 
 
 async def run(graph: Any, verb: str) -> list[str]:
-    """Run to the end; the caller is as it was before."""
+    """Run to the end, and check that the caller is unaffected."""
     if verb == "ainvoke":
         await graph.ainvoke({}, "t")
     elif verb == "astream":
@@ -81,7 +80,7 @@ async def run(graph: Any, verb: str) -> list[str]:
 
 
 async def is_untouched() -> None:
-    """The running task is not cancelled, by nobody."""
+    """Check that the running task is not cancelled."""
     if anyio.get_cancelled_exc_class() is asyncio.CancelledError:
         this: Any = asyncio.current_task()
         assert this.cancelling() == 0
@@ -90,11 +89,8 @@ async def is_untouched() -> None:
         await anyio.lowlevel.checkpoint()
 
 
-# ---- a node's own affair ---------------------------------------------------------------------------------------------
-
-
-class Below:
-    """A graph that waits for ever, for a node to run and to give up; and whether it cleaned up."""
+class EndlessGraph:
+    """A graph that waits forever, for a node to run and abandon; it records whether it cleaned up."""
 
     def __init__(self) -> None:
         self.reached = anyio.Event()
@@ -140,7 +136,7 @@ async def cancels_its_children(state: Any) -> dict[str, Any]:
 
 
 async def gives_up_an_ainvoke(state: Any) -> dict[str, Any]:
-    below = Below()
+    below = EndlessGraph()
     async with anyio.create_task_group() as group:
         group.start_soon(below.graph.ainvoke, {})
         await below.reached.wait()
@@ -150,7 +146,7 @@ async def gives_up_an_ainvoke(state: Any) -> dict[str, Any]:
 
 
 async def gives_up_an_ainvoke_in_place(state: Any) -> dict[str, Any]:
-    below = Below()
+    below = EndlessGraph()
     with anyio.CancelScope() as scope:
         async with anyio.create_task_group() as group:
 
@@ -166,7 +162,7 @@ async def gives_up_an_ainvoke_in_place(state: Any) -> dict[str, Any]:
 
 
 async def closes_a_stream(state: Any) -> dict[str, Any]:
-    below = Below()
+    below = EndlessGraph()
     stream = below.graph.astream({})
     await anext(stream)
     await below.reached.wait()
@@ -176,7 +172,7 @@ async def closes_a_stream(state: Any) -> dict[str, Any]:
 
 
 async def breaks_off_a_stream(state: Any) -> dict[str, Any]:
-    below = Below()
+    below = EndlessGraph()
     async with below.graph.astream({}) as stream:
         async for _ in stream:
             await below.reached.wait()
@@ -186,7 +182,7 @@ async def breaks_off_a_stream(state: Any) -> dict[str, Any]:
 
 
 async def gives_up_reading_a_stream(state: Any) -> dict[str, Any]:
-    below = Below()
+    below = EndlessGraph()
     stream = below.graph.astream({})
     with anyio.CancelScope() as scope:
         async for _ in stream:
@@ -219,7 +215,7 @@ async def waits_for_too_long(state: Any) -> dict[str, Any]:
 
 
 async def waits_too_long_for_a_graph(state: Any) -> dict[str, Any]:
-    below = Below()
+    below = EndlessGraph()
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(below.graph.ainvoke({}), 0.01)
     assert below.cleaned == below.reached.is_set()
@@ -227,7 +223,7 @@ async def waits_too_long_for_a_graph(state: Any) -> dict[str, Any]:
 
 
 async def waits_too_long_for_a_chunk(state: Any) -> dict[str, Any]:
-    below = Below()
+    below = EndlessGraph()
     async with below.graph.astream({}) as stream:
         await anext(stream)
         await below.reached.wait()
@@ -255,7 +251,7 @@ async def cancels_a_child(state: Any) -> dict[str, Any]:
 
 
 async def cancels_a_child_that_runs_a_graph(state: Any) -> dict[str, Any]:
-    below = Below()
+    below = EndlessGraph()
     child = asyncio.ensure_future(below.graph.ainvoke({}))
     await below.reached.wait()
     child.cancel()
@@ -278,7 +274,7 @@ async def a_native_group_fails(state: Any) -> dict[str, Any]:
 
 
 async def a_native_group_fails_at_its_end(state: Any) -> dict[str, Any]:
-    """Where, before Python 3.13, the group does not take back that it has cancelled its task."""
+    """The group fails at its end, where before Python 3.13 it does not take back that it has cancelled its task."""
 
     async def fail() -> None:
         await asyncio.sleep(0)
@@ -318,19 +314,19 @@ OWN_ON_ASYNCIO = [
 @each_verb
 @each_place
 @pytest.mark.parametrize("node", [*OWN, *OWN_ON_ASYNCIO], ids=lambda node: node.__name__)
-async def test_a_node_that_cancels_and_goes_on(node: Any, place: Any, verb: str, anyio_backend_name: str) -> None:
-    """P7: what a node cancels of its own, and catches, cancels nobody else: the run goes on to its end."""
+async def test_a_node_that_cancels_its_own_work(node: Any, place: Any, verb: str, anyio_backend_name: str) -> None:
+    """P7: when a node cancels work of its own and catches the cancellation, the run continues to its end."""
     if node in OWN_ON_ASYNCIO and anyio_backend_name != "asyncio":
         return
     async with nothing_left():
         log = await run(place(node), verb)
         await is_untouched()
-    assert log == (["went on", "done", "done"] if place is beside else ["went on", "done"])
+    assert log == (["went on", "done", "done"] if place is with_a_sibling else ["went on", "done"])
 
 
-@pytest.mark.parametrize("place", [alone, inside], ids=lambda place: place.__name__)
+@pytest.mark.parametrize("place", [alone, in_a_subgraph], ids=lambda place: place.__name__)
 async def test_a_cancellation_while_a_native_group_fails(place: Any, anyio_backend_name: str) -> None:
-    """P7: of two cancellations that end where a failed group waits for its children, one is the group's own, and the
+    """P7: of two cancellations that arrive while a failed group waits for its children, one is the group's own, and the
     other is the run's, which the node has swallowed."""
     if anyio_backend_name != "asyncio":
         pytest.skip("asyncio's own task groups, which trio has not")
@@ -376,7 +372,7 @@ async def awaits_a_cancelled_future(state: Any) -> None:
 
 
 async def raises_what_a_graph_did(state: Any) -> None:
-    below = Below()
+    below = EndlessGraph()
     child = asyncio.ensure_future(below.graph.ainvoke({}))
     await below.reached.wait()
     child.cancel()
@@ -385,7 +381,7 @@ async def raises_what_a_graph_did(state: Any) -> None:
 
 async def raises_it_while_cleaning_up(state: Any) -> None:
     try:
-        raise ValueError("not told")
+        raise ValueError("unreported")
     finally:
         raise asyncio.CancelledError
 
@@ -397,13 +393,13 @@ async def raises_it_while_cleaning_up(state: Any) -> None:
     [raises_what_a_child_did, awaits_a_cancelled_future, raises_what_a_graph_did, raises_it_while_cleaning_up],
     ids=lambda node: node.__name__,
 )
-async def test_a_node_that_lets_its_own_cancellation_out(
+async def test_a_node_that_raises_its_own_cancellation(
     node: Any, place: Any, verb: str, anyio_backend_name: str
 ) -> None:
-    """P7: a cancellation that nobody gave the run is the node's failure, by name, wherever the node runs; the caller is
-    not cancelled, and the thread can be resumed."""
+    """P7: a cancellation that the run was not given is the node's failure, by name, wherever the node runs; the caller
+    is not cancelled, and the thread can be resumed."""
     if anyio_backend_name != "asyncio":
-        return  # on trio nobody can make one up
+        return  # trio's cancellation cannot be constructed
     graph = place(node)
     async with nothing_left():
         with pytest.raises(NodeCancelledError, match="'node'") as caught:
@@ -438,7 +434,7 @@ async def lets_timeout_out(state: Any) -> None:
     "node", [fails_after, raises_a_timeout, lets_wait_for_out, lets_timeout_out], ids=lambda node: node.__name__
 )
 async def test_a_nodes_own_timeout(node: Any, place: Any, verb: str, anyio_backend_name: str) -> None:
-    """P9: a node's TimeoutError is the node's, with a note that says so, inside whatever deadline of the caller's that
+    """P9: a node's TimeoutError is the node's failure, with a note that says so, inside any deadline of the caller that
     has not passed."""
     if node in (lets_wait_for_out, lets_timeout_out) and anyio_backend_name != "asyncio":
         return
@@ -451,16 +447,13 @@ async def test_a_nodes_own_timeout(node: Any, place: Any, verb: str, anyio_backe
     assert "in node 'node', superstep 1" in caught.value.__notes__[0]
 
 
-# ---- both at once ----------------------------------------------------------------------------------------------------
-
-
 @each_verb
 @each_place
 @pytest.mark.parametrize("shielded", [False, True])
 async def test_a_deadline_that_passes_as_a_node_times_out(shielded: bool, place: Any, verb: str) -> None:
-    """P7, P9: the caller's deadline passes exactly when a node raises a TimeoutError of its own. The node has failed: that
-    is recorded, and told by `ainvoke`. (The reader of a stream is cancelled itself, and so is a node that waits for a
-    task; theirs is the deadline.)"""
+    """P7, P9: the caller's deadline passes exactly when a node raises a TimeoutError of its own. The node has failed:
+    the failure is recorded, and `ainvoke` raises it. (The reader of a stream is cancelled itself, and so is a node that
+    waits for a task; they get the deadline's error.)"""
 
     async def node(state: Any) -> None:
         scope.deadline = float("-inf")
@@ -488,10 +481,9 @@ async def test_a_deadline_that_passes_as_a_node_times_out(shielded: bool, place:
         assert scope.cancelled_caught
 
 
-@pytest.mark.parametrize("place", [alone, beside, inside], ids=lambda place: place.__name__)
+@pytest.mark.parametrize("place", [alone, with_a_sibling, in_a_subgraph], ids=lambda place: place.__name__)
 async def test_a_failure_that_comes_with_the_callers_cancellation(place: Any) -> None:
-    """P9: the same for `ainvoke`, whose caller is the one that runs the node: nothing is between them, and the node's
-    failure is what is raised."""
+    """P9: the same for `ainvoke`, whose caller is the one that runs the node: the node's failure is raised."""
 
     async def node(state: Any) -> None:
         scope.cancel()
@@ -512,8 +504,8 @@ async def test_a_failure_that_comes_with_the_callers_cancellation(place: Any) ->
 @each_place
 @pytest.mark.parametrize("catches", [False, True])
 async def test_asyncios_timeout_around_ainvoke(catches: bool, place: Any, anyio_backend_name: str) -> None:
-    """P7: `asyncio.timeout` around `ainvoke` cancels it natively: that is the caller's own, whatever the node makes of
-    it, and `timeout` makes its TimeoutError of it."""
+    """P7: `asyncio.timeout` around `ainvoke` cancels it natively: that is the caller's own cancellation, whatever the
+    node does with it, and `timeout` turns it into its TimeoutError."""
     if anyio_backend_name != "asyncio":
         return
     cleaned: list[str] = []
@@ -538,15 +530,14 @@ async def test_asyncios_timeout_around_ainvoke(catches: bool, place: Any, anyio_
     assert not hasattr(caught.value, "__notes__")
     limit = asyncio.timeout(60)
     state = await graph.aget_state("t")
-    assert state.next and state.tasks[0].error is None, "it was cancelled, and has not failed"
+    assert state.next and state.tasks[0].error is None, "the node was cancelled, and has not failed"
 
 
 @each_verb
 @each_place
 @pytest.mark.parametrize("how", ["scope", "Task.cancel"])
 async def test_the_callers_cancellation(how: str, place: Any, verb: str, anyio_backend_name: str) -> None:
-    """P7: the caller's cancellation is no failure of the node: none is recorded, and what is raised is the
-    cancellation."""
+    """P7: the caller's cancellation is no failure of the node: none is recorded, and the cancellation is raised."""
     if how == "Task.cancel" and anyio_backend_name != "asyncio":
         return
     reached = anyio.Event()
@@ -585,7 +576,7 @@ async def test_the_callers_cancellation(how: str, place: Any, verb: str, anyio_b
 
 @each_place
 async def test_a_stream_that_another_cancels_reaches_its_reader_as_the_end(place: Any) -> None:
-    """P7: who reads a stream that another task closes is not cancelled, and sees the end."""
+    """P7: a reader whose stream is closed by another task is not cancelled, and sees the end."""
     reached = anyio.Event()
 
     async def node(state: Any) -> None:
@@ -644,7 +635,7 @@ async def test_two_runs_and_one_is_cancelled() -> None:
 
 @each_place
 async def test_a_batch_with_a_cancellation_of_a_nodes_own(place: Any, anyio_backend_name: str) -> None:
-    """P7: of several runs in one `abatch`, one fails by a cancellation of its own: that is told as its failure, and the
+    """P7: when one of several runs in an `abatch` fails by a cancellation of its own, its failure is raised, and the
     others are cancelled."""
     if anyio_backend_name != "asyncio":
         return

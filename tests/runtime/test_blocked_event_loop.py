@@ -37,7 +37,7 @@ pytestmark = pytest.mark.anyio
 LONG = 30
 START_OF_TIME = 1_900_000_000.0
 blocks = pytest.mark.filterwarnings("ignore:.*blocks the event loop:pregel_async.errors.BlockingCallWarning")
-who: contextvars.ContextVar[str] = contextvars.ContextVar("who", default="nobody")
+who: contextvars.ContextVar[str] = contextvars.ContextVar("who", default="unset")
 
 
 class State(TypedDict, total=False):
@@ -45,7 +45,7 @@ class State(TypedDict, total=False):
 
 
 def graph_of(*nodes: Callable[..., Any], **compiled: Any) -> Graph[Any, Any]:
-    """Nodes one after the other."""
+    """Return a graph of nodes in sequence."""
     made = StateGraph(State).add_sequence(list(nodes))
     return made.add_edge(START, nodes[0].__name__).compile(**compiled)
 
@@ -59,12 +59,9 @@ def second(state: State) -> State:
     return {"log": ["second"]}
 
 
-# ---- each verb -------------------------------------------------------------------------------------------------------
-
-
 @blocks
 async def test_each_verb_where_a_loop_runs() -> None:
-    """Each sync verb gives in a thread that runs an event loop what it gives elsewhere, as a notebook's cells do."""
+    """Each sync verb returns the same in a thread that runs an event loop as elsewhere, as in a notebook's cells."""
     graph = graph_of(first, second, checkpointer=InMemorySaver())
     done = {"log": ["first", "second"]}
     assert graph.invoke({}, "t") == done
@@ -76,12 +73,12 @@ async def test_each_verb_where_a_loop_runs() -> None:
     assert graph.get_state("t").values["log"][-2:] == ["by hand", "again"]
     with graph.stream({}, "w") as chunks:
         assert list(chunks) == [{"first": {"log": ["first"]}}, {"second": {"log": ["second"]}}]
-    assert await graph.ainvoke({}, "x") == done  # the loop goes on
+    assert await graph.ainvoke({}, "x") == done  # the loop keeps running
 
 
 @blocks
 async def test_a_nodes_own_exception() -> None:
-    """It comes unchanged, and a run that has failed leaves the loop as it was."""
+    """A node's own exception arrives unchanged, and a failed run leaves the loop as it was."""
 
     async def fails(state: State) -> None:
         raise LookupError("from the node")
@@ -95,7 +92,7 @@ async def test_a_nodes_own_exception() -> None:
 
 @blocks
 async def test_the_callers_context() -> None:
-    """Context variables of the caller reach nodes of either kind; what nodes set stays theirs."""
+    """Context variables of the caller reach nodes of both kinds; variables that nodes set stay in the nodes."""
     seen: list[str] = []
 
     async def reads(state: State) -> None:
@@ -114,7 +111,7 @@ async def test_the_callers_context() -> None:
 
 @blocks
 async def test_a_lock_of_the_blocked_loop() -> None:
-    """An asyncio lock that was made on the blocked loop, and that nothing there holds, serves the nodes."""
+    """Nodes can use an asyncio lock that was made on the blocked loop and that no code there holds."""
     lock = asyncio.Lock()
 
     async def locks(state: State) -> State:
@@ -126,7 +123,7 @@ async def test_a_lock_of_the_blocked_loop() -> None:
 
 @blocks
 async def test_a_question() -> None:
-    """A thread that asks in one call is answered in the next, and goes on with the async verbs, too."""
+    """A thread that asks in one call is answered in the next, and continues with the async verbs, too."""
 
     def asks(state: State) -> State:
         return {"log": [interrupt("Sure?")]}
@@ -138,11 +135,8 @@ async def test_a_question() -> None:
     assert await graph.ainvoke(Command(resume="no"), "u") == {"log": ["no", "first"]}
 
 
-# ---- streams ---------------------------------------------------------------------------------------------------------
-
-
-class Living:
-    """A node that goes on until it is cancelled, and is slow to end."""
+class EndlessNode:
+    """A node that runs until it is cancelled, and is slow to end."""
 
     def __init__(self) -> None:
         self.began, self.ended = threading.Event(), threading.Event()
@@ -158,19 +152,19 @@ class Living:
             self.ended.set()
 
 
-def living() -> tuple[Living, Graph[Any, Any]]:
-    """A graph that gives one chunk, and then goes on."""
-    node = Living()
-    made = StateGraph(State).add_node("one", second).add_node("living", node)
-    return node, made.add_edge(START, "one").add_edge("one", "living").compile()
+def endless() -> tuple[EndlessNode, Graph[Any, Any]]:
+    """Return a graph that streams one chunk and then keeps running."""
+    node = EndlessNode()
+    made = StateGraph(State).add_node("one", second).add_node("endless", node)
+    return node, made.add_edge(START, "one").add_edge("one", "endless").compile()
 
 
 @blocks
 async def test_a_stream_that_is_left() -> None:
-    """Left with its block, by `close()` or by an error of the reader, its run has ended before control returns; while
-    the reader does something else, the run goes on."""
+    """The run of a stream that is left by the end of its block, by `close()` or by an error of the reader has ended
+    before control returns; while the reader does other work, the run continues."""
     for leave in ("block", "close", "error"):
-        node, graph = living()
+        node, graph = endless()
         try:
             with graph.stream({}) as chunks:
                 assert next(chunks) == {"one": {"log": ["second"]}}
@@ -186,14 +180,14 @@ async def test_a_stream_that_is_left() -> None:
         assert node.ended.is_set()
 
 
-async def test_a_stream_that_moves() -> None:
-    """Begun in a plain thread, read and closed where a loop runs, and the other way round."""
-    node, graph = living()
+async def test_a_stream_across_threads() -> None:
+    """A stream can be started in a plain thread and read and closed where a loop runs, and the other way round."""
+    node, graph = endless()
     with ThreadPoolExecutor(1) as pool:
         stream = pool.submit(graph.stream, {}).result(LONG)
         assert pool.submit(next, stream).result(LONG) == {"one": {"log": ["second"]}}
         assert node.began.wait(LONG)
-        stream.close()  # no warning: where it were an error, the run would go on
+        stream.close()  # without a warning: if it were an error, the run would continue
         assert node.ended.is_set()
         graph = graph_of(first, second)
         stream = graph.stream({})
@@ -204,7 +198,8 @@ async def test_a_stream_that_moves() -> None:
 
 @blocks
 async def test_a_stream_of_a_worker_thread() -> None:
-    """One that was begun in a worker thread lives on the loop that would be blocked: it is refused there, and lives."""
+    """A stream that was started in a worker thread runs on the loop that would be blocked: reading it there is refused,
+    and it keeps running."""
     graph = graph_of(first, second)
     stream = await anyio.to_thread.run_sync(graph.stream, {})
     assert await anyio.to_thread.run_sync(next, stream) == {"first": {"log": ["first"]}}
@@ -213,11 +208,8 @@ async def test_a_stream_of_a_worker_thread() -> None:
     assert await anyio.to_thread.run_sync(list, stream) == [{"second": {"log": ["second"]}}]
 
 
-# ---- the warning -----------------------------------------------------------------------------------------------------
-
-
 def warned_by(call: Callable[[], object]) -> list[warnings.WarningMessage]:
-    """What a program is shown by default: each warning once for a place in its code."""
+    """Return the warnings that a program shows by default: each once per place in its code."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
         call()
@@ -225,7 +217,8 @@ def warned_by(call: Callable[[], object]) -> list[warnings.WarningMessage]:
 
 
 async def test_the_warning(anyio_backend_name: str) -> None:
-    """It names the verb, the library, and the way out; it is at the caller's line, and comes once for each line."""
+    """The warning names the verb, the library and the remedy; it points to the caller's line, and comes once
+    per line."""
     graph = graph_of(first, second, checkpointer=InMemorySaver())
 
     def again() -> None:
@@ -255,7 +248,7 @@ async def test_the_warning(anyio_backend_name: str) -> None:
     ],
 )
 async def test_each_verb_warns_once(verb: str, call: Callable[[Any], object]) -> None:
-    """Of a stream, its first read warns, at the reader's line."""
+    """Each verb warns once; a stream warns at its first read, at the reader's line."""
     graph = graph_of(first, second, checkpointer=Opened())
     (found,) = warned_by(lambda: call(graph))
     assert str(found.message).startswith(f"{verb}() blocks the event loop")
@@ -263,7 +256,7 @@ async def test_each_verb_warns_once(verb: str, call: Callable[[Any], object]) ->
 
 
 async def test_one_warning_for_a_stream() -> None:
-    """Even where a program asks for each warning, a stream has one, and not one for each of its reads."""
+    """Even where a program asks for every warning, a stream has one, and not one per read."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         with graph_of(first, second).stream({}) as chunks:
@@ -272,7 +265,7 @@ async def test_one_warning_for_a_stream() -> None:
 
 
 class Opened(InMemorySaver):
-    """A saver that may be entered."""
+    """A saver that may be entered as a context manager."""
 
     async def __aenter__(self) -> Opened:
         return self
@@ -299,8 +292,8 @@ async def test_a_warning_that_is_an_error() -> None:
 
 @pytest.mark.parametrize("shell", [object(), None])
 async def test_in_a_notebook(shell: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where IPython has a shell, a blocked loop is what every cell has, and no warning. That IPython was merely imported
-    means nothing, and it is never imported for this."""
+    """Where IPython has a shell, a blocked loop is the normal state of every cell, and there is no warning. That
+    IPython was merely imported means nothing, and it is never imported for this."""
     ipython = types.SimpleNamespace(get_ipython=lambda: shell)
     monkeypatch.setitem(sys.modules, "IPython", ipython)
     assert len(warned_by(lambda: graph_of(first).invoke({}))) == (0 if shell else 1)
@@ -310,19 +303,17 @@ async def test_in_a_notebook(shell: object, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_no_warning_where_no_loop_runs() -> None:
-    """A plain thread blocks nothing but itself."""
+    """A plain thread without a loop gets no warning."""
     assert warned_by(lambda: graph_of(first).invoke({})) == []
 
 
 async def test_no_warning_in_a_worker_thread() -> None:
-    """Nor does a worker thread of a loop."""
+    """A worker thread of a loop gets no warning."""
     found: list[object] = []
     graph = graph_of(first)
     await anyio.to_thread.run_sync(lambda: found.extend(warned_by(lambda: graph.invoke({}))))
     assert found == []
 
-
-# ---- threads that must not wait --------------------------------------------------------------------------------------
 
 CALLS: dict[str, Callable[[Graph[Any, Any]], object]] = {
     "invoke": lambda graph: graph.invoke({}),
@@ -339,8 +330,8 @@ CALLS: dict[str, Callable[[Graph[Any, Any]], object]] = {
 @pytest.mark.parametrize("verb", CALLS)
 @pytest.mark.parametrize("kind", ["async", "inline"])
 async def test_in_a_node_on_the_loop(verb: str, kind: str, anyio_backend_name: str) -> None:
-    """A node that runs on its run's loop awaits: a verb that would stop that run is an error, which names the node, the
-    place and the way out. So it is wherever that loop is, the background loop included, and nothing has run."""
+    """A node on its run's loop must await: a sync verb that would stop that run is an error, which names the node, the
+    place and the remedy. This holds for every such loop, the background loop included, and nothing has run."""
     ran: list[str] = []
 
     async def inside(state: State) -> None:
@@ -368,8 +359,8 @@ async def test_in_a_node_on_the_loop(verb: str, kind: str, anyio_backend_name: s
 
 @blocks
 async def test_several_levels_deep() -> None:
-    """Plain nodes that call graphs of plain nodes, and an async one at the bottom: each level runs on the one background
-    loop, and where one cannot wait, the error comes at once."""
+    """Plain nodes may call graphs of plain nodes, with an async one at the bottom: each level runs on the one
+    background loop, and where a level cannot wait, the error comes at once."""
     leaf = graph_of(first)
 
     def calls_leaf(state: State) -> Any:
@@ -396,7 +387,7 @@ async def test_several_levels_deep() -> None:
 
 
 def test_on_the_background_loop_itself() -> None:
-    """Code that is no node's, and runs on the background loop, cannot wait for it: an error, and no deadlock."""
+    """Code outside nodes that runs on the background loop cannot wait for it: an error, and no deadlock."""
     graph = graph_of(first)
 
     class Manager:
@@ -416,7 +407,8 @@ def test_on_the_background_loop_itself() -> None:
 
 
 def test_a_stream_that_reaches_its_own_loop() -> None:
-    """A stream that was begun in a plain thread, and is read by an async node, lives on the loop that would be blocked."""
+    """A stream that was started in a plain thread and is read by an async node runs on the loop that would be
+    blocked."""
     stream = graph_of(first, second).stream({})
     assert next(stream) == {"first": {"log": ["first"]}}
 
@@ -430,8 +422,8 @@ def test_a_stream_that_reaches_its_own_loop() -> None:
 
 @blocks
 async def test_a_loop_in_a_worker_thread() -> None:
-    """A plain node that runs a loop of its own blocks that one alone: the graph that it calls there is a part of its
-    run, whose question reaches the caller."""
+    """A plain node that runs a loop of its own blocks only that loop: the graph that it calls there is a part of its
+    run, and the graph's question reaches the caller."""
 
     def asks(state: State) -> State:
         return {"log": [interrupt("Sure?")]}
@@ -450,11 +442,8 @@ async def test_a_loop_in_a_worker_thread() -> None:
         assert await graph.ainvoke(Command(resume="yes"), "t") == {"log": ["yes"]}
 
 
-# ---- waiting for the blocked loop ------------------------------------------------------------------------------------
-
-
 def on_the_loop() -> Callable[[], threading.Event]:
-    """Has something done on the running loop, and gives what says that it was."""
+    """Run a call on the running loop, and return an event that is set when it is done."""
     if sys.modules.get("trio") and trio.lowlevel.in_trio_run():
         post: Callable[[Callable[[], object]], object] = trio.lowlevel.current_trio_token().run_sync_soon
     else:
@@ -469,7 +458,7 @@ def on_the_loop() -> Callable[[], threading.Event]:
 
 
 async def turns_until(done: threading.Event) -> None:
-    """Wait on the background loop, in a way that lets a virtual clock see that nothing else is to be done."""
+    """Wait on the background loop in a way that lets a virtual clock see that no other work is due."""
     loop = asyncio.get_running_loop()
     waiter = loop.create_future()
 
@@ -482,7 +471,7 @@ async def turns_until(done: threading.Event) -> None:
 
 
 def stuck(call: Callable[[], object]) -> str:
-    """What is said when neither the call nor what it waits for would ever end."""
+    """Return the message for a call that, like the work that it waits for, would never end."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*blocks the event loop")
         warnings.filterwarnings("error", message=".*has blocked the event loop")
@@ -512,7 +501,8 @@ async def test_a_node_that_waits_for_the_blocked_loop(how: str, anyio_backend_na
 
 
 async def test_the_warning_alone_ends_nothing() -> None:
-    """It is issued once, at the caller's line, and the call goes on: the node may wait for something else."""
+    """The warning is issued once, at the caller's line, and the call continues: the node may wait for something
+    else."""
     clock, go_on = VirtualClock(), threading.Event()
 
     async def waits(state: State) -> State:
@@ -536,7 +526,7 @@ async def test_the_warning_alone_ends_nothing() -> None:
 
 @blocks
 async def test_a_stream_with_two_long_waits() -> None:
-    """Of one stream, the first node that is slow is named, and no other."""
+    """In one stream, only the first slow node is named."""
     clock = VirtualClock()
 
     async def slow(state: State) -> None:
@@ -553,7 +543,7 @@ async def test_a_stream_with_two_long_waits() -> None:
 
 
 async def test_the_innermost_node_is_named() -> None:
-    """Of nodes that run graphs, and call tasks, the one that waits is named, and not those around it."""
+    """Of nodes that run graphs and call tasks, the waiting one is named, and not those around it."""
     ask = on_the_loop()
 
     @task
@@ -573,7 +563,7 @@ async def test_the_innermost_node_is_named() -> None:
 
 
 async def test_several_nodes_that_wait() -> None:
-    """All are named, the first three by name."""
+    """Several waiting nodes are counted, and the first three are named."""
     ask = on_the_loop()
 
     async def waits(state: State) -> None:
@@ -588,8 +578,8 @@ async def test_several_nodes_that_wait() -> None:
 
 @blocks
 async def test_a_long_run_of_quick_nodes() -> None:
-    """Nobody is suspected who has not been at work for 30 seconds: not a run of many nodes, nor a node whose graph goes
-    on, nor one that calls task after task."""
+    """No node is suspected before it has been running for 30 seconds: neither in a run of many nodes, nor a node whose
+    graph makes progress, nor one that calls task after task."""
     clock = VirtualClock()
 
     async def quick(state: State) -> State:
@@ -616,7 +606,7 @@ async def test_a_long_run_of_quick_nodes() -> None:
 
 @blocks
 async def test_nodes_that_have_ended_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A long run holds no more than a few of its nodes for this, and the one that waits is found behind the others."""
+    """A long run keeps only a few of its nodes for this check, and a waiting node is found behind the others."""
     ask, loops = on_the_loop(), list[blocking.WatchedLoop]()
     make = blocking.WatchedLoop
 
@@ -642,7 +632,7 @@ async def test_nodes_that_have_ended_are_forgotten(monkeypatch: pytest.MonkeyPat
 
 @blocks
 async def test_a_thread_that_the_blocked_loop_holds() -> None:
-    """A call that waits for its thread, which a run on the blocked loop holds, is no node's fault, and says so."""
+    """A call that waits for a thread held by a run on the blocked loop says so, and blames no node."""
     saver, began = InMemorySaver(), anyio.Event()
 
     async def holds(state: State) -> None:
@@ -651,7 +641,7 @@ async def test_a_thread_that_the_blocked_loop_holds() -> None:
 
     later = VirtualClock(
         start=START_OF_TIME + 1e9, seed=1, autojump=None
-    )  # its lease does not lapse while the other waits
+    )  # the lease does not expire while the other call waits
     async with anyio.create_task_group() as group:
         group.start_soon(graph_of(holds, checkpointer=saver, environment=later).ainvoke, {}, "t")
         await began.wait()
@@ -678,11 +668,8 @@ async def test_nothing_is_left_of_a_call() -> None:
         list(graph.stream({}))
         left.clear()
         portal.portal_for_thread("it", "it").call(count)
-        assert left[0] == 2  # the loop's own, and this one
+        assert left[0] == 2  # the loop's own task, and this one
         assert left[1] <= 1 + (environment is not None)
-
-
-# ---- Ctrl-C ----------------------------------------------------------------------------------------------------------
 
 
 def press() -> None:
@@ -719,9 +706,9 @@ RUNNERS: dict[str, Callable[[Callable[[], Any]], Any]] = {
 @pytest.mark.parametrize("library", RUNNERS)
 @pytest.mark.parametrize("how", ["invoke", "stream"])
 def test_ctrl_c(library: str, how: str) -> None:
-    """One Ctrl-C, while a loop of whatever kind is blocked: the run is cancelled and has ended before KeyboardInterrupt
-    is raised, where the verb was called. asyncio's own handling of it is back then."""
-    node, raised = Living(), []
+    """One Ctrl-C while a loop of any kind is blocked: the run is cancelled and has ended before KeyboardInterrupt is
+    raised at the call of the verb. asyncio's own handling is then restored."""
+    node, raised = EndlessNode(), []
 
     async def pressed(state: State) -> None:
         press()
@@ -745,8 +732,8 @@ def test_ctrl_c(library: str, how: str) -> None:
 
 @pytest.mark.usefixtures("interruptible")
 def test_a_runner_asks_the_loop() -> None:
-    """asyncio's runner answers a first Ctrl-C by asking its loop to cancel the main task, which a blocked loop does not:
-    while it is blocked, the signal is Python's own again."""
+    """asyncio's runner answers a first Ctrl-C by asking its loop to cancel the main task, which a blocked loop cannot
+    do: while it is blocked, Python's own signal handler is active again."""
     seen: list[object] = []
 
     async def main() -> None:
@@ -764,7 +751,7 @@ def test_a_runner_asks_the_loop() -> None:
 @blocks
 @pytest.mark.usefixtures("interruptible")
 def test_a_handler_of_the_programs_own() -> None:
-    """A program that handles Ctrl-C itself, as servers do, goes on to: its call is not interrupted."""
+    """A program that handles Ctrl-C itself, as servers do, keeps its handler: its call is not interrupted."""
     heard: list[int] = []
 
     async def node(state: State) -> State:
@@ -785,8 +772,8 @@ def test_a_handler_of_the_programs_own() -> None:
 @pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("library", ["asyncio", "trio"])
 def test_ctrl_c_in_a_deadlock(library: str) -> None:
-    """A plain function that waits for the blocked loop cannot be cancelled. The second Ctrl-C leaves its run behind,
-    with a warning; the loop runs again, so that the function gets what it has waited for."""
+    """A plain function that waits for the blocked loop cannot be cancelled. The second Ctrl-C abandons its run, with a
+    warning; the loop runs again, so that the function gets what it has waited for."""
     over = threading.Event()
 
     async def main() -> None:
@@ -817,8 +804,8 @@ def test_ctrl_c_in_a_deadlock(library: str) -> None:
     assert over.is_set()
 
 
-def test_nothing_else_changes_a_limit() -> None:
-    """The recursion limit, and every other error of a run, is the caller's as elsewhere."""
+def test_limits_are_the_same() -> None:
+    """The recursion limit, and every other error of a run, is raised to the caller as elsewhere."""
 
     async def main() -> None:
         made = StateGraph(State).add_node("a", second).add_edge(START, "a").add_edge("a", "a")

@@ -1,4 +1,4 @@
-"""Tasks of one superstep that wait for nothing share a task of the event loop; nobody can tell."""
+"""Tasks of one superstep that wait for nothing share a task of the event loop, without a visible difference."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class State(TypedDict, total=False):
 
 
 def fan(node: Any, number: int = MANY) -> Any:
-    """As many tasks of one node, each with its number."""
+    """Return a graph with the given number of tasks of one node, each with its number."""
     graph = StateGraph(State).add_node("n", node)
     graph.add_conditional_edges(START, lambda state: [Send("n", each) for each in range(number)])
     return graph.compile()
@@ -39,8 +39,8 @@ def here() -> object:
     return loop().current_task()
 
 
-async def test_those_that_wait_for_nothing_take_one_task() -> None:
-    """What a task costs beyond its node does not hang on how many there are."""
+async def test_tasks_that_wait_for_nothing_share_one_task() -> None:
+    """The cost of a task beyond its node does not depend on how many there are."""
 
     async def node(each: int) -> State:
         return {"log": [here()]}
@@ -49,8 +49,8 @@ async def test_those_that_wait_for_nothing_take_one_task() -> None:
 
 
 @pytest.mark.parametrize("first", [0, 1, MANY // 2, MANY - 1])
-async def test_whoever_waits_holds_up_nobody(first: int) -> None:
-    """P13: once one waits, the others begin all the same, and each has a task to itself."""
+async def test_a_waiting_task_delays_no_other(first: int) -> None:
+    """P13: once a task waits, the others begin all the same, and each has an event-loop task to itself."""
     begun = 0
     all_of_them = anyio.Event()
 
@@ -70,8 +70,8 @@ async def test_whoever_waits_holds_up_nobody(first: int) -> None:
 
 
 @pytest.mark.parametrize("waits", [False, True])
-async def test_context_variables_stay_with_whoever_sets_them(waits: bool) -> None:
-    """Each has a context of its own: that of the run, whoever came before it."""
+async def test_context_variables_stay_in_their_task(waits: bool) -> None:
+    """Each task has its own context: that of the run, whichever task ran before it."""
     WHERE.set("around")
 
     async def node(each: int) -> State:
@@ -86,8 +86,9 @@ async def test_context_variables_stay_with_whoever_sets_them(waits: bool) -> Non
     assert WHERE.get() == "around"
 
 
-async def test_nobody_is_inside_of_whoever_waited_first() -> None:
-    """What begins while a node waits is none of what that node runs, and goes on when it has ended."""
+async def test_tasks_are_not_nested() -> None:
+    """A task that begins while another waits is not part of the waiting node's own work, and continues when that node
+    has ended."""
     first_has_ended = anyio.Event()
 
     async def node(each: int, writer: StreamWriter) -> State:
@@ -97,18 +98,19 @@ async def test_nobody_is_inside_of_whoever_waited_first() -> None:
         writer(each)
         return {"log": [each]}
 
-    told: list[int] = []
+    chunks: list[int] = []
     with anyio.fail_after(10):
         async for mode, chunk in fan(node, 3).astream({}, stream_mode=["custom", "updates"]):
             if mode == "custom":
-                told.append(chunk)
+                chunks.append(chunk)
             else:
                 first_has_ended.set()
-    assert sorted(told) == [0, 1, 2]
+    assert sorted(chunks) == [0, 1, 2]
 
 
-async def test_a_node_that_cancels_its_task_hands_that_on_to_none() -> None:
-    """P7: with asyncio's own `Task.cancel()`, and without waiting for it. The superstep is not whole without it."""
+async def test_a_node_that_cancels_its_task_affects_no_sibling() -> None:
+    """P7: `Task.cancel()` of its own task, without waiting for it, affects no sibling. The superstep is not complete
+    without the node."""
     if sniffio.current_async_library() == "trio":
         pytest.skip("trio has no cancellation of its own besides scopes")
     begun: list[int] = []
@@ -126,8 +128,8 @@ async def test_a_node_that_cancels_its_task_hands_that_on_to_none() -> None:
     assert begun == [0] * 6
 
 
-async def test_the_first_failures_are_all_told() -> None:
-    """P9: tasks of a superstep begin, whatever became of those before them; in plan order."""
+async def test_all_first_failures_are_raised() -> None:
+    """P9: tasks of a superstep begin in plan order, whatever the outcome of the tasks before them."""
 
     async def node(each: int) -> State:
         if each == 2:

@@ -1,4 +1,4 @@
-"""A reader that joins a run at an awkward moment: while it commits, and when its thread is another run's already."""
+"""Readers that join a run at an awkward moment: during a commit, and when another run has acquired the thread."""
 
 from __future__ import annotations
 
@@ -23,11 +23,10 @@ class State(TypedDict, total=False):
     log: Annotated[list[str], operator.add]
 
 
-async def test_a_joined_reader_ends_with_its_run_whoever_has_the_thread_by_then() -> None:
-    """P6, P12: a run gives its thread up with its last commit, and may wait for its reader then. A second run, begun
-    meanwhile, took the first one's place among those that can be joined, so that whoever had joined the first waited
-    forever.
-    """
+async def test_a_joined_reader_ends_with_its_run() -> None:
+    """P6, P12: a run releases its thread with its last commit and may wait for its reader then. When a second run,
+    started meanwhile, took the first one's place among the runs that can be joined, readers that had joined the first
+    waited forever."""
 
     async def work(state: State) -> State:
         return {"log": ["x"]}
@@ -53,8 +52,8 @@ async def test_a_joined_reader_ends_with_its_run_whoever_has_the_thread_by_then(
     assert second[-1]["data"] == {"log": ["x", "x"]}
 
 
-class UpkeepLease(InMemorySaver):
-    """Holds the next commit that has events with it, once it is told to."""
+class HoldingSaver(InMemorySaver):
+    """A saver that holds the next commit with events, once it is armed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -72,11 +71,10 @@ class UpkeepLease(InMemorySaver):
 @pytest.mark.parametrize(("many", "read"), [(2, 1), (2, 2), (300, 1), (300, 5), (300, 299), (300, 301)])
 @pytest.mark.parametrize("ends", ["commit", "failure"])
 async def test_joining_while_a_superstep_is_being_stored(many: int, read: int, ends: str) -> None:
-    """docs/streaming.md: "The run goes on in this process: you join it, and get every chunk once." While a transaction
-    was under way, its events were neither stored nor held: who joined then missed them, and was told that the superstep
-    was void.
-    """
-    saver = UpkeepLease()
+    """docs/streaming.md: "The run goes on in this process: you join it, and get every chunk once." During a transaction
+    its events were neither stored nor buffered: a reader that joined then missed them, and got a notice that the
+    superstep was void."""
+    saver = HoldingSaver()
 
     async def work(state: State) -> State:
         writer = get_stream_writer()
@@ -113,7 +111,8 @@ async def test_joining_while_a_superstep_is_being_stored(many: int, read: int, e
             group.start_soon(run)
             await saver.reached.wait()
             await anyio.wait_all_tasks_blocked()
-            at = len(seen) - many + read - 2  # one before the second superstep, and those of it but one
+            # one of the time before the second superstep, and all but one of the second superstep
+            at = len(seen) - many + read - 2
             group.start_soon(join, seen[at]["cursor"])
             await anyio.wait_all_tasks_blocked()
             early = [part["data"] for part in joined]
@@ -127,7 +126,7 @@ async def test_joining_while_a_superstep_is_being_stored(many: int, read: int, e
 
 
 class Failing(InMemorySaver):
-    """Holds whoever records something, and fails then."""
+    """A saver that holds the next record, and then fails."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -143,10 +142,9 @@ class Failing(InMemorySaver):
         await super().record(lease, records, expires_at=expires_at)
 
 
-async def test_nobody_joins_a_call_that_does_not_begin() -> None:
-    """docs/streaming.md: "It has ended, or asks: you get what you missed". Who came back while another call of the
-    thread was bringing an answer that could not be stored, had joined that one, and got its error.
-    """
+async def test_readers_do_not_join_a_call_that_fails_before_it_starts() -> None:
+    """docs/streaming.md: "It has ended, or asks: you get what you missed". A reader that reconnected while another call
+    of the thread was passing an answer that could not be stored had joined that call, and got its error."""
     saver = Failing()
 
     async def ask(state: State) -> State:

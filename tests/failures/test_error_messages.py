@@ -1,4 +1,4 @@
-"""Errors that name who did it, and what to do."""
+"""Error messages that name the code at fault and the remedy."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def write(_: Any) -> Any:
 
 
 async def test_several_writes_name_their_writers() -> None:
-    """ "written 2 times in one superstep" names the writers, in plan order; P9: what to do, too."""
+    """ "written 2 times in one superstep" names the writers, in plan order; P9: and the remedy."""
     builder = StateGraph(State).add_node("b", write).add_node("a", write).add_node("c", lambda _: {"y": 1})
     for name in "abc":
         builder.add_edge(START, name)
@@ -45,7 +45,7 @@ async def test_sends_and_lists_of_commands_are_counted() -> None:
 
 
 async def test_many_writers_are_not_all_named() -> None:
-    """A message stays readable; the attribute has all."""
+    """A message stays readable by naming some writers; the attribute has all of them."""
     builder = StateGraph(State)
     for place in range(10, 30):
         builder.add_node(f"n{place}", write).add_edge(START, f"n{place}")
@@ -55,7 +55,7 @@ async def test_many_writers_are_not_all_named() -> None:
 
 
 async def test_the_input_and_edits_are_named() -> None:
-    """What no node has written is the input; edits are made as nodes."""
+    """Values that no node has written are named as the input; edits are made as nodes."""
     graph = StateGraph(State).add_node("a", write).add_node("b", write).add_edge(START, "a").compile(InMemorySaver())
     with pytest.raises(ConcurrentUpdateError, match="by the input"):
         await graph.ainvoke(Command(update=[("y", 1), ("y", 2)], goto="a"), "t")

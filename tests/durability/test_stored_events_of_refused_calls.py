@@ -1,4 +1,4 @@
-"""Calls that are refused, or fail, before they have begun, on threads whose events are kept."""
+"""Calls that are refused or fail before they begin, on threads with stored events."""
 
 from __future__ import annotations
 
@@ -37,8 +37,9 @@ async def parts_of(stream: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("given", [{"log": [object()]}, Command(update={"log": ["x"]})], ids=["unstorable", "update"])
-async def test_the_error_of_a_first_call_is_told(given: Any) -> None:
-    """P9, P11: with keep_events, a thread's first call that was refused raised an AssertionError instead."""
+async def test_a_refused_first_call_raises_its_own_error(given: Any) -> None:
+    """P9, P11: with keep_events, a thread's first call that was refused raised an AssertionError instead of its own
+    error."""
     expected = UnstorableValueError if isinstance(given, dict) else InvalidInputError
     with pytest.raises(expected):
         await parts_of(asking(InMemorySaver()).astream(given, "t", **KEEP))
@@ -47,10 +48,10 @@ async def test_the_error_of_a_first_call_is_told(given: Any) -> None:
 @pytest.mark.parametrize(
     "given", [Command(resume={"0" * 32: "no such question"}), {"log": [object()]}], ids=["answer", "input"]
 )
-async def test_a_call_that_is_refused_leaves_the_run_before_it_alone(given: Any) -> None:
+async def test_a_refused_call_does_not_change_the_previous_run(given: Any) -> None:
     """docs/streaming.md: "It has ended, or asks: you get what you missed, and nothing runs." A call that was refused
-    before anything ran was kept as that run's failure: whoever came back to the question got the other call's error.
-    """
+    before anything ran was stored as that run's failure: a reader that reconnected to the question got the other call's
+    error."""
     graph = asking(InMemorySaver())
     seen = await parts_of(graph.astream({"log": []}, "t", **KEEP))
     with pytest.raises((InvalidResumeError, UnstorableValueError)):
@@ -61,10 +62,9 @@ async def test_a_call_that_is_refused_leaves_the_run_before_it_alone(given: Any)
     assert (await graph.ainvoke(Command(resume="yes"), "t"))["log"] == ["yes"]
 
 
-async def test_a_run_that_was_cut_off_can_be_come_back_to_after_a_refused_call() -> None:
-    """docs/streaming.md: "It was cut off ...: you get what was committed, then ... the run goes on." Not after somebody
-    had sent the thread an answer that nobody had asked for.
-    """
+async def test_reconnecting_to_an_interrupted_run_after_a_refused_call() -> None:
+    """docs/streaming.md: "It was cut off ...: you get what was committed, then ... the run goes on." That failed after
+    another caller had sent the thread an answer without a question."""
     stops = True
 
     async def work(state: State) -> State:
@@ -84,7 +84,7 @@ async def test_a_run_that_was_cut_off_can_be_come_back_to_after_a_refused_call()
 
 
 class Broken(InMemorySaver):
-    """Fails once it is told to."""
+    """A saver that fails once it is armed."""
 
     fails = False
 
@@ -95,9 +95,8 @@ class Broken(InMemorySaver):
 
 
 async def test_a_run_whose_question_could_not_be_stored_has_failed() -> None:
-    """docs/streaming.md: `stream.status` says how the run has ended. It said "interrupted" where nothing was stored
-    that anybody could answer, and StorageError was raised.
-    """
+    """docs/streaming.md: `stream.status` says how the run has ended. It said "interrupted" where no question was stored
+    that could be answered, and StorageError was raised."""
     saver = Broken()
 
     async def ask(state: State) -> State:

@@ -1,4 +1,4 @@
-"""What a run has begun to write is written, however it is cancelled meanwhile: by a saver of any kind."""
+"""A write that a run has begun is finished, however the run is cancelled meanwhile, with a saver of any kind."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from checkpoint_savers.abc import BaseCheckpointSaver
 from pregel_async import START, Command, StateGraph, interrupt
-from tests.durability.durable_world import TestWorld
+from tests.durability.durable_environment import TestWorld
 from tests.helpers.passing_saver import Through
 
 pytestmark = pytest.mark.anyio
@@ -24,14 +24,14 @@ class State(TypedDict, total=False):
     log: Annotated[list[str], operator.add]
 
 
-class Slow(Through):
-    """Takes some turns of the event loop for each verb, of which one is when the run is cancelled.
+class CancellingSaver(Through):
+    """A saver that takes some turns of the event loop for each verb; the run is cancelled during one of these turns.
 
     Attributes:
-        at: the verb at whose first call, from now on, the run is cancelled; "" for none.
-        scope: that the run is in.
-        cut: the verbs that were cut off.
-        done: the verbs that ended.
+        at: the verb at whose next call the run is cancelled; "" for none.
+        scope: the cancel scope around the run.
+        cut: the verbs that were interrupted.
+        done: the verbs that finished.
     """
 
     def __init__(self, inner: BaseCheckpointSaver) -> None:
@@ -58,7 +58,7 @@ class Slow(Through):
         return result
 
     async def cancelled(self, at: str, call: Callable[[], Awaitable[Any]]) -> None:
-        """Call, and cancel it when the verb begins."""
+        """Call the graph, and cancel it when the verb begins."""
         self.scope, self.done, self.at = anyio.CancelScope(), [], at
         with anyio.fail_after(20), self.scope:
             await call()
@@ -89,12 +89,12 @@ async def fails(state: State) -> None:
 
 
 @pytest.fixture
-def slow(saver: BaseCheckpointSaver) -> Slow:
-    return Slow(saver)
+def slow(saver: BaseCheckpointSaver) -> CancellingSaver:
+    return CancellingSaver(saver)
 
 
-async def test_a_result(slow: Slow, environment: TestWorld) -> None:
-    """P5, P7: the result of a task that finished beside others."""
+async def test_a_result(slow: CancellingSaver, environment: TestWorld) -> None:
+    """P5, P7: the result of a task that finished while siblings ran is stored."""
     made = graph(slow, environment, ends=ends, waits=waits)
     await slow.cancelled("record", lambda: made.ainvoke({}, "t"))
     assert slow.cut == [] and "record" in slow.done
@@ -102,16 +102,16 @@ async def test_a_result(slow: Slow, environment: TestWorld) -> None:
     assert {each.name: each.result for each in snapshot.tasks} == {"ends": {"log": ["ends"]}, "waits": None}
 
 
-async def test_a_question(slow: Slow, environment: TestWorld) -> None:
-    """P7, P8: the question that a run ends with."""
+async def test_a_question(slow: CancellingSaver, environment: TestWorld) -> None:
+    """P7, P8: the question that a run ends with is stored."""
     made = graph(slow, environment, asks=asks)
     await slow.cancelled("record", lambda: made.ainvoke({}, "t"))
     assert slow.cut == [] and "record" in slow.done
     assert [each.value for each in (await made.aget_state("t")).interrupts] == ["who?"]
 
 
-async def test_an_answer(slow: Slow, environment: TestWorld) -> None:
-    """P7, P8: the answer that a run begins with: the next one need not be told."""
+async def test_an_answer(slow: CancellingSaver, environment: TestWorld) -> None:
+    """P7, P8: the answer that a run begins with is stored, so that the next call need not pass it again."""
     made = graph(slow, environment, asks=asks)
     await made.ainvoke({}, "t")
     await slow.cancelled("record", lambda: made.ainvoke(Command(resume="me"), "t"))
@@ -119,8 +119,8 @@ async def test_an_answer(slow: Slow, environment: TestWorld) -> None:
     assert await made.ainvoke(None, "t") == {"log": ["me"]}
 
 
-async def test_a_failure(slow: Slow, environment: TestWorld) -> None:
-    """P3, P7: the failure that a run ends with."""
+async def test_a_failure(slow: CancellingSaver, environment: TestWorld) -> None:
+    """P3, P7: the failure that a run ends with is stored."""
     made = graph(slow, environment, fails=fails)
     with pytest.raises(LookupError):
         await slow.cancelled("record", lambda: made.ainvoke({}, "t"))
@@ -129,16 +129,16 @@ async def test_a_failure(slow: Slow, environment: TestWorld) -> None:
     assert task.error is not None and task.error.message == "nothing there"
 
 
-async def test_a_superstep(slow: Slow, environment: TestWorld) -> None:
-    """P3, P7: a superstep's own transaction, by a saver that does not protect itself."""
+async def test_a_superstep(slow: CancellingSaver, environment: TestWorld) -> None:
+    """P3, P7: a superstep's own transaction is finished by a saver that does not shield itself."""
     made = graph(slow, environment, ends=ends)
     await slow.cancelled("commit", lambda: made.ainvoke({}, "t"))
     assert slow.cut == [] and "commit" in slow.done
     assert (await made.aget_state("t")).next == ("ends",)
 
 
-async def test_an_edit(slow: Slow, environment: TestWorld) -> None:
-    """P3, P7: an update by hand."""
+async def test_an_edit(slow: CancellingSaver, environment: TestWorld) -> None:
+    """P3, P7: an edit (`aupdate_state`) is stored."""
     made = graph(slow, environment, ends=ends)
     await made.ainvoke({}, "t")
     await slow.cancelled("commit", lambda: made.aupdate_state("t", {"log": ["edited"]}, as_node="ends"))
@@ -146,8 +146,8 @@ async def test_an_edit(slow: Slow, environment: TestWorld) -> None:
     assert (await made.aget_state("t")).values == {"log": ["ends", "edited"]}
 
 
-async def test_giving_the_thread_up(slow: Slow, environment: TestWorld) -> None:
-    """P6, P7: a cancelled run gives its thread up, however long that takes."""
+async def test_releasing_the_thread(slow: CancellingSaver, environment: TestWorld) -> None:
+    """P6, P7: a cancelled run releases its thread, however long that takes."""
 
     async def leaves(state: State) -> None:
         slow.scope.cancel()
@@ -159,10 +159,10 @@ async def test_giving_the_thread_up(slow: Slow, environment: TestWorld) -> None:
     assert await graph(slow, environment, leaves=ends).ainvoke(None, "t") == {"log": ["ends"]}
 
 
-async def test_a_lease(slow: Slow, environment: TestWorld) -> None:
-    """P6, P7: a run that is cancelled while it claims its thread learns whether it has it, and gives it back."""
+async def test_a_lease(slow: CancellingSaver, environment: TestWorld) -> None:
+    """P6, P7: a run that is cancelled while it acquires its lease still learns the outcome and releases the lease."""
     made = graph(slow, environment, ends=ends)
     await slow.cancelled("acquire", lambda: made.ainvoke({}, "t"))
-    assert "acquire" not in slow.cut  # a read that follows may be, on trio
+    assert "acquire" not in slow.cut  # on trio the read that follows may be cancelled
     assert slow.done == ["acquire", "release"]
     assert await made.ainvoke({}, "t") == {"log": ["ends"]}

@@ -1,4 +1,4 @@
-"""A drain within a superstep: what has begun finishes and is recorded, and no further task begins (P5, P7)."""
+"""A drain within a superstep: running tasks finish and are recorded, and no further task begins (P5, P7)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from pregel_async import (
     task,
 )
 from pregel_async.errors import GraphInterrupt, InterruptSwallowedError
-from tests.runtime.living import nothing_left
+from tests.runtime.leak_checks import nothing_left
 
 pytestmark = pytest.mark.anyio
 
@@ -38,7 +38,7 @@ class State(TypedDict, total=False):
 
 
 class Fan:
-    """A fan-out of `count` sends, of which the `last` one to begin asks to stop; and what ran."""
+    """A fan-out of `count` sends, of which the `last` one to begin requests a drain; with a record of what ran."""
 
     def __init__(self, count: int = 9, last: int = 2, **node: Any) -> None:
         self.control = RunControl()
@@ -67,12 +67,9 @@ def at_most(width: int) -> Any:
     return {"configurable": {"thread_id": "t"}, "max_concurrency": width}
 
 
-# ---- tasks of the plan ------------------------------------------------------------------------------------------------
-
-
 async def test_tasks_that_wait_for_a_slot_do_not_begin() -> None:
-    """P5: of a fan-out, those in flight finish and are recorded, and the caller gets GraphDrained; a resume runs the others,
-    and each runs once. (tests/savers/test_drain.py has it with each saver and durability.)"""
+    """P5: running tasks of a fan-out finish and are recorded, and the caller gets GraphDrained; a resume runs the
+    others, and each runs once. (tests/savers/test_drain.py checks each saver and durability.)"""
     fan = Fan()
     graph = fan.graph(InMemorySaver())
     async with nothing_left():
@@ -85,7 +82,8 @@ async def test_tasks_that_wait_for_a_slot_do_not_begin() -> None:
 
 
 async def test_tasks_that_share_a_turn_do_not_begin() -> None:
-    """P5: the same without `max_concurrency`, of tasks that wait for nothing and so run one after the other."""
+    """P5: the same without `max_concurrency`, with tasks that wait for nothing and therefore run one after the
+    other."""
     fan = Fan(last=99)
 
     async def work(number: int) -> State:
@@ -126,8 +124,8 @@ async def test_functions_that_wait_for_a_thread_are_not_called(abandon: bool) ->
     assert sorted(fan.ran) == list(range(fan.count))
 
 
-async def test_what_has_begun_is_tried_again() -> None:
-    """P5: a task in flight ends in its usual way: it is retried, and its error handler runs."""
+async def test_running_tasks_are_retried() -> None:
+    """P5: a running task ends in its usual way: it is retried, and its error handler runs."""
     control, ran = RunControl(), list[str]()
 
     async def work(number: int) -> State:
@@ -156,8 +154,8 @@ async def test_what_has_begun_is_tried_again() -> None:
 
 
 async def test_a_failure_and_a_question_go_before() -> None:
-    """P8, P9: with tasks that did not begin, a failure in flight is still raised, and a question still asked; its answer
-    is applied, and what had not begun runs then."""
+    """P8, P9: when some tasks did not begin, the failure of a running task is still raised, and a question still asked;
+    its answer is applied, and the remaining tasks run then."""
     control, ran = RunControl(), list[int]()
 
     async def work(number: int) -> State:
@@ -180,8 +178,8 @@ async def test_a_failure_and_a_question_go_before() -> None:
     assert ran == [0, 0, 0, 1]
 
 
-async def test_a_fan_out_of_graphs() -> None:
-    """P5: graphs that wait for a slot do not begin, and one in flight stops at its own barrier; three deep."""
+async def test_a_fan_out_of_subgraphs() -> None:
+    """P5: graphs that wait for a slot do not begin, and a running one stops at its own barrier; three deep."""
     fan = Fan(count=3, last=0)
 
     def graphs(state: Any) -> list[Send]:
@@ -197,8 +195,8 @@ async def test_a_fan_out_of_graphs() -> None:
     assert fan.ran == [0, 1, 2, 0, 1, 2]
 
 
-async def test_a_command_for_the_graph_around_waits_for_the_others() -> None:
-    """P5: a command for the graph around is given when the tasks that did not begin have run."""
+async def test_a_command_for_the_parent_graph_waits_for_the_others() -> None:
+    """P5: a command for the parent graph is carried out when the tasks that did not begin have run."""
     control, ran = RunControl(), list[int]()
 
     async def work(number: int) -> Any:
@@ -215,8 +213,8 @@ async def test_a_command_for_the_graph_around_waits_for_the_others() -> None:
     assert ran == [0, 1]
 
 
-async def test_a_stream_that_comes_back() -> None:
-    """P4, P5: events that are kept show each finished task once, before and after the drain."""
+async def test_a_reader_that_reconnects() -> None:
+    """P4, P5: stored events contain each finished task once, before and after the drain."""
     fan = Fan(count=5)
     graph = fan.graph(InMemorySaver())
 
@@ -224,7 +222,8 @@ async def test_a_stream_that_comes_back() -> None:
         async with graph.astream(*given, keep_events=True, stream_mode="updates", version="v2", **options) as stream:
             nonlocal cursor
             async for part in stream:
-                if part["type"] == "updates" and "__metadata__" not in part["data"]:  # else it is of a recorded result
+                # otherwise the part is of a recorded result
+                if part["type"] == "updates" and "__metadata__" not in part["data"]:
                     seen.append(part["data"])
                 cursor = stream.cursor
         return seen
@@ -240,18 +239,15 @@ async def test_a_stream_that_comes_back() -> None:
 
 
 async def test_without_a_saver() -> None:
-    """The run stops all the same."""
+    """Without a saver the run stops all the same."""
     fan = Fan()
     with pytest.raises(GraphDrained):
         await fan.graph(None).ainvoke({}, {"max_concurrency": 1}, control=fan.control)
     assert fan.ran == [0, 1, 2]
 
 
-# ---- tasks that a node calls ------------------------------------------------------------------------------------------
-
-
 class Calls:
-    """An entrypoint that calls a task nine times at once; and the calls that ran."""
+    """An entrypoint that calls a task nine times at once, with a record of the calls that ran."""
 
     def __init__(self, **settings: Any) -> None:
         self.control = RunControl()
@@ -286,8 +282,9 @@ class Calls:
 
 @pytest.mark.parametrize("swallows", [False, True])
 async def test_called_tasks_that_wait_for_a_slot_do_not_begin(swallows: bool) -> None:
-    """P5: calls in flight finish and are recorded, the others do not begin, and their caller stops; it runs again, and only
-    the other calls run. The caller need not let pass what stops it: `gather(..., return_exceptions=True)`."""
+    """P5: running calls finish and are recorded, the others do not begin, and their caller stops; it runs again, and
+    only the other calls run. The caller may catch the exception that stops it: `gather(..., return_exceptions=True)`.
+    """
     calls = Calls()
     calls.swallows = swallows
     async with nothing_left():
@@ -299,13 +296,13 @@ async def test_called_tasks_that_wait_for_a_slot_do_not_begin(swallows: bool) ->
 
 
 async def test_calls_that_need_not_wait_begin() -> None:
-    """P5: a node in flight is to end: what it calls afterwards begins, unless it has to wait."""
+    """P5: a running node is to finish: its later calls begin, unless they have to wait."""
     calls = Calls()
     assert await calls.flow.ainvoke(1, "t", control=calls.control) == list(range(9))
 
 
-async def test_a_question_that_is_swallowed_is_an_error_still() -> None:
-    """P8: a drain excuses no node that swallows a question, beside a call that did not begin."""
+async def test_a_swallowed_question_is_still_an_error() -> None:
+    """P8: a drain excuses no node that swallows a question while another call did not begin."""
     control, began, go = RunControl(), anyio.Event(), anyio.Event()
 
     @task
@@ -323,7 +320,7 @@ async def test_a_question_that_is_swallowed_is_an_error_still() -> None:
         first = asks()
         await began.wait()
         second = waits()
-        for _ in range(3):  # rounds of the event loop, in which it comes to wait: both slots are taken
+        for _ in range(3):  # turns of the event loop in which the call comes to wait: both slots are taken
             await anyio.lowlevel.checkpoint()
         control.request_drain()
         go.set()
@@ -336,8 +333,8 @@ async def test_a_question_that_is_swallowed_is_an_error_still() -> None:
 
 
 async def test_a_called_function_that_waits_for_a_thread_is_not_called() -> None:
-    """P5: a call whose thread was not free when the drain came does not begin; the caller stops, and ends when it is
-    resumed."""
+    """P5: a call that waited for a worker thread when the drain came does not begin; the caller stops, and finishes
+    when it is resumed."""
     control, ran, lock = RunControl(), list[int](), threading.Lock()
 
     @task
@@ -369,7 +366,7 @@ def adds_itself(number: int) -> State:
 
 
 async def test_a_function_that_waits_for_a_process_is_not_called(monkeypatch: pytest.MonkeyPatch) -> None:
-    """P5: the same of functions that run in worker processes. (Here the function runs in the test's own process.)"""
+    """P5: the same for functions that run in worker processes. (Here the function runs in the test's own process.)"""
     control, ran = RunControl(), list[Any]()
 
     async def run_here(call: Any, *args: Any, **options: Any) -> Any:

@@ -1,5 +1,5 @@
-"""P4: when storage fails inside a node, that is the run's failure and not the node's: nobody tries it again, handles it
-or collects it, and nothing further runs."""
+"""P4: when storage fails inside a node, the run fails and not the node: the error is not retried, handled or collected,
+and no further node runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from checkpoint_savers import InMemorySaver
 from checkpoint_savers.errors import StorageError
 from pregel_async import START, Collect, NodeError, RetryPolicy, StateGraph, task
 from pregel_async.types import Durability
-from tests.durability.durable_world import TestWorld
+from tests.durability.durable_environment import TestWorld
 from tests.helpers.passing_saver import Through
 
 pytestmark = pytest.mark.anyio
@@ -25,7 +25,7 @@ class State(TypedDict, total=False):
 
 
 class Failing(Through):
-    """Fails from some moment on, at one verb."""
+    """A saver that fails at one verb, once it is armed."""
 
     verb = ""
     works = True
@@ -38,8 +38,8 @@ class Failing(Through):
 
 @pytest.mark.parametrize("verb", ["commit", "read"])
 @pytest.mark.parametrize("on_failure", ["fail_fast", Collect("errors")], ids=["fail_fast", "collect"])
-async def test_of_a_graph_inside(verb: str, on_failure: Any) -> None:
-    """Of its own transactions, and of reading where it stands."""
+async def test_a_storage_error_in_a_subgraph(verb: str, on_failure: Any) -> None:
+    """The failing call is one of a subgraph: its own transactions, and reading its head."""
     ran: list[str] = []
     saver = Failing(InMemorySaver())
 
@@ -71,7 +71,7 @@ async def test_of_a_graph_inside(verb: str, on_failure: Any) -> None:
     )
     builder.add_node(after).add_edge(START, "sub").add_edge("sub", "after")
     graph = builder.compile(saver, on_failure=on_failure, environment=TestWorld())
-    if verb == "read":  # nothing is read in a run of a new thread: it is one that was cut off inside
+    if verb == "read":  # a run of a new thread reads nothing: this one was interrupted inside the subgraph
         await graph.ainvoke({}, "t", interrupt_after=["sub"])
         ran.clear()
         saver.works = True
@@ -81,8 +81,8 @@ async def test_of_a_graph_inside(verb: str, on_failure: Any) -> None:
 
 
 @pytest.mark.parametrize("durability", ["sync"])
-async def test_of_a_task_that_is_called(durability: Durability) -> None:
-    """Its result cannot be recorded: the node is not tried again."""
+async def test_a_storage_error_in_a_called_task(durability: Durability) -> None:
+    """The result of a called task cannot be recorded: the node is not retried."""
     ran: list[str] = []
     saver = Failing(InMemorySaver())
     saver.verb = "record"

@@ -1,4 +1,4 @@
-"""P5: what a task returned is stored as it finishes, while its siblings still run."""
+"""P5: a task's result is stored as the task finishes, while its siblings still run."""
 
 from __future__ import annotations
 
@@ -49,8 +49,9 @@ async def test_a_result_is_stored_while_a_sibling_runs(saver: BaseCheckpointSave
 
 @pytest.mark.parametrize("keeps_events", [False, True])
 @pytest.mark.parametrize("what", ["result", "question"])
-async def test_what_cannot_be_stored_is_not_shown(what: str, keeps_events: bool) -> None:
-    """P4: storage fails as a task finishes or asks: readers see neither, with kept events and without."""
+async def test_results_that_cannot_be_stored_are_not_streamed(what: str, keeps_events: bool) -> None:
+    """P4: when storage fails as a task finishes or asks, readers see neither result nor question, with stored events
+    and without."""
 
     class Failing(Through):
         fails = False
@@ -80,5 +81,5 @@ async def test_what_cannot_be_stored_is_not_shown(what: str, keeps_events: bool)
             {"done": []}, "t", stream_mode=["updates", "tasks"], keep_events=keeps_events, version="v2"
         ):
             shown.append(part)
-    told = [part for part in shown if part["type"] == "updates" or "result" in str(part["data"])]
-    assert told == [], told
+    streamed = [part for part in shown if part["type"] == "updates" or "result" in str(part["data"])]
+    assert streamed == [], streamed
