@@ -14,7 +14,7 @@ import pytest
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.errors import StorageError
 from checkpoint_savers.records import CheckpointId, Commit, Lease
-from pregel_async import START, NodeError, RetryPolicy, StateGraph, task
+from pregel_async import END, START, NodeError, RetryPolicy, StateGraph, task
 from pregel_async.errors import RecordedFailureError
 from tests.durability.durable_environment import EXPIRY, Died, TestWorld
 from tests.helpers.passing_saver import Through
@@ -148,8 +148,8 @@ async def test_storage_errors_are_not_retried(saver: BaseCheckpointSaver, enviro
 
 
 async def test_a_crash_in_a_router(saver: BaseCheckpointSaver, environment: TestWorld) -> None:
-    """P3, P5: a node's writes are stored before its async router runs, which may take long: after a crash in the router
-    the router runs again, and the node does not."""
+    """P3, P5: a node's writes are stored before its async router gets what it waits for, which may take long: after a
+    crash in the router, the router runs again, and the node does not."""
     ran: Counter[str] = Counter()
     mortal = DyingSaver(saver)
 
@@ -159,6 +159,7 @@ async def test_a_crash_in_a_router(saver: BaseCheckpointSaver, environment: Test
 
     async def router(state: State) -> str:
         ran["router"] += 1
+        await anyio.lowlevel.checkpoint()
         if ran["router"] == 1:
             mortal.dead = True
             raise Died("in the router")
@@ -174,6 +175,72 @@ async def test_a_crash_in_a_router(saver: BaseCheckpointSaver, environment: Test
     environment.time += EXPIRY
     assert await made.compile(saver, environment=environment).ainvoke(None, "t") == {"log": ["node", "next"]}
     assert ran == {"node": 1, "router": 2}
+
+
+class CountingSaver(Through):
+    """Counts the calls of a saver's methods."""
+
+    def __init__(self, inner: BaseCheckpointSaver) -> None:
+        super().__init__(inner)
+        self.verbs: Counter[str] = Counter()
+
+    async def around(self, verb: str, call: Callable[[], Awaitable[T]]) -> T:
+        self.verbs[verb] += 1
+        return await call()
+
+
+@pytest.mark.parametrize("waits", [False, True])
+async def test_a_router_that_does_not_wait_is_part_of_its_nodes_transaction(
+    waits: bool, saver: BaseCheckpointSaver, environment: TestWorld
+) -> None:
+    """P3: its node's writes have a transaction of their own only if the router waits for something."""
+
+    async def node(state: State) -> State:
+        return {"log": ["node"]}
+
+    async def router(state: State) -> str:
+        if waits:
+            await anyio.lowlevel.checkpoint()
+        return END if len(state["log"]) == 5 else "node"
+
+    made = StateGraph(State).add_node("node", node).add_edge(START, "node").add_conditional_edges("node", router)
+    counts = CountingSaver(saver)
+    await made.compile(counts, environment=environment).ainvoke({}, "t")
+    assert (counts.verbs["commit"], counts.verbs["record"]) == (6, 5 if waits else 0)
+
+
+async def test_a_router_that_is_cancelled_while_its_nodes_writes_are_stored(
+    saver: BaseCheckpointSaver, environment: TestWorld
+) -> None:
+    """P7: the cancellation reaches the router's code once the transaction has ended, and the node does not run again."""
+    ran: Counter[str] = Counter()
+    scope = anyio.CancelScope()
+
+    class CancelsOnRecord(Through):
+        async def around(self, verb: str, call: Callable[[], Awaitable[T]]) -> T:
+            if verb == "record":
+                scope.cancel()
+            return await call()
+
+    async def node(state: State) -> State:
+        ran["node"] += 1
+        return {"log": ["node"]}
+
+    async def router(state: State) -> str:
+        ran["router"] += 1
+        try:
+            await anyio.lowlevel.checkpoint()
+        except anyio.get_cancelled_exc_class():
+            ran["cancelled"] += 1
+            raise
+        return END
+
+    made = StateGraph(State).add_node("node", node).add_edge(START, "node").add_conditional_edges("node", router)
+    with scope:
+        await made.compile(CancelsOnRecord(saver), environment=environment).ainvoke({}, "t")
+    assert scope.cancelled_caught
+    assert await made.compile(saver, environment=environment).ainvoke(None, "t") == {"log": ["node"]}
+    assert ran["node"] == 1 and ran["router"] - ran["cancelled"] == 1
 
 
 async def test_a_subgraph_of_a_fork(saver: BaseCheckpointSaver, environment: TestWorld) -> None:

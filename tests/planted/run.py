@@ -73,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", action="append", metavar="NAME", help="only faults whose names begin with this")
     parser.add_argument("--list", action="store_true", help="say what there is, and run nothing")
     parser.add_argument(
-        "--jobs", type=int, default=os.cpu_count() or 1, help="faults that are run_with_retries at the same time"
+        "--jobs", type=int, default=os.cpu_count() or 1, help="number of faults that are tried at the same time"
     )
     parser.add_argument("--timeout", type=float, default=TIMEOUT, help="seconds for the tests of one fault")
     parser.add_argument("--verbose", action="store_true", help="what the tests print, where something is wrong")

@@ -32,6 +32,7 @@ from ...errors import (
 )
 from ...types import Command
 from ..platform.event_loops import NEVER_CANCELLED, NativeCancellations, is_native_cancellation, on_asyncio
+from .async_routers import await_router
 from .context import CURRENT, AttemptContext, GraphContext
 from .input_mutations import watch_input
 from .retries import SINGLE_ATTEMPT, AttemptHistory
@@ -209,18 +210,11 @@ async def _run(attempt: AttemptContext, progress: _AttemptProgress, *, contained
         names = fold_names([task], [writes], task.scope, task.step) if program.names_messages else None
         answer = router.call(board.view_of(router, program, writes, names), **injected)
         if isawaitable(answer):
-            if not recorded:
-                # An async router may take long, and the node's work must not be repeated if the process dies meanwhile.
-                # A sync router answers at once, and is not worth a transaction.
-                recorded = progress.recording = True
-                try:
-                    await progress.record(attempt.graph, task, writes)
-                except BaseException:
-                    if isinstance(answer, types.CoroutineType):
-                        answer.close()  # Python warns of a coroutine that is dropped before its start
-                    raise
-                progress.recording = False
-            answer = await answer
+            if recorded:
+                answer = await answer
+            else:
+                record = partial(progress.record, attempt.graph, task, writes)
+                answer, recorded = await await_router(answer, attempt.graph, record, progress)
         everything.extend([(name, own(item, name)) for name, item in router.route(answer)])
     if node.routers and attempt.calls.any:
         await attempt.calls.join()
