@@ -11,7 +11,7 @@ without the value.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -19,6 +19,8 @@ import msgspec
 from checkpoint_savers.sharing import parts_of, with_parts
 
 from ..types import Send
+from .board import Board
+from .program import Program, Write
 
 
 class NotStored(msgspec.Struct, frozen=True):
@@ -75,3 +77,27 @@ def missing(arg: Any) -> list[str]:
 def filled(arg: Any, values: Mapping[str, Any]) -> Any:
     """Return a send's argument with the marks replaced, each by the value of its name."""
     return with_parts(arg, values)
+
+
+def refill(program: Program, board: Board, writes: Sequence[Write]) -> None:
+    """Put the untracked values of an input on the board of a run that continues from a stored state.
+
+    A subgraph continues with the state that an earlier attempt at its node stored, and the node passes the input again:
+    the stored state lacks the untracked values, the input has them.
+
+    Args:
+        program: the graph.
+        board: the restored board; changed in place. Keys that hold a value keep it.
+        writes: the writes of the input, owned.
+    """
+    given: dict[str, Any] = {}
+    for name, item in writes:
+        parts = [(name, item)] if name in program.untracked else parts_of(item)
+        given.update({key: part for key, part in parts if key in program.untracked and part is not None})
+    for name, value in given.items():
+        if name not in board.values:
+            channel = board.channels[name] = program.channels[name].fresh()
+            channel.update([value])
+            # Without an entry in `updated`: nodes that the key triggers have run in the earlier attempt.
+            board.versions[name] = board.clock
+            board.values[name] = channel.get()

@@ -219,3 +219,34 @@ async def test_stored_events_have_no_untracked_values(saver: BaseCheckpointSaver
     again = [part async for part in graph.astream(None, "t", **asked, after=live[0]["cursor"])]
     assert [part["type"] for part in again] == [part["type"] for part in live[1:]]
     assert "SECRET" not in repr(again) and "of a call" in repr(again) and "of an item" in repr(again)
+
+
+@pytest.mark.parametrize("schema", [State, Data, Struct, Model])
+@pytest.mark.parametrize("sends", [False, True])
+async def test_a_resumed_subgraph_gets_the_untracked_values_of_its_input(
+    saver: BaseCheckpointSaver, schema: Any, sends: bool
+) -> None:
+    """A subgraph continues from its stored state, which lacks them: the values that the resume gave would be lost."""
+
+    def ask(state: Any) -> Any:
+        return {"done": [interrupt("which item?")]}
+
+    def use(state: Any) -> Any:
+        client = state["client"] if isinstance(state, dict) else state.client
+        return {"done": [client.name]}
+
+    inner = StateGraph(schema).add_sequence([ask, use]).add_edge(START, "ask").compile()
+
+    async def node(state: Any) -> Any:
+        found = await inner.ainvoke(state)
+        return {"done": found["done"] if isinstance(found, dict) else found.done}
+
+    def send(state: Any) -> Any:
+        return [Send("work", {**state} if isinstance(state, dict) else state)]
+
+    made = StateGraph(schema).add_node("connect", connect).add_node("work", node).add_edge(START, "connect")
+    made = made.add_conditional_edges("connect", send, ["work"]) if sends else made.add_edge("connect", "work")
+    graph = made.compile(saver)
+    await graph.ainvoke({"items": []}, "t")
+    found = await graph.ainvoke(Command(resume=1, update={"client": Client()}), "t")
+    assert (found["done"] if isinstance(found, dict) else found.done) == [1, "c"]

@@ -17,6 +17,7 @@ from checkpoint_savers.codec import Codec
 from checkpoint_savers.errors import StorageError
 
 from ..._core.program import Program
+from ..._core.untracked import refill
 from ...errors import CallsChangedError, GraphInterrupt, InvalidUpdateError
 from ..observing.observation import NOT_OBSERVED, Observation
 from ..observing.observed import Observed
@@ -86,8 +87,10 @@ async def run_nested(program: Program, value: Any, settings: Settings, nested: N
     outer.record_activity()
     with _only_one(lease, ns, outer) if nested.keeps and isinstance(lease, ThreadLease) else nullcontext():
         persistence = await _persistence(program, nested, ns)
-        # The loaded state of an earlier attempt contains the input already.
+        # The loaded state of an earlier attempt contains the input already, except what is never stored.
         if persistence.continues:
+            if program.untracked:
+                refill(program, persistence.start, call_input.writes)
             call_input = NO_INPUT
         if persistence.is_new:
             call_input.require_input(program, lease.thread_id)
