@@ -24,7 +24,7 @@ from pregel_async.channels import (
     Topic,
     UntrackedValue,
 )
-from pregel_async.channels.laws import Channel, ChannelLaws
+from pregel_async.channels.laws import AnyChannel, ChannelLaws
 from pregel_async.errors import EmptyChannelError, InvalidUpdateError
 from pregel_async.types import Overwrite
 
@@ -50,7 +50,7 @@ def overwriting(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 
 
 class TestLastValue(ChannelLaws):
-    def make(self) -> Channel:
+    def make(self) -> AnyChannel:
         return LastValue()
 
     def updates(self) -> st.SearchStrategy[Any]:
@@ -58,7 +58,7 @@ class TestLastValue(ChannelLaws):
 
 
 class TestLastValueAfterFinish(ChannelLaws):
-    def make(self) -> Channel:
+    def make(self) -> AnyChannel:
         return LastValueAfterFinish()
 
     def updates(self) -> st.SearchStrategy[Any]:
@@ -66,7 +66,7 @@ class TestLastValueAfterFinish(ChannelLaws):
 
 
 class TestAnyValue(ChannelLaws):
-    def make(self) -> Channel:
+    def make(self) -> AnyChannel:
         return AnyValue()
 
     def updates(self) -> st.SearchStrategy[Any]:
@@ -74,7 +74,7 @@ class TestAnyValue(ChannelLaws):
 
 
 class TestEphemeralValue(ChannelLaws):
-    def make(self) -> Channel:
+    def make(self) -> AnyChannel:
         return EphemeralValue()
 
     def updates(self) -> st.SearchStrategy[Any]:
@@ -82,12 +82,12 @@ class TestEphemeralValue(ChannelLaws):
 
 
 class TestUnguardedEphemeralValue(TestEphemeralValue):
-    def make(self) -> Channel:
+    def make(self) -> AnyChannel:
         return EphemeralValue(guard=False)
 
 
 class TestUntrackedValue(ChannelLaws):
-    def make(self) -> Channel:
+    def make(self) -> AnyChannel:
         return UntrackedValue()
 
     def updates(self) -> st.SearchStrategy[Any]:
@@ -95,7 +95,7 @@ class TestUntrackedValue(ChannelLaws):
 
 
 class TestUnguardedUntrackedValue(TestUntrackedValue):
-    def make(self) -> Channel:
+    def make(self) -> AnyChannel:
         return UntrackedValue(guard=False)
 
 
@@ -103,7 +103,7 @@ class TestNamedBarrierValue(ChannelLaws):
     folds = True
     commutes = True
 
-    def make(self) -> Channel:
+    def make(self) -> AnyChannel:
         return NamedBarrierValue(str, {"a", "b", "c"})
 
     def updates(self) -> st.SearchStrategy[Any]:
@@ -111,12 +111,12 @@ class TestNamedBarrierValue(ChannelLaws):
 
 
 class TestNamedBarrierValueAfterFinish(TestNamedBarrierValue):
-    def make(self) -> Channel:
+    def make(self) -> AnyChannel:
         return NamedBarrierValueAfterFinish(str, {"a", "b", "c"})
 
 
 class TestTopic(ChannelLaws):
-    def make(self) -> Channel:
+    def make(self) -> AnyChannel:
         return Topic(object)
 
     def updates(self) -> st.SearchStrategy[Any]:
@@ -126,14 +126,14 @@ class TestTopic(ChannelLaws):
 class TestAccumulatingTopic(TestTopic):
     folds = True
 
-    def make(self) -> Channel:
+    def make(self) -> AnyChannel:
         return Topic(object, accumulate=True)
 
 
 class TestListsAdded(ChannelLaws):
     folds = True
 
-    def make(self) -> Channel:
+    def make(self) -> AnyChannel:
         return BinaryOperatorAggregate(list[int], operator.add)
 
     def updates(self) -> st.SearchStrategy[Any]:
@@ -143,7 +143,7 @@ class TestListsAdded(ChannelLaws):
 class TestListsExtended(TestListsAdded):
     """`operator.iadd` changes its argument, but the channel's earlier value stays as it was."""
 
-    def make(self) -> Channel:
+    def make(self) -> AnyChannel:
         return BinaryOperatorAggregate(list[int], operator.iadd)
 
     def updates(self) -> st.SearchStrategy[Any]:
@@ -153,7 +153,7 @@ class TestListsExtended(TestListsAdded):
 class TestDictsMerged(ChannelLaws):
     folds = True
 
-    def make(self) -> Channel:
+    def make(self) -> AnyChannel:
         return BinaryOperatorAggregate(dict[str, int], operator.or_)
 
     def updates(self) -> st.SearchStrategy[Any]:
@@ -164,7 +164,7 @@ class TestNumbersSummed(ChannelLaws):
     folds = True
     commutes = True
 
-    def make(self) -> Channel:
+    def make(self) -> AnyChannel:
         return BinaryOperatorAggregate(int, operator.add)
 
     def updates(self) -> st.SearchStrategy[Any]:
@@ -176,7 +176,7 @@ class TestReducerWithoutStart(ChannelLaws):
 
     folds = True
 
-    def make(self) -> Channel:
+    def make(self) -> AnyChannel:
         return BinaryOperatorAggregate(int | None, operator.sub)
 
     def updates(self) -> st.SearchStrategy[Any]:
@@ -188,7 +188,7 @@ class TestOverwrittenLists(ChannelLaws):
 
     overwritten = True
 
-    def make(self) -> Channel:
+    def make(self) -> AnyChannel:
         return BinaryOperatorAggregate(list[int], operator.add)
 
     def updates(self) -> st.SearchStrategy[Any]:
@@ -201,7 +201,7 @@ class TestOverwrittenLists(ChannelLaws):
 class TestOverwrittenDicts(TestOverwrittenLists):
     """A dict that only begins like an overwrite is folded as an ordinary dict."""
 
-    def make(self) -> Channel:
+    def make(self) -> AnyChannel:
         return BinaryOperatorAggregate(dict[str, Any], operator.or_)
 
     def updates(self) -> st.SearchStrategy[Any]:
@@ -217,7 +217,7 @@ class TestOverwrittenWithoutStart(ChannelLaws):
 
     overwritten = True
 
-    def make(self) -> Channel:
+    def make(self) -> AnyChannel:
         return BinaryOperatorAggregate(int | None, operator.sub)
 
     def updates(self) -> st.SearchStrategy[Any]:
@@ -230,7 +230,7 @@ class TestOverwrittenWithoutStart(ChannelLaws):
 class TestOverwrittenTopic(ChannelLaws):
     overwritten = True
 
-    def make(self) -> Channel:
+    def make(self) -> AnyChannel:
         return Topic(object, accumulate=True)
 
     def updates(self) -> st.SearchStrategy[Any]:
@@ -243,7 +243,7 @@ class TestOverwrittenTopic(ChannelLaws):
 class TestOverwrittenSingleValue(ChannelLaws):
     """A channel without a fold stores the value in the overwrite."""
 
-    def make(self) -> Channel:
+    def make(self) -> AnyChannel:
         return AnyValue()
 
     def updates(self) -> st.SearchStrategy[Any]:
@@ -262,7 +262,7 @@ def gather(current: list[Any], updates: list[Any]) -> list[Any]:
 class TestDeltaChannel(ChannelLaws):
     folds = True
 
-    def make(self) -> Channel:
+    def make(self) -> AnyChannel:
         return DeltaChannel(gather, list[int])
 
     def updates(self) -> st.SearchStrategy[Any]:
@@ -272,7 +272,7 @@ class TestDeltaChannel(ChannelLaws):
 class TestDeltaChannelWithoutStart(ChannelLaws):
     folds = True
 
-    def make(self) -> Channel:
+    def make(self) -> AnyChannel:
         return DeltaChannel(gather)
 
     def updates(self) -> st.SearchStrategy[Any]:
@@ -280,7 +280,7 @@ class TestDeltaChannelWithoutStart(ChannelLaws):
 
 
 class TestOverwrittenDeltaChannel(TestOverwrittenLists):
-    def make(self) -> Channel:
+    def make(self) -> AnyChannel:
         return DeltaChannel(gather, list[int])
 
 
@@ -315,7 +315,7 @@ class TestHighest(ChannelLaws):
     folds = True
     commutes = True
 
-    def make(self) -> Channel:
+    def make(self) -> AnyChannel:
         return Highest()
 
     def updates(self) -> st.SearchStrategy[Any]:
@@ -390,7 +390,7 @@ class Waiting(BaseChannel[str, str, tuple[str, ...]]):
 
 
 class TestWaiting(ChannelLaws):
-    def make(self) -> Channel:
+    def make(self) -> AnyChannel:
         return Waiting(limit=4)
 
     def updates(self) -> st.SearchStrategy[Any]:
@@ -414,7 +414,7 @@ class Capped(LastValue[int]):
 
 
 class TestCapped(ChannelLaws):
-    def make(self) -> Channel:
+    def make(self) -> AnyChannel:
         return Capped(7)
 
     def updates(self) -> st.SearchStrategy[Any]:

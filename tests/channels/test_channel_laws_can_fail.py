@@ -25,7 +25,7 @@ from pregel_async.channels import (
     Topic,
     UntrackedValue,
 )
-from pregel_async.channels.laws import Channel, ChannelLaws
+from pregel_async.channels.laws import AnyChannel, ChannelLaws
 from pregel_async.errors import EmptyChannelError
 from pregel_async.types import Overwrite
 
@@ -35,7 +35,7 @@ class FaultyChannel:
     """A channel with a mistake, and the law that finds it."""
 
     law: str
-    make: Callable[[], Channel]
+    make: Callable[[], AnyChannel]
     flags: dict[str, bool]
 
 
@@ -302,7 +302,7 @@ def laws_of(planted: FaultyChannel) -> ChannelLaws:
         commutes = planted.flags.get("commutes", False)
         overwritten = planted.flags.get("overwritten", False)
 
-        def make(self) -> Channel:
+        def make(self) -> AnyChannel:
             return planted.make()
 
         def updates(self) -> st.SearchStrategy[Any]:

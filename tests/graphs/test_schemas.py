@@ -28,7 +28,7 @@ from pregel_async.channels import (
 from pregel_async.errors import EmptyChannelError, GraphValidationError, InvalidInputError
 from pregel_async.graph.schema import (
     ROOT,
-    Channel,
+    AnyChannel,
     Schema,
     as_mapping,
     input_reader,
@@ -51,8 +51,8 @@ def reader(kind: Any, *, ignore: bool = False) -> Callable[[Any], Any]:
     return input_reader(read_schema(kind, "input schema"), "__start__", ignore_unknown=ignore)
 
 
-def merged(*kinds: Any) -> dict[str, Channel]:
-    channels: dict[str, Channel] = {}
+def merged(*kinds: Any) -> dict[str, AnyChannel]:
+    channels: dict[str, AnyChannel] = {}
     for role, kind in zip(("first schema", "second schema"), kinds, strict=True):
         merge_channels(channels, read_schema(kind, role))
     return channels

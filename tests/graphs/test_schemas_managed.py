@@ -10,7 +10,7 @@ import pydantic
 import pytest
 
 from pregel_async.errors import GraphValidationError, InvalidInputError
-from pregel_async.graph.schema import Channel, Managed, as_mapping, input_reader, merge_channels, read_schema
+from pregel_async.graph.schema import AnyChannel, Managed, as_mapping, input_reader, merge_channels, read_schema
 from pregel_async.managed import (
     IsLastStep,
     IsLastStepManager,
@@ -147,7 +147,7 @@ class OtherLast(TypedDict):
 @pytest.mark.parametrize("kinds", [(DictState, PlainLast), (PlainLast, DictState), (DictState, OtherLast)])
 def test_one_name_is_one_thing(kinds: tuple[Any, Any]) -> None:
     """A key cannot be managed in one schema and written in another, or managed in two ways."""
-    channels: dict[str, Channel] = {}
+    channels: dict[str, AnyChannel] = {}
     managed: dict[str, Managed] = {}
     merge_channels(channels, read_schema(kinds[0], "schema"), managed)
     before = dict(channels), dict(managed)
@@ -158,7 +158,7 @@ def test_one_name_is_one_thing(kinds: tuple[Any, Any]) -> None:
 
 def test_merging_collects_them() -> None:
     """Two schemas may declare the same managed value."""
-    channels: dict[str, Channel] = {}
+    channels: dict[str, AnyChannel] = {}
     managed: dict[str, Managed] = {}
     for kind in (DictState, DataState):
         merge_channels(channels, read_schema(kind, "schema"), managed)

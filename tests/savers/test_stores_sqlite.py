@@ -435,7 +435,7 @@ def without_a_version(path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "match"),
     [
-        (no_database, "no SQLite database"),
+        (no_database, "not an SQLite database"),
         (another_programs, "of another program.*Choose another file"),
         (a_cache, "of another program.*Choose another file"),
         (with_a_table_of_that_name, "has .'Store_Item'. already, which no store has made"),
