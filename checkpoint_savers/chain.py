@@ -72,6 +72,7 @@ SNAPSHOT_INTERVAL = 32
 little to be worth a row."""
 
 
+# `gc=False`: every waiting run holds one, which Python's collector would visit again and again.
 class EncodedState(msgspec.Struct, gc=False):
     """A namespace's state at one checkpoint, with values still encoded. `apply` turns it into the next one, in place.
 
@@ -435,7 +436,7 @@ class ChainReader:
         return self._place + checkpoint_id
 
 
-class DeferredCheckpoint(msgspec.Struct, frozen=True, gc=False):
+class DeferredCheckpoint(msgspec.Struct, frozen=True):
     """Checkpoints that are not stored one by one: their merged delta, and the last of them.
 
     Attributes:

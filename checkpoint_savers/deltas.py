@@ -42,6 +42,7 @@ SHORT = 32
 """Bytes below which a result is stored as it is: a reference would save nothing."""
 
 
+# `gc=False`: every waiting run holds one, which Python's collector would visit again and again.
 class Delta(msgspec.Struct, array_like=True, frozen=True, kw_only=True, gc=False):
     """What one superstep changed.
 
@@ -77,7 +78,7 @@ class Delta(msgspec.Struct, array_like=True, frozen=True, kw_only=True, gc=False
     spent: dict[str, str] = {}
 
 
-class Tail(msgspec.Struct, array_like=True, tag="t", frozen=True, gc=False):
+class Tail(msgspec.Struct, array_like=True, tag="t", frozen=True):
     """A result that equals some of the elements that a patch appends to its channel's list.
 
     Attributes:
@@ -89,7 +90,7 @@ class Tail(msgspec.Struct, array_like=True, tag="t", frozen=True, gc=False):
     count: int
 
 
-class Picked(msgspec.Struct, array_like=True, tag="p", frozen=True, gc=False):
+class Picked(msgspec.Struct, array_like=True, tag="p", frozen=True):
     """A result that equals some entries of the dict that its channel holds now.
 
     Attributes:
@@ -103,7 +104,7 @@ StoredWrite: TypeAlias = bytes | Tail | Picked | None
 """A result as it is stored: encoded, or a reference into its channel's value; None: it is that value."""
 
 
-class StoredDelta(msgspec.Struct, array_like=True, frozen=True, kw_only=True, gc=False):
+class StoredDelta(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     """A delta as a frame holds it.
 
     New fields are appended, with a default. The fields that `Delta` has too are in the same order, so that a delta
@@ -130,7 +131,7 @@ class StoredDelta(msgspec.Struct, array_like=True, frozen=True, kw_only=True, gc
     since: str = ""
 
 
-class TaskResult(msgspec.Struct, array_like=True, frozen=True, kw_only=True, gc=False):
+class TaskResult(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     """The payload of a `TaskRecord`.
 
     Attributes:

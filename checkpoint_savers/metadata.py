@@ -47,7 +47,7 @@ def read_metadata(text: str | bytes, where: str) -> dict[str, Any]:
         raise CorruptCheckpointError(where, f"its metadata cannot be read ({error})") from error
 
 
-class TextRow(msgspec.Struct, array_like=True, frozen=True, gc=False):
+class TextRow(msgspec.Struct, array_like=True, frozen=True):
     """A `CheckpointRow` with its metadata as text, so that callers hold no reference into stored metadata."""
 
     ns: str

@@ -37,7 +37,7 @@ SPAN: Final = 8
 """Bytes that a reference to a span takes, at most about. A shorter span is copied instead."""
 
 
-class ListPatch(msgspec.Struct, array_like=True, tag="l", frozen=True, gc=False):
+class ListPatch(msgspec.Struct, array_like=True, tag="l", frozen=True):
     """Turns one list into another.
 
     Attributes:
@@ -48,7 +48,7 @@ class ListPatch(msgspec.Struct, array_like=True, tag="l", frozen=True, gc=False)
     pieces: tuple[tuple[int, int] | bytes, ...]
 
 
-class DictPatch(msgspec.Struct, array_like=True, tag="d", frozen=True, gc=False):
+class DictPatch(msgspec.Struct, array_like=True, tag="d", frozen=True):
     """Turns one dict into another: entries are removed, then some are patched in place, then others are put.
 
     Attributes:

@@ -72,7 +72,7 @@ CLOSED = "closed"
 BRANCHED = "branched"
 
 
-class Owner(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Owner(msgspec.Struct, frozen=True, kw_only=True):
     """The owner of a lease: one run in one process.
 
     Attributes:
@@ -94,6 +94,7 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return f"run {self.run_id} of process {self.pid} on {self.host}"
 
 
+# `gc=False`: every waiting run holds one, which Python's collector would visit again and again.
 class Lease(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The right to write one thread, as `SaverPort.acquire` returned it.
 
@@ -111,6 +112,7 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     newest: CheckpointId | None
 
 
+# `gc=False`: every waiting run holds one, which Python's collector would visit again and again.
 class CheckpointRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One checkpoint as it is stored.
 
@@ -140,7 +142,7 @@ class CheckpointRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 RecordKind = Literal["result", "error", "interrupt"]
 
 
-class TaskRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class TaskRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of one task of the superstep that follows a checkpoint.
 
     A task has at most one record: a later record of the same task replaces the earlier one (a result replaces an
@@ -168,7 +170,7 @@ EventKey = tuple[CheckpointId, int, int]
 EventKind = Literal["head", "part", "tail"]
 
 
-class EventRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class EventRow(msgspec.Struct, frozen=True, kw_only=True):
     """Stream events of one superstep that were stored in one transaction.
 
     Positions of rows may interleave: a row has the events of work that was recorded together. A superstep that several
@@ -197,6 +199,7 @@ class EventRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return self.checkpoint_id, self.epoch, self.position
 
 
+# `gc=False`: every waiting run holds one, which Python's collector would visit again and again.
 class Commit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One transaction: the rows that it adds, and the head that it expects.
 
@@ -226,7 +229,7 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     metadata: dict[str, Any] = {}
 
 
-class Chain(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Chain(msgspec.Struct, frozen=True, kw_only=True):
     """What `read` returns: the rows from which a checkpoint's state is read.
 
     Attributes:
@@ -243,7 +246,7 @@ class Chain(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     head: CheckpointId
 
 
-class Header(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Header(msgspec.Struct, frozen=True, kw_only=True):
     """A checkpoint without its payload, as `scan` lists it. Attributes not listed here are those of `CheckpointRow`.
 
     Attributes:
@@ -262,7 +265,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     pinned: bool = False
 
 
-class ThreadHeader(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class ThreadHeader(msgspec.Struct, frozen=True, kw_only=True):
     """A thread without its rows, as `threads` lists it.
 
     Attributes:

@@ -36,7 +36,7 @@ class Row(NamedTuple):
     frame: bytes
 
 
-class Find(msgspec.Struct, frozen=True, gc=False):
+class Find(msgspec.Struct, frozen=True):
     """Find the row of a key. Its answer: a `Row`, or None.
 
     Attributes:
@@ -87,7 +87,7 @@ class Spaces(msgspec.Struct, frozen=True, kw_only=True):
 Read: TypeAlias = Find | Scan | Spaces
 
 
-class Write(msgspec.Struct, frozen=True, gc=False):
+class Write(msgspec.Struct, frozen=True):
     """Put a row, or remove it. A row that exists already keeps its `created_at`.
 
     Attributes:

@@ -13,6 +13,7 @@ from ...errors import EmptyInputError, InvalidInputError, InvalidResumeError
 from ...types import Command, Interrupt
 
 
+# `gc=False`: every waiting run holds one, which Python's collector would visit again and again.
 class CallInput(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """The input of a call.
 

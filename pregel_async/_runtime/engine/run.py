@@ -68,6 +68,7 @@ def run(
     return observation.observe(partial(_run_stored, root_call, saver, codec, settings.thread_id))
 
 
+# `gc=False`: every waiting run holds one, which Python's collector would visit again and again.
 class _RootCall(msgspec.Struct, frozen=True, gc=False):
     """The call of a root graph, and the objects that count, show and observe its run."""
 

@@ -47,6 +47,7 @@ class Settings(RunOptions, frozen=True, kw_only=True):
     results: NodeResultCache | None
 
 
+# `gc=False`: every waiting run holds one, which Python's collector would visit again and again.
 class Audience(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The readers of a run.
 

@@ -12,7 +12,7 @@ from .digests import is_changed
 from .namespaces import NO_TASK, parents_of
 
 
-class CallIdentity(msgspec.Struct, frozen=True, gc=False):
+class CallIdentity(msgspec.Struct, frozen=True):
     """The graph and input of a call, for comparison with a later attempt at the same call.
 
     Attributes:
@@ -34,6 +34,7 @@ class CallIdentity(msgspec.Struct, frozen=True, gc=False):
         return self if self.digest else other
 
 
+# `gc=False`: every waiting run holds one, which Python's collector would visit again and again.
 class CallSite(msgspec.Struct, frozen=True, gc=False):
     """Where a graph is called from, as stored in the metadata of its checkpoints.
 
