@@ -1,4 +1,4 @@
-"""How a thread's states are laid out in frames: what each superstep changed, and from time to time the complete state.
+"""Store a namespace's states as a chain of rows: the delta of each superstep, with snapshots and keyframes in between.
 
     chain = ChainWriter.start(...) or ChainWriter.resume(reader, checkpoint_id)
     row = chain.append(delta, ...)          writing: a delta becomes a row
@@ -7,12 +7,13 @@
 A `Delta` holds the changes of one superstep. `EncodedState.apply(delta)` is the only way from one state to the next,
 for the writer and for readers: the same code makes the state of a live run and a state that is read back.
 
-In a frame, a value that has grown is a patch of an earlier value (see `patches`). The row's kind says of which one:
+In a frame, a value that has grown is a patch of an earlier value (see `patches`). The row's kind decides which value it
+patches:
 
     delta       the parent's value
     snapshot    the value in the snapshot before it, or in the keyframe; every `SNAPSHOT_INTERVAL` rows there is one
-    keyframe    none: it holds the complete state. One is written when reading the chain has become more expensive
-                than reading the state by itself
+    keyframe    none: it holds the complete state. One is written when reading the chain would cost more than about
+                twice the state
 
 A small keyframe is followed by no snapshots: after `SNAPSHOT_INTERVAL` rows another keyframe costs no more. A large one
 is followed by a snapshot at once, so that only snapshots, and no deltas, have the keyframe as their base. So a thread
@@ -68,8 +69,8 @@ LARGE = 4096
 """Bytes from which a keyframe counts as large."""
 
 SNAPSHOT_INTERVAL = 32
-"""Number of rows from one snapshot to the next. More make reads more expensive; fewer make snapshots that save too
-little to be worth a row."""
+"""Number of rows from one snapshot to the next. A larger interval makes reads more expensive; with a smaller one, a
+snapshot saves too little to be worth a row."""
 
 
 # `gc=False`: every waiting run holds one, which Python's collector would visit again and again.
@@ -611,7 +612,7 @@ class ChainWriter:
                 self._keyframe_bytes += size_of(new) - size_of(old)
 
     def _start_segment(self, checkpoint_id: CheckpointId) -> None:
-        """Make the row that was just written the base of the rows that follow."""
+        """Use the row that was just written as the base of the rows that follow."""
         self._base, self._base_state = checkpoint_id, self.state.copy()
         self._deltas_since_base = self._delta_bytes = 0
 

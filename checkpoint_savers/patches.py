@@ -30,11 +30,10 @@ DEPTH: Final = 8
 """Number of levels of nested dicts that are compared by entry."""
 
 ANCHOR: Final = 8
-"""Number of patches between two decoded values that are retained, so that decoding a neighbour need not start from the
-first."""
+"""Number of patches between two decoded values that are retained. Decoding a neighbour starts from the nearest one."""
 
 SPAN: Final = 8
-"""Bytes that a reference to a span takes, at most about. A shorter span is copied instead."""
+"""Approximate size of a reference to a span, in bytes. A span that is not larger is copied instead."""
 
 
 class ListPatch(msgspec.Struct, array_like=True, tag="l", frozen=True):
@@ -49,7 +48,7 @@ class ListPatch(msgspec.Struct, array_like=True, tag="l", frozen=True):
 
 
 class DictPatch(msgspec.Struct, array_like=True, tag="d", frozen=True):
-    """Turns one dict into another: entries are removed, then some are patched in place, then others are put.
+    """Turns one dict into another: entries are removed, then some are patched in place, then others are set.
 
     Attributes:
         gone: an encoded list of removed keys.

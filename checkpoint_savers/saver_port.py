@@ -9,7 +9,7 @@ The contract, for every saver
     - An open saver serves concurrent calls from any thread and any event loop of the process, asyncio and trio.
     - Exceptions of the database driver are raised as `StorageError`, with the driver's exception as cause. Damaged rows
       raise `CorruptCheckpointError`, a newer format raises `UnsupportedFormatError`.
-    - Frames are returned byte for byte, those of records and events too.
+    - Frames, also those of records and events, are returned byte for byte.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The board: the channels' values and versions between two supersteps, and the versions that nodes have seen.
 
-All code but `superstep.update` only reads a board. A board is sparse: an empty channel has no version, and what nodes
-have seen of it is dropped. Nothing is lost by that, because a channel that is written again gets a version above all
-others. So the size of a board, and of a checkpoint, depends on the stored values, not on the size of the graph.
+Only `superstep.update` changes a board; all other code reads it. A board is sparse: an empty channel has no version,
+and no record of the versions that nodes have seen. None is needed: a channel that is written again gets a version above
+all others. So the size of a board, and of a checkpoint, depends on the stored values, not on the size of the graph.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Board:
         changed: all channels that the superstep changed, emptied ones included, sorted.
         fleeting: channels that may change in a superstep without a write.
         ran: the names of the nodes that the superstep ran, in plan order.
-        amended: channels that calls have changed while the next superstep is open.
+        amended: channels that updates of calls have changed while the next superstep is open.
         remaining: the number of supersteps that the run may still take, the next one included.
     """
 

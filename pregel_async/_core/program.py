@@ -104,15 +104,16 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
         edges: the writes that follow each finished run.
         routers: the conditional edges, called in order after each finished run.
         hidden: the node is not shown in streams and not counted as a superstep.
-        injects: the function's other keyword arguments: pairs of a parameter and what it gets.
+        injects: the function's other keyword arguments: pairs of a parameter and the `AttemptContext` attribute that it
+            receives.
         managed: input keys whose values the runtime makes (`RemainingSteps`), with a function of the superstep's number
             and the number of supersteps that the run may still take, this one included.
         commands: `writes` accepts commands for the node's own graph.
         tags, metadata: set by the user; shown in streams.
-        abandons: a cancellation does not wait for the function and leaves its worker thread behind. Of flavour "sync".
+        abandons: a cancellation does not wait for the function, and leaves its worker thread behind. "sync" only.
         retry: the retry policies; the first one that covers a failure applies.
         timeout: the timeout of one attempt; None for no limit.
-        cache: the cache policy; None keeps no results.
+        cache: the cache policy; None caches no results.
         handler: the error handler, which runs on the same input after the node has failed; None for none.
         spread: the input is a pair of arguments and keyword arguments: the node is a task that another node calls.
         plain: the node has no retry, cache or handler, so that it has one attempt. Computed.
@@ -165,7 +166,8 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
         channels: an empty channel for each name.
         keys: the channels that hold state, which `Board.values` shows. The other channels only trigger.
         initial: the values of state keys before the first write, for example an empty list.
-        restless: the channels that are available before the first write and may change in a superstep without one.
+        restless: the channels that are available before their first write and may change in a superstep that does not
+            write to them.
         foreign: the channels of the user's own classes. Their values are copied, because the class may change them.
         triggered: the names of the nodes that a channel triggers, by channel, sorted.
         finishing: the channels that become available when nothing else is left to run, sorted.
@@ -235,10 +237,10 @@ def build_program(
     check_update: Callable[[list[Write]], list[Write]] = list,
     validate: Callable[[Mapping[str, Any], list[Write]], list[Write]] | None = None,
 ) -> Program:
-    """Make a program of nodes and channels that the caller has validated.
+    """Build a program from nodes and channels that the caller has validated.
 
-    Channels are copied: a program shares none with its builder or with another program. The arguments are attributes of
-    `Program`.
+    Channels are copied: a program shares none with its builder or with another program. `Program` describes the
+    arguments.
 
     Raises:
         GraphValidationError: a channel uses the reserved name of pending sends.

@@ -112,7 +112,7 @@ async def run(
         limit: the greatest number of supersteps; hidden ones do not count.
         tasks: the tasks of the first superstep, if they are planned already.
         breakpoints: where to stop.
-        resumed: the run continues from where another stopped, so that it does not stop at that breakpoint again.
+        resumed: the run resumes an earlier one, so it does not stop again at a breakpoint before its first superstep.
         barrier: called with the board and the tasks before each superstep. Returns True to stop; may raise.
 
     Returns:
@@ -197,7 +197,10 @@ def names_of(tasks: Iterable[Task]) -> tuple[str, ...]:
 
 
 def stays_open(outcomes: Sequence[Outcome]) -> bool:
-    """Return True if no task failed, and one asks, has a command for an outer graph, or was not started."""
+    """Return True if a task asks, has a command for an outer graph, or was not started.
+
+    False if any task failed or was cancelled: that takes precedence, and ends the superstep.
+    """
     waits = False
     for outcome in outcomes:
         if isinstance(outcome, Finished):
@@ -205,7 +208,7 @@ def stays_open(outcomes: Sequence[Outcome]) -> bool:
         elif isinstance(outcome, (Paused, NotStarted)):
             waits = True
         else:
-            return False  # a failure goes before a question: it ends the superstep
+            return False
     return waits
 
 
@@ -264,7 +267,8 @@ def update(
 ) -> None:
     """Fold the tasks' writes into the board, which makes the next board.
 
-    Without tasks the writes come from outside (a graph's input). Then channels that live for one superstep are kept.
+    Without tasks, the writes come from outside, such as a graph's input. No superstep has passed then, so channels that
+    expire retain their values.
 
     Args:
         program: the graph.
@@ -272,7 +276,7 @@ def update(
         tasks: the tasks that ran, in plan order.
         writes: their writes, in the same order. Writes from outside follow them.
         step: the number of the superstep; by default the board's plus one.
-        left: planned tasks that do not run in this superstep and stay pending.
+        left: planned tasks that do not run in this superstep and stay pending for the next.
         scope, edit: as in `ids.outside_id`, for messages that no task has written.
 
     Raises:
@@ -292,8 +296,8 @@ def update(
         kept = {name for task in left for name in task.triggers if name in channels and channels[name].is_available()}
         sends = [Send(task.node.name, task.arg, timeout=task.own_timeout) for task in left if task.send >= 0]
 
-    # 1. Nodes that ran have seen their triggers, and consume those that a run consumes. Before the writes: a barrier
-    #    that this superstep completes again has to start empty.
+    # 1. Mark the triggers of the nodes that ran as seen, and empty the channels that a run consumes. Before the writes,
+    #    so that a barrier which this superstep completes again starts empty.
     for task in tasks:
         name = task.node.name
         for trigger in task.triggers:
@@ -321,7 +325,7 @@ def update(
     for name in kept:
         channel = channels[name]
         if name in by_channel and channel.expires and isinstance(channel, Topic):
-            by_channel[name].insert(0, list(channel.get()))  # tasks in `left` have yet to see the old values
+            by_channel[name].insert(0, list(channel.get()))  # tasks in `left` have not seen the old values yet
     names = fold_names(tasks, writes, scope, step, edit) if program.names_messages else None
     for name in sorted(by_channel):
         try:
@@ -362,7 +366,7 @@ def update(
 
 
 def _first(program: Program, board: Board, name: str) -> AnyChannel:
-    """Return the channel for its first write."""
+    """Create a channel on its first write, and return it."""
     prototype = program.channels.get(name)
     if prototype is None:
         raise InvalidUpdateError(f"there is no channel {name!r} in graph {program.name!r}", channel=name)

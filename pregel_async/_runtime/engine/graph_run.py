@@ -1,7 +1,7 @@
 """Run one graph: implement the algorithm's port, which is execute, checkpoint, pause and fail.
 
-The runner executes tasks, the persistence stores, and the events show. This module calls the three in the order that
-durability requires: what a reader sees as stored is stored before.
+The runner executes tasks, the persistence stores them, and the events publish them to readers. This module calls the
+three in the order that durability requires: a superstep is stored before a reader is shown that it is stored.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class GraphRun:
                 resumed=resumed and not call_input.is_input,
                 barrier=self._barrier if self._graph.control is not None or run_context.spending.is_limited else None,
             )
-            self._events.begin()  # unless `execute` did
+            self._events.begin()  # does nothing if `execute` has called it
             if done:
                 self._events.done("done")
             elif not self._paused:  # between two supersteps: at a breakpoint, or drained, or overspent
@@ -245,12 +245,12 @@ class GraphRun:
 
     async def fail(self, tasks: Sequence[Task], outcomes: Sequence[Outcome], error: BaseException) -> None:
         if tasks[0].node.hidden and not tasks[0].node.routers:
-            # Only the hidden start has run: the state refuses the input. Nothing of the call is stored then.
+            # Only the hidden start has run, so the state has refused the input: store nothing of the call.
             self._persistence.discard()
         else:
             events, persistence = self._events, self._persistence
             unrecorded, recorded = await events.failing_superstep(persistence, tasks, outcomes, error, self._step)
-            # Two sets of parts: a reader must not be shown as stored what could not be recorded.
+            # Two sets of parts, because results that could not be recorded must not be shown as stored.
             is_recorded = await persistence.fail(tasks, outcomes, error)
             await events.send(recorded if is_recorded else unrecorded)
         self._observation.superstep_ended("failed", outcomes)
@@ -259,7 +259,7 @@ class GraphRun:
         """Show a failure outside of a superstep: a limit, an unstorable value, failing storage."""
         deliveries = self._events.failing(error, self._step, begun=self._begun)
         await self._flush_after(error)
-        self._events.done("failed")  # after all, if it was about to end otherwise, and that could not be stored
+        self._events.done("failed")  # replaces the status of an end that could not be stored
         await self._events.send(deliveries)
 
     async def _cancelled(self) -> None:

@@ -122,7 +122,7 @@ async def run_nested(program: Program, value: Any, settings: Settings, nested: N
         try:
             ended = await observation.observe(lambda: graph_run.run(call_input))
         finally:
-            # Also after a failure or a cancellation: otherwise amounts that no record has would be lost.
+            # Also after a failure or a cancellation: otherwise amounts that are in no record would be lost.
             persistence.hand_over_spent()
     if not ended.done:
         outer.open_questions[place] = ended.interrupts
@@ -147,7 +147,7 @@ async def _persistence(program: Program, nested: NestedCall, ns: str) -> Persist
             at=run_context.start_checkpoints.pop(ns, None),
         )
     except StorageError as error:
-        # Noted as the run's failure: as the node's it would be retried, or reach the node's error handler.
+        # Noted as the run's failure: a failure of the node would be retried, or reach the node's error handler.
         outer_namespace.lease.fail(error)
         raise
     if namespace.ran_instead is not None:
@@ -176,15 +176,15 @@ def _observation(program: Program, settings: Settings, nested: NestedCall, ns: s
 
 @contextlib.contextmanager
 def _only_one(lease: ThreadLease, ns: str, outer: AttemptContext) -> Generator[None]:
-    """Refuse a second task of a superstep, and a concurrent call, that run a subgraph which keeps its state.
+    """Reserve a subgraph that keeps its state, for one task of the superstep and one call at a time.
 
-    Several calls by one task, one after the other, continue from each other's state.
+    Consecutive calls by one task are allowed: each continues from the state of the call before.
 
     Raises:
         InvalidUpdateError: another task of the superstep has run the subgraph, or it is running.
     """
-    # The state that two tasks leave would depend on the schedule. Refusing only tasks that overlap would depend on it,
-    # too: so the second task is refused, even if the first has finished.
+    # If two tasks ran the subgraph, its final state would depend on the schedule. Whether their runs overlap depends on
+    # the schedule, too: so the second task is refused even if the first has finished.
     *_, outer = outer.chain_in_graph()  # called tasks count as the node that calls them
     at = outer.graph.persistence.tip
     who, running = lease.kept_graphs.get(ns, (("", ""), False))

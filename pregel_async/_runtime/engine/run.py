@@ -1,4 +1,4 @@
-"""Run the graph that is called: acquire its thread's lease, load the thread, and start the graph's run."""
+"""Run a root graph: acquire its thread's lease, load the thread, and start the graph's run."""
 
 from __future__ import annotations
 
@@ -54,7 +54,8 @@ def run(
         audience: the readers of the call.
 
     Raises:
-        GraphDrained: the run was asked to stop, and has stopped.
+        GraphDrained: the run was asked to drain, and has stopped with work left.
+        BudgetExceededError: the run has exceeded a budget or its time limit.
     """
     run_id = settings.run_id or environment.new_id()
     spending = Spending(environment, settings.limits)
@@ -160,6 +161,7 @@ async def _run_stored(root_call: _RootCall, saver: BaseCheckpointSaver, codec: C
 
 
 def _stopped(run_context: RunContext, ended: Ended) -> Ended:
+    """Return the end of a run, or raise the error for which the run stopped with work left."""
     if not ended.done and not ended.interrupts:
         for error in run_context.stop.errors:
             raise error
@@ -167,7 +169,7 @@ def _stopped(run_context: RunContext, ended: Ended) -> Ended:
 
 
 async def _is_where_it_stands(saver: BaseCheckpointSaver, thread_id: str, settings: Settings) -> bool:
-    """Return True if the checkpoints of a call with `checkpoint_map` are all tips: it resumes, and makes no branch."""
+    """Return True if all checkpoints of the call's `checkpoint_map` are tips: the call resumes, and makes no branch."""
     for ns, at in (("", settings.at), *settings.travels.items()):
         if at is not None and await has_child(saver, thread_id, ns, at):
             return False

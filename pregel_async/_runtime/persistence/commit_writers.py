@@ -48,7 +48,7 @@ class CommitWriter:
 
     Args:
         outer: the writer of the outer graph, as a tuple of one; empty for the root graph.
-        keeps: the graph keeps its state from call to call, so each new checkpoint is noted as its tip in the lease.
+        keeps: the graph keeps its state from call to call, so the lease notes each new checkpoint as the graph's tip.
 
     Attributes:
         chain: the chain of the branch that this run writes.
@@ -106,8 +106,8 @@ class CommitWriter:
     def clear(self, keys: Iterable[Key]) -> None:
         """Queue the deletion of task records."""
         for key in keys:
-            # A queued record is dropped here; it may be stored already, or be in a running transaction, so its
-            # deletion is queued in any case.
+            # An earlier record of the task may be stored, or be part of a running transaction. So the deletion is
+            # queued even if a queued record is dropped here.
             self._staged.pop(key, None)
             self._clears.append(key)
 
@@ -142,8 +142,9 @@ class CommitWriter:
         """Store the record of a task while its siblings run. Results that come during a transaction share the next.
 
         Args:
-            noted: called when it is stored.
-            events: the task's, which are stored in the same transaction.
+            record: the record.
+            on_stored: called when it is stored.
+            events: rows of the task's events, which are stored in the same transaction.
         """
         await self._write_batched([record], [on_stored], events)
 
@@ -218,7 +219,7 @@ class CommitWriter:
 
         Args:
             commit: the transaction.
-            more_events: the number of its events, at the end, that never were in the queue.
+            more_events: the number of events at its end that were passed to `store_queued` and never queued.
         """
         lease, rows = self.lease, commit.rows
         if commit.events:
@@ -339,7 +340,7 @@ class _Batch:
         self._on_stored += on_stored
 
     async def wait(self) -> None:
-        """Wait until the batch is durable. Raises the transaction's error if that failed."""
+        """Wait until the batch is durable. Raises the error of its transaction."""
         ended = anyio.Event()
         self._waiting.append(ended)
         await ended.wait()

@@ -47,7 +47,7 @@ class Encoder:
         self._last: dict[
             str, tuple[list[Any], IncrementalValue]
         ] = {}  # large lists of channels, and how they were encoded
-        # The kind of a `LastValue` depends on its current value (see `kind_of`), so that it is not computed once.
+        # A `LastValue` is missing here: its kind depends on its current value (see `kind_of`).
         self._kinds = {name: kind_of(each) for name, each in program.channels.items() if type(each) is not LastValue}
 
     def writes(self, writes: Sequence[Write]) -> EncodedWrites:
@@ -74,7 +74,7 @@ class Encoder:
         return as_incremental(self.codec.encode([self._sent(send, held) for send in sends], channel=SENDS))
 
     def _alike(self, name: str, value: list[Any]) -> int:
-        """Return how many of a list's first elements have the same bytes as those of a channel's list."""
+        """Return the length of the common prefix of a list and a channel's encoded list, compared by bytes."""
         parts, count = self._last[name][1].parts if name in self._last else (), 0
         for item, part in zip(value, parts, strict=False):
             if not self._has_bytes(item, part):
@@ -168,7 +168,7 @@ class Encoder:
             else:
                 stored = self._held(name, channel) if untracked else channel.checkpoint()
             if stored is MISSING:
-                last.pop(name, None)  # else a send of the next superstep could refer to a value that is gone
+                last.pop(name, None)  # otherwise a send of the next superstep could refer to the removed value
                 if name in before.values:
                     emptied.append(name)
                 continue
@@ -200,7 +200,7 @@ class Encoder:
         return storable_input(held, untracked) if untracked and name == START else held
 
     def _value(self, name: str, stored: Any) -> EncodedValue:
-        """Return a channel's encoded value. A list that has grown reuses the bytes of its earlier elements."""
+        """Return a channel's encoded value. If a list was only appended to, only the new elements are encoded."""
         # Elements are compared by identity, which is enough because values on a board are never changed in place (see
         # `isolation`). User code may change opaque objects, so that lists with opaque elements are encoded anew.
         last = self._last.pop(name, None) if self._last else None

@@ -50,7 +50,7 @@ class ThreadLease:
         failures: the error of the first failed transaction, as a tuple of one; empty if none has failed. After a
             failure nothing is written and no node starts.
         fresh: the thread was empty when the lease was acquired.
-        released: the lease was released with the last commit.
+        released: the lease was released, by the last commit or at the end of `async with`.
         outlives_commit: the last commit does not release the lease, because the run still has to prune its thread.
         tips: the newest checkpoint of each subgraph that keeps its state from call to call, by namespace, on this
             run's branch.
@@ -112,7 +112,7 @@ class ThreadLease:
             ThreadBusyError: another run owns the lease, and `on_conflict` is "reject".
             StorageError: the saver failed.
         """
-        # Not the run's id: the caller may choose that, and choose it twice. Two owners must never have one id.
+        # A new id and not the run's: callers may choose equal ids for two runs, and two owners must never have one id.
         return cls(
             saver,
             environment,
@@ -205,7 +205,7 @@ class ThreadLease:
             await self.environment.sleep(LEASE_SECONDS / 3)
 
     def start(self, work: Callable[[], Awaitable[None]]) -> ShieldedTask:
-        """Start work that no cancellation of the run stops. The run ends after it."""
+        """Start work that no cancellation of the run stops. The run waits for it before it releases the lease."""
         task = ShieldedTask(self._loop, work)
         # Ended tasks are dropped here, so that a long run does not collect one per superstep.
         self._begun = [one for one in self._begun if not one.ended.is_set()]
@@ -262,7 +262,7 @@ class ThreadLease:
         return self.environment.now() + self.duration
 
 
-_COUNTED = (1 << 60) - 1  # the bits of `_ticks`: 48 of milliseconds, 12 of their fraction
+_COUNTED = (1 << 60) - 1  # mask of the bits of `_ticks`: 48 of milliseconds, 12 of their fraction
 
 
 class CheckpointIds:
@@ -314,8 +314,8 @@ async def _acquire(
     except ThreadBusyError:
         if on_conflict == "reject":
             raise
-    # Waiters of other processes may not hear of a release, so all poll: from 20 ms up to one second apart, with jitter,
-    # so that many waiters do not try at the same moment.
+    # A release by another process may not be announced here, so waiters also poll: every 20 ms at first, at most one
+    # second apart later, with jitter, so that many waiters do not try at the same moment.
     pause = 0.02
     while True:
         for lease in await _acquire_or_pause(

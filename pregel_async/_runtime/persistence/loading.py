@@ -1,9 +1,9 @@
 """Find the checkpoint from which a graph's run continues, and load it.
 
-A subgraph's checkpoints have in their metadata (`parents`) the checkpoints of the outer graphs on which they were made.
-So a subgraph that was interrupted in its parent's open superstep is found by that superstep's checkpoint. A fork of the
-parent has another checkpoint and does not find it: a stored state belongs to its branch. A subgraph that keeps its
-state from call to call is also found by its tip, which the root's checkpoints carry.
+The metadata of a subgraph's checkpoint (`parents`) names the checkpoints of the outer graphs on which it was made. So a
+subgraph that was interrupted in its parent's open superstep is found by that superstep's checkpoint. A fork of the
+parent has another checkpoint and does not find it: a stored state belongs to its branch. A *kept state*, of a subgraph
+that keeps its state from call to call, is also found by its tip, which the root's checkpoints name.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ class NamespaceLoader:
         if at != chain.head and not fork:
             fork = await has_child(lease.saver, thread_id, writer.ns, at)
             writer.moves_head = not fork
-        # On a new branch the superstep runs anew, so its task records are left with the old branch. Updates that calls
-        # made to the open superstep (`AMENDED`) are part of the state.
+        # On a new branch the superstep runs anew, so its task records stay with the old branch. The record of updates
+        # that calls made to the open superstep (`AMENDED`) is loaded: these updates are part of the state.
         start.records.load([record for record in chain.records if not fork or record.task_id == AMENDED])
         start.at, start.step, start.board, start.branches = at, row.step, board, fork
         start.scope = row.metadata.get(MADE_IN, thread_id)
@@ -100,7 +100,7 @@ class NamespaceLoader:
             amend_again(self._program, board, start.records.results[AMENDED], self._codec, scope)
 
     async def find(self, site: CallSite, outer: CommitWriter, outer_at: CheckpointId) -> StartPoint:
-        """Return the start point of an earlier attempt at this call, or the tip of a kept state, or an empty one.
+        """Return the start point: an earlier attempt at this call, the tip of a kept state, or an empty namespace.
 
         Args:
             site: where the graph is called from.

@@ -203,7 +203,7 @@ class NamespaceWriter(LoadedNamespace):
             results[AMENDED] = (-1, TaskResult(name="", writes=(*earlier, *data)))
         if results:
             rows = [records.row(task_id, index, result) for task_id, (index, result) in results.items()]
-            # Shielded: if a cancellation came after the transaction, the records here would lack the answers.
+            # Shielded: a cancellation after the transaction would leave `records.results` without the stored answers.
             with anyio.CancelScope(shield=True):
                 await self.writer.record_answers(rows)
             records.results.update({task_id: result for task_id, (_, result) in results.items()})
@@ -231,7 +231,7 @@ class NamespaceWriter(LoadedNamespace):
             source: the `source` in the checkpoint's metadata.
             waits: only queue the superstep, for the next transaction.
             closes: an update closes the superstep with a result for each task: remove its recorded failures.
-            made: called with the new checkpoint's row before the row is stored.
+            made: called with the new checkpoint's row, before the row is stored.
 
         Returns:
             True if the superstep is stored, False if it is queued.

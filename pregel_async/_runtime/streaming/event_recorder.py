@@ -207,8 +207,8 @@ class EventRecorder:
     def _new_event(self, part: RawPart) -> PendingEvent:
         event = stored_event(part, self._codec)
         self._position += 1
-        # The part may be published on a checkpoint that is lost in a crash. Its cursor then says from which stored
-        # checkpoint a reader has to continue.
+        # The part may be published on a checkpoint that a crash loses. `since` then names the stored checkpoint from
+        # which a reader has to continue.
         since: str | None = None
         if self.shows_unstored and (self.stores_at_exit or self._checkpoint_id != (self._writer.stored or "")):
             since = self._writer.stored or ""
@@ -312,8 +312,10 @@ class EventRecorder:
         self._flushed_units, self._open_units, self._inner_units, self._recorded_units = {}, {}, {}, set()
 
     def void_open_units(self) -> None:
-        """Drop the held events of open units, as the run is cut off. With "exit", add the other held events to the
-        transaction that ends the run."""
+        """Drop the held events of open units, because the run is cut off.
+
+        With "exit", add the other held events to the transaction that ends the run.
+        """
         held = self._pop_pending()
         if not self.stores_at_exit:
             return

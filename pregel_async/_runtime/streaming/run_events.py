@@ -203,7 +203,7 @@ class ShownEvents(RunEvents):
             stored = self.publisher.stored(step.board, row, step.upcoming)
             self._stage(persistence, [*self._pop_unreported(), *updated, *stored], row, step)
 
-        # A flush on its way must be stored first: the commit's row closes the units whose events the flush holds.
+        # A flush in progress must be stored first: the commit's row closes the units whose events are being flushed.
         await self.publisher.units.wait_for_flush()
         # `made` runs as soon as the row exists, so that the row's events join the same transaction.
         if await persistence.commit(step.board, step.ran, step.outcomes, step.upcoming, source=step.source, made=made):
@@ -335,7 +335,7 @@ class InnerEvents(ShownEvents):
 
     async def _on_deferred_commit(self, persistence: Persistence, upcoming: Sequence[Task]) -> None:
         if _runs_routers(upcoming) and persistence.events:
-            # Otherwise a crash would leave parts of routers of which no row says that they have begun.
+            # Otherwise routers could publish parts before a row says that they have begun, and a crash would lose that.
             await persistence.flush_events()
 
     async def _close_finished(

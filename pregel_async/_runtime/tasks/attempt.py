@@ -63,7 +63,7 @@ async def run_attempt(
         graph: the context of the graph's run.
         board: the state that the superstep reads.
         task: the task.
-        recorded: the writes recorded of the task; with them, only its routers run.
+        recorded: the recorded part of the task: if it has the node's writes, only the routers run.
         natively_cancelled: returns True if the event loop's task was cancelled without a scope since the run began;
             `NEVER_CANCELLED` if the event loop's task runs this task only.
         contained: True if the event loop's task ends with this task. Then the node may set context variables directly.
@@ -394,7 +394,8 @@ def _call(
     node: Node, value: Any, attempt: AttemptContext, progress: _AttemptProgress, *, contained: bool
 ) -> Awaitable[Any]:
     """Call the node, and return an awaitable that must be awaited at once."""
-    # No coroutine: a waiting run would hold one more frame, which the garbage collector traverses again and again.
+    # A plain function: as a coroutine, it would add a frame to each waiting run, which the garbage collector traverses
+    # again and again.
     if attempt.graph.run.on_code_start is not None:
         attempt.graph.run.on_code_start(attempt)
     injected = attempt.inject(node.injects) if node.injects else {}
@@ -471,7 +472,7 @@ def _drive(
             try:
                 sent = yield wish
                 step = coroutine.send
-                # Only here can a node be held up that does not await its writes: it is between two of its steps.
+                # The node does not await its writes, so it can only be delayed here, between two of its steps.
                 for writer in owes:
                     if writer.owed:
                         yield from _wait_for_readers(writer).__await__()
@@ -483,7 +484,7 @@ def _drive(
                     thrown = (*thrown, error)
                 sent, step = error, coroutine.throw
     finally:
-        # Only at the end is it known which of them ended in a task group of the node; see `NativeCancellations`.
+        # Only at the end is it known which cancellations ended in a task group of the node; see `NativeCancellations`.
         if thrown:
             cancellations.discount_group_cancellations(thrown)
 
@@ -540,5 +541,6 @@ def _is_run_cancelled(natively_cancelled: NativeCancellations) -> bool:
 
 
 def _locate(error: BaseException, task: Task) -> BaseException:
+    """Add a note that names the node, superstep and task to an error, and return the error."""
     annotate(error, f"in node {task.node.name!r}, superstep {task.step}, task {task.id}")
     return error
