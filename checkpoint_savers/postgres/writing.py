@@ -253,14 +253,16 @@ class WriteStatements:
         JSON is merged here and not by the server, which changes numbers and cannot store NUL. The statement stores the
         result only if the text is unchanged since it was read. Otherwise the write counts as locked, and is repeated.
         """
-        given = {write: write.commit.metadata for write in writes if write.commit is not None and write.commit.metadata}
-        if not given:
+        additions = {
+            write: write.commit.metadata for write in writes if write.commit is not None and write.commit.metadata
+        }
+        if not additions:
             return {}
-        await cursor.execute(self._metadata, ([escape(write.thread_id) for write in given],), binary=True)
-        there: dict[str, str] = {unescape(thread_id): text for thread_id, text in await cursor.fetchall()}
+        await cursor.execute(self._metadata, ([escape(write.thread_id) for write in additions],), binary=True)
+        present: dict[str, str] = {unescape(thread_id): text for thread_id, text in await cursor.fetchall()}
         merged: dict[LeasedWrite, tuple[str, str | None]] = {}
-        for write, metadata in given.items():
-            text = there.get(write.thread_id)
+        for write, metadata in additions.items():
+            text = present.get(write.thread_id)
             known = {} if text is None else read_metadata(text, where_of(write.thread_id))
             now = with_defaults(known, metadata)
             if text is None or now != known:

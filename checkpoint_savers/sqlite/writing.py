@@ -443,17 +443,17 @@ def _require_writable(db: sqlite3.Cursor) -> None:
     db.execute("DELETE FROM thread WHERE key IS NULL")
 
 
-def _metadata_key(db: sqlite3.Cursor, thread: int, given: MetadataText) -> int:
+def _metadata_key(db: sqlite3.Cursor, thread: int, metadata: MetadataText) -> int:
     """Return the key of a metadata text in a thread; insert the text if it is new."""
     # The key is a hash of the text, so that an equal text is found by primary key, without an index of texts. On a
     # collision the next free key is used.
-    key = crc32(given.text.encode()) % _METADATA_KEYS
+    key = crc32(metadata.text.encode()) % _METADATA_KEYS
     while True:
         found = db.execute(_METADATA, (thread, key)).fetchone()
         if found is None:
-            db.execute(_ADD_METADATA, (thread, key, *given))
+            db.execute(_ADD_METADATA, (thread, key, *metadata))
             return key
-        if found == given:
+        if found == metadata:
             return key
         key = (key + 1) % _METADATA_KEYS
 

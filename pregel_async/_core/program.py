@@ -148,7 +148,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         structs.force_setattr(self, "plain", not self.retry and self.handler is None and self.cache is None)
 
-    def keyed(self, key_func: Callable[..., Any], value: Any) -> Any:
+    def cache_key(self, key_func: Callable[..., Any], value: Any) -> Any:
         """Return the cache key that `key_func` makes of the input."""
         return key_func(*value[0], **value[1]) if self.spread else key_func(value)
 
@@ -172,8 +172,8 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
         triggered: the names of the nodes that a channel triggers, by channel, sorted.
         finishing: the channels that become available when nothing else is left to run, sorted.
         untracked: the state keys whose values are never stored.
-        names_messages: a reducer is `add_messages`, or a user's that may call it, so that folds have to make ids for
-            messages without one.
+        assigns_message_ids: a reducer is `add_messages`, or a user's that may call it, so that folds have to make ids
+            for messages without one.
         inputs: the channel that takes the whole input, or the channels that take the entries of a mapping.
         outputs: the result of a call: one channel's bare value, or a mapping of several.
         shown: the values that a thread's state, its history and task results show, in the form of `outputs`.
@@ -199,7 +199,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     foreign: frozenset[str]
     triggered: dict[str, tuple[str, ...]]
     finishing: tuple[str, ...]
-    names_messages: bool = False
+    assigns_message_ids: bool = False
     untracked: frozenset[str] = frozenset()
     inputs: str | tuple[str, ...]
     outputs: str | tuple[str, ...]
@@ -261,7 +261,7 @@ def build_program(
             triggered.setdefault(trigger, []).append(node.name)
     return Program(
         name=name,
-        nodes={name: _widened(node, state) for name, node in by_name.items()},
+        nodes={name: _with_whole(node, state) for name, node in by_name.items()},
         channels=prepared,
         keys=state,
         initial={key: own(prepared[key].get()) for key in sorted(state) if prepared[key].is_available()},
@@ -270,7 +270,7 @@ def build_program(
         triggered={channel: tuple(names) for channel, names in triggered.items()},
         finishing=tuple(channel for channel, prototype in prepared.items() if prototype.finishes),
         untracked=frozenset(key for key in state if not prepared[key].tracked),
-        names_messages=any(_may_name(channel) for channel in channels.values()),
+        assigns_message_ids=any(_may_assign_ids(channel) for channel in channels.values()),
         inputs=inputs,
         outputs=outputs,
         shown=shown,
@@ -282,7 +282,7 @@ def build_program(
     )
 
 
-def _widened(node: Node, state: frozenset[str]) -> Node:
+def _with_whole(node: Node, state: frozenset[str]) -> Node:
     """Return the node with `whole` computed for it and for its routers."""
     routers = tuple(msgspec.structs.replace(router, whole=state <= set(router.reads)) for router in node.routers)
     whole = not isinstance(node.reads, str) and state <= set(node.reads)
@@ -298,7 +298,7 @@ PURE_REDUCERS: frozenset[Callable[[Any, Any], Any]] = frozenset(
 _BUILT_IN = BaseChannel.__module__.rpartition(".")[0] + "."
 
 
-def _may_name(channel: BaseChannel[Any, Any, Any]) -> bool:
+def _may_assign_ids(channel: BaseChannel[Any, Any, Any]) -> bool:
     """Return True if the channel's fold may give ids to messages."""
     if isinstance(channel, BinaryOperatorAggregate):
         return channel.op is add_messages or channel.op not in PURE_REDUCERS
@@ -306,16 +306,16 @@ def _may_name(channel: BaseChannel[Any, Any, Any]) -> bool:
 
 
 def _prepare(name: str, channel: BaseChannel[Any, Any, Any]) -> BaseChannel[Any, Any, Any]:
-    made = channel.fresh()
-    made.key = name
-    if isinstance(made, BinaryOperatorAggregate) and made.op not in PURE_REDUCERS:
-        made.op = _guarded(made.op)
-    if isinstance(made, DeltaChannel):
-        made.reducer = _guarded_batch(made.reducer)
-    return made
+    copied = channel.fresh()
+    copied.key = name
+    if isinstance(copied, BinaryOperatorAggregate) and copied.op not in PURE_REDUCERS:
+        copied.op = _isolated_reducer(copied.op)
+    if isinstance(copied, DeltaChannel):
+        copied.reducer = _isolated_batch_reducer(copied.reducer)
+    return copied
 
 
-def _guarded(reducer: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+def _isolated_reducer(reducer: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     """Wrap a reducer, so that changes it makes to its arguments in place reach no other code."""
 
     def fold(current: Any, update: Any) -> Any:
@@ -324,8 +324,8 @@ def _guarded(reducer: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     return fold
 
 
-def _guarded_batch(reducer: Callable[[Any, list[Any]], Any]) -> Callable[[Any, list[Any]], Any]:
-    """Wrap a reducer of all of a superstep's writes, as `_guarded` does."""
+def _isolated_batch_reducer(reducer: Callable[[Any, list[Any]], Any]) -> Callable[[Any, list[Any]], Any]:
+    """Wrap a reducer of all of a superstep's writes, as `_isolated_reducer` does."""
 
     def fold(current: Any, updates: list[Any]) -> Any:
         return own_fold(reducer(isolate(current), [isolate(update) for update in updates]), current, *updates)

@@ -37,7 +37,7 @@ from ..types import Command, Send
 from .board import Board
 from .fold_errors import annotate_fold_error
 from .isolation import own
-from .naming import fold_names
+from .naming import fold_message_ids
 from .program import PARENT, SENDS, Program, Write
 from .task import Cancelled, Failed, Finished, NotStarted, Outcome, Paused, Task
 
@@ -197,10 +197,7 @@ def names_of(tasks: Iterable[Task]) -> tuple[str, ...]:
 
 
 def stays_open(outcomes: Sequence[Outcome]) -> bool:
-    """Return True if a task asks, has a command for an outer graph, or was not started.
-
-    False if any task failed or was cancelled: that takes precedence, and ends the superstep.
-    """
+    """Return True if a task asks, has a command for an outer graph or was not started, unless one failed."""
     waits = False
     for outcome in outcomes:
         if isinstance(outcome, Finished):
@@ -208,7 +205,7 @@ def stays_open(outcomes: Sequence[Outcome]) -> bool:
         elif isinstance(outcome, (Paused, NotStarted)):
             waits = True
         else:
-            return False
+            return False  # a failure or a cancellation takes precedence: it ends the superstep
     return waits
 
 
@@ -290,10 +287,12 @@ def update(
     touched: set[str] = set()
     # The tasks in `left` keep their trigger channels with the old versions. With new versions the channels would also
     # trigger nodes that have seen them and run.
-    kept: set[str] = set()
+    retained: set[str] = set()
     sends: list[Send] = []
     if left:
-        kept = {name for task in left for name in task.triggers if name in channels and channels[name].is_available()}
+        retained = {
+            name for task in left for name in task.triggers if name in channels and channels[name].is_available()
+        }
         sends = [Send(task.node.name, task.arg, timeout=task.own_timeout) for task in left if task.send >= 0]
 
     # 1. Mark the triggers of the nodes that ran as seen, and empty the channels that a run consumes. Before the writes,
@@ -309,7 +308,7 @@ def update(
                 else:
                     seen[name] = version
                 channel = channels[trigger]
-                if channel.consumes and trigger not in kept and channel.consume():
+                if channel.consumes and trigger not in retained and channel.consume():
                     touched.add(trigger)
 
     # 2. The writes: by channel, and within a channel in plan order.
@@ -322,15 +321,16 @@ def update(
                 by_channel[name] = [value]
     if sends:
         by_channel[SENDS] = [*sends, *by_channel.get(SENDS, ())]
-    for name in kept:
+    for name in retained:
         channel = channels[name]
         if name in by_channel and channel.expires and isinstance(channel, Topic):
             by_channel[name].insert(0, list(channel.get()))  # tasks in `left` have not seen the old values yet
-    names = fold_names(tasks, writes, scope, step, edit) if program.names_messages else None
+    message_ids = fold_message_ids(tasks, writes, scope, step, edit) if program.assigns_message_ids else None
     for name in sorted(by_channel):
         try:
-            channel, given = channels[name] if name in channels else _first(program, board, name), by_channel[name]
-            if channel.update(given) if names is None else names.fold(channel, given):
+            channel = channels[name] if name in channels else _create_channel(program, board, name)
+            values = by_channel[name]
+            if channel.update(values) if message_ids is None else message_ids.fold(channel, values):
                 touched.add(name)
         except Exception as error:
             annotate_fold_error(error, name, tasks, writes, step)
@@ -339,14 +339,14 @@ def update(
     # 3. A superstep has passed: channels without a write in it may lose their values.
     if tasks and board.fleeting:
         for name in sorted(board.fleeting):
-            if name not in by_channel and name not in kept and channels[name].update(()):
+            if name not in by_channel and name not in retained and channels[name].update(()):
                 touched.add(name)
 
     # 4. New versions. An emptied channel has none, so that the board stays as small as what it holds.
     board.clock = clock if touched else before
     updated = [name for name in sorted(touched) if _stamp(program, board, name, clock)]
-    if kept:
-        updated = sorted({*updated, *(name for name in kept if channels[name].is_available())})
+    if retained:
+        updated = sorted({*updated, *(name for name in retained if channels[name].is_available())})
 
     # 5. If nothing is left to run, channels that were deferred until then become available.
     if tasks and program.finishing and not any(name in program.triggered or name == SENDS for name in updated):
@@ -365,7 +365,7 @@ def update(
     board.changed = sorted(touched)
 
 
-def _first(program: Program, board: Board, name: str) -> AnyChannel:
+def _create_channel(program: Program, board: Board, name: str) -> AnyChannel:
     """Create a channel on its first write, and return it."""
     prototype = program.channels.get(name)
     if prototype is None:

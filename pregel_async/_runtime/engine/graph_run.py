@@ -34,7 +34,7 @@ from .runner import Runner
 from .settings import Settings
 
 
-class Ended(msgspec.Struct, frozen=True):
+class RunResult(msgspec.Struct, frozen=True):
     """The end of a run that did not fail.
 
     Attributes:
@@ -73,7 +73,7 @@ class GraphRun:
         self._board = graph.persistence.start
         self._begun = False  # True once the input or the resume has been applied to the board
 
-    async def run(self, call_input: CallInput) -> Ended:
+    async def run(self, call_input: CallInput) -> RunResult:
         """Run the graph until nothing is left to run, or until it pauses.
 
         Args:
@@ -120,7 +120,7 @@ class GraphRun:
             raise
         finally:
             REGISTERED.reset(token)
-        return Ended(self._board, done, self._interrupts)
+        return RunResult(self._board, done, self._interrupts)
 
     def _barrier(self, board: Board, tasks: Sequence[Task]) -> bool:
         """Return True if the run has to stop before these tasks: it is drained, or a limit is exceeded."""
@@ -152,7 +152,7 @@ class GraphRun:
             run_context.new_answers = answers
         loaded = namespace.tip
         if namespace.ns == "":
-            await namespace.find_kept()
+            await namespace.find_moved_tips()
         namespace.branch_off(board)
         if namespace.ns == "":
             run_context.answers = namespace.answers()

@@ -48,7 +48,7 @@ class CommitWriter:
 
     Args:
         outer: the writer of the outer graph, as a tuple of one; empty for the root graph.
-        keeps: the graph keeps its state from call to call, so the lease notes each new checkpoint as the graph's tip.
+        keeps_state: the graph keeps its state from call to call, so the lease notes each new checkpoint as its tip.
 
     Attributes:
         chain: the chain of the branch that this run writes.
@@ -62,12 +62,12 @@ class CommitWriter:
     """
 
     def __init__(
-        self, lease: ThreadLease, ns: str, outer: tuple[CommitWriter, ...] = (), *, keeps: bool = False
+        self, lease: ThreadLease, ns: str, outer: tuple[CommitWriter, ...] = (), *, keeps_state: bool = False
     ) -> None:
         self.lease = lease
         self.ns = ns
         self.outer = outer
-        self.keeps = keeps
+        self.keeps_state = keeps_state
         self.chain = ChainWriter.start(ns)
         self.head: CheckpointId | None = None
         self.moves_head = False
@@ -81,9 +81,9 @@ class CommitWriter:
         self._clears: list[Key] = []
         self._next: tuple[_Batch, ...] = ()  # the batch that collects while another is being stored; at most one
 
-    def nested(self, ns: str, *, keeps: bool) -> Self:
+    def nested(self, ns: str, *, keeps_state: bool) -> Self:
         """Return the writer for a subgraph's namespace."""
-        return type(self)(self.lease, ns, (self,), keeps=keeps)
+        return type(self)(self.lease, ns, (self,), keeps_state=keeps_state)
 
     @property
     def tip(self) -> CheckpointId:
@@ -239,21 +239,21 @@ class CommitWriter:
             del self._rows[: len(rows)]
             self.head = self.stored = tip = rows[-1].checkpoint_id
             self.stored_step = rows[-1].step
-            for acknowledged in self.listeners:
-                acknowledged(self.stored_step)
-            if self.keeps:
+            for listener in self.listeners:
+                listener(self.stored_step)
+            if self.keeps_state:
                 lease.move_tip(self.ns, tip)
         elif commit.head:
             _, self.head = commit.head
-            if self.keeps:
+            if self.keeps_state:
                 lease.move_tip(*commit.head)
         if commit.releases:
             lease.released = True
 
     def _mark_events_stored(self, commit: Commit, more_events: int = 0) -> None:
         del self.events[: len(commit.events) - more_events]
-        for stored in self.lease.event_listeners:
-            stored(commit.events)
+        for listener in self.lease.event_listeners:
+            listener(commit.events)
 
     def _explain(self, error: CheckpointError, commit: Commit) -> None:
         """Add a note to an error: which superstep is not stored, and which superstep the thread is at."""

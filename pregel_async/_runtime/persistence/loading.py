@@ -88,9 +88,9 @@ class NamespaceLoader:
         board = restore(self._program, state, start.step, self._codec, thread_id=self._lease.thread_id)
         start.board = board
         self._amend(start, board)
-        made = [each.metadata for each in self._writer.chain.deferred if each.checkpoint_id == self._writer.tip]
-        mine = any(site.made_checkpoint(metadata) for metadata in made)
-        if mine or (before.continues and before.site.is_same(site)):
+        pending = [each.metadata for each in self._writer.chain.deferred if each.checkpoint_id == self._writer.tip]
+        is_same_call = any(site.made_checkpoint(metadata) for metadata in pending)
+        if is_same_call or (before.continues and before.site.is_same(site)):
             start.continue_call(before.site)
         return start
 
@@ -113,7 +113,7 @@ class NamespaceLoader:
             return self.begin_empty(site)
         for chain in await self.read():
             self._writer.head = chain.head
-            for found in await self._made_here(chain, site, outer, outer_at):
+            for found in await self._earlier_attempt(chain, site, outer, outer_at):
                 start = await self.load(found, site)
                 start.continue_call(CallSite.of(found.rows[-1]))
                 return start
@@ -122,7 +122,7 @@ class NamespaceLoader:
                     return await self.load(found, site)
         return self.begin_empty(site)
 
-    async def _made_here(
+    async def _earlier_attempt(
         self, chain: Chain, site: CallSite, outer: CommitWriter, outer_at: CheckpointId
     ) -> Sequence[Chain]:
         """Return the newest state of an earlier attempt at this call, as a sequence of one; empty if there is none."""
@@ -150,7 +150,7 @@ def commit_writer(lease: ThreadLease, ns: str) -> CommitWriter:
     return kinds[lease.durability](lease, ns)
 
 
-async def find_moved(lease: ThreadLease, at: CheckpointId) -> None:
+async def find_moved_tips(lease: ThreadLease, at: CheckpointId) -> None:
     """Note in the lease the tips of kept states that earlier attempts at an open superstep have moved.
 
     Args:

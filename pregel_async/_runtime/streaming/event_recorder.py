@@ -159,8 +159,12 @@ class EventRecorder:
     async def _attempts_since_stop(self) -> tuple[Cursor, list[EventRow], list[EventRow]]:
         """Return the cursor of the last stop on the open superstep, the rows up to it, and the rows since."""
         rows = await self._rows_since((CheckpointId(self._checkpoint_id), 0, 0))
-        rests = [row.epoch for row in rows if row.kind == "tail"]
-        after = Cursor(self._checkpoint_id, rests[-1], MAX_POSITION) if rests else Cursor(self._checkpoint_id, 0, 0)
+        tail_epochs = [row.epoch for row in rows if row.kind == "tail"]
+        after = (
+            Cursor(self._checkpoint_id, tail_epochs[-1], MAX_POSITION)
+            if tail_epochs
+            else Cursor(self._checkpoint_id, 0, 0)
+        )
         earlier = [row for row in rows if row.epoch <= after.epoch]
         rows = rows[len(earlier) :]
         for row in rows:
@@ -228,12 +232,12 @@ class EventRecorder:
             await self._writer.flush_events()
 
     def _register(self, units: Sequence[Unit], outer_units: Sequence[Unit]) -> bool:
-        news = any(unit.id not in self._open_units for unit in units)
+        has_new = any(unit.id not in self._open_units for unit in units)
         for unit in units:
             self._open_units[unit.id] = outer_units
             for outer in outer_units:
                 self._inner_units.setdefault(outer.id, set()).add(unit.id)
-        return news
+        return has_new
 
     async def wait_for_flush(self) -> None:
         """Wait until no flush is in progress: the row that closes a unit must not be stored before its events."""

@@ -71,9 +71,9 @@ class EventPublisher:
         for name, mode in MODES.items():
             for subscription, view in views:
                 if name in subscription.modes:
-                    shown = subscription, mode(view)
+                    pair = subscription, mode(view)
                     for event in mode.shows:
-                        self._modes.setdefault(event, []).append(shown)
+                        self._modes.setdefault(event, []).append(pair)
         self.shows_messages = "emitted" in self._modes
         self.shows_writes = self.shows_messages or "wrote" in self._modes
 
@@ -155,12 +155,12 @@ class EventPublisher:
         )
 
     def emitted(self, task: Task, message: Any, metadata: Mapping[str, Any]) -> Deliveries:
-        spoken = [
+        deliveries = [
             (subscription, part)
             for subscription, mode in self._modes_for("emitted")
             for part in mode.emitted(task, message, metadata)
         ]
-        return self.units.assign_units(spoken)
+        return self.units.assign_units(deliveries)
 
     def finished(self, task: Task, outcome: Finished) -> Deliveries:
         return self.units.assign_units(

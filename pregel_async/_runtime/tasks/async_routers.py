@@ -84,7 +84,7 @@ def _store_on_first_wait(
     sent: Any = None
     while True:
         try:
-            wish = step(sent)
+            yielded = step(sent)
         except StopIteration as stop:
             result: T = stop.value
             return result
@@ -95,7 +95,7 @@ def _store_on_first_wait(
             # else, which breaks trio's accounting and leaves an asyncio future without its waiter.
             storing.append(start())
         try:
-            sent = yield wish
+            sent = yield yielded
             step = coroutine.send
         except GeneratorExit:
             coroutine.close()

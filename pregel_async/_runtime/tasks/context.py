@@ -721,13 +721,13 @@ class AttemptContext:
         self._concurrent[key] = target, again
         return CONCURRENT_BASE + int.from_bytes(blake2b(key + b" %d" % again, digest_size=6).digest())
 
-    def digest_of_input(self, given: Any) -> bytes:
+    def digest_of_input(self, value: Any) -> bytes:
         """Return the digest of the input of a graph that the node's code runs, or b"" if the input is not compared."""
         # None and commands are no inputs, and a graph that is itself a node gets the same state in each attempt.
         persistence = self.graph.persistence
-        if not persistence.is_stored or self.is_handler or given is None or isinstance(given, Command):
+        if not persistence.is_stored or self.is_handler or value is None or isinstance(value, Command):
             return b""
-        return b"" if getattr(self.task.node.call, RUNS_GRAPH, False) else persistence.digests.of_input(given)
+        return b"" if getattr(self.task.node.call, RUNS_GRAPH, False) else persistence.digests.of_input(value)
 
     def message_id(self, message: Any) -> str:
         """Return an id for a message without one that the node's own code adds to a list."""
