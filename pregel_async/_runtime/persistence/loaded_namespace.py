@@ -102,7 +102,7 @@ class LoadedNamespace:
         return self.counter.by(task)
 
     def hand_over_spent(self) -> None:
-        """Count amounts that are not recorded here for the task that ran this graph, at the end of its run."""
+        """Add the amounts that this namespace has not recorded to the calling task's, at the end of the graph's run."""
         self.counter.hand_over()
 
     @property

@@ -134,8 +134,8 @@ class EventRecorder:
         self.move_to_tip()
         after, before, rows = await self._attempts_since_stop()
         if after.position and not rows and self._epoch == after.epoch + 1:
-            # The previous run ended with a tail row, and no run has had the thread since: an epoch in between would be
-            # an attempt that was cut off before it stored anything.
+            # The previous run ended with a tail row, and no run has leased the thread since: an epoch in between would
+            # belong to an attempt that was cut off before it stored anything.
             return []
         self.has_earlier = bool(rows)
         thread_id = self._writer.thread_id

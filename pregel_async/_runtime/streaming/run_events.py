@@ -32,7 +32,7 @@ from .publisher import NO_PUBLISHER, EventPublisher
 from .subscription import Subscription
 
 ListUnits = Callable[[bool], Iterator[Unit]]
-"""Returns the units of the open superstep that run again. If called with True, the recorded ones too."""
+"""Yields the units of the open superstep that run again. If called with True, also the recorded ones."""
 
 
 class Superstep(msgspec.Struct, frozen=True, kw_only=True):
