@@ -1,4 +1,4 @@
-"""How a thread's states are laid out in frames: what each superstep changed, and from time to time the complete state.
+"""Store a namespace's states as a chain of rows: the delta of each superstep, with snapshots and keyframes in between.
 
     chain = ChainWriter.start(...) or ChainWriter.resume(reader, checkpoint_id)
     row = chain.append(delta, ...)          writing: a delta becomes a row
@@ -7,12 +7,13 @@
 A `Delta` holds the changes of one superstep. `EncodedState.apply(delta)` is the only way from one state to the next,
 for the writer and for readers: the same code makes the state of a live run and a state that is read back.
 
-In a frame, a value that has grown is a patch of an earlier value (see `patches`). The row's kind says of which one:
+In a frame, a value that has grown is a patch of an earlier value (see `patches`). The row's kind decides which value it
+patches:
 
     delta       the parent's value
     snapshot    the value in the snapshot before it, or in the keyframe; every `SNAPSHOT_INTERVAL` rows there is one
-    keyframe    none: it holds the complete state. One is written when reading the chain has become more expensive
-                than reading the state by itself
+    keyframe    none: it holds the complete state. One is written when reading the chain would cost more than about
+                twice the state
 
 A small keyframe is followed by no snapshots: after `SNAPSHOT_INTERVAL` rows another keyframe costs no more. A large one
 is followed by a snapshot at once, so that only snapshots, and no deltas, have the keyframe as their base. So a thread
@@ -68,8 +69,8 @@ LARGE = 4096
 """Bytes from which a keyframe counts as large."""
 
 SNAPSHOT_INTERVAL = 32
-"""Number of rows from one snapshot to the next. More make reads more expensive; fewer make snapshots that save too
-little to be worth a row."""
+"""Number of rows from one snapshot to the next. A larger interval makes reads more expensive; with a smaller one, a
+snapshot saves too little to be worth a row."""
 
 
 # `gc=False`: every waiting run holds one, which Python's collector would visit again and again.
@@ -172,15 +173,15 @@ class EncodedState(msgspec.Struct, gc=False):
 
         Such a channel has moved in the order of channels, or fewer nodes have seen it.
         """
-        stood = iter([name for name in before.values if name in self.values])
+        expected = iter([name for name in before.values if name in self.values])
         moved: list[str] = []
         for name in self.values:
             if name in before.values:
                 fewer = not before.seen.get(name, {}).keys() <= self.seen.get(name, {}).keys()
-                if moved or fewer or next(stood, None) != name:
+                if moved or fewer or next(expected, None) != name:
                     moved.append(name)
             else:
-                stood = iter(())  # channels are in write order: all after a new one moved
+                expected = iter(())  # channels are in write order: all after a new one moved
         return moved
 
     def as_keyframe(self, results: Results) -> Delta:
@@ -253,17 +254,17 @@ class ChainReader:
         thread_id: the thread, for errors.
         ns: the namespace.
         rows: rows of the namespace; the chain of each requested checkpoint must be among them.
-        keeps: retain the states between a keyframe and the requested one, for requests that follow.
+        keeps_states: retain the states between a keyframe and the requested one, for requests that follow.
 
     Raises:
         CorruptCheckpointError: by its methods: a row of a chain is missing, or a frame is damaged.
     """
 
-    def __init__(self, thread_id: str, ns: str, rows: Iterable[CheckpointRow], *, keeps: bool = False) -> None:
+    def __init__(self, thread_id: str, ns: str, rows: Iterable[CheckpointRow], *, keeps_states: bool = False) -> None:
         self.thread_id = thread_id
         self.ns = ns
         self.rows: dict[CheckpointId, CheckpointRow] = {row.checkpoint_id: row for row in rows}
-        self._keeps = keeps
+        self._keeps_states = keeps_states
         self._place = f"thread {thread_id!r}{f', namespace {ns!r}' if ns else ''}, checkpoint "
         self._states: dict[CheckpointId, EncodedState] = {}
         self._deltas: dict[CheckpointId, StoredDelta] = {}
@@ -298,7 +299,7 @@ class ChainReader:
             # Other checkpoints of the chain are read from its keyframe and its last snapshot: these two are worth a
             # copy of the state. All others are copied only on request, since a copy takes time in proportion to the
             # state.
-            if at != checkpoint_id and (self._keeps or stored.keyframe or at == snapshot):
+            if at != checkpoint_id and (self._keeps_states or stored.keyframe or at == snapshot):
                 self._states[at] = state.copy()
         self._states[checkpoint_id] = state
         return state
@@ -515,18 +516,18 @@ class ChainWriter:
         """
         row = reader.rows[checkpoint_id]
         path = reader.path(checkpoint_id)
-        made = cls(reader.ns, reader.state(checkpoint_id).copy(), checkpoint_id, row.parent_id)
+        writer = cls(reader.ns, reader.state(checkpoint_id).copy(), checkpoint_id, row.parent_id)
         marks = [at for at in path if reader.stored(at).keyframe or reader.stored(at).since]
-        made._keyframe, made._base = path[-1], marks[0]
-        made._is_large = len(reader.rows[path[-1]].frame) >= LARGE
-        made._base_state = reader.state(marks[0])
-        made._deltas_since_base = path.index(marks[0])
-        made._delta_bytes = sum([len(reader.rows[at].frame) for at in path[: made._deltas_since_base]])
-        made._read_bytes = sum([len(reader.rows[at].frame) for at in marks])
-        made._keyframe_bytes = len(reader.rows[path[-1]].frame)
+        writer._keyframe, writer._base = path[-1], marks[0]
+        writer._is_large = len(reader.rows[path[-1]].frame) >= LARGE
+        writer._base_state = reader.state(marks[0])
+        writer._deltas_since_base = path.index(marks[0])
+        writer._delta_bytes = sum([len(reader.rows[at].frame) for at in path[: writer._deltas_since_base]])
+        writer._read_bytes = sum([len(reader.rows[at].frame) for at in marks])
+        writer._keyframe_bytes = len(reader.rows[path[-1]].frame)
         full = reader.state(path[-1]).values
-        made._weigh(full, made.state.values, full.keys() | made.state.values.keys())
-        return made
+        writer._weigh(full, writer.state.values, full.keys() | writer.state.values.keys())
+        return writer
 
     def sibling(self) -> ChainWriter:
         """Return a writer for a branch beginning at the parent of the last checkpoint, with the last one's state."""
@@ -611,7 +612,7 @@ class ChainWriter:
                 self._keyframe_bytes += size_of(new) - size_of(old)
 
     def _start_segment(self, checkpoint_id: CheckpointId) -> None:
-        """Make the row that was just written the base of the rows that follow."""
+        """Use the row that was just written as the base of the rows that follow."""
         self._base, self._base_state = checkpoint_id, self.state.copy()
         self._deltas_since_base = self._delta_bytes = 0
 
@@ -627,7 +628,7 @@ class ChainWriter:
             step: the superstep's number.
             metadata: the checkpoint's metadata.
         """
-        # Two merged checkpoints and not one: the root's stored state may refer to where this namespace stood on the
+        # Two merged checkpoints and not one: the root's stored state may refer to this namespace's tip on the
         # root's previous checkpoint (`Delta.tips`).
         made = DeferredCheckpoint(delta, checkpoint_id, step, metadata)
         if not self.deferred:
@@ -652,13 +653,15 @@ class ChainWriter:
         self.deferred = []
         self.state, self.tip = self._before_deferred
         rows: list[CheckpointRow] = []
-        for put in taken:
+        for deferred in taken:
             # A merged delta may empty channels that no stored state ever held: these are dropped.
             held = self.state.values.keys() | self.state.seen.keys()
             delta = msgspec.structs.replace(
-                put.delta, emptied=tuple([name for name in put.delta.emptied if name in held])
+                deferred.delta, emptied=tuple([name for name in deferred.delta.emptied if name in held])
             )
-            rows.append(self.append(delta, checkpoint_id=put.checkpoint_id, step=put.step, metadata=put.metadata))
+            rows.append(
+                self.append(delta, checkpoint_id=deferred.checkpoint_id, step=deferred.step, metadata=deferred.metadata)
+            )
         return tuple(rows)
 
     @property
@@ -669,11 +672,11 @@ class ChainWriter:
     @property
     def stored_checkpoints(self) -> frozenset[CheckpointId | None]:
         """The checkpoints that are stored, or will be. Records on any other checkpoint of the branch are of no use."""
-        return frozenset((self.deferred_parent, *[put.checkpoint_id for put in self.deferred]))
+        return frozenset((self.deferred_parent, *[deferred.checkpoint_id for deferred in self.deferred]))
 
 
-def _merge_all(put: Sequence[DeferredCheckpoint]) -> DeferredCheckpoint:
-    made = put[0]
-    for later in put[1:]:
+def _merge_all(deferred: Sequence[DeferredCheckpoint]) -> DeferredCheckpoint:
+    made = deferred[0]
+    for later in deferred[1:]:
         made = made.then(later)
     return made

@@ -1,4 +1,4 @@
-"""What one superstep changed, and the outcome of a task: as structs, and as frames hold them.
+"""The changes of one superstep (`Delta`) and the outcome of a task (`TaskResult`), as structs and as stored frames.
 
     delta = Delta(...)                       merge(delta, later) returns one delta with the effect of both
     stored = as_stored(delta, before)        values that have grown become patches of those before
@@ -101,7 +101,7 @@ class Picked(msgspec.Struct, array_like=True, tag="p", frozen=True):
 
 
 StoredWrite: TypeAlias = bytes | Tail | Picked | None
-"""A result as it is stored: encoded, or a reference into its channel's value; None: it is that value."""
+"""A result as it is stored: its bytes, a reference into its channel's value, or None if it equals that value."""
 
 
 class StoredDelta(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
@@ -211,7 +211,7 @@ def merge(first: Delta, second: Delta) -> Delta:
 
 
 def _spelled_out(first: Delta, second: Delta) -> Results:
-    """Return the first delta's results with bytes in the place of None where the second changes the channel again."""
+    """Return the first delta's results, with bytes instead of None for channels that the second delta changes again."""
 
     def lasts(channel: str) -> bool:
         return not (second.keyframe or channel in second.values or channel in second.emptied)

@@ -124,7 +124,7 @@ async def walk(
             if listed is None or len(listed.reader.rows) > 16 * PAGE:
                 while len(readers) >= 8:
                     del readers[next(iter(readers))]
-                listed = readers[key] = _NamespaceRows(ChainReader(*key, (), keeps=True), {}, set())
+                listed = readers[key] = _NamespaceRows(ChainReader(*key, (), keeps_states=True), {}, set())
             if header.base_id not in listed.bases:
                 await _fetch(saver, listed, header.base_id)
             reader, records = listed.reader, tuple(listed.records.get(header.checkpoint_id, ()))

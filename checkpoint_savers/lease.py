@@ -1,4 +1,4 @@
-"""Acquiring and releasing a thread's lease without leaking it on cancellation, for runs and for upkeep."""
+"""Acquire and release a thread's lease without leaking it on cancellation, for runs and for upkeep."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .records import Lease, Owner
 from .saver_port import SaverPort
 
 LEASE_SECONDS = 30.0
-"""Seconds after which a lease expires unless it is renewed. It ends earlier if its process is known to have ended."""
+"""Seconds after which a lease expires unless it is renewed, or its process is known to have ended earlier."""
 
 
 async def acquire(saver: SaverPort, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Lease:
@@ -71,8 +71,8 @@ async def run_to_completion(work: Callable[[], Awaitable[None]]) -> None:
     Args:
         work: returns the awaitable.
     """
-    # The work runs in a task of its own: a shielded scope keeps off cancel scopes only, and `Task.cancel()` of asyncio
-    # would interrupt it.
+    # The work runs in a task of its own: a shielded scope only blocks the cancellation of cancel scopes, and asyncio's
+    # `Task.cancel()` would interrupt it.
     begun = False
     failure: BaseException | None = None
     cancelled: BaseException | None = None

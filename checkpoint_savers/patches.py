@@ -30,11 +30,10 @@ DEPTH: Final = 8
 """Number of levels of nested dicts that are compared by entry."""
 
 ANCHOR: Final = 8
-"""Number of patches between two decoded values that are retained, so that decoding a neighbour need not start from the
-first."""
+"""Number of patches between two decoded values that are retained. Decoding a neighbour starts from the nearest one."""
 
 SPAN: Final = 8
-"""Bytes that a reference to a span takes, at most about. A shorter span is copied instead."""
+"""Approximate size of a reference to a span, in bytes. A span that is not larger is copied instead."""
 
 
 class ListPatch(msgspec.Struct, array_like=True, tag="l", frozen=True):
@@ -49,7 +48,7 @@ class ListPatch(msgspec.Struct, array_like=True, tag="l", frozen=True):
 
 
 class DictPatch(msgspec.Struct, array_like=True, tag="d", frozen=True):
-    """Turns one dict into another: entries are removed, then some are patched in place, then others are put.
+    """Turns one dict into another: entries are removed, then some are patched in place, then others are set.
 
     Attributes:
         gone: an encoded list of removed keys.
@@ -78,7 +77,7 @@ class IncrementalValue:
         is_list: True for a list, False for a dict.
     """
 
-    __slots__ = ("_before", "_data", "_known", "_made", "_parts", "_patch", "_size", "is_list")
+    __slots__ = ("_before", "_data", "_decoded_patch", "_decoded_value", "_parts", "_patch", "_size", "is_list")
 
     def __init__(
         self, is_list: bool, data: bytes | None, before: IncrementalValue | None = None, patch: Patch | None = None
@@ -89,7 +88,7 @@ class IncrementalValue:
         self._patch = patch
         self._parts: list[bytes] | dict[bytes, bytes] | None = None
         self._size = -1 if data is None else len(data)
-        self._known = self._made = _NOTHING  # (codec, decoded patch); (codec, decoded value)
+        self._decoded_patch = self._decoded_value = _NOTHING  # (codec, decoded patch); (codec, decoded value)
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, IncrementalValue):
@@ -137,7 +136,7 @@ class IncrementalValue:
             self._parts = parts
             # Release the earlier value: a long thread would otherwise keep each of its versions in memory.
             self._before = self._patch = None
-            self._known = _NOTHING
+            self._decoded_patch = _NOTHING
         return self._parts
 
     def _path(self) -> tuple[list[IncrementalValue], IncrementalValue]:
@@ -170,28 +169,28 @@ class IncrementalValue:
         """
         patches: list[IncrementalValue] = []
         at = self
-        while at._before is not None and at._made[0] is not codec:
+        while at._before is not None and at._decoded_value[0] is not codec:
             patches.append(at)
             at = at._before
-        if at._made[0] is not codec:
-            as_keyframe: Any = codec.decode(at.data, channel=channel)
-            at._made = codec, as_keyframe
-        made = at._made[1].copy()
+        if at._decoded_value[0] is not codec:
+            value: Any = codec.decode(at.data, channel=channel)
+            at._decoded_value = codec, value
+        made = at._decoded_value[1].copy()
         left = len(patches)
         while left:
             left -= 1
             each = patches[left]
-            if each._known[0] is not codec:
+            if each._decoded_patch[0] is not codec:
                 assert each._patch is not None
-                each._known = codec, _decoded(each._patch, codec, channel)
+                each._decoded_patch = codec, _decode_patch(each._patch, codec, channel)
             try:
-                made = _applied(each._known[1], made)
+                made = _apply_decoded(each._decoded_patch[1], made)
             except (LookupError, TypeError, ValueError, AttributeError) as error:
                 raise CorruptCheckpointError(f"channel {channel!r}", "a part does not fit what it extends") from error
             # States of a listing are decoded newest first, and each would decode the chain again from its start.
             # Anchors bound this to ANCHOR patches; retaining every version would take quadratic memory.
             if left and not left % ANCHOR:
-                each._made = codec, made.copy()
+                each._decoded_value = codec, made.copy()
         return made
 
 
@@ -293,13 +292,13 @@ def diff(now: EncodedValue, before: EncodedValue | None, depth: int = DEPTH) -> 
     if patch is None:
         one, other = now.parts, before.parts
         if isinstance(one, list):
-            patch = _lists(one, cast("list[bytes]", other))
+            patch = _diff_lists(one, cast("list[bytes]", other))
         else:
-            patch = _dicts(one, cast("dict[bytes, bytes]", other), depth)
+            patch = _diff_dicts(one, cast("dict[bytes, bytes]", other), depth)
     return patch if size_of_patch(patch) <= now.size * 3 // 4 else None
 
 
-def _lists(now: list[bytes], before: list[bytes]) -> ListPatch:
+def _diff_lists(now: list[bytes], before: list[bytes]) -> ListPatch:
     same = len(before)
     if now[:same] != before:  # one comparison in C; a list that only grew needs no more
         same = next((at for at, (one, other) in enumerate(zip(now, before, strict=False)) if one != other), len(now))
@@ -344,11 +343,11 @@ def _put_span(pieces: list[tuple[int, int] | list[bytes]], span: tuple[int, int]
         _put(pieces, parts)
 
 
-def _dicts(now: dict[bytes, bytes], before: dict[bytes, bytes], depth: int) -> DictPatch:
-    stood = iter([key for key in before if key in now])
+def _diff_dicts(now: dict[bytes, bytes], before: dict[bytes, bytes], depth: int) -> DictPatch:
+    expected = iter([key for key in before if key in now])
     stays: set[bytes] = set()
     for key in now:
-        if key not in before or next(stood, None) != key:
+        if key not in before or next(expected, None) != key:
             break  # all keys from the first new or moved one on are put again: dicts keep their order
         stays.add(key)
     gone = [key for key in before if key not in stays]
@@ -440,7 +439,7 @@ def _span_of(elements: list[Any], span: tuple[int, int]) -> list[Any]:
     return elements[start:stop]
 
 
-def _decoded(patch: Patch, codec: Codec, channel: str) -> Any:
+def _decode_patch(patch: Patch, codec: Codec, channel: str) -> Any:
     """Return a patch with decoded values in the place of bytes."""
 
     def listed(data: bytes) -> list[Any]:
@@ -454,27 +453,27 @@ def _decoded(patch: Patch, codec: Codec, channel: str) -> Any:
     flat = listed(patch.put)
     if len(flat) % 2:
         raise CorruptCheckpointError(f"channel {channel!r}", "a part has a key and no value")
-    grown = [(codec.decode(key, channel=channel), _decoded(inner, codec, channel)) for key, inner in patch.grown]
+    grown = [(codec.decode(key, channel=channel), _decode_patch(inner, codec, channel)) for key, inner in patch.grown]
     if not all(map(is_plain_key, (*flat[::2], *(key for key, _ in grown)))):
         raise CorruptCheckpointError(f"channel {channel!r}", "a part has a key that is written in another way")
     return listed(patch.gone), grown, list(zip(flat[::2], flat[1::2], strict=True))
 
 
-def _applied(patch: Any, made: Any) -> Any:
+def _apply_decoded(patch: Any, made: Any) -> Any:
     """Return a list or dict with a decoded patch applied. Changes it in place where possible."""
     if isinstance(patch, list):
         if len(patch) == 2 and patch[0] == (0, len(made)) and isinstance(patch[1], list):
             made += patch[1]
             return made
-        out: list[Any] = []
+        result: list[Any] = []
         for piece in patch:
-            out += _span_of(made, piece) if isinstance(piece, tuple) else piece
-        return out
+            result += _span_of(made, piece) if isinstance(piece, tuple) else piece
+        return result
     gone, grown, put = patch
     for key in gone:
         del made[key]
     for key, inner in grown:
-        made[key] = _applied(inner, made[key].copy())  # an earlier value holds the original
+        made[key] = _apply_decoded(inner, made[key].copy())  # an earlier value holds the original
     made.update(put)
     return made
 

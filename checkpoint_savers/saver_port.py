@@ -9,7 +9,7 @@ The contract, for every saver
     - An open saver serves concurrent calls from any thread and any event loop of the process, asyncio and trio.
     - Exceptions of the database driver are raised as `StorageError`, with the driver's exception as cause. Damaged rows
       raise `CorruptCheckpointError`, a newer format raises `UnsupportedFormatError`.
-    - Frames are returned byte for byte, those of records and events too.
+    - Frames, also those of records and events, are returned byte for byte.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class SaverPort(ABC):
         super().__init_subclass__(**kwargs)
         # A subclass that overrides `commit` may await where its base class does not. An inherited True would then leave
         # its commit without any shield, so the class that defines `commit` has to make the claim itself.
-        says = next(each for each in cls.__mro__ if {"commit", "commit_is_shielded"} & each.__dict__.keys())
-        if "commit_is_shielded" not in says.__dict__:
+        definer = next(each for each in cls.__mro__ if {"commit", "commit_is_shielded"} & each.__dict__.keys())
+        if "commit_is_shielded" not in definer.__dict__:
             cls.commit_is_shielded = False
 
     @abstractmethod

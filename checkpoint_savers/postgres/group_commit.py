@@ -1,9 +1,8 @@
 """Group commit: writes that arrive during a transaction share the next one.
 
-A batch takes the oldest write of each thread, of the threads in turn, up to a number and a size. So the writes of a
-thread are stored in their order, each in a later transaction than the one before, and a thread with many writes gets
-one write into each batch, like every other thread. Each caller is woken when the transaction of its own write is
-durable.
+A batch takes the oldest write of each thread, in turn, until `MAX_WRITES` or `MAX_BATCH_BYTES` is reached. So the
+writes of a thread are stored in their order, each in a later transaction than the one before, and a thread with many
+writes has one write in each batch, like every other thread. Each caller is woken when its own write is durable.
 
 A batch is one statement, which reports for each write whether it was stored (see `writing`). If the statement fails,
 the whole batch was rolled back; it is halved, and each half tried, until the failing write stands alone. A write whose
@@ -57,7 +56,7 @@ class QueuedWrite(WorkItem[T]):
         self.retry_until: float | None = None  # set when the thread is first found locked
 
     def queued(self) -> None:
-        """Called when the write has its position in the queue, after all that were queued before."""
+        """Note that the write is in the queue, behind all writes that were queued before. Called under the lock."""
 
 
 W = TypeVar("W", bound=QueuedWrite[Any])
@@ -179,7 +178,7 @@ class GroupCommit(Generic[W]):
             self._driver.complete(done)
 
     def _may_retry(self, write: W) -> bool:
-        """Return True if a locked-out write may be repeated; else set its error."""
+        """Return True if a write whose thread was locked may be repeated; else set its error."""
         now = time.monotonic()
         if write.retry_until is None:
             write.retry_until = now + self._busy_timeout

@@ -1,4 +1,4 @@
-"""The writes of runs, as one statement for a whole batch: it compares, and stores only what it may.
+"""Store a batch of writes of runs with one statement, which skips each write whose lease or head does not fit.
 
 The statement is a transaction of its own, so a commit is one round trip, and no lock is held while a client works. The
 statement reads leases and heads as they are (`seen`); locks the threads whose lease and head are the expected ones, and
@@ -181,8 +181,8 @@ class LeasedWrite(QueuedWrite[None]):
             )
             for row in rows
         ]
-        # An INSERT with ON CONFLICT must not have a key twice. So the last record of a task counts, and a record that
-        # is put is not cleared as well.
+        # An INSERT with ON CONFLICT must not have a key twice, so only the last record of a task is stored. A stored
+        # record is not cleared as well.
         records = {(one.ns, one.checkpoint_id, one.task_id): one for one in commit.records}
         self.records = [_record(one) for one in records.values()]
         self.clears = [
@@ -195,7 +195,8 @@ class LeasedWrite(QueuedWrite[None]):
 
     def queued(self) -> None:
         """Number the write."""
-        self.seq = self._number()  # only now: numbers must be in the order in which writes are stored
+        # Not in `__init__`: the numbers must have the order in which writes are queued, and so stored.
+        self.seq = self._number()
 
     @property
     def releases(self) -> bool:
@@ -250,16 +251,18 @@ class WriteStatements:
         """Return the new and the present metadata of the threads, for the writes that add keys.
 
         JSON is merged here and not by the server, which changes numbers and cannot store NUL. The statement stores the
-        result only if the present text is still what was read; if not, the write counts as locked out and is repeated.
+        result only if the text is unchanged since it was read. Otherwise the write counts as locked, and is repeated.
         """
-        given = {write: write.commit.metadata for write in writes if write.commit is not None and write.commit.metadata}
-        if not given:
+        additions = {
+            write: write.commit.metadata for write in writes if write.commit is not None and write.commit.metadata
+        }
+        if not additions:
             return {}
-        await cursor.execute(self._metadata, ([escape(write.thread_id) for write in given],), binary=True)
-        there: dict[str, str] = {unescape(thread_id): text for thread_id, text in await cursor.fetchall()}
+        await cursor.execute(self._metadata, ([escape(write.thread_id) for write in additions],), binary=True)
+        present: dict[str, str] = {unescape(thread_id): text for thread_id, text in await cursor.fetchall()}
         merged: dict[LeasedWrite, tuple[str, str | None]] = {}
-        for write, metadata in given.items():
-            text = there.get(write.thread_id)
+        for write, metadata in additions.items():
+            text = present.get(write.thread_id)
             known = {} if text is None else read_metadata(text, where_of(write.thread_id))
             now = with_defaults(known, metadata)
             if text is None or now != known:

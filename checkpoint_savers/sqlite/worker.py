@@ -1,4 +1,4 @@
-"""The thread that owns the connection: it takes jobs from any thread and runs each in a transaction.
+"""Run jobs in transactions, in the one thread that owns the connection. Jobs may be submitted from any thread.
 
     worker = Worker(path, ...);  await worker.open()
     value = await worker.run(job)        from any loop of any thread
@@ -188,7 +188,7 @@ class Worker(Hosted):
         try:
             await wait_until_woken(partial(self.submit, job), shielded=shielded)
         except asyncio.CancelledError as cancelled:
-            # The transaction was committed, and only its caller was cancelled: the mark says so to the code that
+            # The transaction was committed, and only its caller was cancelled. The mark reports that to the code that
             # handles the cancellation.
             if shielded and job.error is None:
                 mark_done(cancelled)
@@ -337,12 +337,12 @@ class Worker(Hosted):
             job.error = self._translate(cursor, error)
 
     def _run_together(self, cursor: sqlite3.Cursor, jobs: list[Job[Any]]) -> bool:
-        """Run jobs in one transaction. Return False if it was rolled back; the jobs are then as before."""
+        """Run jobs in one transaction. Return False if it was rolled back and no job has a result or an error."""
         try:
             self._begin_writing(cursor)
         except (sqlite3.Error, CheckpointError) as error:
             _roll_back(cursor)
-            # The write lock was not to be had: this is every job's error, and a retry of each alone would wait for the
+            # The write lock could not be acquired, so each job gets this error. A retry of each job would wait for the
             # lock again.
             for job in jobs:
                 job.error = self._translate(cursor, error)
@@ -353,8 +353,8 @@ class Worker(Hosted):
                 try:
                     job.value = job.work(cursor, *job.args)
                 except BaseException as error:
-                    # SQLite may have rolled back the whole transaction. What a constraint refuses is undone as one
-                    # statement.
+                    # SQLite may have rolled back the whole transaction, except on a constraint violation, which undoes
+                    # only its own statement.
                     if isinstance(error, sqlite3.Error) and not isinstance(error, sqlite3.IntegrityError):
                         raise
                     job.error = self._translate(cursor, error)

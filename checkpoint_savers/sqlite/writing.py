@@ -1,8 +1,8 @@
-"""The writing verbs of a run: the statements between BEGIN and COMMIT.
+"""The writes of a run: the statements between BEGIN and COMMIT.
 
-Functions of a cursor, which run in the connection's thread. Statements are constant texts, which SQLite compiles once;
-every value is bound. A writing transaction holds the write lock from its beginning: what a function reads cannot change
-before it has written, so values are compared in Python.
+Each function takes a cursor and runs in the connection's thread. Statements are constant texts, which SQLite compiles
+once; every value is bound. A writing transaction holds the write lock from its beginning: rows that a function reads
+cannot change before it writes, so values are compared in Python.
 """
 
 from __future__ import annotations
@@ -149,9 +149,9 @@ def commit(
         clears: records to delete: namespace, checkpoint and task id.
         expires_at: the lease's new expiry, in unix seconds.
         releases: True to release the lease, too.
-        moved: the namespace and stored checkpoint that becomes its head, if there are no new rows.
+        moved: a namespace and the stored checkpoint that becomes its head, if there are no new rows.
         events: rows of events to add.
-        metadata: metadata of the thread, of which keys are added that it lacks.
+        metadata: entries for the thread's metadata. Keys that the thread has already are not changed.
 
     Raises:
         ThreadBusyError: with `lost=True`: the lease is no longer held, or the head is not the expected one.
@@ -419,8 +419,9 @@ def delete(db: sqlite3.Cursor, thread: int) -> None:
         db.execute(statement, (thread,))
 
 
-# A thread whose first run stored nothing leaves no trace: it would otherwise be listed as an empty thread for ever.
 def _release(db: sqlite3.Cursor, thread: int) -> None:
+    """Release the lease, and delete a thread that holds no checkpoint."""
+    # Otherwise a thread whose first run stored nothing would be listed as an empty thread for ever.
     db.execute(_RELEASE, (thread,))
     if db.execute(_IS_BARE, (thread,)).fetchone() is not None:
         delete(db, thread)
@@ -442,17 +443,17 @@ def _require_writable(db: sqlite3.Cursor) -> None:
     db.execute("DELETE FROM thread WHERE key IS NULL")
 
 
-def _metadata_key(db: sqlite3.Cursor, thread: int, given: MetadataText) -> int:
+def _metadata_key(db: sqlite3.Cursor, thread: int, metadata: MetadataText) -> int:
     """Return the key of a metadata text in a thread; insert the text if it is new."""
     # The key is a hash of the text, so that an equal text is found by primary key, without an index of texts. On a
     # collision the next free key is used.
-    key = crc32(given.text.encode()) % _METADATA_KEYS
+    key = crc32(metadata.text.encode()) % _METADATA_KEYS
     while True:
         found = db.execute(_METADATA, (thread, key)).fetchone()
         if found is None:
-            db.execute(_ADD_METADATA, (thread, key, *given))
+            db.execute(_ADD_METADATA, (thread, key, *metadata))
             return key
-        if found == given:
+        if found == metadata:
             return key
         key = (key + 1) % _METADATA_KEYS
 

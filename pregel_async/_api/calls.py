@@ -27,7 +27,7 @@ from .._checks.options import (
     policies_of,
 )
 from .._core.isolation import isolate
-from .._runtime.engine.graph_run import Ended
+from .._runtime.engine.graph_run import RunResult
 from .._runtime.engine.nested import NestedCall, run_nested
 from .._runtime.engine.run import run
 from .._runtime.engine.settings import Audience, Settings
@@ -239,7 +239,7 @@ def _run(
     call: _PreparedCall,
     subscription: Subscription | None = None,
     begun: tuple[Callable[[NamespaceWriter], Awaitable[bool]], ...] = (),
-) -> Coroutine[Any, Any, Ended]:
+) -> Coroutine[Any, Any, RunResult]:
     caller = CURRENT.get()
     if caller is None or not caller.fence.may_abandon:
         return _start_run(graph, given, call, subscription, begun)
@@ -253,7 +253,7 @@ def _start_run(
     call: _PreparedCall,
     subscription: Subscription | None,
     begun: tuple[Callable[[NamespaceWriter], Awaitable[bool]], ...],
-) -> Coroutine[Any, Any, Ended]:
+) -> Coroutine[Any, Any, RunResult]:
     settings, outer = call.settings, call.outer
     codec = partial(graph.codecs.of_events, graph.codec)  # bind the codec now: the saver may be replaced during the run
     subscriptions = () if subscription is None else (subscription,)
@@ -261,8 +261,10 @@ def _start_run(
         shown=graph.shown, subscriptions=subscriptions, codec=codec, overhears=_model_token_listener(), begun=begun
     )
     if outer is not None:
-        stores, keeps = graph.checkpointer is not False, graph.checkpointer is True
-        nested = NestedCall(outer, call.number, call.digest, graph.codecs.nested, stores=stores, keeps=keeps)
+        stores, keeps_state = graph.checkpointer is not False, graph.checkpointer is True
+        nested = NestedCall(
+            outer, call.number, call.digest, graph.codecs.nested, stores=stores, keeps_state=keeps_state
+        )
         return run_nested(graph.program, given, settings, nested, audience)
     if subscription is not None and subscription.records_events:
         return _run_joinable(graph, given, settings, subscription, audience)
@@ -271,7 +273,7 @@ def _start_run(
 
 async def _run_joinable(
     graph: Definition, given: Any, settings: Settings, subscription: Subscription, audience: Audience
-) -> Ended:
+) -> RunResult:
     """Run a graph, and let other readers of this process join the run until it ends."""
 
     async def joinable(thread: NamespaceWriter) -> bool:
@@ -298,7 +300,7 @@ async def _rejoin(
     assert saver is not None and thread_id is not None  # `_read_cursor` and `_prepare` have checked this
     eager = _PreparedCall(call.settings.without_waiting(), None, 0)
 
-    async def resume(subscription: Subscription, begun: Callable[[NamespaceWriter], Awaitable[bool]]) -> Ended:
+    async def resume(subscription: Subscription, begun: Callable[[NamespaceWriter], Awaitable[bool]]) -> RunResult:
         return await _run(graph, None, eager, subscription, (begun,))
 
     await rejoin(

@@ -158,7 +158,7 @@ class Editor:
         done = [(task, result) for task, result in recorded if isinstance(result, Finished)]
         others = [(task, Finished(writes, own=len(writes))) for task, writes in made if task.index < 0]
         if done and self._thread.ns == "":
-            await self._thread.find_kept()
+            await self._thread.find_moved_tips()
         await self._fold(done, others, left)
 
     def _node(self, name: str | None) -> Node:
@@ -247,7 +247,7 @@ class Editor:
         results = [self._recorded(task) for task in tasks]
         outcomes: list[Outcome] = [each if isinstance(each, Finished) else Finished([]) for each in results]
         if self._thread.ns == "":
-            await self._thread.find_kept()
+            await self._thread.find_moved_tips()
         writes = [outcome.writes for outcome in outcomes if isinstance(outcome, Finished)]
         quiet = [[write for write in each if write[0] in self._program.keys] for each in writes]
         superstep.update(self._program, self._board, tasks, quiet, scope=self._scope)

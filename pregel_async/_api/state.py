@@ -48,7 +48,7 @@ class Subgraph(Protocol):
     """A graph that a node runs."""
 
     @property
-    def keeps(self) -> bool:
+    def keeps_state(self) -> bool:
         """True if the graph keeps its state from call to call."""
         ...
 
@@ -290,9 +290,14 @@ class StateReader:
         """Return the config of a subgraph's state, or with `whole` the state; None if the task has not run it."""
         reader, row = stored
         inner = self._inner[task.node.name]
-        ns = namespace_of(row.ns, task, keeps=inner.keeps)
+        ns = namespace_of(row.ns, task, keeps_state=inner.keeps_state)
         found = await made_on(
-            self._saver, reader.thread_id, ns, row.ns, row.checkpoint_id, caller=task.id if inner.keeps else NO_TASK
+            self._saver,
+            reader.thread_id,
+            ns,
+            row.ns,
+            row.checkpoint_id,
+            caller=task.id if inner.keeps_state else NO_TASK,
         )
         if found is None:
             return None

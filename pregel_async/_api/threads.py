@@ -106,7 +106,7 @@ class _DefinedSubgraph:
 
     def __init__(self, graph: Definition) -> None:
         self._graph = graph
-        self.keeps = graph.checkpointer is True
+        self.keeps_state = graph.checkpointer is True
 
     def reader(self, saver: BaseCheckpointSaver, codec: Codec) -> StateReader:
         return _reader(self._graph, saver, self._graph.codecs.nested(codec))

@@ -1,8 +1,8 @@
 """The board: the channels' values and versions between two supersteps, and the versions that nodes have seen.
 
-All code but `superstep.update` only reads a board. A board is sparse: an empty channel has no version, and what nodes
-have seen of it is dropped. Nothing is lost by that, because a channel that is written again gets a version above all
-others. So the size of a board, and of a checkpoint, depends on the stored values, not on the size of the graph.
+Only `superstep.update` changes a board; all other code reads it. A board is sparse: an empty channel has no version,
+and no record of the versions that nodes have seen. None is needed: a channel that is written again gets a version above
+all others. So the size of a board, and of a checkpoint, depends on the stored values, not on the size of the graph.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ..channels import MISSING
 from ..channels.abc import AnyChannel
 from ..errors import EmptyChannelError
 from .isolation import isolate
-from .naming import FoldNames
+from .naming import FoldMessageIds
 from .program import Node, Program, Router, Write
 
 
@@ -32,7 +32,7 @@ class Board:
         changed: all channels that the superstep changed, emptied ones included, sorted.
         fleeting: channels that may change in a superstep without a write.
         ran: the names of the nodes that the superstep ran, in plan order.
-        amended: channels that calls have changed while the next superstep is open.
+        amended: channels that updates of calls have changed while the next superstep is open.
         remaining: the number of supersteps that the run may still take, the next one included.
     """
 
@@ -152,8 +152,8 @@ class Board:
             return self.read(reads)
         # A copy of the dict: `update` changes this one, and a stream's reader may look at an input long after that.
         mapping = isolate(self.values.copy()) if node.whole else self._pick(reads)
-        for name, made in node.managed:
-            mapping[name] = made(self.step + 1, self.remaining)
+        for name, compute in node.managed:
+            mapping[name] = compute(self.step + 1, self.remaining)
         return mapping if node.shape is None else node.shape(mapping)
 
     def _pick(self, reads: tuple[str, ...]) -> dict[str, Any]:
@@ -165,14 +165,16 @@ class Board:
                     picked[name] = self.channels[name].get()
         return isolate(picked)
 
-    def view_of(self, router: Router, program: Program, writes: Iterable[Write], names: FoldNames | None = None) -> Any:
+    def view_of(
+        self, router: Router, program: Program, writes: Iterable[Write], message_ids: FoldMessageIds | None = None
+    ) -> Any:
         """Return the input of a router: the state with the writes of the router's own node folded in, and no others.
 
         Args:
             router: the router.
             program: the graph.
             writes: the node's own writes.
-            names: gives ids to messages without one, as in the superstep's fold; None if no reducer needs it.
+            message_ids: gives ids to messages without one, as in the superstep's fold; None if no reducer needs it.
         """
         own: dict[str, list[Any]] = {}
         for name, value in writes:
@@ -186,23 +188,23 @@ class Board:
         for name in sorted(own):
             if not router.whole and name not in router.reads:
                 continue
-            at = self.channels.get(name)
+            current = self.channels.get(name)
             # On a copy: the superstep's own fold comes later, with the writes of all tasks.
-            channel = program.channels[name].fresh() if at is None else at.copy()
-            if names is None:
+            channel = program.channels[name].fresh() if current is None else current.copy()
+            if message_ids is None:
                 channel.update(own[name])
             else:
-                names.fold(channel, own[name])
+                message_ids.fold(channel, own[name])
             if channel.is_available():
                 values[name] = channel.get()
             else:
                 values.pop(name, None)
         mapping = isolate(values)
-        for name, made in router.managed:
-            mapping[name] = made(self.step + 1, self.remaining)
+        for name, compute in router.managed:
+            mapping[name] = compute(self.step + 1, self.remaining)
         return mapping if router.shape is None else router.shape(mapping)
 
-    def held(self, name: str) -> Any:
+    def stored_value(self, name: str) -> Any:
         """Return a channel's checkpoint value; `MISSING` if there is nothing to store."""
         channel = self.channels.get(name)
         return MISSING if channel is None else channel.checkpoint()

@@ -22,7 +22,7 @@ A function, because most folds meet no message without an id, and the base is a 
 """
 
 
-class FoldNames:
+class FoldMessageIds:
     """Gives ids to messages without one in a superstep's fold, which folds one channel after the other."""
 
     # A reducer gets two values and may be any function that calls `add_messages`, for example one that trims the list,
@@ -91,9 +91,9 @@ class FoldNames:
         return names
 
 
-def fold_names(
+def fold_message_ids(
     tasks: Sequence[Task], writes: Sequence[Sequence[Write]], scope: tuple[str, str], step: int, edit: int = 0
-) -> FoldNames:
+) -> FoldMessageIds:
     """Return the ids for the messages in a superstep's fold.
 
     Args:
@@ -103,4 +103,4 @@ def fold_names(
     outside = partial(outside_id, *scope, step, edit)
     # Writes beyond those of the tasks are an input's or an edit's.
     bases: list[Callable[[], str]] = [*(task.written_as for task in tasks), *repeat(outside, len(writes) - len(tasks))]
-    return FoldNames(list(zip(bases, writes, strict=False)), outside)
+    return FoldMessageIds(list(zip(bases, writes, strict=False)), outside)

@@ -104,15 +104,16 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
         edges: the writes that follow each finished run.
         routers: the conditional edges, called in order after each finished run.
         hidden: the node is not shown in streams and not counted as a superstep.
-        injects: the function's other keyword arguments: pairs of a parameter and what it gets.
+        injects: the function's other keyword arguments: pairs of a parameter and the `AttemptContext` attribute that it
+            receives.
         managed: input keys whose values the runtime makes (`RemainingSteps`), with a function of the superstep's number
             and the number of supersteps that the run may still take, this one included.
         commands: `writes` accepts commands for the node's own graph.
         tags, metadata: set by the user; shown in streams.
-        abandons: a cancellation does not wait for the function and leaves its worker thread behind. Of flavour "sync".
+        abandons: a cancellation does not wait for the function, and leaves its worker thread behind. "sync" only.
         retry: the retry policies; the first one that covers a failure applies.
         timeout: the timeout of one attempt; None for no limit.
-        cache: the cache policy; None keeps no results.
+        cache: the cache policy; None caches no results.
         handler: the error handler, which runs on the same input after the node has failed; None for none.
         spread: the input is a pair of arguments and keyword arguments: the node is a task that another node calls.
         plain: the node has no retry, cache or handler, so that it has one attempt. Computed.
@@ -147,7 +148,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         structs.force_setattr(self, "plain", not self.retry and self.handler is None and self.cache is None)
 
-    def keyed(self, key_func: Callable[..., Any], value: Any) -> Any:
+    def cache_key(self, key_func: Callable[..., Any], value: Any) -> Any:
         """Return the cache key that `key_func` makes of the input."""
         return key_func(*value[0], **value[1]) if self.spread else key_func(value)
 
@@ -165,13 +166,14 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
         channels: an empty channel for each name.
         keys: the channels that hold state, which `Board.values` shows. The other channels only trigger.
         initial: the values of state keys before the first write, for example an empty list.
-        restless: the channels that are available before the first write and may change in a superstep without one.
+        restless: the channels that are available before their first write and may change in a superstep that does not
+            write to them.
         foreign: the channels of the user's own classes. Their values are copied, because the class may change them.
         triggered: the names of the nodes that a channel triggers, by channel, sorted.
         finishing: the channels that become available when nothing else is left to run, sorted.
         untracked: the state keys whose values are never stored.
-        names_messages: a reducer is `add_messages`, or a user's that may call it, so that folds have to make ids for
-            messages without one.
+        assigns_message_ids: a reducer is `add_messages`, or a user's that may call it, so that folds have to make ids
+            for messages without one.
         inputs: the channel that takes the whole input, or the channels that take the entries of a mapping.
         outputs: the result of a call: one channel's bare value, or a mapping of several.
         shown: the values that a thread's state, its history and task results show, in the form of `outputs`.
@@ -197,7 +199,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     foreign: frozenset[str]
     triggered: dict[str, tuple[str, ...]]
     finishing: tuple[str, ...]
-    names_messages: bool = False
+    assigns_message_ids: bool = False
     untracked: frozenset[str] = frozenset()
     inputs: str | tuple[str, ...]
     outputs: str | tuple[str, ...]
@@ -235,10 +237,10 @@ def build_program(
     check_update: Callable[[list[Write]], list[Write]] = list,
     validate: Callable[[Mapping[str, Any], list[Write]], list[Write]] | None = None,
 ) -> Program:
-    """Make a program of nodes and channels that the caller has validated.
+    """Build a program from nodes and channels that the caller has validated.
 
-    Channels are copied: a program shares none with its builder or with another program. The arguments are attributes of
-    `Program`.
+    Channels are copied: a program shares none with its builder or with another program. `Program` describes the
+    arguments.
 
     Raises:
         GraphValidationError: a channel uses the reserved name of pending sends.
@@ -259,7 +261,7 @@ def build_program(
             triggered.setdefault(trigger, []).append(node.name)
     return Program(
         name=name,
-        nodes={name: _widened(node, state) for name, node in by_name.items()},
+        nodes={name: _with_whole(node, state) for name, node in by_name.items()},
         channels=prepared,
         keys=state,
         initial={key: own(prepared[key].get()) for key in sorted(state) if prepared[key].is_available()},
@@ -268,7 +270,7 @@ def build_program(
         triggered={channel: tuple(names) for channel, names in triggered.items()},
         finishing=tuple(channel for channel, prototype in prepared.items() if prototype.finishes),
         untracked=frozenset(key for key in state if not prepared[key].tracked),
-        names_messages=any(_may_name(channel) for channel in channels.values()),
+        assigns_message_ids=any(_may_assign_ids(channel) for channel in channels.values()),
         inputs=inputs,
         outputs=outputs,
         shown=shown,
@@ -280,7 +282,7 @@ def build_program(
     )
 
 
-def _widened(node: Node, state: frozenset[str]) -> Node:
+def _with_whole(node: Node, state: frozenset[str]) -> Node:
     """Return the node with `whole` computed for it and for its routers."""
     routers = tuple(msgspec.structs.replace(router, whole=state <= set(router.reads)) for router in node.routers)
     whole = not isinstance(node.reads, str) and state <= set(node.reads)
@@ -296,7 +298,7 @@ PURE_REDUCERS: frozenset[Callable[[Any, Any], Any]] = frozenset(
 _BUILT_IN = BaseChannel.__module__.rpartition(".")[0] + "."
 
 
-def _may_name(channel: BaseChannel[Any, Any, Any]) -> bool:
+def _may_assign_ids(channel: BaseChannel[Any, Any, Any]) -> bool:
     """Return True if the channel's fold may give ids to messages."""
     if isinstance(channel, BinaryOperatorAggregate):
         return channel.op is add_messages or channel.op not in PURE_REDUCERS
@@ -304,16 +306,16 @@ def _may_name(channel: BaseChannel[Any, Any, Any]) -> bool:
 
 
 def _prepare(name: str, channel: BaseChannel[Any, Any, Any]) -> BaseChannel[Any, Any, Any]:
-    made = channel.fresh()
-    made.key = name
-    if isinstance(made, BinaryOperatorAggregate) and made.op not in PURE_REDUCERS:
-        made.op = _guarded(made.op)
-    if isinstance(made, DeltaChannel):
-        made.reducer = _guarded_batch(made.reducer)
-    return made
+    copied = channel.fresh()
+    copied.key = name
+    if isinstance(copied, BinaryOperatorAggregate) and copied.op not in PURE_REDUCERS:
+        copied.op = _isolated_reducer(copied.op)
+    if isinstance(copied, DeltaChannel):
+        copied.reducer = _isolated_batch_reducer(copied.reducer)
+    return copied
 
 
-def _guarded(reducer: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+def _isolated_reducer(reducer: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     """Wrap a reducer, so that changes it makes to its arguments in place reach no other code."""
 
     def fold(current: Any, update: Any) -> Any:
@@ -322,8 +324,8 @@ def _guarded(reducer: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     return fold
 
 
-def _guarded_batch(reducer: Callable[[Any, list[Any]], Any]) -> Callable[[Any, list[Any]], Any]:
-    """Wrap a reducer of all of a superstep's writes, as `_guarded` does."""
+def _isolated_batch_reducer(reducer: Callable[[Any, list[Any]], Any]) -> Callable[[Any, list[Any]], Any]:
+    """Wrap a reducer of all of a superstep's writes, as `_isolated_reducer` does."""
 
     def fold(current: Any, updates: list[Any]) -> Any:
         return own_fold(reducer(isolate(current), [isolate(update) for update in updates]), current, *updates)

@@ -37,7 +37,7 @@ from ..types import Command, Send
 from .board import Board
 from .fold_errors import annotate_fold_error
 from .isolation import own
-from .naming import fold_names
+from .naming import fold_message_ids
 from .program import PARENT, SENDS, Program, Write
 from .task import Cancelled, Failed, Finished, NotStarted, Outcome, Paused, Task
 
@@ -112,7 +112,7 @@ async def run(
         limit: the greatest number of supersteps; hidden ones do not count.
         tasks: the tasks of the first superstep, if they are planned already.
         breakpoints: where to stop.
-        resumed: the run continues from where another stopped, so that it does not stop at that breakpoint again.
+        resumed: the run resumes an earlier one, so it does not stop again at a breakpoint before its first superstep.
         barrier: called with the board and the tasks before each superstep. Returns True to stop; may raise.
 
     Returns:
@@ -197,7 +197,7 @@ def names_of(tasks: Iterable[Task]) -> tuple[str, ...]:
 
 
 def stays_open(outcomes: Sequence[Outcome]) -> bool:
-    """Return True if no task failed, and one asks, has a command for an outer graph, or was not started."""
+    """Return True if a task asks, has a command for an outer graph or was not started, unless one failed."""
     waits = False
     for outcome in outcomes:
         if isinstance(outcome, Finished):
@@ -205,7 +205,7 @@ def stays_open(outcomes: Sequence[Outcome]) -> bool:
         elif isinstance(outcome, (Paused, NotStarted)):
             waits = True
         else:
-            return False  # a failure goes before a question: it ends the superstep
+            return False  # a failure or a cancellation takes precedence: it ends the superstep
     return waits
 
 
@@ -264,7 +264,8 @@ def update(
 ) -> None:
     """Fold the tasks' writes into the board, which makes the next board.
 
-    Without tasks the writes come from outside (a graph's input). Then channels that live for one superstep are kept.
+    Without tasks, the writes come from outside, such as a graph's input. No superstep has passed then, so channels that
+    expire retain their values.
 
     Args:
         program: the graph.
@@ -272,7 +273,7 @@ def update(
         tasks: the tasks that ran, in plan order.
         writes: their writes, in the same order. Writes from outside follow them.
         step: the number of the superstep; by default the board's plus one.
-        left: planned tasks that do not run in this superstep and stay pending.
+        left: planned tasks that do not run in this superstep and stay pending for the next.
         scope, edit: as in `ids.outside_id`, for messages that no task has written.
 
     Raises:
@@ -286,14 +287,16 @@ def update(
     touched: set[str] = set()
     # The tasks in `left` keep their trigger channels with the old versions. With new versions the channels would also
     # trigger nodes that have seen them and run.
-    kept: set[str] = set()
+    retained: set[str] = set()
     sends: list[Send] = []
     if left:
-        kept = {name for task in left for name in task.triggers if name in channels and channels[name].is_available()}
+        retained = {
+            name for task in left for name in task.triggers if name in channels and channels[name].is_available()
+        }
         sends = [Send(task.node.name, task.arg, timeout=task.own_timeout) for task in left if task.send >= 0]
 
-    # 1. Nodes that ran have seen their triggers, and consume those that a run consumes. Before the writes: a barrier
-    #    that this superstep completes again has to start empty.
+    # 1. Mark the triggers of the nodes that ran as seen, and empty the channels that a run consumes. Before the writes,
+    #    so that a barrier which this superstep completes again starts empty.
     for task in tasks:
         name = task.node.name
         for trigger in task.triggers:
@@ -305,7 +308,7 @@ def update(
                 else:
                     seen[name] = version
                 channel = channels[trigger]
-                if channel.consumes and trigger not in kept and channel.consume():
+                if channel.consumes and trigger not in retained and channel.consume():
                     touched.add(trigger)
 
     # 2. The writes: by channel, and within a channel in plan order.
@@ -318,15 +321,16 @@ def update(
                 by_channel[name] = [value]
     if sends:
         by_channel[SENDS] = [*sends, *by_channel.get(SENDS, ())]
-    for name in kept:
+    for name in retained:
         channel = channels[name]
         if name in by_channel and channel.expires and isinstance(channel, Topic):
-            by_channel[name].insert(0, list(channel.get()))  # tasks in `left` have yet to see the old values
-    names = fold_names(tasks, writes, scope, step, edit) if program.names_messages else None
+            by_channel[name].insert(0, list(channel.get()))  # tasks in `left` have not seen the old values yet
+    message_ids = fold_message_ids(tasks, writes, scope, step, edit) if program.assigns_message_ids else None
     for name in sorted(by_channel):
         try:
-            channel, given = channels[name] if name in channels else _first(program, board, name), by_channel[name]
-            if channel.update(given) if names is None else names.fold(channel, given):
+            channel = channels[name] if name in channels else _create_channel(program, board, name)
+            values = by_channel[name]
+            if channel.update(values) if message_ids is None else message_ids.fold(channel, values):
                 touched.add(name)
         except Exception as error:
             annotate_fold_error(error, name, tasks, writes, step)
@@ -335,14 +339,14 @@ def update(
     # 3. A superstep has passed: channels without a write in it may lose their values.
     if tasks and board.fleeting:
         for name in sorted(board.fleeting):
-            if name not in by_channel and name not in kept and channels[name].update(()):
+            if name not in by_channel and name not in retained and channels[name].update(()):
                 touched.add(name)
 
     # 4. New versions. An emptied channel has none, so that the board stays as small as what it holds.
     board.clock = clock if touched else before
     updated = [name for name in sorted(touched) if _stamp(program, board, name, clock)]
-    if kept:
-        updated = sorted({*updated, *(name for name in kept if channels[name].is_available())})
+    if retained:
+        updated = sorted({*updated, *(name for name in retained if channels[name].is_available())})
 
     # 5. If nothing is left to run, channels that were deferred until then become available.
     if tasks and program.finishing and not any(name in program.triggered or name == SENDS for name in updated):
@@ -361,8 +365,8 @@ def update(
     board.changed = sorted(touched)
 
 
-def _first(program: Program, board: Board, name: str) -> AnyChannel:
-    """Return the channel for its first write."""
+def _create_channel(program: Program, board: Board, name: str) -> AnyChannel:
+    """Create a channel on its first write, and return it."""
     prototype = program.channels.get(name)
     if prototype is None:
         raise InvalidUpdateError(f"there is no channel {name!r} in graph {program.name!r}", channel=name)

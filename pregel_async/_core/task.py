@@ -162,7 +162,7 @@ class Finished(msgspec.Struct, frozen=True):
         writes: the writes of the update, then of the edges, then of the routers, in order.
         replayed: the writes were recorded earlier, and the node did not run.
         own: the number of the node's own writes, which come first.
-        leaves: some writes are commands for an outer graph (writes to `PARENT`), with which this graph ends.
+        leaves: some writes are commands for an outer graph (writes to `PARENT`), so this graph ends.
         by: the error handler's task, if the task has failed and the writes are the handler's; else None.
         cached: the writes come from the cache, and the node did not run.
     """

@@ -156,9 +156,9 @@ def write(
 def stored(graph: Program, board: Board) -> Board:
     """Store and restore a board: only tracked channels that hold a value come back."""
     held = {
-        name: board.held(name)
+        name: board.stored_value(name)
         for name, channel in board.channels.items()
-        if channel.tracked and board.held(name) is not MISSING
+        if channel.tracked and board.stored_value(name) is not MISSING
     }
     return Board.restore(
         graph,

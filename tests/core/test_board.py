@@ -273,7 +273,7 @@ def test_a_reducer_that_was_never_written_is_not_stored() -> None:
     restore."""
     graph = program(node("a", "x"), x=LastValue(), r=BinaryOperatorAggregate(list, operator.add))
     board = begin(graph, {"x": 1})
-    assert board.held("r") is MISSING
+    assert board.stored_value("r") is MISSING
     assert stored(graph, board).values == {"x": 1, "r": []}
 
 

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 
 from checkpoint_savers import BaseCheckpointSaver, InMemorySaver
 from pregel_async import END, START, StateGraph
-from pregel_async._core.program import _guarded
+from pregel_async._core.program import _isolated_reducer
 from pregel_async._message_ids import FOLD, derive_message_id, fingerprint
 from pregel_async.errors import GraphValidationError, InvalidUpdateError, PregelError
 from pregel_async.messages import (
@@ -446,7 +446,7 @@ def test_guarded_or_not_the_fold_is_the_same(start: list[Any], update: list[Any]
         left = add_messages([], start)
         before = repr((left, update))
         bare = attempt(lambda: add_messages(left, update))
-        assert bare == attempt(lambda: _guarded(add_messages)(left, update))
+        assert bare == attempt(lambda: _isolated_reducer(add_messages)(left, update))
     assert repr((left, update)) == before
     if isinstance(bare, list):
         assert bare is not left

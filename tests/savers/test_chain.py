@@ -156,7 +156,7 @@ def test_resuming_a_chain_applies_each_row_once(monkeypatch: pytest.MonkeyPatch)
 def test_results_refer_to_stored_values() -> None:
     """P10: what a task appended is not stored a second time as its result, and the result can still be read."""
     rows, said = thread_of(200)
-    reader = ChainReader("t", "", rows, keeps=True)
+    reader = ChainReader("t", "", rows, keeps_states=True)
     for at in range(200):
         [(channel, data)] = reader.results(cid(at))[f"task {at}"]
         assert channel == "messages" and data is not None
@@ -166,7 +166,7 @@ def test_results_refer_to_stored_values() -> None:
 def test_history_shares_equal_parts_of_states() -> None:
     """P10: a listing decodes each row once: what two states have in common is the same object in both."""
     rows, _ = thread_of(100)
-    reader = ChainReader("t", "", rows, keeps=True)
+    reader = ChainReader("t", "", rows, keeps_states=True)
     one, other = (decode(reader.state(cid(at)).values["messages"], CODEC, channel="c") for at in (90, 91))
     assert all(left is right for left, right in zip(one, other[:-1], strict=True))
     assert one is not other
@@ -223,7 +223,7 @@ def test_any_history_is_read_back(changes: list[dict[str, Any]], random: Any) ->
                         del grown[random.randrange(len(grown))]
                     changes[at][name] = grown
     rows, states = steps_of(changes)
-    listing = ChainReader("t", "", rows, keeps=True)
+    listing = ChainReader("t", "", rows, keeps_states=True)
     for at in reversed(range(len(rows))):
         alone = ChainReader("t", "", read_for(rows, at))
         for reader in (alone, listing):

@@ -47,7 +47,7 @@ def run_of(
         outer: the attempts at the nodes that contain this run, the innermost first.
         caller: the task that runs the graph, if the graph keeps its state from call to call; else empty.
     """
-    # The run of a stream is a task that was just started: that counts as the event loop's turn at the first barrier.
+    # A stream runs in a task that has just been started, which counts as the event loop's turn at the first barrier.
     fresh = not persistence.is_stored and any(subscription.has_own_task for subscription in audience.subscriptions)
     turns = LoopTurns(run_context.loop.turn, is_taken=fresh)
     for subscription in audience.subscriptions:

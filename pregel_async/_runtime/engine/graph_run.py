@@ -1,7 +1,7 @@
 """Run one graph: implement the algorithm's port, which is execute, checkpoint, pause and fail.
 
-The runner executes tasks, the persistence stores, and the events show. This module calls the three in the order that
-durability requires: what a reader sees as stored is stored before.
+The runner executes tasks, the persistence stores them, and the events publish them to readers. This module calls the
+three in the order that durability requires: a superstep is stored before a reader is shown that it is stored.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from .runner import Runner
 from .settings import Settings
 
 
-class Ended(msgspec.Struct, frozen=True):
+class RunResult(msgspec.Struct, frozen=True):
     """The end of a run that did not fail.
 
     Attributes:
@@ -73,7 +73,7 @@ class GraphRun:
         self._board = graph.persistence.start
         self._begun = False  # True once the input or the resume has been applied to the board
 
-    async def run(self, call_input: CallInput) -> Ended:
+    async def run(self, call_input: CallInput) -> RunResult:
         """Run the graph until nothing is left to run, or until it pauses.
 
         Args:
@@ -98,7 +98,7 @@ class GraphRun:
                 resumed=resumed and not call_input.is_input,
                 barrier=self._barrier if self._graph.control is not None or run_context.spending.is_limited else None,
             )
-            self._events.begin()  # unless `execute` did
+            self._events.begin()  # does nothing if `execute` has called it
             if done:
                 self._events.done("done")
             elif not self._paused:  # between two supersteps: at a breakpoint, or drained, or overspent
@@ -120,7 +120,7 @@ class GraphRun:
             raise
         finally:
             REGISTERED.reset(token)
-        return Ended(self._board, done, self._interrupts)
+        return RunResult(self._board, done, self._interrupts)
 
     def _barrier(self, board: Board, tasks: Sequence[Task]) -> bool:
         """Return True if the run has to stop before these tasks: it is drained, or a limit is exceeded."""
@@ -152,7 +152,7 @@ class GraphRun:
             run_context.new_answers = answers
         loaded = namespace.tip
         if namespace.ns == "":
-            await namespace.find_kept()
+            await namespace.find_moved_tips()
         namespace.branch_off(board)
         if namespace.ns == "":
             run_context.answers = namespace.answers()
@@ -245,12 +245,12 @@ class GraphRun:
 
     async def fail(self, tasks: Sequence[Task], outcomes: Sequence[Outcome], error: BaseException) -> None:
         if tasks[0].node.hidden and not tasks[0].node.routers:
-            # Only the hidden start has run: the state refuses the input. Nothing of the call is stored then.
+            # Only the hidden start has run, so the state has refused the input: store nothing of the call.
             self._persistence.discard()
         else:
             events, persistence = self._events, self._persistence
             unrecorded, recorded = await events.failing_superstep(persistence, tasks, outcomes, error, self._step)
-            # Two sets of parts: a reader must not be shown as stored what could not be recorded.
+            # Two sets of parts, because results that could not be recorded must not be shown as stored.
             is_recorded = await persistence.fail(tasks, outcomes, error)
             await events.send(recorded if is_recorded else unrecorded)
         self._observation.superstep_ended("failed", outcomes)
@@ -259,7 +259,7 @@ class GraphRun:
         """Show a failure outside of a superstep: a limit, an unstorable value, failing storage."""
         deliveries = self._events.failing(error, self._step, begun=self._begun)
         await self._flush_after(error)
-        self._events.done("failed")  # after all, if it was about to end otherwise, and that could not be stored
+        self._events.done("failed")  # replaces the status of an end that could not be stored
         await self._events.send(deliveries)
 
     async def _cancelled(self) -> None:

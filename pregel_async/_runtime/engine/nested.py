@@ -30,7 +30,7 @@ from ..streaming.publisher import publisher_of_subgraph
 from ..tasks.context import ROUTER_BASE, AttemptContext
 from .assembly import run_of
 from .call_input import NO_INPUT, read_call_input
-from .graph_run import Ended
+from .graph_run import RunResult
 from .settings import Audience, Settings
 
 
@@ -43,7 +43,7 @@ class NestedCall(msgspec.Struct, frozen=True):
         digest: the digest of the input; see `AttemptContext.digest_of_input`.
         codec: makes the subgraph's codec of the outer graph's: it adds the subgraph's types.
         stores: the subgraph's supersteps are stored if the outer graph's are.
-        keeps: the subgraph keeps its state from call to call.
+        keeps_state: the subgraph keeps its state from call to call.
     """
 
     outer: AttemptContext
@@ -51,20 +51,22 @@ class NestedCall(msgspec.Struct, frozen=True):
     digest: bytes
     codec: Callable[[Codec], Codec]
     stores: bool
-    keeps: bool
+    keeps_state: bool
 
     @property
     def ns(self) -> str:
         """The subgraph's namespace."""
-        return namespace_of(self.outer.graph.ns, self.outer.task, keeps=self.keeps, number=self.number)
+        return namespace_of(self.outer.graph.ns, self.outer.task, keeps_state=self.keeps_state, number=self.number)
 
     @property
     def caller(self) -> str:
         """The task that runs the subgraph if it keeps its state from call to call; else empty."""
-        return self.outer.task.id if self.keeps else ""
+        return self.outer.task.id if self.keeps_state else ""
 
 
-async def run_nested(program: Program, value: Any, settings: Settings, nested: NestedCall, audience: Audience) -> Ended:
+async def run_nested(
+    program: Program, value: Any, settings: Settings, nested: NestedCall, audience: Audience
+) -> RunResult:
     """Run a subgraph.
 
     Args:
@@ -83,9 +85,9 @@ async def run_nested(program: Program, value: Any, settings: Settings, nested: N
     call_input = read_call_input(program, value)
     outer, ns = nested.outer, nested.ns
     run_context, lease = outer.graph.run, outer.graph.run.lease
-    place = outer.next_position(nested.number)
+    position = outer.next_position(nested.number)
     outer.record_activity()
-    with _only_one(lease, ns, outer) if nested.keeps and isinstance(lease, ThreadLease) else nullcontext():
+    with _exclusive_use(lease, ns, outer) if nested.keeps_state and isinstance(lease, ThreadLease) else nullcontext():
         persistence = await _persistence(program, nested, ns)
         # The loaded state of an earlier attempt contains the input already, except what is never stored.
         if persistence.continues:
@@ -122,10 +124,10 @@ async def run_nested(program: Program, value: Any, settings: Settings, nested: N
         try:
             ended = await observation.observe(lambda: graph_run.run(call_input))
         finally:
-            # Also after a failure or a cancellation: otherwise amounts that no record has would be lost.
+            # Also after a failure or a cancellation: otherwise amounts that are in no record would be lost.
             persistence.hand_over_spent()
     if not ended.done:
-        outer.open_questions[place] = ended.interrupts
+        outer.open_questions[position] = ended.interrupts
         raise GraphInterrupt(ended.interrupts)
     return ended
 
@@ -142,18 +144,18 @@ async def _persistence(program: Program, nested: NestedCall, ns: str) -> Persist
             program,
             ns=ns,
             task=outer.task.id,
-            caller=outer.task.id if nested.keeps else None,
+            caller=outer.task.id if nested.keeps_state else None,
             identity=(program.name, nested.digest.hex()) if nested.digest else None,
             at=run_context.start_checkpoints.pop(ns, None),
         )
     except StorageError as error:
-        # Noted as the run's failure: as the node's it would be retried, or reach the node's error handler.
+        # Noted as the run's failure: a failure of the node would be retried, or reach the node's error handler.
         outer_namespace.lease.fail(error)
         raise
     if namespace.ran_instead is not None:
-        where, which = outer.task, nested.number % ROUTER_BASE + 1
+        caller, index = outer.task, nested.number % ROUTER_BASE + 1
         raise outer.refuse(
-            CallsChangedError(where.node.name, where.step, which, namespace.ran_instead, program.name, "graph")
+            CallsChangedError(caller.node.name, caller.step, index, namespace.ran_instead, program.name, "graph")
         )
     if namespace.continues:
         run_context.spending.add_earlier(namespace.counter.publish_earlier())
@@ -175,20 +177,20 @@ def _observation(program: Program, settings: Settings, nested: NestedCall, ns: s
 
 
 @contextlib.contextmanager
-def _only_one(lease: ThreadLease, ns: str, outer: AttemptContext) -> Generator[None]:
-    """Refuse a second task of a superstep, and a concurrent call, that run a subgraph which keeps its state.
+def _exclusive_use(lease: ThreadLease, ns: str, outer: AttemptContext) -> Generator[None]:
+    """Reserve a subgraph that keeps its state, for one task of the superstep and one call at a time.
 
-    Several calls by one task, one after the other, continue from each other's state.
+    Consecutive calls by one task are allowed: each continues from the state of the call before.
 
     Raises:
         InvalidUpdateError: another task of the superstep has run the subgraph, or it is running.
     """
-    # The state that two tasks leave would depend on the schedule. Refusing only tasks that overlap would depend on it,
-    # too: so the second task is refused, even if the first has finished.
+    # If two tasks ran the subgraph, its final state would depend on the schedule. Whether their runs overlap depends on
+    # the schedule, too: so the second task is refused even if the first has finished.
     *_, outer = outer.chain_in_graph()  # called tasks count as the node that calls them
     at = outer.graph.persistence.tip
-    who, running = lease.kept_graphs.get(ns, (("", ""), False))
-    another = who[0] == at and who[1] != outer.task.id
+    last_use, running = lease.kept_graphs.get(ns, (("", ""), False))
+    another = last_use[0] == at and last_use[1] != outer.task.id
     if running or another:
         raise InvalidUpdateError(
             f"the graph in namespace {ns!r} keeps its state (checkpointer=True), and "

@@ -1,4 +1,4 @@
-"""Run the graph that is called: acquire its thread's lease, load the thread, and start the graph's run."""
+"""Run a root graph: acquire its thread's lease, load the thread, and start the graph's run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from ..streaming.publisher import publisher_of
 from ..tasks.context import CURRENT, RunContext
 from .assembly import run_of
 from .call_input import read_call_input
-from .graph_run import Ended
+from .graph_run import RunResult
 from .settings import Audience, Settings
 
 
@@ -41,7 +41,7 @@ def run(
     saver: BaseCheckpointSaver | None,
     codec: Codec | None,
     audience: Audience,
-) -> Coroutine[Any, Any, Ended]:
+) -> Coroutine[Any, Any, RunResult]:
     """Run a graph to its end, or until it pauses.
 
     Args:
@@ -54,7 +54,8 @@ def run(
         audience: the readers of the call.
 
     Raises:
-        GraphDrained: the run was asked to stop, and has stopped.
+        GraphDrained: the run was asked to drain, and has stopped with work left.
+        BudgetExceededError: the run has exceeded a budget or its time limit.
     """
     run_id = settings.run_id or environment.new_id()
     spending = Spending(environment, settings.limits)
@@ -97,7 +98,7 @@ def _calling_attempt() -> AttemptStarted | None:
     return None if outer is None else outer.observed.started
 
 
-async def _run_unstored(root_call: _RootCall, kept_scalars: frozenset[type]) -> Ended:
+async def _run_unstored(root_call: _RootCall, kept_scalars: frozenset[type]) -> RunResult:
     program, settings, audience = root_call.program, root_call.settings, root_call.audience
     call_input = read_call_input(program, root_call.value, kept_scalars)
     call_input.require_input(program, settings.thread_id)
@@ -111,10 +112,10 @@ async def _run_unstored(root_call: _RootCall, kept_scalars: frozenset[type]) -> 
     )
     persistence = Unstored(program, run_context.scope)
     graph_run = run_of(program, settings, audience, run_context, persistence, root_call.observation, publisher)
-    return _stopped(run_context, await graph_run.run(call_input))
+    return _raise_if_stopped(run_context, await graph_run.run(call_input))
 
 
-async def _run_stored(root_call: _RootCall, saver: BaseCheckpointSaver, codec: Codec, thread_id: str) -> Ended:
+async def _run_stored(root_call: _RootCall, saver: BaseCheckpointSaver, codec: Codec, thread_id: str) -> RunResult:
     program, settings, audience = root_call.program, root_call.settings, root_call.audience
     call_input = read_call_input(program, root_call.value, codec.kept_scalars)
     # Before the lease is acquired: a call that cannot succeed must not wait for another run's lease.
@@ -130,8 +131,8 @@ async def _run_stored(root_call: _RootCall, saver: BaseCheckpointSaver, codec: C
     ) as lease:
         lease.metadata = settings.thread_metadata
         metadata = {**settings.metadata, "run_id": root_call.run_id}
-        travels = bool(settings.travels) and not await _is_where_it_stands(saver, thread_id, settings)
-        namespace = await NamespaceWriter.open(lease, codec, program, at=settings.at, fork=travels, metadata=metadata)
+        forks = bool(settings.travels) and not await _starts_at_tips(saver, thread_id, settings)
+        namespace = await NamespaceWriter.open(lease, codec, program, at=settings.at, fork=forks, metadata=metadata)
         run_context = RunContext(root_call.environment, root_call.run_id, thread_id, lease, root_call.spending)
         if run_context.spending.is_limited:
             run_context.spending.add_earlier(namespace.counter.recorded())
@@ -145,7 +146,7 @@ async def _run_stored(root_call: _RootCall, saver: BaseCheckpointSaver, codec: C
         for begin in audience.begun:
             if not await begin(namespace):
                 asks = namespace.questions()
-                return Ended(namespace.start, not asks, tuple(asks))
+                return RunResult(namespace.start, not asks, tuple(asks))
         publisher = publisher_of(
             program, audience.shown, audience.subscriptions, thread_id=thread_id, now=root_call.environment.now
         )
@@ -156,18 +157,19 @@ async def _run_stored(root_call: _RootCall, saver: BaseCheckpointSaver, codec: C
 
             pruner = RunPruner(lease, settings.retention, keeps_events=keeps_events)
             work = partial(pruner.prune_after, work)
-        return _stopped(run_context, await lease.keep_alive_during(work))
+        return _raise_if_stopped(run_context, await lease.keep_alive_during(work))
 
 
-def _stopped(run_context: RunContext, ended: Ended) -> Ended:
-    if not ended.done and not ended.interrupts:
+def _raise_if_stopped(run_context: RunContext, result: RunResult) -> RunResult:
+    """Return the end of a run, or raise the error for which the run stopped with work left."""
+    if not result.done and not result.interrupts:
         for error in run_context.stop.errors:
             raise error
-    return ended
+    return result
 
 
-async def _is_where_it_stands(saver: BaseCheckpointSaver, thread_id: str, settings: Settings) -> bool:
-    """Return True if the checkpoints of a call with `checkpoint_map` are all tips: it resumes, and makes no branch."""
+async def _starts_at_tips(saver: BaseCheckpointSaver, thread_id: str, settings: Settings) -> bool:
+    """Return True if all checkpoints of the call's `checkpoint_map` are tips: the call resumes, and makes no branch."""
     for ns, at in (("", settings.at), *settings.travels.items()):
         if at is not None and await has_child(saver, thread_id, ns, at):
             return False

@@ -102,7 +102,7 @@ async def _run_planned(
 ) -> Settled:
     """Return a task's recorded outcome, or run the task.
 
-    A task that waits for an answer which this call does not give is not run either.
+    A task whose questions this call does not answer is not run: its recorded outcome is `Paused`.
 
     Args:
         natively_cancelled, contained: as in `run_attempt`.
@@ -205,7 +205,7 @@ class _Group:
             context.run(start_soon, self._group, partial(self._run_task, position, contained=True))
 
     async def _run_task(self, position: int, *, contained: bool = False) -> None:
-        """Run one task and keep its outcome. Raises nothing but a cancellation."""
+        """Run one task and set its outcome. Raises nothing but a cancellation."""
         graph, task = self._graph, self._tasks[position]
         try:
             outcome = await _run_planned(graph, self._board, task, NEVER_CANCELLED, contained=contained)
@@ -270,9 +270,9 @@ class _Group:
             attempt.stop()
 
     def _is_ignored(self, outcome: Outcome) -> bool:
-        """Return True if an outcome after the timeout is dropped: all but what ends the process.
+        """Return True if an outcome after the timeout is dropped: all except `KeyboardInterrupt` and `SystemExit`.
 
-        An error is kept, for a note of the timeout's error.
+        Other errors are retained, and become notes of the timeout's error.
         """
         if not isinstance(outcome, Failed):
             return True

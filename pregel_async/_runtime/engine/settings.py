@@ -25,12 +25,12 @@ class Settings(RunOptions, frozen=True, kw_only=True):
     Attributes:
         thread_id: the thread; None to run without one and store nothing.
         at: the checkpoint to continue from; None for the head.
-        travels: the checkpoints to continue subgraphs from, by namespace (time travel). `at` is the root's then.
+        travels: the checkpoints to continue subgraphs from, by namespace (time travel). `at` is then the root's.
         run_id: the run's id; None for a new one.
         limit: the greatest number of supersteps of the run.
         max_concurrency: the greatest number of tasks that run at once; None for no limit.
         metadata: stored with each checkpoint.
-        thread_metadata: entries that the thread's own metadata get, unless they are there.
+        thread_metadata: entries for the thread's own metadata. Keys that the thread has already are not changed.
         config: the settings of the call as nodes see them.
         results: the cached results of the graph's nodes; None to use the outer graph's.
     """
@@ -56,7 +56,7 @@ class Audience(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         subscriptions: the call's subscription, as a tuple of one; empty if it has no reader.
         codec: makes the codec that encodes stored events.
         overhears: shows the output of models that a node calls; see `GraphContext`.
-        begun: called in turn when the run has its thread, before anything runs. The run stops if one returns False.
+        begun: callbacks, called in turn once the thread is leased and loaded. The run stops if one returns False.
     """
 
     shown: StreamView

@@ -119,12 +119,12 @@ class AtExitWriter(CommitWriter):
         ns: str,
         outer: tuple[AtExitWriter, ...] = (),
         *,
-        keeps: bool = False,
+        keeps_state: bool = False,
     ) -> None:
         super().__init__(lease, ns, outer)
         self.due = False
         self.graphs = InnerGraphs()
-        self._keeps = keeps  # `commit` notes the tip in the lease, long before it is stored
+        self._keeps_state = keeps_state  # `commit` notes the tip in the lease, long before it is stored
         self._outer = outer
         for each in outer:
             self.graphs = each.graphs
@@ -154,7 +154,7 @@ class AtExitWriter(CommitWriter):
 
     async def commit(self, *, ends: bool) -> None:
         self.due = True
-        if self._keeps:
+        if self._keeps_state:
             self.lease.move_tip(self.ns, self.tip)
         if ends:
             await self._end(releases=True)

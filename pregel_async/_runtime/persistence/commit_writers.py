@@ -48,7 +48,7 @@ class CommitWriter:
 
     Args:
         outer: the writer of the outer graph, as a tuple of one; empty for the root graph.
-        keeps: the graph keeps its state from call to call, so each new checkpoint is noted as its tip in the lease.
+        keeps_state: the graph keeps its state from call to call, so the lease notes each new checkpoint as its tip.
 
     Attributes:
         chain: the chain of the branch that this run writes.
@@ -62,12 +62,12 @@ class CommitWriter:
     """
 
     def __init__(
-        self, lease: ThreadLease, ns: str, outer: tuple[CommitWriter, ...] = (), *, keeps: bool = False
+        self, lease: ThreadLease, ns: str, outer: tuple[CommitWriter, ...] = (), *, keeps_state: bool = False
     ) -> None:
         self.lease = lease
         self.ns = ns
         self.outer = outer
-        self.keeps = keeps
+        self.keeps_state = keeps_state
         self.chain = ChainWriter.start(ns)
         self.head: CheckpointId | None = None
         self.moves_head = False
@@ -81,9 +81,9 @@ class CommitWriter:
         self._clears: list[Key] = []
         self._next: tuple[_Batch, ...] = ()  # the batch that collects while another is being stored; at most one
 
-    def nested(self, ns: str, *, keeps: bool) -> Self:
+    def nested(self, ns: str, *, keeps_state: bool) -> Self:
         """Return the writer for a subgraph's namespace."""
-        return type(self)(self.lease, ns, (self,), keeps=keeps)
+        return type(self)(self.lease, ns, (self,), keeps_state=keeps_state)
 
     @property
     def tip(self) -> CheckpointId:
@@ -106,8 +106,8 @@ class CommitWriter:
     def clear(self, keys: Iterable[Key]) -> None:
         """Queue the deletion of task records."""
         for key in keys:
-            # A queued record is dropped here; it may be stored already, or be in a running transaction, so its
-            # deletion is queued in any case.
+            # An earlier record of the task may be stored, or be part of a running transaction. So the deletion is
+            # queued even if a queued record is dropped here.
             self._staged.pop(key, None)
             self._clears.append(key)
 
@@ -142,8 +142,9 @@ class CommitWriter:
         """Store the record of a task while its siblings run. Results that come during a transaction share the next.
 
         Args:
-            noted: called when it is stored.
-            events: the task's, which are stored in the same transaction.
+            record: the record.
+            on_stored: called when it is stored.
+            events: rows of the task's events, which are stored in the same transaction.
         """
         await self._write_batched([record], [on_stored], events)
 
@@ -218,7 +219,7 @@ class CommitWriter:
 
         Args:
             commit: the transaction.
-            more_events: the number of its events, at the end, that never were in the queue.
+            more_events: the number of events at its end that were passed to `store_queued` and never queued.
         """
         lease, rows = self.lease, commit.rows
         if commit.events:
@@ -238,21 +239,21 @@ class CommitWriter:
             del self._rows[: len(rows)]
             self.head = self.stored = tip = rows[-1].checkpoint_id
             self.stored_step = rows[-1].step
-            for acknowledged in self.listeners:
-                acknowledged(self.stored_step)
-            if self.keeps:
+            for listener in self.listeners:
+                listener(self.stored_step)
+            if self.keeps_state:
                 lease.move_tip(self.ns, tip)
         elif commit.head:
             _, self.head = commit.head
-            if self.keeps:
+            if self.keeps_state:
                 lease.move_tip(*commit.head)
         if commit.releases:
             lease.released = True
 
     def _mark_events_stored(self, commit: Commit, more_events: int = 0) -> None:
         del self.events[: len(commit.events) - more_events]
-        for stored in self.lease.event_listeners:
-            stored(commit.events)
+        for listener in self.lease.event_listeners:
+            listener(commit.events)
 
     def _explain(self, error: CheckpointError, commit: Commit) -> None:
         """Add a note to an error: which superstep is not stored, and which superstep the thread is at."""
@@ -339,7 +340,7 @@ class _Batch:
         self._on_stored += on_stored
 
     async def wait(self) -> None:
-        """Wait until the batch is durable. Raises the transaction's error if that failed."""
+        """Wait until the batch is durable. Raises the error of its transaction."""
         ended = anyio.Event()
         self._waiting.append(ended)
         await ended.wait()

@@ -47,18 +47,18 @@ class Encoder:
         self._last: dict[
             str, tuple[list[Any], IncrementalValue]
         ] = {}  # large lists of channels, and how they were encoded
-        # The kind of a `LastValue` depends on its current value (see `kind_of`), so that it is not computed once.
+        # A `LastValue` is missing here: its kind depends on its current value (see `kind_of`).
         self._kinds = {name: kind_of(each) for name, each in program.channels.items() if type(each) is not LastValue}
 
     def writes(self, writes: Sequence[Write]) -> EncodedWrites:
         """Return a task's encoded writes. Raises `UnstorableValueError`."""
-        encode, kept = self.codec.encode, self._tracked(writes)
-        if any(name == SENDS for name, _ in kept):
-            held = Shareable({name: value for name, (value, _) in self._last.items()}, self._alike)
-            kept = [(name, self._sent(value, held) if name == SENDS else value) for name, value in kept]
-        return tuple([(name, encode(value, channel=name)) for name, value in kept])
+        encode, tracked = self.codec.encode, self._tracked(writes)
+        if any(name == SENDS for name, _ in tracked):
+            held = Shareable({name: value for name, (value, _) in self._last.items()}, self._common_prefix)
+            tracked = [(name, self._storable_send(value, held) if name == SENDS else value) for name, value in tracked]
+        return tuple([(name, encode(value, channel=name)) for name, value in tracked])
 
-    def _sent(self, send: Any, held: Shareable) -> Any:
+    def _storable_send(self, send: Any, held: Shareable) -> Any:
         """Return a send as it is stored: without untracked values, and with references to what the state holds."""
         if not isinstance(send, Send):
             return send
@@ -70,11 +70,11 @@ class Encoder:
     def _pending(self, board: Board, sends: Any) -> EncodedValue:
         """Return the encoded value of the channel of pending sends."""
         channels = [(name, channel) for name, channel in board.channels.items() if channel.tracked and name != SENDS]
-        held = Shareable({name: channel.checkpoint() for name, channel in channels}, self._alike)
-        return as_incremental(self.codec.encode([self._sent(send, held) for send in sends], channel=SENDS))
+        held = Shareable({name: channel.checkpoint() for name, channel in channels}, self._common_prefix)
+        return as_incremental(self.codec.encode([self._storable_send(send, held) for send in sends], channel=SENDS))
 
-    def _alike(self, name: str, value: list[Any]) -> int:
-        """Return how many of a list's first elements have the same bytes as those of a channel's list."""
+    def _common_prefix(self, name: str, value: list[Any]) -> int:
+        """Return the length of the common prefix of a list and a channel's encoded list, compared by bytes."""
         parts, count = self._last[name][1].parts if name in self._last else (), 0
         for item, part in zip(value, parts, strict=False):
             if not self._has_bytes(item, part):
@@ -88,9 +88,9 @@ class Encoder:
         except UnstorableValueError:  # raised again for the whole send, with its path
             return False
 
-    def questions(self, asked: Sequence[Interrupt]) -> EncodedWrites:
+    def questions(self, interrupts: Sequence[Interrupt]) -> EncodedWrites:
         """Return encoded questions by id. Raises `UnstorableValueError`."""
-        return tuple([(each.id, self.codec.encode(each.value, channel="interrupt()")) for each in asked])
+        return tuple([(each.id, self.codec.encode(each.value, channel="interrupt()")) for each in interrupts])
 
     def remember(self, board: Board, state: EncodedState) -> None:
         """Remember how a loaded board's large lists are stored, so that appending encodes only new elements."""
@@ -135,7 +135,7 @@ class Encoder:
             if isinstance(outcome, Finished) and not node.hidden:
                 by = outcome.by or task
                 if not recorded or not recorded.get(by.id, NOT_RECORDED).finished:
-                    results[by.id] = self._shown(board, outcome.writes)
+                    results[by.id] = self._history_writes(board, outcome.writes)
         clock, versions = board.clock, board.versions
         return Delta(
             keyframe=False,
@@ -166,9 +166,9 @@ class Encoder:
             elif is_plain and name in shown:
                 stored = shown[name]
             else:
-                stored = self._held(name, channel) if untracked else channel.checkpoint()
+                stored = self._storable_value(name, channel) if untracked else channel.checkpoint()
             if stored is MISSING:
-                last.pop(name, None)  # else a send of the next superstep could refer to a value that is gone
+                last.pop(name, None)  # otherwise a send of the next superstep could refer to the removed value
                 if name in before.values:
                     emptied.append(name)
                 continue
@@ -194,13 +194,13 @@ class Encoder:
         assert not values or SENDS in board.changed or SENDS not in before.values
         return values, kinds, emptied
 
-    def _held(self, name: str, channel: BaseChannel[Any, Any, Any]) -> Any:
+    def _storable_value(self, name: str, channel: BaseChannel[Any, Any, Any]) -> Any:
         """Return a tracked channel's value as it is stored: the start channel's without untracked keys."""
         held, untracked = channel.checkpoint(), self._program.untracked
         return storable_input(held, untracked) if untracked and name == START else held
 
     def _value(self, name: str, stored: Any) -> EncodedValue:
-        """Return a channel's encoded value. A list that has grown reuses the bytes of its earlier elements."""
+        """Return a channel's encoded value. If a list was only appended to, only the new elements are encoded."""
         # Elements are compared by identity, which is enough because values on a board are never changed in place (see
         # `isolation`). User code may change opaque objects, so that lists with opaque elements are encoded anew.
         last = self._last.pop(name, None) if self._last else None
@@ -219,12 +219,16 @@ class Encoder:
         data = self.codec.encode(stored, channel=name)
         if len(data) < MIN_INCREMENTAL:
             return data
-        made = as_incremental(data)
-        if isinstance(made, IncrementalValue) and type(stored) is list and not any(map(is_opaque, map(type, stored))):
-            self._last[name] = stored, made
-        return made
+        incremental = as_incremental(data)
+        if (
+            isinstance(incremental, IncrementalValue)
+            and type(stored) is list
+            and not any(map(is_opaque, map(type, stored)))
+        ):
+            self._last[name] = stored, incremental
+        return incremental
 
-    def _shown(self, board: Board, writes: Sequence[Write]) -> tuple[tuple[str, bytes | None], ...]:
+    def _history_writes(self, board: Board, writes: Sequence[Write]) -> tuple[tuple[str, bytes | None], ...]:
         """Return a task's update as history shows it: None if the channel now holds the very same object."""
         # The channel's value is in the same delta, so that the update would only repeat its bytes.
         keys, channels, values = self._program.keys, self._program.channels, board.values
@@ -239,10 +243,10 @@ class Encoder:
     def locate(self, board: Board) -> None:
         """Raise the error of an unstorable input for the input's own key, if one channel holds the whole input."""
         for name in board.changed:
-            given = self._held(name, board.channels[name])
-            if isinstance(given, dict):
-                for key, value in given.items():
-                    self.codec.encode(value, channel=str(key))
+            value = self._storable_value(name, board.channels[name])
+            if isinstance(value, dict):
+                for key, item in value.items():
+                    self.codec.encode(item, channel=str(key))
 
     def _tracked(self, writes: Sequence[Write]) -> Sequence[Write]:
         channels = self._program.channels

@@ -44,19 +44,19 @@ class ThreadLease:
     Attributes:
         token: the lease that every write passes to the saver.
         durability: when supersteps are stored.
-        metadata: entries that the next commit adds to the thread's own metadata, unless they are there; empty after
+        metadata: entries that the next commit adds to the thread's own metadata, unless it has the keys; empty after
             that commit.
         duration: seconds until a renewed lease lapses.
         failures: the error of the first failed transaction, as a tuple of one; empty if none has failed. After a
             failure nothing is written and no node starts.
         fresh: the thread was empty when the lease was acquired.
-        released: the lease was released with the last commit.
+        released: the lease was released, by the last commit or at the end of `async with`.
         outlives_commit: the last commit does not release the lease, because the run still has to prune its thread.
         tips: the newest checkpoint of each subgraph that keeps its state from call to call, by namespace, on this
             run's branch.
         moved_tips: the entries of `tips` that changed since the root graph's last commit.
         visited: the namespaces that this run has written.
-        spent_inside: amounts spent by subgraphs since they were called, until the outer graph counts them as the
+        spent_in_subgraphs: amounts spent by subgraphs since they were called, until the outer graph counts them as the
             calling task's.
         askers: the tasks whose result depends on the answer to a question, by question id: the task that asked, and
             the tasks that called it. For all recorded questions of the root graph's open superstep.
@@ -83,12 +83,12 @@ class ThreadLease:
         self.tips: dict[str, CheckpointId] = {}
         self.moved_tips: dict[str, CheckpointId] = {}
         self.visited: set[str] = set()
-        self.spent_inside: dict[SpentBy, Amounts] = {}
+        self.spent_in_subgraphs: dict[SpentBy, Amounts] = {}
         self.askers: dict[str, tuple[str, ...]] = {}
         self.kept_graphs: dict[str, tuple[tuple[str | None, str], bool]] = {}
         self.event_listeners: tuple[Callable[[Sequence[EventRow]], None], ...] = ()
         self._loop = loop()
-        self._begun: list[ShieldedTask] = []
+        self._started: list[ShieldedTask] = []
 
     @classmethod
     async def acquire(
@@ -112,7 +112,7 @@ class ThreadLease:
             ThreadBusyError: another run owns the lease, and `on_conflict` is "reject".
             StorageError: the saver failed.
         """
-        # Not the run's id: the caller may choose that, and choose it twice. Two owners must never have one id.
+        # A new id and not the run's: callers may choose equal ids for two runs, and two owners must never have one id.
         return cls(
             saver,
             environment,
@@ -146,12 +146,12 @@ class ThreadLease:
         # A transaction that is still in progress when the lease is released would be refused, although the run has
         # reported it as begun. New ones may start while this waits, hence the loop.
         try:
-            while begun := [task.ended for task in self._begun if not task.ended.is_set()]:
-                await wait_out(*begun)
+            while running := [task.ended for task in self._started if not task.ended.is_set()]:
+                await wait_out(*running)
         finally:
-            await self._give_up(error)
+            await self._release_once(error)
 
-    async def _give_up(self, error: BaseException | None) -> None:
+    async def _release_once(self, error: BaseException | None) -> None:
         """Release the lease. If that fails while `error` propagates, the failure becomes its note."""
         if self.released:
             return
@@ -159,19 +159,19 @@ class ThreadLease:
         try:
             # In a task of its own: anyio's shields do not stop asyncio's `Task.cancel()`, which would leave the thread
             # leased until the lease lapses.
-            await self.start(partial(self._release, adds=error is None)).wait_out()
+            await self.start(partial(self._release, stores_metadata=error is None)).wait_out()
         except CheckpointError as second:
             if error is None or isinstance(error, anyio.get_cancelled_exc_class()):
                 raise
             annotate(error, f"and its lease could not be released: {with_notes(second)}")
 
-    async def _release(self, *, adds: bool) -> None:
+    async def _release(self, *, stores_metadata: bool) -> None:
         """Release the lease.
 
         Args:
-            adds: first store the thread metadata, if the run has recorded something but committed nothing.
+            stores_metadata: first store the thread metadata, if the run has recorded something but committed nothing.
         """
-        if not adds or not self.metadata or self.failures or not self.ids.begun:
+        if not stores_metadata or not self.metadata or self.failures or not self.ids.begun:
             await self.saver.release(self.token)
             return
         try:
@@ -205,11 +205,11 @@ class ThreadLease:
             await self.environment.sleep(LEASE_SECONDS / 3)
 
     def start(self, work: Callable[[], Awaitable[None]]) -> ShieldedTask:
-        """Start work that no cancellation of the run stops. The run ends after it."""
+        """Start work that no cancellation of the run stops. The run waits for it before it releases the lease."""
         task = ShieldedTask(self._loop, work)
         # Ended tasks are dropped here, so that a long run does not collect one per superstep.
-        self._begun = [one for one in self._begun if not one.ended.is_set()]
-        self._begun.append(task)
+        self._started = [each for each in self._started if not each.ended.is_set()]
+        self._started.append(task)
         return task
 
     async def commit(self, commit: Commit, stored: Callable[[Commit], None] = _ignore) -> None:
@@ -262,7 +262,7 @@ class ThreadLease:
         return self.environment.now() + self.duration
 
 
-_COUNTED = (1 << 60) - 1  # the bits of `_ticks`: 48 of milliseconds, 12 of their fraction
+_TICK_MASK = (1 << 60) - 1  # the bits of `_ticks`: 48 of milliseconds, 12 of their fraction
 
 
 class CheckpointIds:
@@ -296,13 +296,13 @@ class CheckpointIds:
         Args:
             now: unix seconds.
         """
-        ticks = self._ticks = max(int(now * 4_096_000), self._ticks + 1) & _COUNTED
+        ticks = self._ticks = max(int(now * 4_096_000), self._ticks + 1) & _TICK_MASK
         text = f"{ticks:015x}"
         return CheckpointId(f"{text[:8]}-{text[8:12]}-7{text[12:]}{self._tail}")
 
 
-def _ticks_of(given: CheckpointId) -> int:
-    return int(given[:8] + given[9:13] + given[15:18], 16)
+def _ticks_of(checkpoint_id: CheckpointId) -> int:
+    return int(checkpoint_id[:8] + checkpoint_id[9:13] + checkpoint_id[15:18], 16)
 
 
 async def _acquire(
@@ -314,8 +314,8 @@ async def _acquire(
     except ThreadBusyError:
         if on_conflict == "reject":
             raise
-    # Waiters of other processes may not hear of a release, so all poll: from 20 ms up to one second apart, with jitter,
-    # so that many waiters do not try at the same moment.
+    # A release by another process may not be announced here, so waiters also poll: every 20 ms at first, at most one
+    # second apart later, with jitter, so that many waiters do not try at the same moment.
     pause = 0.02
     while True:
         for lease in await _acquire_or_pause(
@@ -334,17 +334,17 @@ async def _acquire_or_pause(
         The lease, as a sequence of one; empty if another owner has it.
     """
     taken: list[Lease] = []
-    asleep = anyio.CancelScope()
+    pause_scope = anyio.CancelScope()
 
     async def wait_for_release() -> None:
         await saver.wait_for_release(thread_id)
-        asleep.cancel()
+        pause_scope.cancel()
 
     async def attempt() -> None:
         with contextlib.suppress(ThreadBusyError):
             taken.append(await _acquire_once(saver, environment, thread_id, owner))
             return
-        with asleep:
+        with pause_scope:
             await environment.sleep(pause)
 
     try:

@@ -14,7 +14,7 @@ from ..._core.task import Recorded, Task
 from ...types import Interrupt
 from .digests import Digests, fleeting_keys
 from .lease import ThreadLease
-from .loading import find_moved
+from .loading import find_moved_tips
 from .spending import Amounts
 from .spending_counter import SpendingCounter
 from .start_point import StartPoint
@@ -70,7 +70,7 @@ class LoadedNamespace:
         self.task_records = start.records
         outer_counters = tuple([each.counter for each in outer])
         self.counter: SpendingCounter = SpendingCounter(
-            self.task_records, self.ns, lease.spent_inside, outer_counters, site.task
+            self.task_records, self.ns, lease.spent_in_subgraphs, outer_counters, site.task
         )
         self._first_codec = codec
         self._encoder = start.encoder
@@ -102,7 +102,7 @@ class LoadedNamespace:
         return self.counter.by(task)
 
     def hand_over_spent(self) -> None:
-        """Count amounts that are not recorded here for the task that ran this graph, at the end of its run."""
+        """Add the amounts that this namespace has not recorded to the calling task's, at the end of the graph's run."""
         self.counter.hand_over()
 
     @property
@@ -163,11 +163,11 @@ class LoadedNamespace:
             for outer in self.outer
         )
 
-    async def find_kept(self) -> None:
+    async def find_moved_tips(self) -> None:
         """Find the tips of kept states that earlier attempts at the open superstep have moved."""
         at = self.loaded_at
         if at and not self._branches and at == self.tip and self.lease.token.newest != at:
-            await find_moved(self.lease, at)
+            await find_moved_tips(self.lease, at)
 
     def add_types(self, *hints: Any) -> None:
         """Let the codec encode the types that these annotations name."""

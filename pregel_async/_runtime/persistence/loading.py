@@ -1,9 +1,9 @@
 """Find the checkpoint from which a graph's run continues, and load it.
 
-A subgraph's checkpoints have in their metadata (`parents`) the checkpoints of the outer graphs on which they were made.
-So a subgraph that was interrupted in its parent's open superstep is found by that superstep's checkpoint. A fork of the
-parent has another checkpoint and does not find it: a stored state belongs to its branch. A subgraph that keeps its
-state from call to call is also found by its tip, which the root's checkpoints carry.
+The metadata of a subgraph's checkpoint (`parents`) names the checkpoints of the outer graphs on which it was made. So a
+subgraph that was interrupted in its parent's open superstep is found by that superstep's checkpoint. A fork of the
+parent has another checkpoint and does not find it: a stored state belongs to its branch. A *kept state*, of a subgraph
+that keeps its state from call to call, is also found by its tip, which the root's checkpoints name.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ class NamespaceLoader:
         if at != chain.head and not fork:
             fork = await has_child(lease.saver, thread_id, writer.ns, at)
             writer.moves_head = not fork
-        # On a new branch the superstep runs anew, so its task records are left with the old branch. Updates that calls
-        # made to the open superstep (`AMENDED`) are part of the state.
+        # On a new branch the superstep runs anew, so its task records stay with the old branch. The record of updates
+        # that calls made to the open superstep (`AMENDED`) is loaded: these updates are part of the state.
         start.records.load([record for record in chain.records if not fork or record.task_id == AMENDED])
         start.at, start.step, start.board, start.branches = at, row.step, board, fork
         start.scope = row.metadata.get(MADE_IN, thread_id)
@@ -88,9 +88,9 @@ class NamespaceLoader:
         board = restore(self._program, state, start.step, self._codec, thread_id=self._lease.thread_id)
         start.board = board
         self._amend(start, board)
-        made = [each.metadata for each in self._writer.chain.deferred if each.checkpoint_id == self._writer.tip]
-        mine = any(site.made_checkpoint(metadata) for metadata in made)
-        if mine or (before.continues and before.site.is_same(site)):
+        pending = [each.metadata for each in self._writer.chain.deferred if each.checkpoint_id == self._writer.tip]
+        is_same_call = any(site.made_checkpoint(metadata) for metadata in pending)
+        if is_same_call or (before.continues and before.site.is_same(site)):
             start.continue_call(before.site)
         return start
 
@@ -100,7 +100,7 @@ class NamespaceLoader:
             amend_again(self._program, board, start.records.results[AMENDED], self._codec, scope)
 
     async def find(self, site: CallSite, outer: CommitWriter, outer_at: CheckpointId) -> StartPoint:
-        """Return the start point of an earlier attempt at this call, or the tip of a kept state, or an empty one.
+        """Return the start point: an earlier attempt at this call, the tip of a kept state, or an empty namespace.
 
         Args:
             site: where the graph is called from.
@@ -113,7 +113,7 @@ class NamespaceLoader:
             return self.begin_empty(site)
         for chain in await self.read():
             self._writer.head = chain.head
-            for found in await self._made_here(chain, site, outer, outer_at):
+            for found in await self._earlier_attempt(chain, site, outer, outer_at):
                 start = await self.load(found, site)
                 start.continue_call(CallSite.of(found.rows[-1]))
                 return start
@@ -122,7 +122,7 @@ class NamespaceLoader:
                     return await self.load(found, site)
         return self.begin_empty(site)
 
-    async def _made_here(
+    async def _earlier_attempt(
         self, chain: Chain, site: CallSite, outer: CommitWriter, outer_at: CheckpointId
     ) -> Sequence[Chain]:
         """Return the newest state of an earlier attempt at this call, as a sequence of one; empty if there is none."""
@@ -150,7 +150,7 @@ def commit_writer(lease: ThreadLease, ns: str) -> CommitWriter:
     return kinds[lease.durability](lease, ns)
 
 
-async def find_moved(lease: ThreadLease, at: CheckpointId) -> None:
+async def find_moved_tips(lease: ThreadLease, at: CheckpointId) -> None:
     """Note in the lease the tips of kept states that earlier attempts at an open superstep have moved.
 
     Args:

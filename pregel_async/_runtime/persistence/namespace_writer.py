@@ -119,7 +119,7 @@ class NamespaceWriter(LoadedNamespace):
             caller=caller or NO_TASK,
             identity=CallIdentity(*identity or ("", "")),
         )
-        writer = outer.writer.nested(ns, keeps=site.caller != NO_TASK)
+        writer = outer.writer.nested(ns, keeps_state=site.caller != NO_TASK)
         loader = NamespaceLoader(writer, codec, program)
         # With "exit" an earlier call of this run is not stored yet, so that reading would not find its state.
         earlier = writer.graphs.earlier(ns) if isinstance(writer, AtExitWriter) and not at else ()
@@ -203,7 +203,7 @@ class NamespaceWriter(LoadedNamespace):
             results[AMENDED] = (-1, TaskResult(name="", writes=(*earlier, *data)))
         if results:
             rows = [records.row(task_id, index, result) for task_id, (index, result) in results.items()]
-            # Shielded: if a cancellation came after the transaction, the records here would lack the answers.
+            # Shielded: a cancellation after the transaction would leave `records.results` without the stored answers.
             with anyio.CancelScope(shield=True):
                 await self.writer.record_answers(rows)
             records.results.update({task_id: result for task_id, (_, result) in results.items()})
@@ -218,7 +218,7 @@ class NamespaceWriter(LoadedNamespace):
         source: Source = "loop",
         waits: bool = False,
         closes: bool = False,
-        made: Callable[[CheckpointRow], None] | None = None,
+        on_row: Callable[[CheckpointRow], None] | None = None,
     ) -> bool:
         """Store a finished superstep in one transaction. If nothing is left to run, it releases the lease, too.
 
@@ -231,7 +231,7 @@ class NamespaceWriter(LoadedNamespace):
             source: the `source` in the checkpoint's metadata.
             waits: only queue the superstep, for the next transaction.
             closes: an update closes the superstep with a result for each task: remove its recorded failures.
-            made: called with the new checkpoint's row before the row is stored.
+            on_row: called with the new checkpoint's row, before the row is stored.
 
         Returns:
             True if the superstep is stored, False if it is queued.
@@ -255,7 +255,7 @@ class NamespaceWriter(LoadedNamespace):
         if lease.moved_tips and not self.outer:
             delta.tips.update(lease.moved_tips)
             lease.moved_tips = {}
-        if self.counter.unrecorded or state.spent or lease.spent_inside or records.results:
+        if self.counter.unrecorded or state.spent or lease.spent_in_subgraphs or records.results:
             delta.spent.update(self.counter.close_superstep(anew=source == "input" and bool(self.outer)))
         if records.results:
             if self.program.warned:
@@ -267,8 +267,8 @@ class NamespaceWriter(LoadedNamespace):
             writer.graphs.drop_closed(self)
         self._branches, self._scope, self._step = False, lease.token.thread_id, step
         row = writer.add(delta, step, {**self.metadata, "source": source, "step": step, **self._origin})
-        if made is not None:
-            made(row)
+        if on_row is not None:
+            on_row(row)
         # The hidden start follows the input and runs no user code, so one transaction can store both. It is alone in
         # its superstep.
         if waits or (upcoming and upcoming[0].node.hidden):

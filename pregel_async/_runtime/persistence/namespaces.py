@@ -21,18 +21,18 @@ NO_TASK: Final = TaskId("")
 """A task id that names no task."""
 
 
-def namespace_of(ns: str, task: Task, *, keeps: bool, number: int = 0) -> str:
+def namespace_of(ns: str, task: Task, *, keeps_state: bool, number: int = 0) -> str:
     """Return the namespace of a subgraph: made of the nodes and tasks that run it.
 
     Args:
         ns: the namespace of the task's own graph.
         task: the task that runs the subgraph.
-        keeps: the subgraph keeps its state from call to call, so that its namespace must not contain task ids.
+        keeps_state: the subgraph keeps its state from call to call, so that its namespace must not contain task ids.
         number: the subgraph's number among those that the task runs, from 0.
     """
     inside = f"{task.node.name}:{task.id}"
     inside = f"{ns}|{inside}" if ns else inside
-    if keeps:
+    if keeps_state:
         inside = "|".join(part.partition(":")[0] for part in inside.split("|"))
     return f"{inside}|{number}" if number else inside
 

@@ -21,9 +21,9 @@ class OverlappedWriter(CommitWriter):
     """
 
     def __init__(
-        self, lease: ThreadLease, ns: str, outer: tuple[CommitWriter, ...] = (), *, keeps: bool = False
+        self, lease: ThreadLease, ns: str, outer: tuple[CommitWriter, ...] = (), *, keeps_state: bool = False
     ) -> None:
-        super().__init__(lease, ns, outer, keeps=keeps)
+        super().__init__(lease, ns, outer, keeps_state=keeps_state)
         self._running: tuple[ShieldedTask, ...] = ()  # at most one
         self._due = False  # False if the queue holds only deferred rows
 

@@ -119,7 +119,7 @@ class Unstored:
         upcoming: Sequence[Task],
         *,
         source: Source = "loop",
-        made: Callable[[CheckpointRow], None] | None = None,
+        on_row: Callable[[CheckpointRow], None] | None = None,
     ) -> bool:
         return True
 

@@ -104,17 +104,17 @@ class Buffer:
 
     async def wait_for_capacity(self) -> None:
         """Wait until there may be capacity. Re-check after waking; call `notify_next()` if you add nothing."""
-        sign = self.event()
-        self._writers.append(sign)
+        event = self.event()
+        self._writers.append(event)
         try:
-            await sign.wait()
+            await event.wait()
         except BaseException:
-            if sign.is_set():
+            if event.is_set():
                 # Woken and cancelled at the same time: without this, the capacity that this writer was woken for
                 # would stay unused while others wait.
                 self._wake_writer()
             else:
-                self._writers.remove(sign)
+                self._writers.remove(event)
             raise
 
     @property

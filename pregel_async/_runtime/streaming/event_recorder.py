@@ -134,8 +134,8 @@ class EventRecorder:
         self.move_to_tip()
         after, before, rows = await self._attempts_since_stop()
         if after.position and not rows and self._epoch == after.epoch + 1:
-            # The previous run ended with a tail row, and no run has had the thread since: an epoch in between would be
-            # an attempt that was cut off before it stored anything.
+            # The previous run ended with a tail row, and no run has leased the thread since: an epoch in between would
+            # belong to an attempt that was cut off before it stored anything.
             return []
         self.has_earlier = bool(rows)
         thread_id = self._writer.thread_id
@@ -159,8 +159,12 @@ class EventRecorder:
     async def _attempts_since_stop(self) -> tuple[Cursor, list[EventRow], list[EventRow]]:
         """Return the cursor of the last stop on the open superstep, the rows up to it, and the rows since."""
         rows = await self._rows_since((CheckpointId(self._checkpoint_id), 0, 0))
-        rests = [row.epoch for row in rows if row.kind == "tail"]
-        after = Cursor(self._checkpoint_id, rests[-1], MAX_POSITION) if rests else Cursor(self._checkpoint_id, 0, 0)
+        tail_epochs = [row.epoch for row in rows if row.kind == "tail"]
+        after = (
+            Cursor(self._checkpoint_id, tail_epochs[-1], MAX_POSITION)
+            if tail_epochs
+            else Cursor(self._checkpoint_id, 0, 0)
+        )
         earlier = [row for row in rows if row.epoch <= after.epoch]
         rows = rows[len(earlier) :]
         for row in rows:
@@ -207,8 +211,8 @@ class EventRecorder:
     def _new_event(self, part: RawPart) -> PendingEvent:
         event = stored_event(part, self._codec)
         self._position += 1
-        # The part may be published on a checkpoint that is lost in a crash. Its cursor then says from which stored
-        # checkpoint a reader has to continue.
+        # The part may be published on a checkpoint that a crash loses. `since` then names the stored checkpoint from
+        # which a reader has to continue.
         since: str | None = None
         if self.shows_unstored and (self.stores_at_exit or self._checkpoint_id != (self._writer.stored or "")):
             since = self._writer.stored or ""
@@ -228,12 +232,12 @@ class EventRecorder:
             await self._writer.flush_events()
 
     def _register(self, units: Sequence[Unit], outer_units: Sequence[Unit]) -> bool:
-        news = any(unit.id not in self._open_units for unit in units)
+        has_new = any(unit.id not in self._open_units for unit in units)
         for unit in units:
             self._open_units[unit.id] = outer_units
             for outer in outer_units:
                 self._inner_units.setdefault(outer.id, set()).add(unit.id)
-        return news
+        return has_new
 
     async def wait_for_flush(self) -> None:
         """Wait until no flush is in progress: the row that closes a unit must not be stored before its events."""
@@ -312,8 +316,10 @@ class EventRecorder:
         self._flushed_units, self._open_units, self._inner_units, self._recorded_units = {}, {}, {}, set()
 
     def void_open_units(self) -> None:
-        """Drop the held events of open units, as the run is cut off. With "exit", add the other held events to the
-        transaction that ends the run."""
+        """Drop the held events of open units, because the run is cut off.
+
+        With "exit", add the other held events to the transaction that ends the run.
+        """
         held = self._pop_pending()
         if not self.stores_at_exit:
             return

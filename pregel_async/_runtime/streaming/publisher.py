@@ -1,4 +1,4 @@
-"""Turn the events of one graph's run into parts, in one total order, by the stream modes that are subscribed to.
+"""Turn the events of one graph's run into stream parts, in one total order, for the subscribed stream modes.
 
 Parts are made when the event happens. They are published (`send`) when the event is as durable as the run's durability
 promises: parts of a superstep's commit are made before the commit and sent after it.
@@ -45,8 +45,8 @@ class EventPublisher:
     """Makes parts of the events of one graph's run, one method per event (see `modes.mode.Mode`).
 
     Attributes:
-        subscriptions: the subscriptions that receive parts of it.
-        units: the units of work that its events belong to.
+        subscriptions: the subscriptions that receive parts of the run.
+        units: the units of work that the events belong to.
         shows_writes: parts that a task's code writes are published: chunks or messages.
         shows_messages: messages of models that a task calls are published.
 
@@ -71,9 +71,9 @@ class EventPublisher:
         for name, mode in MODES.items():
             for subscription, view in views:
                 if name in subscription.modes:
-                    shown = subscription, mode(view)
+                    pair = subscription, mode(view)
                     for event in mode.shows:
-                        self._modes.setdefault(event, []).append(shown)
+                        self._modes.setdefault(event, []).append(pair)
         self.shows_messages = "emitted" in self._modes
         self.shows_writes = self.shows_messages or "wrote" in self._modes
 
@@ -84,7 +84,7 @@ class EventPublisher:
         """Publish parts in order. Waits for readers whose buffers block.
 
         Returns:
-            True if a reader was waiting for them, so that the event loop should run it next.
+            True if a reader was waiting for the parts, so that the event loop should run that reader next.
         """
         for pause in self._timeout_pauses:
             with pause():
@@ -106,7 +106,7 @@ class EventPublisher:
 
     def closer(self, task: Task) -> UnitCloser:
         """Return the closer of a task whose writes or failure are recorded before its routers or error handler run."""
-        # `tuple` makes no last parts: the task has not finished yet.
+        # `tuple()` is the empty list of last parts: the task has not finished yet.
         return self.units.closer([task.id], tuple)
 
     def closer_of_finished(self, task: Task, outcome: Finished) -> UnitCloser:
@@ -155,12 +155,12 @@ class EventPublisher:
         )
 
     def emitted(self, task: Task, message: Any, metadata: Mapping[str, Any]) -> Deliveries:
-        spoken = [
+        deliveries = [
             (subscription, part)
             for subscription, mode in self._modes_for("emitted")
             for part in mode.emitted(task, message, metadata)
         ]
-        return self.units.assign_units(spoken)
+        return self.units.assign_units(deliveries)
 
     def finished(self, task: Task, outcome: Finished) -> Deliveries:
         return self.units.assign_units(

@@ -31,8 +31,8 @@ from .parts import END, RawPart, Unit
 from .publisher import NO_PUBLISHER, EventPublisher
 from .subscription import Subscription
 
-Planned = Callable[[bool], Iterator[Unit]]
-"""Returns the units of the open superstep that run again. If called with True, the recorded ones too."""
+ListUnits = Callable[[bool], Iterator[Unit]]
+"""Yields the units of the open superstep that run again. If called with True, also the recorded ones."""
 
 
 class Superstep(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,7 +65,7 @@ class RunEvents:
     publisher: EventPublisher = NO_PUBLISHER
     are_shown = False
 
-    async def resumed(self, writer: NamespaceWriter, board: Board, planned: Planned, *, branched: bool) -> None:
+    async def resumed(self, writer: NamespaceWriter, board: Board, planned: ListUnits, *, branched: bool) -> None:
         """Publish that the run resumes from a stored board: on a new branch, or from the thread's newest checkpoint."""
 
     def begin(self) -> None:
@@ -158,7 +158,7 @@ class ShownEvents(RunEvents):
         for subscription in self._own:
             subscription.committed = step
 
-    async def resumed(self, writer: NamespaceWriter, board: Board, planned: Planned, *, branched: bool) -> None:
+    async def resumed(self, writer: NamespaceWriter, board: Board, planned: ListUnits, *, branched: bool) -> None:
         self.set_committed(board.step)
         if not any(subscription.reconnects for subscription in self._own):
             await self.publisher.send(self.publisher.resumed(board))
@@ -199,14 +199,16 @@ class ShownEvents(RunEvents):
                 await self._show(updated, at_barrier=True)
             return
 
-        def made(row: CheckpointRow) -> None:
+        def on_row(row: CheckpointRow) -> None:
             stored = self.publisher.stored(step.board, row, step.upcoming)
             self._stage(persistence, [*self._pop_unreported(), *updated, *stored], row, step)
 
-        # A flush on its way must be stored first: the commit's row closes the units whose events the flush holds.
+        # A flush in progress must be stored first: the commit's row closes the units whose events are being flushed.
         await self.publisher.units.wait_for_flush()
-        # `made` runs as soon as the row exists, so that the row's events join the same transaction.
-        if await persistence.commit(step.board, step.ran, step.outcomes, step.upcoming, source=step.source, made=made):
+        # `on_row` runs as soon as the row exists, so that the row's events join the same transaction.
+        if await persistence.commit(
+            step.board, step.ran, step.outcomes, step.upcoming, source=step.source, on_row=on_row
+        ):
             deliveries, self._staged = self._staged, ()
             await self._show(deliveries, at_barrier=True)
             await self._wait_for_readers()
@@ -335,7 +337,7 @@ class InnerEvents(ShownEvents):
 
     async def _on_deferred_commit(self, persistence: Persistence, upcoming: Sequence[Task]) -> None:
         if _runs_routers(upcoming) and persistence.events:
-            # Otherwise a crash would leave parts of routers of which no row says that they have begun.
+            # Otherwise routers could publish parts before a row says that they have begun, and a crash would lose that.
             await persistence.flush_events()
 
     async def _close_finished(
@@ -372,7 +374,7 @@ class RecordedEvents(ShownEvents):
         self._recorder = recorder
         self._is_recording = True
 
-    async def resumed(self, writer: NamespaceWriter, board: Board, planned: Planned, *, branched: bool) -> None:
+    async def resumed(self, writer: NamespaceWriter, board: Board, planned: ListUnits, *, branched: bool) -> None:
         self.set_committed(board.step)
         if branched:
             self._recorder.move_to_tip()
@@ -381,7 +383,7 @@ class RecordedEvents(ShownEvents):
         if not self._subscription.reconnects:
             await self.publisher.send(self.publisher.resumed(board))
 
-    async def _resume_superstep(self, board: Board, planned: Planned) -> None:
+    async def _resume_superstep(self, board: Board, planned: ListUnits) -> None:
         """Store which units of the open superstep run again, and report them to a reader that received their parts."""
         subscription, recorder = self._subscription, self._recorder
         for part in await recorder.resume(planned, board.step + 1, subscription.shown_messages):

@@ -135,7 +135,7 @@ class Subscription:
         committed: the newest stored superstep of the called graph; None if there is none.
         has_own_task: the run has a task of its own.
         reconnects: the reader has reconnected (`after=`), and knows the state from which the run resumes.
-        number: the number of the last part.
+        number: the number of the last published part.
         depth: the number of graphs that enclose the called graph.
         failed: the part that reports the run's failure has been published, or was published before a reconnect.
         status: how the run has ended; None before that.
@@ -226,7 +226,7 @@ class Subscription:
         """Publish a part. Waits until no reader's buffer blocks."""
         if part.is_repeat and self.reconnects:
             return  # it is stored: the reader has received it already, or reads it from storage
-        # The report of a failure is the last part. It never blocks, as the run could not end while a reader is idle.
+        # The report of a failure is the last part. It never blocks: an idle reader must not keep the run from ending.
         modes = () if part.mode == ERROR else (part.mode,)
         # Checked again after each wait: another reader's buffer may have become full meanwhile.
         while full := self._full_sinks(modes):
@@ -324,8 +324,8 @@ class Subscription:
             self._send(part)
 
     def _send(self, part: RawPart) -> None:
-        # Stored like other events, because a reader that reconnects learns from it how the run ended. A live reader has
-        # the end of the stream.
+        # This event is only stored: it reports how the run ended to a reader that reconnects. A live reader sees the
+        # end of the stream instead.
         if part.mode == END:
             return
         self.number += 1

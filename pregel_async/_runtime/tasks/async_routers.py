@@ -84,18 +84,18 @@ def _store_on_first_wait(
     sent: Any = None
     while True:
         try:
-            wish = step(sent)
+            yielded = step(sent)
         except StopIteration as stop:
             result: T = stop.value
             return result
         is_first = not storing
         if is_first:
-            # In a task of its own, while this one passes the coroutine's wish to the event loop. Awaiting the storage
-            # here would replace that wish: the loop would later resume a task that waits for something else, which
-            # breaks trio's accounting and leaves an asyncio future without its waiter.
+            # In a task of its own, while this one yields the coroutine's future or trap to the event loop. Awaiting the
+            # storage here would yield another one first: the loop would later resume a task that waits for something
+            # else, which breaks trio's accounting and leaves an asyncio future without its waiter.
             storing.append(start())
         try:
-            sent = yield wish
+            sent = yield yielded
             step = coroutine.send
         except GeneratorExit:
             coroutine.close()

@@ -17,7 +17,7 @@ from checkpoint_savers.errors import annotate
 from ..._core.board import Board
 from ..._core.copying import ATOMS
 from ..._core.isolation import isolate, own
-from ..._core.naming import fold_names
+from ..._core.naming import fold_message_ids
 from ..._core.program import PARENT, RETURN, Node, Write
 from ..._core.task import Failed, Finished, NotStarted, Paused, Settled, Task, Unfinished
 from ...errors import (
@@ -63,7 +63,7 @@ async def run_attempt(
         graph: the context of the graph's run.
         board: the state that the superstep reads.
         task: the task.
-        recorded: the writes recorded of the task; with them, only its routers run.
+        recorded: the recorded part of the task: if it has the node's writes, only the routers run.
         natively_cancelled: returns True if the event loop's task was cancelled without a scope since the run began;
             `NEVER_CANCELLED` if the event loop's task runs this task only.
         contained: True if the event loop's task ends with this task. Then the node may set context variables directly.
@@ -207,8 +207,8 @@ async def _run(attempt: AttemptContext, progress: _AttemptProgress, *, contained
         attempt.start_routing()
     for router in node.routers:
         injected = attempt.inject(router.injects) if router.injects else {}
-        names = fold_names([task], [writes], task.scope, task.step) if program.names_messages else None
-        answer = router.call(board.view_of(router, program, writes, names), **injected)
+        message_ids = fold_message_ids([task], [writes], task.scope, task.step) if program.assigns_message_ids else None
+        answer = router.call(board.view_of(router, program, writes, message_ids), **injected)
         if isawaitable(answer):
             if recorded:
                 answer = await answer
@@ -323,7 +323,7 @@ def _raise_if_cancelled(failure: BaseException) -> None:
     """Raise a cancellation of the run that is wrapped in an exception group with nothing else in it."""
     # Only trio's nurseries wrap cancellations. asyncio's task groups leave them out.
     if isinstance(failure, BaseExceptionGroup) and _is_run_cancelled(NEVER_CANCELLED):
-        leaves = list(_flat(failure))
+        leaves = list(_flatten(failure))
         if all(isinstance(leaf, anyio.get_cancelled_exc_class()) for leaf in leaves):
             raise leaves[0]
 
@@ -335,14 +335,14 @@ def _split(error: BaseException) -> tuple[list[GraphBubbleUp], list[BaseExceptio
     if isinstance(error, BaseExceptionGroup):
         found, rest = error.split(GraphBubbleUp)
         if found is not None:
-            return list(_flat(found)), [] if rest is None else [rest]
+            return list(_flatten(found)), [] if rest is None else [rest]
     return [], [error]
 
 
-def _flat(group: BaseExceptionGroup[Any]) -> Iterator[Any]:
+def _flatten(group: BaseExceptionGroup[Any]) -> Iterator[Any]:
     for error in group.exceptions:
         if isinstance(error, BaseExceptionGroup):
-            yield from _flat(error)
+            yield from _flatten(error)
         else:
             yield error
 
@@ -394,7 +394,8 @@ def _call(
     node: Node, value: Any, attempt: AttemptContext, progress: _AttemptProgress, *, contained: bool
 ) -> Awaitable[Any]:
     """Call the node, and return an awaitable that must be awaited at once."""
-    # No coroutine: a waiting run would hold one more frame, which the garbage collector traverses again and again.
+    # A plain function: as a coroutine, it would add a frame to each waiting run, which the garbage collector traverses
+    # again and again.
     if attempt.graph.run.on_code_start is not None:
         attempt.graph.run.on_code_start(attempt)
     injected = attempt.inject(node.injects) if node.injects else {}
@@ -408,14 +409,14 @@ async def _call_with_streams(
     injected: dict[str, Any], node: Node, value: Any, attempt: AttemptContext, progress: _AttemptProgress
 ) -> Any:
     """Call a node that may write to streams, or is a plain function."""
-    owes = (attempt,) if attempt.publisher.shows_writes else ()
-    if owes and node.flavour != "sync":
+    writers = (attempt,) if attempt.publisher.shows_writes else ()
+    if writers and node.flavour != "sync":
         with attempt.waiting():
             # Back-pressure before the start: a node that never awaits cannot be held up later, and a chain of such
             # nodes would fill the buffers without limit.
             await attempt.publisher.wait_until_drained()
     if node.flavour == "async":
-        return await in_own_context(node.call(value, **injected), progress.natively_cancelled, owes)
+        return await in_own_context(node.call(value, **injected), progress.natively_cancelled, writers)
     call = partial(node.call, **injected) if injected else node.call
     if node.flavour == "inline":
         result = copy_context().run(call, value)
@@ -431,22 +432,22 @@ async def _call_with_streams(
         else:
             # A cancelled run waits for the thread: nothing that a graph started outlives its run.
             result = await run_in_thread(partial(attempt.in_worker, call, stops), value, attempt.stop)
-    return await in_own_context(result, progress.natively_cancelled, owes) if isawaitable(result) else result
+    return await in_own_context(result, progress.natively_cancelled, writers) if isawaitable(result) else result
 
 
 def in_own_context(
-    awaitable: Awaitable[_T], cancellations: NativeCancellations, owes: Sequence[AttemptContext] = ()
+    awaitable: Awaitable[_T], cancellations: NativeCancellations, writers: Sequence[AttemptContext] = ()
 ) -> Awaitable[_T]:
     """Await in place, in a copy of the context, so that context variables set by the node do not leak out of it.
 
     Args:
         awaitable: the node's call.
         cancellations: counts native cancellations of the event loop's task.
-        owes: the attempt, if it writes to a stream: after each await it waits until its readers have caught up.
+        writers: the attempt, if it writes to a stream: after each await it waits until its readers have caught up.
     """
     # A task of the event loop would have a context of its own, too, at the cost of a task.
     coroutine = awaitable if isinstance(awaitable, types.CoroutineType) else _as_coroutine(awaitable)
-    return _drive(coroutine, copy_context(), cancellations, owes)
+    return _drive(coroutine, copy_context(), cancellations, writers)
 
 
 @types.coroutine
@@ -454,7 +455,7 @@ def _drive(
     coroutine: Coroutine[Any, Any, _T],
     context: Context,
     cancellations: NativeCancellations,
-    owes: Sequence[AttemptContext],
+    writers: Sequence[AttemptContext],
 ) -> Generator[Any, Any, _T]:
     """Drive the coroutine by hand, entering the context for each step."""
     # A context cannot be held across a suspension: the event loop runs other tasks in this thread meanwhile.
@@ -464,15 +465,15 @@ def _drive(
     try:
         while True:
             try:
-                wish = context.run(step, sent)
+                yielded = context.run(step, sent)
             except StopIteration as stop:
                 result: _T = stop.value
                 return result
             try:
-                sent = yield wish
+                sent = yield yielded
                 step = coroutine.send
-                # Only here can a node be held up that does not await its writes: it is between two of its steps.
-                for writer in owes:
+                # The node does not await its writes, so it can only be delayed here, between two of its steps.
+                for writer in writers:
                     if writer.owed:
                         yield from _wait_for_readers(writer).__await__()
             except GeneratorExit:
@@ -483,7 +484,7 @@ def _drive(
                     thrown = (*thrown, error)
                 sent, step = error, coroutine.throw
     finally:
-        # Only at the end is it known which of them ended in a task group of the node; see `NativeCancellations`.
+        # Only at the end is it known which cancellations ended in a task group of the node; see `NativeCancellations`.
         if thrown:
             cancellations.discount_group_cancellations(thrown)
 
@@ -496,7 +497,7 @@ def call_on_first_wait(coroutine: Coroutine[Any, Any, _T], waits: Callable[[], N
     has_waited = False
     while True:
         try:
-            wish = step(sent)
+            yielded = step(sent)
         except StopIteration as stop:
             result: _T = stop.value
             return result
@@ -504,7 +505,7 @@ def call_on_first_wait(coroutine: Coroutine[Any, Any, _T], waits: Callable[[], N
             has_waited = True
             waits()
         try:
-            sent = yield wish
+            sent = yield yielded
             step = coroutine.send
         except GeneratorExit:
             coroutine.close()
@@ -513,13 +514,13 @@ def call_on_first_wait(coroutine: Coroutine[Any, Any, _T], waits: Callable[[], N
             sent, step = error, coroutine.throw
 
 
-async def _wait_for_readers(owes: AttemptContext) -> None:
+async def _wait_for_readers(writer: AttemptContext) -> None:
     """Wait until the readers have caught up, after an await of the node and before the node sees its result."""
     # A scope's cancellation is swallowed here, and raised again at the node's next checkpoint. Raised here, it would
     # lose the result of the await, such as an acquired lock or a received item. asyncio's own cancellation comes once,
     # so it must be passed on; asyncio's primitives handle one that arrives after their future is done.
     try:
-        await owes.wait_for_readers()
+        await writer.wait_for_readers()
     except anyio.get_cancelled_exc_class() as error:
         if is_native_cancellation(error):
             raise
@@ -540,5 +541,6 @@ def _is_run_cancelled(natively_cancelled: NativeCancellations) -> bool:
 
 
 def _locate(error: BaseException, task: Task) -> BaseException:
+    """Add a note that names the node, superstep and task to an error, and return the error."""
     annotate(error, f"in node {task.node.name!r}, superstep {task.step}, task {task.id}")
     return error

@@ -148,7 +148,7 @@ class TaskFuture(Generic[T]):
         try:
             self.result(timeout)
         except TimeoutError:
-            # After the end, the task raised it itself: then it is the answer.
+            # If the task has ended, the task itself raised this `TimeoutError`, and it is the error to return.
             if not self.done():
                 raise
         except BaseException:
@@ -384,7 +384,7 @@ class CalledTasks(Calls):
 
     async def wait_all(self) -> None:
         """Wait until all tasks have ended, because the caller stops at a question."""
-        # Cancelling them would be faster, but their work would be lost, and the resume would do it again.
+        # Cancelling them would be faster, but would lose their work, and the resume would run them again.
         for future in self._futures:
             await future.wait_until_ended()
 

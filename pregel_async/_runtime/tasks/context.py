@@ -87,7 +87,7 @@ REPLACEMENT_BASE: Final = 1 << 50
 
 
 _NO_NAMES: set[str] = set()
-"""Shared by all attempts until they name a call: most never do, and a set for each would be wasted."""
+"""The empty set that all attempts share until they make a named call. Most never do, so a set each would be wasted."""
 
 
 def _no_heartbeat() -> None:
@@ -178,6 +178,7 @@ class RunContext:
     Attributes:
         run_id: the call's id.
         scope: the thread's id, or the run's id if it has no thread. Task ids are derived from it.
+        environment: the clock, ids and randomness.
         lease: the thread's lease; `NoLease` if nothing is stored.
         is_stored: True if the called graph is stored.
         answers: question id -> answer: all answers given in the open superstep of the root graph.
@@ -372,10 +373,11 @@ class AttemptContext:
         self.failures = failures
         self.timeouts: tuple[AttemptTimeout, ...] = ()
         self.observed: AttemptObservation = UNOBSERVED_ATTEMPT
-        self._counts: dict[str, int] = {}
+        self._counts: dict[str, int] = {}  # the next number of each kind of operation; see `number`
+        # Operations identified by content: the target of the first one, and the index of the last equal one.
         self._concurrent: dict[bytes, tuple[object, int]] = {}
-        self._added: dict[str, itertools.count[int]] = {}
-        self._names: set[str] = _NO_NAMES
+        self._added: dict[str, itertools.count[int]] = {}  # counts equal messages without an id, by content
+        self._names: set[str] = _NO_NAMES  # the names of named calls
         self.refusals: tuple[ReplayRefusal, ...] = ()
         self.worker = 0
         self.held_back = False
@@ -719,13 +721,13 @@ class AttemptContext:
         self._concurrent[key] = target, again
         return CONCURRENT_BASE + int.from_bytes(blake2b(key + b" %d" % again, digest_size=6).digest())
 
-    def digest_of_input(self, given: Any) -> bytes:
+    def digest_of_input(self, value: Any) -> bytes:
         """Return the digest of the input of a graph that the node's code runs, or b"" if the input is not compared."""
         # None and commands are no inputs, and a graph that is itself a node gets the same state in each attempt.
         persistence = self.graph.persistence
-        if not persistence.is_stored or self.is_handler or given is None or isinstance(given, Command):
+        if not persistence.is_stored or self.is_handler or value is None or isinstance(value, Command):
             return b""
-        return b"" if getattr(self.task.node.call, RUNS_GRAPH, False) else persistence.digests.of_input(given)
+        return b"" if getattr(self.task.node.call, RUNS_GRAPH, False) else persistence.digests.of_input(value)
 
     def message_id(self, message: Any) -> str:
         """Return an id for a message without one that the node's own code adds to a list."""

@@ -105,7 +105,7 @@ class NodeResultCache:
         try:
             identity = value
             if policy.key_func is not None:
-                identity = node.keyed(policy.key_func, value)
+                identity = node.cache_key(policy.key_func, value)
             elif context is not None and any(what == "runtime" for _, what in node.injects):
                 identity = [value, context]  # the result may depend on the user in the context
             bytes_ = self._codec.canonical(identity, channel=f"the input of node {node.name!r}")

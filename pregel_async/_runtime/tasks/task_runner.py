@@ -226,7 +226,7 @@ class TaskRunner:
 
     def _can_be_handled(self, failed: Failed) -> bool:
         """Return True if the failure may be handled or collected."""
-        # A failure of routers may not: no other code can decide what they decide.
+        # A failure of routers must not: no handler can choose the next nodes for them.
         return isinstance(failed.error, Exception) and not failed.has_run and not self._is_final(failed.error)
 
     def _is_final(self, error: BaseException) -> bool:

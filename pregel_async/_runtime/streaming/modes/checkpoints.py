@@ -47,7 +47,9 @@ class Checkpoints(Mode):
     def _task(self, task: Task, subgraphs: Any, parents: dict[str, str]) -> dict[str, Any]:
         name, state = task.node.name, None
         if name in subgraphs:
-            state = self._config(namespace_of(self.view.checkpoint_ns, task, keeps=subgraphs[name]), None, parents)
+            state = self._config(
+                namespace_of(self.view.checkpoint_ns, task, keeps_state=subgraphs[name]), None, parents
+            )
         return {"id": task.id, "name": name, "interrupts": (), "state": state}
 
     def _config(self, ns: str, checkpoint_id: CheckpointId | None, parents: dict[str, str]) -> RunnableConfig:
