@@ -85,6 +85,8 @@ async def run_nested(program: Program, value: Any, settings: Settings, nested: N
     run_context, lease = outer.graph.run, outer.graph.run.lease
     place = outer.next_position(nested.number)
     outer.record_activity()
+    if outer.node_record is not None:
+        await outer.node_record.store()
     with _only_one(lease, ns, outer) if nested.keeps and isinstance(lease, ThreadLease) else nullcontext():
         persistence = await _persistence(program, nested, ns)
         # The loaded state of an earlier attempt contains the input already, except what is never stored.
