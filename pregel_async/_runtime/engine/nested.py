@@ -92,7 +92,7 @@ async def run_nested(program: Program, value: Any, settings: Settings, nested: N
         # The loaded state of an earlier attempt contains the input already, except what is never stored.
         if persistence.continues:
             if program.untracked:
-                refill(program, persistence.start, call_input.writes)
+                refill(program, persistence.start, [*call_input.writes, *call_input.edits])
             call_input = NO_INPUT
         if persistence.is_new:
             call_input.require_input(program, lease.thread_id)
