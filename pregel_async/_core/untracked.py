@@ -18,7 +18,7 @@ import msgspec
 
 from checkpoint_savers.sharing import parts_of, with_parts
 
-from ..types import Send
+from ..types import START, Send
 from .board import Board
 from .program import Program, Write
 
@@ -88,12 +88,15 @@ def refill(program: Program, board: Board, writes: Sequence[Write]) -> None:
     Args:
         program: the graph.
         board: the restored board; changed in place. Keys that hold a value keep it.
-        writes: the writes of the input, owned.
+        writes: the writes of the input, or of a command that is the input; owned.
     """
+    start = program.nodes.get(START)
     given: dict[str, Any] = {}
     for name, item in writes:
-        parts = [(name, item)] if name in program.untracked else parts_of(item)
-        given.update({key: part for key, part in parts if key in program.untracked and part is not None})
+        # The hidden start's own reading, so that the keys get the values of the first run: None, too. The value of
+        # another channel has no keys of the state.
+        parts = [(name, item)] if start is None or name != START else start.writes(item)
+        given.update({key: part for key, part in parts if key in program.untracked})
     for name, value in given.items():
         if name not in board.values:
             channel = board.channels[name] = program.channels[name].fresh()

@@ -3,6 +3,8 @@ handler, a node's writes before its router, a checkpoint before those that are m
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import operator
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -241,6 +243,117 @@ async def test_a_router_that_is_cancelled_while_its_nodes_writes_are_stored(
     assert scope.cancelled_caught
     assert await made.compile(saver, environment=environment).ainvoke(None, "t") == {"log": ["node"]}
     assert ran["node"] == 1 and ran["router"] - ran["cancelled"] == 1
+
+
+class FailsToRecord(Through):
+    """A saver that cannot store task records."""
+
+    async def around(self, verb: str, call: Callable[[], Awaitable[T]]) -> T:
+        if verb == "record":
+            raise StorageError("the disk is gone")
+        return await call()
+
+
+async def waits_in_a_task_group(ended: list[str]) -> None:
+    async def child() -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            ended.append("child")
+
+    try:
+        async with anyio.create_task_group() as group:
+            group.start_soon(child)
+            await anyio.lowlevel.checkpoint()
+            await anyio.lowlevel.checkpoint()
+            ended.append("continued")
+    finally:
+        with anyio.CancelScope(shield=True):
+            await anyio.lowlevel.checkpoint()
+        ended.append("router")
+
+
+async def waits_for_a_child_that_never_ends(ended: list[str]) -> None:
+    try:
+        async with anyio.create_task_group() as group:
+            group.start_soon(anyio.sleep_forever)
+    finally:
+        ended.append("router")
+
+
+async def handles_everything(ended: list[str]) -> None:
+    with contextlib.suppress(BaseException):
+        await anyio.sleep_forever()
+    ended.append("router")
+
+
+@pytest.mark.parametrize("body", [waits_in_a_task_group, waits_for_a_child_that_never_ends, handles_everything])
+async def test_a_router_is_cancelled_if_its_nodes_writes_cannot_be_stored(
+    body: Callable[[list[str]], Awaitable[None]], saver: BaseCheckpointSaver, environment: TestWorld
+) -> None:
+    """P4, P7: the router is cancelled even if its wait would never end; its task groups and `finally` blocks can wait,
+    and the run raises the error of storage."""
+    ended: list[str] = []
+
+    async def node(state: State) -> State:
+        return {"log": ["node"]}
+
+    async def router(state: State) -> str:
+        await body(ended)
+        return END
+
+    made = StateGraph(State).add_node("node", node).add_edge(START, "node").add_conditional_edges("node", router)
+    with anyio.fail_after(5), pytest.raises(StorageError, match="the disk is gone"):
+        await made.compile(FailsToRecord(saver), environment=environment).ainvoke({}, "t")
+    assert ended == (["child", "router"] if body is waits_in_a_task_group else ["router"])
+
+
+@pytest.mark.parametrize("calls", ["task", "task without await", "graph"])
+async def test_a_nodes_writes_are_stored_before_what_its_router_calls(
+    calls: str, saver: BaseCheckpointSaver, environment: TestWorld
+) -> None:
+    """P3, P5: if the process dies after the first transaction of a router, the node does not run again. It might return
+    other writes, and the calls that the router makes for these would differ from the recorded ones."""
+    runs = itertools.count()
+
+    class DiesAfterTwo(Through):
+        """A saver of a process that dies after two transactions: the input's, and the first of the router."""
+
+        transactions = 0
+
+        async def around(self, verb: str, call: Callable[[], Awaitable[T]]) -> T:
+            if verb in ("commit", "record"):
+                if self.transactions == 2:
+                    raise Died(verb)
+                self.transactions += 1
+            return await call()
+
+    @task
+    async def classify(text: str) -> str:
+        return END
+
+    async def work(state: State) -> State:
+        return {"log": ["inner"]}
+
+    inner = StateGraph(State).add_node("work", work).add_edge(START, "work").compile()
+
+    async def node(state: State) -> State:
+        return {"log": [f"run {next(runs)}"]}
+
+    async def router(state: State) -> str:
+        if calls == "graph":
+            await inner.ainvoke({"log": state["log"]})
+        else:
+            future = classify(state["log"][-1])
+            if calls == "task":
+                return await future
+        return END
+
+    made = StateGraph(State).add_node("node", node).add_edge(START, "node").add_conditional_edges("node", router)
+    with pytest.raises(Died):
+        await made.compile(DiesAfterTwo(saver), environment=environment).ainvoke({}, "t")
+    environment.time += EXPIRY
+    assert await made.compile(saver, environment=environment).ainvoke(None, "t") == {"log": ["run 0"]}
 
 
 async def test_a_subgraph_of_a_fork(saver: BaseCheckpointSaver, environment: TestWorld) -> None:

@@ -14,8 +14,9 @@ import pytest
 from checkpoint_savers import BaseCheckpointSaver, InMemorySaver
 from pregel_async import START, Command, Send, StateGraph, interrupt, task
 from pregel_async._core.untracked import storable
-from pregel_async.channels import UntrackedValue
+from pregel_async.channels import LastValue, UntrackedValue
 from pregel_async.errors import UnstorableValueError, UntrackedValueLostError
+from pregel_async.pregel import NodeBuilder, Pregel
 
 pytestmark = pytest.mark.anyio
 
@@ -250,3 +251,59 @@ async def test_a_resumed_subgraph_gets_the_untracked_values_of_its_input(
     await graph.ainvoke({"items": []}, "t")
     found = await graph.ainvoke(Command(resume=1, update={"client": Client()}), "t")
     assert (found["done"] if isinstance(found, dict) else found.done) == [1, "c"]
+
+
+@pytest.mark.parametrize(("given", "expected"), [({"client": None}, "None"), (Command(update={"client": "c"}), "'c'")])
+async def test_a_resumed_subgraph_reads_its_input_as_in_the_first_run(
+    saver: BaseCheckpointSaver, given: Any, expected: str
+) -> None:
+    """None is a value of a dict's key, and a command may be the input: the key is not missing after a resume."""
+
+    def ask(state: State) -> Any:
+        return {"done": [interrupt("which item?")]}
+
+    def use(state: State) -> Any:
+        return {"done": [repr(state["client"])]}
+
+    inner = StateGraph(State).add_sequence([ask, use]).add_edge(START, "ask").compile()
+
+    async def node(state: State) -> Any:
+        if isinstance(given, Command):
+            return {"done": (await inner.ainvoke(Command(update=given.update, goto="ask")))["done"]}
+        return {"done": (await inner.ainvoke(given))["done"]}
+
+    graph = StateGraph(State).add_node("node", node).add_edge(START, "node").compile(saver)
+    await graph.ainvoke({"items": []}, "t")
+    assert (await graph.ainvoke(Command(resume=1), "t"))["done"] == [1, expected]
+
+
+async def test_a_channels_mapping_is_no_state(saver: BaseCheckpointSaver) -> None:
+    """The input of a low-level graph is the value of a channel: its entries are not taken for values of channels."""
+
+    def ask(request: Any) -> Any:
+        return interrupt("which item?")
+
+    def use(read: Any) -> Any:
+        return repr(read.get("client"))
+
+    inner = Pregel(
+        nodes={
+            "ask": NodeBuilder().subscribe_only("request").do(ask).write_to("answer"),
+            "use": NodeBuilder().subscribe_to("answer").read_from("client").do(use).write_to("found"),
+        },
+        channels={
+            "request": LastValue(dict),
+            "answer": LastValue(int),
+            "client": UntrackedValue(Any),
+            "found": LastValue(str),
+        },
+        input_channels="request",
+        output_channels="found",
+    )
+
+    async def node(state: State) -> Any:
+        return {"done": [await inner.ainvoke({"client": "of the request"})]}
+
+    graph = StateGraph(State).add_node("node", node).add_edge(START, "node").compile(saver)
+    await graph.ainvoke({"items": []}, "t")
+    assert (await graph.ainvoke(Command(resume=1), "t"))["done"] == ["None"]

@@ -87,12 +87,14 @@ async def run_nested(
     run_context, lease = outer.graph.run, outer.graph.run.lease
     position = outer.next_position(nested.number)
     outer.record_activity()
+    if outer.node_record is not None:
+        await outer.node_record.store()
     with _exclusive_use(lease, ns, outer) if nested.keeps_state and isinstance(lease, ThreadLease) else nullcontext():
         persistence = await _persistence(program, nested, ns)
         # The loaded state of an earlier attempt contains the input already, except what is never stored.
         if persistence.continues:
             if program.untracked:
-                refill(program, persistence.start, call_input.writes)
+                refill(program, persistence.start, [*call_input.writes, *call_input.edits])
             call_input = NO_INPUT
         if persistence.is_new:
             call_input.require_input(program, lease.thread_id)

@@ -214,7 +214,7 @@ async def _run(attempt: AttemptContext, progress: _AttemptProgress, *, contained
                 answer = await answer
             else:
                 record = partial(progress.record, attempt.graph, task, writes)
-                answer, recorded = await await_router(answer, attempt.graph, record, progress)
+                answer, recorded = await await_router(answer, attempt, record, progress)
         everything.extend([(name, own(item, name)) for name, item in router.route(answer)])
     if node.routers and attempt.calls.any:
         await attempt.calls.join()

@@ -51,6 +51,7 @@ from ..streaming.publisher import EventPublisher
 from ..streaming.run_events import NO_READER, RunEvents
 from ..streaming.subscription import Subscription
 from .control import RunControl
+from .node_record import NodeRecord
 from .result_cache import NodeResultCache
 from .retries import SINGLE_ATTEMPT, AttemptHistory
 from .run_options import RunOptions
@@ -308,6 +309,8 @@ class AttemptContext:
             node's code.
         positions: the position of the next question, call or graph run.
         calls: the tasks that the attempt has called.
+        node_record: the record of the node's writes, from its first async router on; None if it is stored already, or
+            nothing is stored.
         host: the event loop's task that runs the node's code.
         slot: the attempt's slot of `max_concurrency`.
         worker: the id of the thread that runs the node's plain function; 0 if none does.
@@ -339,6 +342,7 @@ class AttemptContext:
         "graph",
         "held_back",
         "host",
+        "node_record",
         "observed",
         "open_questions",
         "owed",
@@ -364,6 +368,7 @@ class AttemptContext:
         self.open_questions: dict[int, tuple[Interrupt, ...]] = {}
         self.positions = 0
         self.calls: Calls = NO_CALLS
+        self.node_record: NodeRecord | None = None
         self.host = graph.run.loop.current_task()
         self.slot = UNLIMITED if graph.limiter is None else Slot(graph.limiter)
         self._ended = False

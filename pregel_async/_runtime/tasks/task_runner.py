@@ -50,7 +50,11 @@ async def run_called(caller: AttemptContext, task: Task) -> Settled:
     for done in caller.result_of_earlier_attempt(task):
         return done
     try:
+        if caller.node_record is not None:
+            await caller.node_record.store()
         await graph.events.publisher.units.open(task, caller.task)
+    except UnstorableValueError as error:
+        return Failed(error)
     except anyio.get_cancelled_exc_class():
         raise
     except BaseException as error:
