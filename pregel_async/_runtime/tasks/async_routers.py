@@ -67,15 +67,16 @@ async def await_router(
         attempt.node_record = NodeRecord(lease, record)
     node_record = attempt.node_record
     node_record.scope = anyio.CancelScope()
+    answers: list[T] = []  # empty if the scope was cancelled: then `raise_failure` raises
     try:
         with node_record.scope:
-            result = await _store_on_first_wait(coroutine, node_record)
+            answers.append(await _store_on_first_wait(coroutine, node_record))
     finally:
         # Whatever the router made of the cancellation.
         progress.recording = True
         node_record.raise_failure()
         progress.recording = False
-    return result, node_record.is_stored
+    return answers.pop(), node_record.is_stored
 
 
 @types.coroutine
@@ -88,18 +89,20 @@ def _store_on_first_wait(coroutine: Coroutine[Any, Any, T], node_record: NodeRec
     """
     step: Callable[..., Any] = coroutine.send
     sent: Any = None
-    is_first = True
+    has_waited = False
     while True:
         try:
             yielded = step(sent)
         except StopIteration as stop:
             result: T = stop.value
             return result
-        if is_first:
+        storing: tuple[ShieldedTask, ...] = ()
+        if not has_waited:
+            has_waited = True
             # In a task of its own, while this one yields the coroutine's future or trap to the event loop. Awaiting the
             # storage here would yield another one first: the loop would later resume a task that waits for something
             # else, which breaks trio's accounting and leaves an asyncio future without its waiter.
-            storing = node_record.begin()
+            storing = (node_record.begin(),)
         try:
             sent = yield yielded
             step = coroutine.send
@@ -108,10 +111,9 @@ def _store_on_first_wait(coroutine: Coroutine[Any, Any, T], node_record: NodeRec
             raise
         except BaseException as error:
             sent, step = error, coroutine.throw
-        if is_first:
-            is_first = False
+        for task in storing:
             try:
-                yield from _wait_for_storage(storing).__await__()
+                yield from _wait_for_storage(task).__await__()
             except GeneratorExit:
                 coroutine.close()
                 raise
