@@ -211,6 +211,34 @@ async def test_a_router_that_does_not_wait_is_part_of_its_nodes_transaction(
     assert (counts.verbs["commit"], counts.verbs["record"]) == (6, 5 if waits else 0)
 
 
+async def test_a_router_continues_when_its_nodes_writes_are_stored(
+    saver: BaseCheckpointSaver, environment: TestWorld
+) -> None:
+    """P3: a router whose wait ends early waits for the transaction as well."""
+    log: list[str] = []
+
+    class SlowRecord(Through):
+        async def around(self, verb: str, call: Callable[[], Awaitable[T]]) -> T:
+            if verb == "record":
+                for _ in range(5):
+                    await anyio.lowlevel.checkpoint()
+            result = await call()
+            log.append(verb)
+            return result
+
+    async def node(state: State) -> State:
+        return {"log": ["node"]}
+
+    async def router(state: State) -> str:
+        await anyio.lowlevel.checkpoint()
+        log.append("router")
+        return END
+
+    made = StateGraph(State).add_node("node", node).add_edge(START, "node").add_conditional_edges("node", router)
+    await made.compile(SlowRecord(saver), environment=environment).ainvoke({}, "t")
+    assert log.index("record") < log.index("router")
+
+
 async def test_a_router_that_is_cancelled_while_its_nodes_writes_are_stored(
     saver: BaseCheckpointSaver, environment: TestWorld
 ) -> None:

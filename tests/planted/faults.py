@@ -554,7 +554,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "async_routers._store_on_first_wait",
         "yield from _wait_for_storage(task).__await__()",
         "pass",
-        ("tests/runtime/test_retries.py::test_failing_storage_is_not_retried",),
+        ("tests/durability/test_record_before_next_step.py::test_a_router_continues_when_its_nodes_writes_are_stored",),
     ),
     Fault(
         "storing-on-the-first-wait",
