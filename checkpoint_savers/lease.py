@@ -9,8 +9,9 @@ from typing import Self
 import anyio
 
 from .children import start_soon
+from .errors import CorruptCheckpointError
 from .owner import this_process
-from .records import Lease, Owner
+from .records import Lease, Owner, is_checkpoint_id
 from .saver_port import SaverPort
 
 LEASE_SECONDS = 30.0
@@ -32,6 +33,7 @@ async def acquire(saver: SaverPort, thread_id: str, owner: Owner, *, now: float,
 
     Raises:
         ThreadBusyError: another lease is live.
+        CorruptCheckpointError: the id of the thread's newest checkpoint is damaged.
         StorageError: the database failed.
     """
     lease: Lease | None = None
@@ -44,6 +46,9 @@ async def acquire(saver: SaverPort, thread_id: str, owner: Owner, *, now: float,
         # In a task of its own, so that a cancelled caller knows whether the lease was acquired: a saver's `acquire`
         # that is cancelled after its transaction would lose the result.
         await run_to_completion(do)
+        # Here and not in each saver: the ids of the next checkpoints are computed from it, as numbers.
+        if lease is not None and lease.newest is not None and not is_checkpoint_id(lease.newest):
+            raise CorruptCheckpointError(f"thread {thread_id!r}", f"its newest checkpoint is {lease.newest!r}, no id")
     except BaseException:
         if lease is not None:
             await release(saver, lease)

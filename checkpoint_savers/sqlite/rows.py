@@ -9,7 +9,7 @@ So where metadata's "step" equals the column, the text has null in its place and
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
@@ -187,27 +187,6 @@ def read_checkpoint_id(stored: StoredId, where: str) -> CheckpointId:
         raise CorruptCheckpointError(where, f"a checkpoint's id is damaged ({error})") from error
 
 
-def read_newest(stored: object, where: str) -> CheckpointId | None:
-    """Decode the id of a thread's newest checkpoint.
-
-    Args:
-        stored: the column, of any type.
-        where: names the thread in an error.
-
-    Returns:
-        The id; None if the thread has no checkpoint.
-
-    Raises:
-        CorruptCheckpointError: it is not a stored id, or it is the empty one, which only events have.
-    """
-    if stored is None:
-        return None
-    newest = read_checkpoint_id(cast("StoredId", stored), where)
-    if not newest:
-        raise CorruptCheckpointError(where, "the id of its newest checkpoint is empty")
-    return newest
-
-
 # Rows are validated as the only field of a Struct: msgspec analyses a class once, other types in each call.
 
 
@@ -311,7 +290,7 @@ def read_thread_headers(raw: list[Any]) -> list[ThreadHeader]:
                 epoch=epoch,
                 owner=None if owner is None else read_owner(owner, where),
                 expires_at=expires_at or 0.0,
-                newest=read_newest(newest, where),
+                newest=None if newest is None else read_checkpoint_id(newest, where),
                 head=None if head is None else read_checkpoint_id(head, where),
                 metadata=read_metadata(text, where),
             )

@@ -24,7 +24,7 @@ from .rows import (
     MetadataText,
     RecordColumns,
     location,
-    read_newest,
+    read_checkpoint_id,
     read_owner,
     validated,
     write_owner,
@@ -104,7 +104,7 @@ def acquire(
         return Lease(thread_id=thread_id, epoch=1, owner=owner, newest=None)
     if found.owner is not None and found.owner != owner and is_live(found.owner, found.expires_at, now=now):
         raise ThreadBusyError(thread_id, holder=str(found.owner), expires_at=found.expires_at)
-    newest = read_newest(found.newest, location(thread_id, ""))
+    newest = None if found.newest is None else read_checkpoint_id(found.newest, location(thread_id, ""))
     if not 0 < found.epoch < MAX_INTEGER:
         raise CorruptCheckpointError(location(thread_id, ""), f"its epoch is {found.epoch}, which no saver assigns")
     db.execute(_ACQUIRE_THREAD, (found.epoch + 1, owner.run_id, write_owner(owner), expires_at, found.key))

@@ -12,7 +12,7 @@ from contextlib import aclosing
 from functools import cached_property
 
 from ..chain import ChainReader
-from ..errors import ThreadBusyError
+from ..errors import CorruptCheckpointError, ThreadBusyError
 from ..lease import UpkeepLease
 from ..records import CheckpointId, CheckpointRow, Lease, Rewrite
 from ..saver_port import SaverPort
@@ -128,11 +128,23 @@ async def prune(
 
 
 async def _preview(saver: SaverPort, thread_id: str, retention: Retention | None) -> PrunedThread:
-    """Return what would be deleted, without the lease. Retry if the thread changes while it is read."""
+    """Return what would be deleted, without the lease. Retry if the thread changes while it is read.
+
+    Raises:
+        CorruptCheckpointError: a listed checkpoint cannot be read, although the thread does not change.
+        ThreadBusyError: the thread changes again and again.
+    """
     for _ in range(PREVIEW_ATTEMPTS):
         with contextlib.suppress(ThreadBusyError):
             return (await _inspect(saver, thread_id, retention)).report
-    return (await _inspect(saver, thread_id, retention)).report
+    before = await headers_of(saver, thread_id)
+    try:
+        return (await _inspect(saver, thread_id, retention)).report
+    except ThreadBusyError:
+        if await headers_of(saver, thread_id) != before:
+            raise
+    # Nothing was removed meanwhile, so that the missing row is damage, and no change by another owner.
+    raise CorruptCheckpointError(f"thread {thread_id!r}", "a checkpoint is listed, and its rows cannot be found")
 
 
 async def _prune(saver: SaverPort, thread_id: str, retention: Retention | None) -> PrunedThread:

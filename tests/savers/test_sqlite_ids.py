@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-from pathlib import Path
 from uuid import UUID
 
 import pytest
@@ -11,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from checkpoint_savers import CorruptCheckpointError, SqliteSaver
+from checkpoint_savers import SqliteSaver
 from checkpoint_savers.conformance.savers.suite import commit, row, take
 from checkpoint_savers.records import CheckpointId
 from checkpoint_savers.sqlite.ids import AFTER_ALL, read_id, write_id
@@ -75,22 +74,3 @@ async def test_texts_that_are_no_id(text: str) -> None:
         place = {"configurable": {"thread_id": "t", "checkpoint_id": text}}
         assert await saver.aget_tuple(place) is None and [one async for one in saver.alist(place)] == []
         assert len(await saver.scan("t", "")) == 1
-
-
-@pytest.mark.anyio
-@pytest.mark.parametrize("damaged", ["", "x", b"short", 7])
-async def test_a_damaged_newest_id_is_refused(tmp_path: Path, damaged: object) -> None:
-    """P11: the empty id belongs to events before the first checkpoint; as a thread's newest it is damage."""
-    path = tmp_path / "threads.db"
-    async with SqliteSaver(path) as saver:
-        lease = await take(saver)
-        await saver.commit(lease, commit(row(1)))
-        await saver.release(lease)
-    with sqlite3.connect(path) as db:
-        db.execute("UPDATE thread SET newest = ?", (damaged,))
-    db.close()
-    async with SqliteSaver(path) as saver:
-        with pytest.raises(CorruptCheckpointError):
-            await take(saver)
-        with pytest.raises(CorruptCheckpointError):
-            _ = [header async for header in saver.alist_threads()]

@@ -13,7 +13,14 @@ from msgspec.structs import replace
 
 from checkpoint_savers import BaseCheckpointSaver, InMemorySaver
 from checkpoint_savers.conformance.savers.random_threads import RandomThread, checkpoint_tuples
-from checkpoint_savers.errors import CheckpointNotFoundError, StorageError, ThreadBusyError, ThreadNotFoundError
+from checkpoint_savers.errors import (
+    CheckpointNotFoundError,
+    CorruptCheckpointError,
+    StorageError,
+    ThreadBusyError,
+    ThreadNotFoundError,
+)
+from checkpoint_savers.records import CheckpointId, Lease
 from checkpoint_savers.upkeep.retention import Pruned, Retention, Stayed, created
 from checkpoint_savers.upkeep.threads import load_thread
 from pregel_async import Command
@@ -564,3 +571,44 @@ def test_results_are_comparable_records() -> None:
     """P10: each call returns a record of what it has done, and records can be compared."""
     assert Stayed("", "x", "tip") == Stayed("", "x", "tip")
     assert (Pruned().checkpoints, Pruned().freed) == (0, 0)
+
+
+async def test_a_preview_of_a_damaged_thread() -> None:
+    """P11: a listed checkpoint that cannot be read is damage, if the thread does not change: no run has taken it over."""
+
+    class LosesARow(InMemorySaver):
+        lost: object = ...
+
+        async def read(self, thread_id: str, ns: str = "", checkpoint_id: Any = None) -> Any:
+            return None if checkpoint_id == self.lost else await super().read(thread_id, ns, checkpoint_id)
+
+    saver = LosesARow()
+    await nested(saver, Ran(), keeps=True, asks=False).ainvoke({"log": []}, "t")
+    limits = Retention(keep=1)
+    ids = sorted([header.checkpoint_id for header in await saver.scan("t", "")], reverse=True)
+    assert (await saver.aprune("t", retention=limits, dry_run=True)).checkpoints
+    saver.lost = ids[0]
+    with pytest.raises(CorruptCheckpointError, match="'t'"):
+        await saver.aprune("t", retention=limits, dry_run=True)
+
+
+@pytest.mark.parametrize("newest", ["", "x", "0193A1B2-C3D4-7000-8000-00000000000F"])
+async def test_a_damaged_newest_id_is_refused(newest: str) -> None:
+    """P11: the ids of the next checkpoints are computed from it. P6: the lease is released again."""
+
+    class DamagedNewest(InMemorySaver):
+        damaged = False
+
+        async def acquire(self, *args: Any, **kwargs: Any) -> Lease:
+            lease = await super().acquire(*args, **kwargs)
+            return replace(lease, newest=CheckpointId(newest)) if self.damaged else lease
+
+    saver = DamagedNewest()
+    graph = nested(saver, Ran(), asks=False)
+    await graph.ainvoke({"log": []}, "t")
+    saver.damaged = True
+    for work in (lambda: graph.ainvoke({"log": []}, "t"), lambda: saver.aprune("t", retention=Retention(keep=1))):
+        with pytest.raises(CorruptCheckpointError, match="'t'"):
+            await work()
+    saver.damaged = False
+    await graph.ainvoke({"log": []}, "t")
