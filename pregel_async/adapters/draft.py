@@ -135,17 +135,6 @@ class MessageDraft:
         """The highest index of a tool call; -1 before the first call."""
         return max(self._calls, default=-1)
 
-    def has_text(self, kind: str) -> bool:
-        """Return True if text of a kind has arrived.
-
-        Args:
-            kind: one of `TEXTS`.
-
-        Returns:
-            Whether there is any.
-        """
-        return bool(self._texts[kind])
-
     def take_chunk(self) -> MessageChunk | None:
         """Take the pieces that have arrived since the last call, as a chunk.
 

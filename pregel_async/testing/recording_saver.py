@@ -30,7 +30,6 @@ class RecordingSaver(PassingSaver):
 
     Attributes:
         recorded: ids of the tasks whose result is stored.
-        unrouted: ids of the tasks whose result is stored and whose routers have yet to run.
         committed: ids of the stored checkpoints.
         answered: ids of the questions whose answers are stored.
         epoch: the epoch of the newest lease.
@@ -42,7 +41,6 @@ class RecordingSaver(PassingSaver):
     def __init__(self, inner: BaseCheckpointSaver, trace: list[str]) -> None:
         super().__init__(inner)
         self.recorded: set[str] = set()
-        self.unrouted: set[str] = set()
         self.committed: set[str] = set()
         self.answered: set[str] = set()
         self.epoch = 0
@@ -90,8 +88,6 @@ class RecordingSaver(PassingSaver):
             self.answered.update(entry.answers)
             if entry.finished:
                 self.recorded.add(record.task_id)
-            elif not entry.routed:
-                self.unrouted.add(record.task_id)
             self.trace.append(
                 f"recorded: {entry.name or 'the superstep'} {_describe_record(entry)}{_of_namespace(record.ns)}"
             )

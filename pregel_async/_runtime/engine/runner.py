@@ -24,10 +24,11 @@ from ...errors import NodeCancelledError, StepTimeoutError, UnstorableValueError
 from ...policies import Collect
 from ..observing.error_text import described
 from ..platform.event_loops import NEVER_CANCELLED, NativeCancellations, native_cancellations, sole_exception
+from ..platform.first_wait import call_on_first_wait
 from ..platform.loop_turns import LoopTurns
 from ..streaming.kept_units import UnitCloser
 from ..streaming.parts import routers_of
-from ..tasks.attempt import call_on_first_wait, run_attempt, run_hidden_start
+from ..tasks.attempt import run_attempt, run_hidden_start
 from ..tasks.context import GraphContext
 from ..tasks.task_runner import TaskRunner, record_unrouted
 from ..tasks.timeouts import Timeout
@@ -199,10 +200,11 @@ class _Group:
             if cancelled():  # by the node, for which this is its own task: the others must not be cancelled with it
                 start_remaining()
 
-    def _start_remaining(self, context: Context) -> None:
-        """Start a task of the group for each task that has not begun."""
+    def _start_remaining(self, context: Context) -> tuple[()]:
+        """Start a task of the group for each task that has not begun. The task that waits waits for none of them."""
         for position in self._positions:
             context.run(start_soon, self._group, partial(self._run_task, position, contained=True))
+        return ()
 
     async def _run_task(self, position: int, *, contained: bool = False) -> None:
         """Run one task and set its outcome. Raises nothing but a cancellation."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Awaitable, Callable, Coroutine, Generator
-from typing import Any, Protocol, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import Protocol, TypeVar
 
 import anyio
 import anyio.lowlevel
@@ -12,6 +12,7 @@ import anyio.lowlevel
 from ..persistence.shielded_task import ShieldedTask
 from ..persistence.unstored import NoLease
 from ..platform.event_loops import on_asyncio
+from ..platform.first_wait import call_on_first_wait
 from .context import AttemptContext
 from .node_record import NodeRecord
 
@@ -70,55 +71,14 @@ async def await_router(
     answers: list[T] = []  # empty if the scope was cancelled: then `raise_failure` raises
     try:
         with node_record.scope:
-            answers.append(await _store_on_first_wait(coroutine, node_record))
+            # In a task of its own: it runs while the router waits, and the router continues when it has ended.
+            answers.append(await call_on_first_wait(coroutine, lambda: (_wait_for_storage(node_record.begin()),)))
     finally:
         # Whatever the router made of the cancellation.
         progress.recording = True
         node_record.raise_failure()
         progress.recording = False
     return answers.pop(), node_record.is_stored
-
-
-@types.coroutine
-def _store_on_first_wait(coroutine: Coroutine[Any, Any, T], node_record: NodeRecord) -> Generator[Any, Any, T]:
-    """Run a coroutine in place. When it first waits, start to store; let it continue when that has finished.
-
-    Args:
-        coroutine: the router.
-        node_record: what is stored.
-    """
-    step: Callable[..., Any] = coroutine.send
-    sent: Any = None
-    has_waited = False
-    while True:
-        try:
-            yielded = step(sent)
-        except StopIteration as stop:
-            result: T = stop.value
-            return result
-        storing: tuple[ShieldedTask, ...] = ()
-        if not has_waited:
-            has_waited = True
-            # In a task of its own, while this one yields the coroutine's future or trap to the event loop. Awaiting the
-            # storage here would yield another one first: the loop would later resume a task that waits for something
-            # else, which breaks trio's accounting and leaves an asyncio future without its waiter.
-            storing = (node_record.begin(),)
-        try:
-            sent = yield yielded
-            step = coroutine.send
-        except GeneratorExit:
-            coroutine.close()
-            raise
-        except BaseException as error:
-            sent, step = error, coroutine.throw
-        for task in storing:
-            try:
-                yield from _wait_for_storage(task).__await__()
-            except GeneratorExit:
-                coroutine.close()
-                raise
-            except BaseException as error:
-                sent, step = error, coroutine.throw
 
 
 async def _wait_for_storage(storing: ShieldedTask) -> None:

@@ -489,31 +489,6 @@ def _drive(
             cancellations.discount_group_cancellations(thrown)
 
 
-@types.coroutine
-def call_on_first_wait(coroutine: Coroutine[Any, Any, _T], waits: Callable[[], None]) -> Generator[Any, Any, _T]:
-    """Await in place, and call `waits` the first time that the coroutine suspends, if it does."""
-    step: Callable[..., Any] = coroutine.send
-    sent: Any = None
-    has_waited = False
-    while True:
-        try:
-            yielded = step(sent)
-        except StopIteration as stop:
-            result: _T = stop.value
-            return result
-        if not has_waited:
-            has_waited = True
-            waits()
-        try:
-            sent = yield yielded
-            step = coroutine.send
-        except GeneratorExit:
-            coroutine.close()
-            raise
-        except BaseException as error:
-            sent, step = error, coroutine.throw
-
-
 async def _wait_for_readers(writer: AttemptContext) -> None:
     """Wait until the readers have caught up, after an await of the node and before the node sees its result."""
     # A scope's cancellation is swallowed here, and raised again at the node's next checkpoint. Raised here, it would
