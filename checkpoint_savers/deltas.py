@@ -33,7 +33,7 @@ from .patches import (
 from .records import CheckpointId, TaskRecord
 
 Results: TypeAlias = dict[str, tuple[tuple[str, bytes | None], ...]]
-"""Task id -> its writes as (channel, encoded value); None stands for the value that the channel has now."""
+"""Task id -> its writes as (channel, encoded value); None means the value that the channel has now."""
 
 SENDS = "__pregel_tasks"
 """The channel of pending sends."""
@@ -56,7 +56,7 @@ class Delta(msgspec.Struct, array_like=True, frozen=True, kw_only=True, gc=False
         versions: the version of each channel in `values` whose version is not `clock` (keyframes only).
         seen: channel -> node -> version, for versions that nodes have newly seen; only channels that are not empty.
         ran: names of the nodes whose tasks the superstep ran, in plan order.
-        results: task id -> its writes as (channel, encoded value); None stands for the value that the channel has now.
+        results: task id -> its writes as (channel, encoded value); None means the value that the channel has now.
             Only of tasks that have no record of their own.
         tips: namespace -> the checkpoint of a stateful subgraph's current state, for those that this superstep moved.
             So each branch of the root has its own branch of each subgraph.

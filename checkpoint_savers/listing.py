@@ -55,7 +55,7 @@ async def list_headers(
     """Return the first headers after a cursor that match a filter.
 
     Args:
-        page: returns up to a number of headers after a cursor; fewer if there are no more.
+        page: returns up to a number of headers after a cursor; fewer at the end of the list.
         cursor: where to begin; None for the beginning.
         position: returns the cursor after a header.
         limit: maximum number of headers.

@@ -40,7 +40,7 @@ class ListPatch(msgspec.Struct, array_like=True, tag="l", frozen=True):
     """Turns one list into another.
 
     Attributes:
-        pieces: from the first element to the last: (start, stop) stands for these elements of the earlier list, bytes
+        pieces: from the first element to the last: (start, stop) means these elements of the earlier list, bytes
             for the elements of an encoded list.
     """
 
@@ -300,7 +300,7 @@ def diff(now: EncodedValue, before: EncodedValue | None, depth: int = DEPTH) -> 
 
 def _diff_lists(now: list[bytes], before: list[bytes]) -> ListPatch:
     same = len(before)
-    if now[:same] != before:  # one comparison in C; a list that only grew needs no more
+    if now[:same] != before:  # one comparison in C; a list that only grew needs nothing else
         same = next((at for at, (one, other) in enumerate(zip(now, before, strict=False)) if one != other), len(now))
         same = min(same, len(now), len(before))
     pieces: list[tuple[int, int] | list[bytes]] = [(0, same)] if same else []

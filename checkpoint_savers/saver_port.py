@@ -256,7 +256,7 @@ class SaverPort(ABC):
                 them into the text of a query.
 
         Returns:
-            The headers; fewer than `limit` if there are no more.
+            The headers; fewer than `limit` at the end of the list.
 
         Raises:
             CorruptCheckpointError: a thread's metadata cannot be read.
@@ -357,7 +357,7 @@ class SaverPort(ABC):
                 of a query.
 
         Returns:
-            The headers; fewer than `limit` if there are no more.
+            The headers; fewer than `limit` at the end of the list.
 
         Raises:
             CorruptCheckpointError: a row's metadata cannot be read.

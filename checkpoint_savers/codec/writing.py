@@ -132,7 +132,7 @@ class ValueWriter:
 
 
 class NodeValueWriter(ValueWriter):
-    """Prepares values that a node may hold: the runtime's containers count as the plain ones they stand for."""
+    """Prepares values that a node may hold: the runtime's containers count as plain ones."""
 
     __slots__ = ()
 

@@ -5,7 +5,7 @@ writes of a thread are stored in their order, each in a later transaction than t
 writes has one write in each batch, like every other thread. Each caller is woken when its own write is durable.
 
 A batch is one statement, which reports for each write whether it was stored (see `writing`). If the statement fails,
-the whole batch was rolled back; it is halved, and each half tried, until the failing write stands alone. A write whose
+the whole batch was rolled back; it is halved, and each half tried, until the failing write is alone. A write whose
 thread is locked by another connection is repeated after some milliseconds, and delays no other thread.
 """
 

@@ -248,7 +248,7 @@ class PostgresSaver(PostgresClient, BaseCheckpointSaver):
     def _next(self) -> int:
         """Return a number for a write, greater than all earlier ones of this process."""
         # By the clock, not by counting from 0: another saver of this process, opened later, must go on with greater
-        # numbers. At least SPACING apart, also if the clock stands still.
+        # numbers. At least SPACING apart, also if the clock does not advance.
         self._number = max(self._number, time.monotonic_ns() & -SPACING) + SPACING
         return self._number
 

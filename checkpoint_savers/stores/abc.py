@@ -197,7 +197,7 @@ class BaseStore(ABC):
         Items that were put at the same time are ordered by namespace and key.
 
         Args:
-            namespace_prefix: ("memories",) stands for ("memories",), ("memories", "ann") and so on; () for all
+            namespace_prefix: ("memories",) means ("memories",), ("memories", "ann") and so on; () for all
                 namespaces.
             query: only None: there is no vector search.
             filter: entries that the items' values must have; `filters.py` defines what matches. Items are read first
