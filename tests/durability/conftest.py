@@ -1,4 +1,4 @@
-"""Savers of both kinds, on the clock of a `TestWorld`."""
+"""Savers of both kinds, on the clock of a `SeededEnvironment`."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import pytest
 
 from checkpoint_savers import InMemorySaver, SqliteSaver
 from checkpoint_savers.abc import BaseCheckpointSaver
-from tests.durability.durable_environment import TestWorld
+from tests.helpers.environments import SeededEnvironment
 
 
 @pytest.fixture
-def environment() -> TestWorld:
-    return TestWorld()
+def environment() -> SeededEnvironment:
+    return SeededEnvironment()
 
 
 @pytest.fixture(params=["memory", "sqlite"])
 async def saver(
-    request: pytest.FixtureRequest, tmp_path: Path, environment: TestWorld
+    request: pytest.FixtureRequest, tmp_path: Path, environment: SeededEnvironment
 ) -> AsyncIterator[BaseCheckpointSaver]:
     """No test that uses this fixture loses power, so SQLite need not wait for the disk."""
     if request.param == "memory":

@@ -4,7 +4,6 @@ each test."""
 from __future__ import annotations
 
 import os
-import random
 import zlib
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from itertools import count, pairwise
@@ -18,7 +17,6 @@ from checkpoint_savers.records import (
     Header,
 )
 from pregel_async import CompiledStateGraph, Send, StateSnapshot
-from pregel_async._runtime.platform.environment import SystemEnvironment
 from pregel_async.types import Durability
 from tests.durability.durable_graphs import Op, Probe, Scenario, length_of
 from tests.helpers.passing_saver import WRITES, Through
@@ -29,31 +27,6 @@ Graph = CompiledStateGraph[Any, Any, Any]
 
 EXPIRY = 31.0
 """Seconds after which a lease has expired."""
-
-
-class TestWorld(SystemEnvironment):
-    """An environment whose clock advances by a millisecond per read and by explicit steps; ids and randomness have a
-    seed."""
-
-    __test__ = False
-
-    def __init__(self, start: float = 4_000_000_000.0, seed: int = 0) -> None:
-        super().__init__()
-        self.time = start
-        self.random = random.Random(seed)
-
-    def now(self) -> float:
-        self.time += 0.001
-        return self.time
-
-    def new_id(self) -> str:
-        return f"run-{self.random.getrandbits(64):016x}"
-
-    def entropy(self) -> int:
-        return self.random.getrandbits(62)
-
-    def jitter(self) -> float:
-        return self.random.random()
 
 
 def places(request: pytest.FixtureRequest) -> Iterator[int]:

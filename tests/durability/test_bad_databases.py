@@ -36,8 +36,9 @@ from checkpoint_savers.errors import (
 from checkpoint_savers.sqlite.ids import read_id
 from checkpoint_savers.sqlite.worker import Job
 from pregel_async import START, CompiledStateGraph, Send, StateGraph, StateSnapshot
-from tests.durability.durable_environment import EXPIRY, Graph, TestWorld, Watch
+from tests.durability.durable_environment import EXPIRY, Graph, Watch
 from tests.durability.durable_graphs import Probe, State, node
+from tests.helpers.environments import SeededEnvironment
 
 pytestmark = pytest.mark.anyio
 
@@ -294,7 +295,7 @@ async def _limit_pages(saver: SqliteSaver, most: int | None) -> None:
     await saver._worker.run(Job(limit, writes=False))
 
 
-async def test_full(tmp_path: Path, environment: TestWorld) -> None:
+async def test_full(tmp_path: Path, environment: SeededEnvironment) -> None:
     """P4: a run on a full disk stops with that error at the superstep that does not fit, and continues when there is
     space."""
     probe = Probe()
@@ -345,7 +346,7 @@ async def test_locked(database: Path) -> None:
         await graph.ainvoke(None, "u")
 
 
-async def test_locked_during_a_run(tmp_path: Path, environment: TestWorld) -> None:
+async def test_locked_during_a_run(tmp_path: Path, environment: SeededEnvironment) -> None:
     """P4: a run whose superstep cannot be stored ends there, and a later call continues from there."""
     probe = Probe()
     locks: list[sqlite3.Connection] = []

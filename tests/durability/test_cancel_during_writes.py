@@ -12,7 +12,7 @@ import pytest
 
 from checkpoint_savers.abc import BaseCheckpointSaver
 from pregel_async import START, Command, StateGraph, interrupt
-from tests.durability.durable_environment import TestWorld
+from tests.helpers.environments import SeededEnvironment
 from tests.helpers.passing_saver import Through
 
 pytestmark = pytest.mark.anyio
@@ -65,7 +65,7 @@ class CancellingSaver(Through):
         assert self.scope.cancel_called
 
 
-def graph(saver: BaseCheckpointSaver, environment: TestWorld, **nodes: Any) -> Any:
+def graph(saver: BaseCheckpointSaver, environment: SeededEnvironment, **nodes: Any) -> Any:
     made = StateGraph(State)
     for name, node in nodes.items():
         made.add_node(name, node).add_edge(START, name)
@@ -93,7 +93,7 @@ def slow(saver: BaseCheckpointSaver) -> CancellingSaver:
     return CancellingSaver(saver)
 
 
-async def test_a_result(slow: CancellingSaver, environment: TestWorld) -> None:
+async def test_a_result(slow: CancellingSaver, environment: SeededEnvironment) -> None:
     """P5, P7: the result of a task that finished while siblings ran is stored."""
     made = graph(slow, environment, ends=ends, waits=waits)
     await slow.cancelled("record", lambda: made.ainvoke({}, "t"))
@@ -102,7 +102,7 @@ async def test_a_result(slow: CancellingSaver, environment: TestWorld) -> None:
     assert {each.name: each.result for each in snapshot.tasks} == {"ends": {"log": ["ends"]}, "waits": None}
 
 
-async def test_a_question(slow: CancellingSaver, environment: TestWorld) -> None:
+async def test_a_question(slow: CancellingSaver, environment: SeededEnvironment) -> None:
     """P7, P8: the question that a run ends with is stored."""
     made = graph(slow, environment, asks=asks)
     await slow.cancelled("record", lambda: made.ainvoke({}, "t"))
@@ -110,7 +110,7 @@ async def test_a_question(slow: CancellingSaver, environment: TestWorld) -> None
     assert [each.value for each in (await made.aget_state("t")).interrupts] == ["who?"]
 
 
-async def test_an_answer(slow: CancellingSaver, environment: TestWorld) -> None:
+async def test_an_answer(slow: CancellingSaver, environment: SeededEnvironment) -> None:
     """P7, P8: the answer that a run begins with is stored, so that the next call need not pass it again."""
     made = graph(slow, environment, asks=asks)
     await made.ainvoke({}, "t")
@@ -119,7 +119,7 @@ async def test_an_answer(slow: CancellingSaver, environment: TestWorld) -> None:
     assert await made.ainvoke(None, "t") == {"log": ["me"]}
 
 
-async def test_a_failure(slow: CancellingSaver, environment: TestWorld) -> None:
+async def test_a_failure(slow: CancellingSaver, environment: SeededEnvironment) -> None:
     """P3, P7: the failure that a run ends with is stored."""
     made = graph(slow, environment, fails=fails)
     with pytest.raises(LookupError):
@@ -129,7 +129,7 @@ async def test_a_failure(slow: CancellingSaver, environment: TestWorld) -> None:
     assert task.error is not None and task.error.message == "nothing there"
 
 
-async def test_a_superstep(slow: CancellingSaver, environment: TestWorld) -> None:
+async def test_a_superstep(slow: CancellingSaver, environment: SeededEnvironment) -> None:
     """P3, P7: a superstep's own transaction is finished by a saver that does not shield itself."""
     made = graph(slow, environment, ends=ends)
     await slow.cancelled("commit", lambda: made.ainvoke({}, "t"))
@@ -137,7 +137,7 @@ async def test_a_superstep(slow: CancellingSaver, environment: TestWorld) -> Non
     assert (await made.aget_state("t")).next == ("ends",)
 
 
-async def test_an_edit(slow: CancellingSaver, environment: TestWorld) -> None:
+async def test_an_edit(slow: CancellingSaver, environment: SeededEnvironment) -> None:
     """P3, P7: an edit (`aupdate_state`) is stored."""
     made = graph(slow, environment, ends=ends)
     await made.ainvoke({}, "t")
@@ -146,7 +146,7 @@ async def test_an_edit(slow: CancellingSaver, environment: TestWorld) -> None:
     assert (await made.aget_state("t")).values == {"log": ["ends", "edited"]}
 
 
-async def test_releasing_the_thread(slow: CancellingSaver, environment: TestWorld) -> None:
+async def test_releasing_the_thread(slow: CancellingSaver, environment: SeededEnvironment) -> None:
     """P6, P7: a cancelled run releases its thread, however long that takes."""
 
     async def leaves(state: State) -> None:
@@ -159,7 +159,7 @@ async def test_releasing_the_thread(slow: CancellingSaver, environment: TestWorl
     assert await graph(slow, environment, leaves=ends).ainvoke(None, "t") == {"log": ["ends"]}
 
 
-async def test_a_lease(slow: CancellingSaver, environment: TestWorld) -> None:
+async def test_a_lease(slow: CancellingSaver, environment: SeededEnvironment) -> None:
     """P6, P7: a run that is cancelled while it acquires its lease still learns the outcome and releases the lease."""
     made = graph(slow, environment, ends=ends)
     await slow.cancelled("acquire", lambda: made.ainvoke({}, "t"))

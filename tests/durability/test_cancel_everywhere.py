@@ -16,17 +16,9 @@ import sniffio
 from checkpoint_savers.abc import BaseCheckpointSaver
 from pregel_async._runtime.streaming.stream import GraphStream
 from pregel_async.types import Durability
-from tests.durability.durable_environment import (
-    Graph,
-    TestWorld,
-    Watch,
-    config_of,
-    is_one_chain,
-    left_to_do,
-    places,
-    trace_of,
-)
+from tests.durability.durable_environment import Graph, Watch, config_of, is_one_chain, left_to_do, places, trace_of
 from tests.durability.durable_graphs import SCENARIOS, WHERE, Probe, Scenario
+from tests.helpers.environments import SeededEnvironment
 from tests.helpers.steps import Steps, tasks_now
 
 pytestmark = pytest.mark.anyio
@@ -162,7 +154,11 @@ WAYS = [
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
 @pytest.mark.parametrize("scenario", CHOSEN, ids=str)
 async def test_every_step(
-    scenario: Scenario, way: Way, saver: BaseCheckpointSaver, environment: TestWorld, request: pytest.FixtureRequest
+    scenario: Scenario,
+    way: Way,
+    saver: BaseCheckpointSaver,
+    environment: SeededEnvironment,
+    request: pytest.FixtureRequest,
 ) -> None:
     """P5, P6, P7: whichever step the cancellation hits, every node has cleaned up when control returns; no task is
     left; the context is the caller's; the thread is free; a resume comes to the undisturbed result and trace, and
@@ -180,7 +176,7 @@ async def test_every_step_in_the_other_modes(
     mode: Durability,
     way: Way,
     saver: BaseCheckpointSaver,
-    environment: TestWorld,
+    environment: SeededEnvironment,
     request: pytest.FixtureRequest,
 ) -> None:
     """P4, P5, P7: the same with "async" and "exit". The cancelled caller waits until all finished tasks are stored."""
@@ -194,7 +190,7 @@ async def at_every_step(
     mode: Durability,
     way: Way,
     saver: BaseCheckpointSaver,
-    environment: TestWorld,
+    environment: SeededEnvironment,
     places: Iterator[int],
 ) -> None:
     expected = await play(scenario, mode, way, saver, environment, Steps(0))
@@ -210,7 +206,12 @@ async def at_every_step(
 
 
 async def play(
-    scenario: Scenario, mode: Durability, way: Way, saver: BaseCheckpointSaver, environment: TestWorld, steps: Steps
+    scenario: Scenario,
+    mode: Durability,
+    way: Way,
+    saver: BaseCheckpointSaver,
+    environment: SeededEnvironment,
+    steps: Steps,
 ) -> Any:
     probe = Probe()
     watch = Watch(saver, probe, mode=mode)

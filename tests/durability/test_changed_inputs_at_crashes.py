@@ -14,9 +14,9 @@ from checkpoint_savers import BaseCheckpointSaver
 from pregel_async import START, StateGraph
 from pregel_async.errors import CallsChangedError
 from pregel_async.types import Durability
-from tests.durability.durable_environment import TestWorld
 from tests.durability.streaming_graphs import Crashing, died
 from tests.helpers.each_saver import SAVERS, Open, opener
+from tests.helpers.environments import SeededEnvironment
 
 pytestmark = pytest.mark.anyio
 
@@ -34,7 +34,7 @@ class State(TypedDict, total=False):
     log: Annotated[list[str], operator.add]
 
 
-def graph_of(saver: BaseCheckpointSaver, names: list[str], environment: TestWorld) -> Any:
+def graph_of(saver: BaseCheckpointSaver, names: list[str], environment: SeededEnvironment) -> Any:
     """Return a node that runs a graph of two supersteps for each name."""
     builder = StateGraph(State).add_node("read", lambda state: {"log": [f"read {state['name']}"]})
     builder.add_node("pay", lambda state: {"log": [f"paid {state['name']}"]})
@@ -56,7 +56,7 @@ def lines(*names: str) -> list[str]:
 async def test_a_crash_at_every_call(durability: Durability, after: bool, opened: Open) -> None:
     """The process dies at a call of storage, and the resumed node gets its files in another order. The node refuses
     that, or has stored nothing of the subgraphs and runs them for each file. No file gets the state of another."""
-    environment, refused = TestWorld(), 0
+    environment, refused = SeededEnvironment(), 0
     async with opened() as saver:
         for at in range(1, 100):
             thread: Any = f"{at}"

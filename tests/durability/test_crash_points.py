@@ -19,7 +19,6 @@ from tests.durability.durable_environment import (
     Died,
     Failing,
     How,
-    TestWorld,
     Watch,
     When,
     config_of,
@@ -29,6 +28,7 @@ from tests.durability.durable_environment import (
     trace_of,
 )
 from tests.durability.durable_graphs import SCENARIOS, Op, Probe, Scenario, length_of
+from tests.helpers.environments import SeededEnvironment
 
 pytestmark = pytest.mark.anyio
 
@@ -43,7 +43,7 @@ async def test_every_call(
     how: How,
     when: When,
     saver: BaseCheckpointSaver,
-    environment: TestWorld,
+    environment: SeededEnvironment,
     request: pytest.FixtureRequest,
 ) -> None:
     """P2, P3, P4, P5, P6, in each durability mode: result, trace and chain are those of the undisturbed run; recorded
@@ -61,7 +61,7 @@ async def play(
     scenario: Scenario,
     mode: Durability,
     saver: BaseCheckpointSaver,
-    environment: TestWorld,
+    environment: SeededEnvironment,
     at: int,
     how: How,
     when: When,

@@ -13,8 +13,9 @@ from checkpoint_savers import InMemorySaver
 from checkpoint_savers.abc import BaseCheckpointSaver
 from pregel_async import START, Command, StateGraph, interrupt
 from pregel_async.types import Durability
-from tests.durability.durable_environment import TestWorld, places
+from tests.durability.durable_environment import places
 from tests.durability.streaming_graphs import Crashing, State, check, died, graph_of, read, speak
+from tests.helpers.environments import SeededEnvironment
 from tests.helpers.passing_saver import WRITES, Through
 
 pytestmark = pytest.mark.anyio
@@ -40,7 +41,7 @@ class UnevenSaver(Through):
 async def undisturbed(mode: Durability) -> list[Any]:
     seen: list[Any] = []
     with anyio.fail_after(30):
-        graph = graph_of(InMemorySaver(), TestWorld())
+        graph = graph_of(InMemorySaver(), SeededEnvironment())
         await read(graph.astream({"log": []}, "t", keep_events=True, durability=mode, **ASK), seen)
     return seen
 
@@ -52,7 +53,7 @@ async def test_a_crash_at_every_call(mode: Durability, after: bool, request: pyt
     continues."""
     whole = await undisturbed(mode)
     for at in places(request):
-        inner, environment, seen = InMemorySaver(), TestWorld(), list[Any]()
+        inner, environment, seen = InMemorySaver(), SeededEnvironment(), list[Any]()
         crashed = 0
         for _ in range(50):
             graph = graph_of(Crashing(inner, at, after=after), environment)
@@ -82,7 +83,7 @@ async def test_a_reload_at_every_chunk(mode: Durability) -> None:
     whole = await undisturbed(mode)
     everywhere = os.environ.get("PREGEL_EVERY") == "1"
     for every in (1, 2, 3, 5, 8, 13, 21, 34, 55) if everywhere else (5, 21):
-        inner, environment, seen = InMemorySaver(), TestWorld(), list[Any]()
+        inner, environment, seen = InMemorySaver(), SeededEnvironment(), list[Any]()
         most, run = every, graph_of(inner, environment)
         await read(run.astream({"log": []}, "t", keep_events=True, durability=mode, **ASK), seen, most)
         assert len(seen) == every
@@ -101,7 +102,7 @@ async def test_a_reload_at_every_chunk(mode: Durability) -> None:
 async def test_cursors_are_in_stream_order(mode: Durability) -> None:
     """P12: cursors sort in stream order, whichever record is stored first."""
     seen: list[Any] = []
-    stream = graph_of(UnevenSaver(InMemorySaver()), TestWorld()).astream(
+    stream = graph_of(UnevenSaver(InMemorySaver()), SeededEnvironment()).astream(
         {"log": []}, "t", keep_events=True, durability=mode, **ASK
     )
     with anyio.fail_after(30):
@@ -127,7 +128,7 @@ def asking(saver: BaseCheckpointSaver, *, inside: bool) -> Any:
     builder = StateGraph(State).add_node(asks).add_node(other).add_edge(START, "asks").add_edge(START, "other")
     if inside:
         builder = StateGraph(State).add_node("outside", builder.compile()).add_edge(START, "outside")
-    return builder.compile(saver, environment=TestWorld())
+    return builder.compile(saver, environment=SeededEnvironment())
 
 
 @pytest.mark.parametrize("mode", DURABILITIES)
@@ -157,7 +158,7 @@ async def test_an_interrupted_answer(mode: Durability, inside: bool) -> None:
             return
 
 
-def commanding_parent(saver: BaseCheckpointSaver, environment: TestWorld) -> Any:
+def commanding_parent(saver: BaseCheckpointSaver, environment: SeededEnvironment) -> Any:
     """Return a graph with two concurrent nodes in a subgraph, of which the last to finish sends a command to the parent
     graph."""
 
@@ -180,10 +181,11 @@ async def test_a_crash_while_a_subgraph_commands_its_parent(after: bool) -> None
     that record, and not only with the superstep of the parent graph."""
     whole: list[Any] = []
     await read(
-        commanding_parent(InMemorySaver(), TestWorld()).astream({"log": []}, "t", keep_events=True, **ASK), whole
+        commanding_parent(InMemorySaver(), SeededEnvironment()).astream({"log": []}, "t", keep_events=True, **ASK),
+        whole,
     )
     for at in range(1, 100):
-        inner, environment, seen = InMemorySaver(), TestWorld(), list[Any]()
+        inner, environment, seen = InMemorySaver(), SeededEnvironment(), list[Any]()
         try:
             run = commanding_parent(Crashing(inner, at, after=after), environment)
             await read(run.astream({"log": []}, "t", keep_events=True, **ASK), seen)

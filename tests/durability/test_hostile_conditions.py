@@ -39,8 +39,9 @@ from pregel_async.errors import (
     ThreadBusyError,
     UnknownStoredKeyWarning,
 )
-from tests.durability.durable_environment import Died, Failing, Graph, How, TestWorld, Watch, trace_of
+from tests.durability.durable_environment import Died, Failing, Graph, How, Watch, trace_of
 from tests.durability.durable_graphs import SCENARIOS, Planned, Probe, State, fan_out, node, sync_node
+from tests.helpers.environments import SeededEnvironment
 from tests.helpers.passing_saver import Through
 from tests.helpers.steps import Steps, tasks_now
 
@@ -138,7 +139,7 @@ async def test_a_slow_reader_slows_the_run() -> None:
 @pytest.mark.parametrize("how", ["die", "down"])
 @pytest.mark.parametrize("name", ["failing-alone", "fan-out", "broken-reducer"])
 async def test_streamed_results_are_stored(
-    name: str, how: How, saver: BaseCheckpointSaver, environment: TestWorld
+    name: str, how: How, saver: BaseCheckpointSaver, environment: SeededEnvironment
 ) -> None:
     """P4, P5: when storage fails or the process dies at any moment, no task whose result a stream has shown
     runs again."""
@@ -224,7 +225,7 @@ async def test_a_stream_dropped_before_its_saver_closes(tmp_path: Path) -> None:
         assert (await build(lambda state: {"m": 1}, saver).ainvoke(None, "t"))["m"] == 1
 
 
-async def test_a_stream_that_cannot_release_its_thread(environment: TestWorld) -> None:
+async def test_a_stream_that_cannot_release_its_thread(environment: SeededEnvironment) -> None:
     """P9: closing a stream that cannot release its thread raises the error of the release."""
 
     class Stuck(Through):
@@ -772,11 +773,11 @@ async def test_runs_within_nodes(saver: BaseCheckpointSaver) -> None:
     assert await outcome_of(inner, {}, "hanging") == {"n": 1, "out": []}
 
 
-async def test_a_clock_that_goes_backwards(environment: TestWorld, saver: BaseCheckpointSaver) -> None:
+async def test_a_clock_that_goes_backwards(environment: SeededEnvironment, saver: BaseCheckpointSaver) -> None:
     """P2, P6: with a clock that goes backwards ids still increase, within a run and from run to run, and the run keeps
     its thread."""
 
-    class Backwards(TestWorld):
+    class Backwards(SeededEnvironment):
         def now(self) -> float:
             self.time -= 100.0
             return self.time
@@ -841,7 +842,7 @@ async def test_the_limit(steps: int) -> None:
 def test_a_loop_that_is_closed_with_a_run_open(tmp_path: Path) -> None:
     """P13: after a loop was closed during a run, other loops can use the saver; the thread is busy until the lease
     expires, because no release was possible."""
-    environment = TestWorld()
+    environment = SeededEnvironment()
 
     async def main() -> None:
         async with SqliteSaver(tmp_path / "db", clock=environment.now) as saver:

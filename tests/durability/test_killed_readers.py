@@ -23,9 +23,9 @@ import msgspec
 import pytest
 
 from checkpoint_savers import InMemorySaver
-from tests.durability.durable_environment import TestWorld
 from tests.durability.streaming_child import ASK, Job, lines_of
 from tests.durability.streaming_graphs import check, graph_of
+from tests.helpers.environments import SeededEnvironment
 from tests.helpers.postgres_tools import ENV, conninfo, made_schema
 
 HERE = Path(__file__).parent
@@ -54,7 +54,7 @@ def test_killed_while_it_streams(kind: str, tmp_path: Path) -> None:
 async def check_reader(lines: Sequence[Any]) -> None:
     (begin, *seen, _), whole = lines, list[Any]()
     with anyio.fail_after(30):
-        graph = graph_of(InMemorySaver(), TestWorld())
+        graph = graph_of(InMemorySaver(), SeededEnvironment())
         async for part in graph.astream({"log": []}, begin["thread"], keep_events=True, **ASK):
             whole.append(json.loads(json.dumps(part, default=str)))
     check(seen, whole)

@@ -18,7 +18,8 @@ from checkpoint_savers.errors import StorageError
 from checkpoint_savers.records import CheckpointId, Commit, Lease
 from pregel_async import END, START, NodeError, RetryPolicy, StateGraph, task
 from pregel_async.errors import RecordedFailureError
-from tests.durability.durable_environment import EXPIRY, Died, TestWorld
+from tests.durability.durable_environment import EXPIRY, Died
+from tests.helpers.environments import SeededEnvironment
 from tests.helpers.passing_saver import Through
 
 pytestmark = pytest.mark.anyio
@@ -80,7 +81,7 @@ class Story:
         return made.add_edge(START, "node")
 
 
-async def test_a_crash_in_the_handler(saver: BaseCheckpointSaver, environment: TestWorld) -> None:
+async def test_a_crash_in_the_handler(saver: BaseCheckpointSaver, environment: SeededEnvironment) -> None:
     """P5: a node's failure is stored before its handler starts: after a crash in the handler the handler runs again,
     and the node does not."""
     story = Story()
@@ -96,7 +97,7 @@ async def test_a_crash_in_the_handler(saver: BaseCheckpointSaver, environment: T
     assert str(second) == "LookupError: nothing there"
 
 
-async def test_a_handler_that_has_its_result(saver: BaseCheckpointSaver, environment: TestWorld) -> None:
+async def test_a_handler_that_has_its_result(saver: BaseCheckpointSaver, environment: SeededEnvironment) -> None:
     """P5: a handler's update is the task's result: when a sibling has failed, a resume runs the sibling alone."""
     story = Story()
     story.broken = True
@@ -109,7 +110,7 @@ async def test_a_handler_that_has_its_result(saver: BaseCheckpointSaver, environ
     assert story.ran == {"node": 1, "handler": 1, "sibling": 2}
 
 
-async def test_a_handled_failure_stays_in_history(saver: BaseCheckpointSaver, environment: TestWorld) -> None:
+async def test_a_handled_failure_stays_in_history(saver: BaseCheckpointSaver, environment: SeededEnvironment) -> None:
     """P3: a handled failure stays in the history of the superstep in which it was handled."""
     story = Story()
     graph = story.builder().compile(saver, environment=environment)
@@ -119,7 +120,7 @@ async def test_a_handled_failure_stays_in_history(saver: BaseCheckpointSaver, en
     assert [(error.type, error.message) for error in failures] == [("LookupError", "nothing there")]
 
 
-async def test_storage_errors_are_not_retried(saver: BaseCheckpointSaver, environment: TestWorld) -> None:
+async def test_storage_errors_are_not_retried(saver: BaseCheckpointSaver, environment: SeededEnvironment) -> None:
     """P4: when storage fails to record a called task, the run stops with that error, whatever the node's retry policy
     and handler."""
     ran: Counter[str] = Counter()
@@ -149,7 +150,7 @@ async def test_storage_errors_are_not_retried(saver: BaseCheckpointSaver, enviro
     assert ran == {"node": 1, "task": 1}
 
 
-async def test_a_crash_in_a_router(saver: BaseCheckpointSaver, environment: TestWorld) -> None:
+async def test_a_crash_in_a_router(saver: BaseCheckpointSaver, environment: SeededEnvironment) -> None:
     """P3, P5: a node's writes are stored before its async router gets what it waits for, which may take long: after a
     crash in the router, the router runs again, and the node does not."""
     ran: Counter[str] = Counter()
@@ -193,7 +194,7 @@ class CountingSaver(Through):
 
 @pytest.mark.parametrize("waits", [False, True])
 async def test_a_router_that_does_not_wait_is_part_of_its_nodes_transaction(
-    waits: bool, saver: BaseCheckpointSaver, environment: TestWorld
+    waits: bool, saver: BaseCheckpointSaver, environment: SeededEnvironment
 ) -> None:
     """P3: its node's writes have a transaction of their own only if the router waits for something."""
 
@@ -212,7 +213,7 @@ async def test_a_router_that_does_not_wait_is_part_of_its_nodes_transaction(
 
 
 async def test_a_router_continues_when_its_nodes_writes_are_stored(
-    saver: BaseCheckpointSaver, environment: TestWorld
+    saver: BaseCheckpointSaver, environment: SeededEnvironment
 ) -> None:
     """P3: a router whose wait ends early waits for the transaction as well."""
     log: list[str] = []
@@ -240,7 +241,7 @@ async def test_a_router_continues_when_its_nodes_writes_are_stored(
 
 
 async def test_a_router_that_is_cancelled_while_its_nodes_writes_are_stored(
-    saver: BaseCheckpointSaver, environment: TestWorld
+    saver: BaseCheckpointSaver, environment: SeededEnvironment
 ) -> None:
     """P7: the cancellation reaches the router's code once the transaction has ended, and the node does not run again."""
     ran: Counter[str] = Counter()
@@ -317,7 +318,7 @@ async def handles_everything(ended: list[str]) -> None:
 
 @pytest.mark.parametrize("body", [waits_in_a_task_group, waits_for_a_child_that_never_ends, handles_everything])
 async def test_a_router_is_cancelled_if_its_nodes_writes_cannot_be_stored(
-    body: Callable[[list[str]], Awaitable[None]], saver: BaseCheckpointSaver, environment: TestWorld
+    body: Callable[[list[str]], Awaitable[None]], saver: BaseCheckpointSaver, environment: SeededEnvironment
 ) -> None:
     """P4, P7: the router is cancelled even if its wait would never end; its task groups and `finally` blocks can wait,
     and the run raises the error of storage."""
@@ -338,7 +339,7 @@ async def test_a_router_is_cancelled_if_its_nodes_writes_cannot_be_stored(
 
 @pytest.mark.parametrize("calls", ["task", "task without await", "graph"])
 async def test_a_nodes_writes_are_stored_before_what_its_router_calls(
-    calls: str, saver: BaseCheckpointSaver, environment: TestWorld
+    calls: str, saver: BaseCheckpointSaver, environment: SeededEnvironment
 ) -> None:
     """P3, P5: if the process dies after the first transaction of a router, the node does not run again. It might return
     other writes, and the calls that the router makes for these would differ from the recorded ones."""
@@ -384,7 +385,7 @@ async def test_a_nodes_writes_are_stored_before_what_its_router_calls(
     assert await made.compile(saver, environment=environment).ainvoke(None, "t") == {"log": ["run 0"]}
 
 
-async def test_a_subgraph_of_a_fork(saver: BaseCheckpointSaver, environment: TestWorld) -> None:
+async def test_a_subgraph_of_a_fork(saver: BaseCheckpointSaver, environment: SeededEnvironment) -> None:
     """P2, P3: a subgraph's checkpoint is stored after the parent's checkpoint that it was made on, also if that is the
     first of a branch: a reader that finds one finds the other."""
     missing: list[tuple[str, str]] = []

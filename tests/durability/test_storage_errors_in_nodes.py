@@ -13,7 +13,7 @@ from checkpoint_savers import InMemorySaver
 from checkpoint_savers.errors import StorageError
 from pregel_async import START, Collect, NodeError, RetryPolicy, StateGraph, task
 from pregel_async.types import Durability
-from tests.durability.durable_environment import TestWorld
+from tests.helpers.environments import SeededEnvironment
 from tests.helpers.passing_saver import Through
 
 pytestmark = pytest.mark.anyio
@@ -70,7 +70,7 @@ async def test_a_storage_error_in_a_subgraph(verb: str, on_failure: Any) -> None
         error_handler=handler,
     )
     builder.add_node(after).add_edge(START, "sub").add_edge("sub", "after")
-    graph = builder.compile(saver, on_failure=on_failure, environment=TestWorld())
+    graph = builder.compile(saver, on_failure=on_failure, environment=SeededEnvironment())
     if verb == "read":  # a run of a new thread reads nothing: this one was interrupted inside the subgraph
         await graph.ainvoke({}, "t", interrupt_after=["sub"])
         ran.clear()
@@ -105,7 +105,7 @@ async def test_a_storage_error_in_a_called_task(durability: Durability) -> None:
     builder = StateGraph(State).add_node(
         node, retry_policy=RetryPolicy(initial_interval=0, jitter=False, retry_on=Exception), error_handler=handler
     )
-    graph = builder.add_edge(START, "node").compile(saver, environment=TestWorld())
+    graph = builder.add_edge(START, "node").compile(saver, environment=SeededEnvironment())
     with pytest.raises(StorageError, match="the disk is gone"):
         await graph.ainvoke({}, "t", durability=durability)
     assert ran == ["node", "called"]

@@ -18,7 +18,8 @@ from checkpoint_savers.sqlite import SqliteSaver
 from pregel_async import START, Command, GraphDrained, RunControl, Send, StateGraph, get_stream_writer, interrupt
 from pregel_async.channels import UntrackedValue
 from pregel_async.errors import ConfigError, InvalidCursorError, RecordedFailureError, RunCancelledError
-from tests.durability.durable_environment import Died, TestWorld
+from tests.durability.durable_environment import Died
+from tests.helpers.environments import SeededEnvironment
 from tests.helpers.passing_saver import WRITES, Through
 from tests.helpers.stream_reader import kept_by_reader
 
@@ -512,7 +513,7 @@ async def test_every_crash_point(mode: Any, after: bool) -> None:
         graph_of(InMemorySaver()).astream({"log": []}, "t", keep_events=True, durability=mode, **ASK)
     )
     for at in range(1, 100):
-        inner, environment = InMemorySaver(), TestWorld()
+        inner, environment = InMemorySaver(), SeededEnvironment()
         crashing = Crashing(inner, at, after=after)
         seen: list[Any] = []
         stream = graph_of(crashing, environment=environment).astream(

@@ -11,7 +11,8 @@ import pytest
 from checkpoint_savers import InMemorySaver
 from checkpoint_savers.abc import BaseCheckpointSaver
 from pregel_async import START, StateGraph
-from tests.durability.durable_environment import Died, TestWorld
+from tests.durability.durable_environment import Died
+from tests.helpers.environments import SeededEnvironment
 from tests.helpers.passing_saver import Through
 
 pytestmark = pytest.mark.anyio
@@ -50,7 +51,7 @@ async def test_a_breakpoint_holds_wherever_the_process_dies(where: str) -> None:
         ran.append("two")
         return {"log": ["two"]}
 
-    environment = TestWorld()
+    environment = SeededEnvironment()
 
     def graph_on(saver: BaseCheckpointSaver) -> Any:
         builder = StateGraph(State).add_sequence([one, two]).add_edge(START, "one")

@@ -14,9 +14,10 @@ import pytest
 from checkpoint_savers import InMemorySaver
 from checkpoint_savers.abc import BaseCheckpointSaver
 from pregel_async.types import StreamMode
-from tests.durability.durable_environment import TestWorld, places
+from tests.durability.durable_environment import places
 from tests.durability.streaming_graphs import Crashing, check, died, graph_of, read
 from tests.helpers.each_saver import SAVERS, Open, opener
+from tests.helpers.environments import SeededEnvironment
 
 pytestmark = pytest.mark.anyio
 
@@ -61,7 +62,7 @@ class ReconnectingReader:
     async def check(self) -> None:
         """Compare the parts with those of an undisturbed run."""
         other = ReconnectingReader(self.thread, self._ask)
-        await other.read(graph_of(InMemorySaver(), TestWorld()))
+        await other.read(graph_of(InMemorySaver(), SeededEnvironment()))
         check(self.seen, other.seen)
 
 
@@ -82,7 +83,7 @@ async def test_each_mode_alone(mode: StreamMode, subgraphs: bool, opened: Open, 
 
 async def crashing(saver: BaseCheckpointSaver, thread: str, at: int, ask: dict[str, Any]) -> int:
     """Let two readers take turns: neither knows the void parts of the other. Return how many crashes there were."""
-    environment, readers = TestWorld(), [ReconnectingReader(thread, ask), ReconnectingReader(thread, ask)]
+    environment, readers = SeededEnvironment(), [ReconnectingReader(thread, ask), ReconnectingReader(thread, ask)]
     for crashes in range(50):
         reader = readers[crashes % 2]
         try:
@@ -106,7 +107,7 @@ async def crashing(saver: BaseCheckpointSaver, thread: str, at: int, ask: dict[s
 
 
 async def reloading(saver: BaseCheckpointSaver, reader: ReconnectingReader, every: int) -> None:
-    environment = TestWorld()
+    environment = SeededEnvironment()
     for _ in range(200):
         if await reader.read(graph_of(saver, environment), len(reader.seen) + every + len(reader.seen) // 20):
             await reader.check()

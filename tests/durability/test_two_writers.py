@@ -34,9 +34,10 @@ from pregel_async.errors import (
     ThreadBusyError,
 )
 from pregel_async.types import Durability
-from tests.durability.durable_environment import EXPIRY, MODES, TestWorld, is_one_chain, trace_of
+from tests.durability.durable_environment import EXPIRY, MODES, is_one_chain, trace_of
 from tests.durability.durable_graphs import Planned, Probe, State, node, sends, update_of
 from tests.durability.durable_writer import Counted, WriterReport, counter
+from tests.helpers.environments import SeededEnvironment
 from tests.helpers.passing_saver import Through
 
 pytestmark = pytest.mark.anyio
@@ -45,7 +46,7 @@ T = TypeVar("T")
 HERE = Path(__file__).parent
 
 
-async def test_ten_runs_of_which_one_starts(saver: BaseCheckpointSaver, environment: TestWorld) -> None:
+async def test_ten_runs_of_which_one_starts(saver: BaseCheckpointSaver, environment: SeededEnvironment) -> None:
     """P6: of ten runs nine are refused and have run no node; the one counts."""
     refused: list[ThreadBusyError] = []
     ran: list[int] = []
@@ -87,7 +88,7 @@ async def test_ten_runs_that_wait_for_each_other(saver: BaseCheckpointSaver) -> 
     await is_one_chain(saver)
 
 
-async def test_one_run_id_twice(saver: BaseCheckpointSaver, environment: TestWorld) -> None:
+async def test_one_run_id_twice(saver: BaseCheckpointSaver, environment: SeededEnvironment) -> None:
     """P6: two runs are two, even when the caller gives them the same id."""
     ran: list[int] = []
     refused = anyio.Event()
@@ -115,7 +116,7 @@ async def test_one_run_id_twice(saver: BaseCheckpointSaver, environment: TestWor
     assert len(ran) == 1
 
 
-async def test_a_run_within_a_run(saver: BaseCheckpointSaver, environment: TestWorld) -> None:
+async def test_a_run_within_a_run(saver: BaseCheckpointSaver, environment: SeededEnvironment) -> None:
     """P6: a node that runs its own thread is refused, like any other caller; other threads it may run."""
     inner = counter(saver, WriterReport(), environment=environment)
 
@@ -322,7 +323,7 @@ async def test_taken_over(
     given: dict[str, Any] | None,
     fails: bool,
     saver: BaseCheckpointSaver,
-    environment: TestWorld,
+    environment: SeededEnvironment,
 ) -> None:
     """P6: an expired lease is taken over; the next write of its former owner is refused with `lost=True` and changes
     nothing, even while the head is still the one it knows; and the end of the former owner's run does not release the
@@ -399,7 +400,7 @@ class HeartbeatSaver(Through):
 
 @pytest.mark.parametrize("fails", [False, True], ids=["steady", "one beat fails"])
 async def test_the_heartbeat(
-    fails: bool, saver: BaseCheckpointSaver, environment: TestWorld, monkeypatch: pytest.MonkeyPatch
+    fails: bool, saver: BaseCheckpointSaver, environment: SeededEnvironment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """P6: a superstep that takes many times as long as a lease lasts keeps its thread."""
     monkeypatch.setattr(lease_module, "LEASE_SECONDS", 0.03)
@@ -479,7 +480,7 @@ async def test_a_run_that_ends_while_its_lease_is_renewed(
 
 @pytest.mark.parametrize("real", [True, False])
 async def test_a_saver_that_breaks_when_it_renews(
-    real: bool, saver: BaseCheckpointSaver, environment: TestWorld, monkeypatch: pytest.MonkeyPatch
+    real: bool, saver: BaseCheckpointSaver, environment: SeededEnvironment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """P9: an exception of `renew`, which savers should not raise, is the run's failure, as for any other verb."""
     monkeypatch.setattr(lease_module, "LEASE_SECONDS", 0.003)
@@ -542,7 +543,7 @@ async def test_a_companion_that_did_not_start() -> None:
     assert not begun
 
 
-async def test_a_storage_call_that_a_run_has_begun(environment: TestWorld) -> None:
+async def test_a_storage_call_that_a_run_has_begun(environment: SeededEnvironment) -> None:
     """P6, P7: a storage call that a run has begun ends before the thread is released, however the run is cancelled."""
     done: list[str] = []
 
@@ -566,7 +567,7 @@ async def test_a_storage_call_that_a_run_has_begun(environment: TestWorld) -> No
 
 
 @pytest.mark.one_loop
-async def test_several_storage_calls_that_a_run_has_begun(environment: TestWorld) -> None:
+async def test_several_storage_calls_that_a_run_has_begun(environment: SeededEnvironment) -> None:
     """P6, P7: `Task.cancel()` during the wait for one storage call does not leave the others behind."""
     done: list[str] = []
     go_on = [anyio.Event() for _ in range(3)]
@@ -600,7 +601,7 @@ async def test_several_storage_calls_that_a_run_has_begun(environment: TestWorld
 
 
 async def test_a_heartbeat_that_came_too_late(
-    saver: BaseCheckpointSaver, environment: TestWorld, monkeypatch: pytest.MonkeyPatch
+    saver: BaseCheckpointSaver, environment: SeededEnvironment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """P6: a heartbeat that comes too late does not take the thread back; the run gets the error with its next
     commit."""
@@ -635,7 +636,9 @@ async def test_a_heartbeat_that_came_too_late(
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_taken_over_in_each_mode(mode: Durability, saver: BaseCheckpointSaver, environment: TestWorld) -> None:
+async def test_taken_over_in_each_mode(
+    mode: Durability, saver: BaseCheckpointSaver, environment: SeededEnvironment
+) -> None:
     """P6: in every durability mode the former owner's next transaction is refused with `lost=True` and changes nothing,
     and two live runs never share a thread."""
     held = HeldNode()
@@ -781,7 +784,7 @@ async def test_the_thread_is_released(
     await saver.adelete_thread("t")
 
 
-async def test_sends_of_two_owners(environment: TestWorld) -> None:
+async def test_sends_of_two_owners(environment: SeededEnvironment) -> None:
     """P5, P6: a former owner's records from before it lost the thread count, and the new owner does not run these tasks
     again."""
     saver = InMemorySaver(clock=environment.now)

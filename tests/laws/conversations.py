@@ -19,8 +19,8 @@ from checkpoint_savers.records import (
     Header,
 )
 from pregel_async import Command, Interrupt, StateSnapshot
-from pregel_async._runtime.platform.environment import SystemEnvironment
 from pregel_async.errors import GraphRecursionError
+from tests.helpers.environments import SeededEnvironment
 from tests.helpers.law_programs import Build, Hooks, Program, answer_to, inputs_of, story
 
 T = TypeVar("T")
@@ -43,28 +43,6 @@ def law(share: float = 1.0) -> Any:
 def show(made: Program) -> None:
     """Print the program of a failing example."""
     note("the program:\n    " + "\n    ".join(story(made)))
-
-
-class Environment(SystemEnvironment):
-    """A clock that advances by a millisecond on each read and by sleeps; ids come from a seed."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.time = 4_000_000_000.0
-        self.random = random.Random(0)
-
-    def now(self) -> float:
-        self.time += 0.001
-        return self.time
-
-    def new_id(self) -> str:
-        return f"run-{self.random.getrandbits(64):016x}"
-
-    def entropy(self) -> int:
-        return self.random.getrandbits(62)
-
-    def jitter(self) -> float:
-        return self.random.random()
 
 
 class ScheduledHooks(Hooks):
@@ -220,7 +198,7 @@ def same(one: Any, other: Any, what: str) -> None:
 
 
 async def undisturbed(
-    made: Program, saver: BaseCheckpointSaver, environment: Environment, turns: int = 2
+    made: Program, saver: BaseCheckpointSaver, environment: SeededEnvironment, turns: int = 2
 ) -> tuple[Conversation, dict[str, list[Any]], Hooks]:
     """Run a program's conversation without faults."""
     hooks = Hooks()

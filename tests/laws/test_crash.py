@@ -16,12 +16,12 @@ from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.errors import StorageError
 from pregel_async import Command
 from pregel_async.types import Durability
+from tests.helpers.environments import SeededEnvironment
 from tests.helpers.law_programs import Build, Hooks, Program, inputs_of, programs
 from tests.helpers.passing_saver import Through
 from tests.laws.conversations import (
     THREAD,
     Conversation,
-    Environment,
     ScheduledHooks,
     all_at_once,
     law,
@@ -122,7 +122,7 @@ async def disturbed(
     made: Program,
     mode: Durability,
     saver: BaseCheckpointSaver,
-    environment: Environment,
+    environment: SeededEnvironment,
     storage: Trouble,
     bodies: Trouble,
     seed: int,
@@ -198,11 +198,11 @@ def test_a_crash_anywhere_changes_nothing(mode: Durability, made: Program, seed:
     luck = random.Random(seed)
 
     async def main() -> None:
-        environment = Environment()
+        environment = SeededEnvironment()
         talk, trace, _ = await undisturbed(made, InMemorySaver(clock=environment.now), environment)
 
         async def play(storage: Trouble, bodies: Trouble) -> None:
-            environment = Environment()
+            environment = SeededEnvironment()
             saver = InMemorySaver(clock=environment.now)
             other, found, again = await disturbed(made, mode, saver, environment, storage, bodies, luck.randrange(1000))
             assert not again, f"ran again although recorded: {again}"

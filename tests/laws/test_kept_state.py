@@ -39,9 +39,8 @@ def counter() -> Any:
     )
 
 
-async def test_a_kept_state_stays_when_a_sibling_asks() -> None:
-    """P5: a subgraph that keeps its state, and finished while a sibling asked a question, has this state in its next
-    call."""
+def question_and_counter() -> Any:
+    """Return a graph in which one node asks a question while its sibling runs `counter`."""
     kept = counter()
 
     async def inner(state: State) -> State:
@@ -50,7 +49,7 @@ async def test_a_kept_state_stays_when_a_sibling_asks() -> None:
     def ask(state: State) -> State:
         return {"log": [interrupt("what?")]}
 
-    graph = (
+    return (
         StateGraph(State)
         .add_node("ask", ask)
         .add_node("inner", inner)
@@ -58,6 +57,12 @@ async def test_a_kept_state_stays_when_a_sibling_asks() -> None:
         .add_edge(START, "inner")
         .compile(checkpointer=InMemorySaver())
     )
+
+
+async def test_a_kept_state_stays_when_a_sibling_asks() -> None:
+    """P5: a subgraph that keeps its state, and finished while a sibling asked a question, has this state in its next
+    call."""
+    graph = question_and_counter()
     await graph.ainvoke({"log": []}, "t")
     await graph.ainvoke(Command(resume="one"), "t")
     await graph.ainvoke({"log": []}, "t")
@@ -66,22 +71,7 @@ async def test_a_kept_state_stays_when_a_sibling_asks() -> None:
 
 async def test_a_new_input_discards_what_a_kept_state_did_in_the_open_superstep() -> None:
     """P3: if a new input discards the open superstep, a subgraph's run in it leaves the kept state unchanged."""
-    kept = counter()
-
-    async def inner(state: State) -> State:
-        return {"log": [f"{len((await kept.ainvoke({'log': []}))['log'])} inside"]}
-
-    def ask(state: State) -> State:
-        return {"log": [interrupt("what?")]}
-
-    graph = (
-        StateGraph(State)
-        .add_node("ask", ask)
-        .add_node("inner", inner)
-        .add_edge(START, "ask")
-        .add_edge(START, "inner")
-        .compile(checkpointer=InMemorySaver())
-    )
+    graph = question_and_counter()
     await graph.ainvoke({"log": []}, "t")
     await graph.ainvoke({"log": ["again"]}, "t")
     assert (await graph.ainvoke(Command(resume="one"), "t"))["log"] == ["again", "one", "1 inside"]

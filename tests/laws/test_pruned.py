@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from checkpoint_savers import InMemorySaver
 from checkpoint_savers.upkeep.retention import Retention
+from tests.helpers.environments import SeededEnvironment
 from tests.helpers.law_programs import Build, Hooks, Program, programs
-from tests.laws.conversations import THREAD, Environment, law, same, show
+from tests.laws.conversations import THREAD, law, same, show
 from tests.laws.thread_histories import copied, finish, is_cut, random_history, shown
 
 LOOPS = ("asyncio", "trio")
@@ -41,7 +42,7 @@ def test_retained_checkpoints_are_unchanged(
 
     async def tried() -> None:
         luck = random.Random(seed)
-        environment = Environment()
+        environment = SeededEnvironment()
         saver = InMemorySaver(clock=lambda: environment.time)
         await random_history(made, saver, luck, environment)
         headers = await saver.scan("t", None, limit=10_000)
@@ -71,7 +72,7 @@ async def compare(
     gone: set[tuple[str, str]],
     stayed: dict[tuple[str, str], str],
 ) -> None:
-    before, after = (Build(Hooks())(made, each, Environment()) for each in (saver, pruned))
+    before, after = (Build(Hooks())(made, each, SeededEnvironment()) for each in (saver, pruned))
     headers = {(one.ns, one.checkpoint_id): one for one in await saver.scan("t", None, limit=10_000)}
     left = {(one.ns, one.checkpoint_id): one for one in await pruned.scan("t", None, limit=10_000)}
     assert left.keys() == headers.keys() - gone

@@ -18,18 +18,9 @@ from checkpoint_savers import InMemorySaver, SqliteSaver
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.history import walk
 from pregel_async import Command, Interrupt, StateSnapshot, StateUpdate
+from tests.helpers.environments import SeededEnvironment
 from tests.helpers.law_programs import Build, Flow, Hooks, Node, Program, answer_to, inputs_of, keeps, programs
-from tests.laws.conversations import (
-    THREAD,
-    Environment,
-    converse,
-    law,
-    plain,
-    same,
-    show,
-    trace_of,
-    undisturbed,
-)
+from tests.laws.conversations import THREAD, converse, law, plain, same, show, trace_of, undisturbed
 
 LOOPS = ("asyncio", "trio")
 
@@ -72,9 +63,9 @@ def test_a_thread_is_what_is_stored(made: Program, loop: str, stops: bool) -> No
     show(made)
 
     async def main(folder: str) -> None:
-        environment = Environment()
+        environment = SeededEnvironment()
         talk, trace, _ = await undisturbed(made, InMemorySaver(clock=environment.now), environment)
-        environment = Environment()
+        environment = SeededEnvironment()
         path = Path(folder) / "threads.db"
         options: dict[str, Any] = {"interrupt_after": "*"} if stops and not isinstance(made, Flow) else {}
         inputs = inputs_of(made)
@@ -118,7 +109,7 @@ def test_replays_end_where_the_run_ended(made: Program, seed: int, loop: str, ot
         return Command(resume={each.id: f"no, {each.id}" for each in asked})
 
     async def main() -> None:
-        environment = Environment()
+        environment = SeededEnvironment()
         saver = InMemorySaver(clock=environment.now)
         talk, trace, _ = await undisturbed(made, saver, environment, 1)
         for _ in range(3):
@@ -177,9 +168,9 @@ def test_an_edit_as_a_pending_node_is_that_node(made: Program, seed: int, loop: 
     plain_nodes = {node.name for node in made.nodes if isinstance(node, Node) and not keeps(node)}
 
     async def main() -> None:
-        environment = Environment()
+        environment = SeededEnvironment()
         _, trace, hooks = await undisturbed(made, InMemorySaver(clock=environment.now), environment)
-        environment = Environment()
+        environment = SeededEnvironment()
         saver = InMemorySaver(clock=environment.now)
         ran = Hooks()
         graph = Build(ran)(made, saver, environment)

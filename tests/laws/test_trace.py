@@ -13,14 +13,15 @@ from hypothesis import strategies as st
 
 from checkpoint_savers import InMemorySaver
 from pregel_async import Command, Interrupt
+from tests.helpers.environments import SeededEnvironment
 from tests.helpers.law_programs import Build, Hooks, Program, answer_to, inputs_of, programs
-from tests.laws.conversations import Conversation, Environment, ScheduledHooks, converse, law, same, show, trace_of
+from tests.laws.conversations import Conversation, ScheduledHooks, converse, law, same, show, trace_of
 
 LOOPS = ("asyncio", "trio")
 
 
 async def conversation_of(made: Program, hooks: Hooks) -> tuple[Conversation, Any]:
-    environment = Environment()
+    environment = SeededEnvironment()
     saver = InMemorySaver(clock=environment.now)
     graph = Build(hooks)(made, saver, environment)
     talk = await converse(graph, inputs_of(made))
@@ -58,7 +59,7 @@ def test_answers_in_any_order_and_partition_give_the_same_end(made: Program, see
 
     async def main() -> None:
         talk, trace = await conversation_of(made, Hooks())
-        environment = Environment()
+        environment = SeededEnvironment()
         saver = InMemorySaver(clock=environment.now)
         hooks = ScheduledHooks(seed)
         graph = Build(hooks)(made, saver, environment)

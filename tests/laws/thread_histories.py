@@ -13,8 +13,9 @@ from checkpoint_savers.lease import UpkeepLease
 from checkpoint_savers.records import CLOSED, FOLLOWED
 from pregel_async import Command, StateSnapshot
 from pregel_async.errors import GraphRecursionError, PregelError
+from tests.helpers.environments import SeededEnvironment
 from tests.helpers.law_programs import Build, Flow, Hooks, Program, answer_to, inputs_of
-from tests.laws.conversations import THREAD, Environment, questions_in
+from tests.laws.conversations import THREAD, questions_in
 
 
 class PlannedError(Exception):
@@ -50,7 +51,7 @@ def at(snapshot: StateSnapshot) -> dict[str, Any]:
 
 
 async def random_history(
-    made: Program, saver: BaseCheckpointSaver, luck: random.Random, environment: Environment
+    made: Program, saver: BaseCheckpointSaver, luck: random.Random, environment: SeededEnvironment
 ) -> None:
     """Apply some random operations to a thread: runs that end, ask, fail or are cancelled, answers to some of the
     questions, replays and edits of any checkpoint."""
@@ -108,7 +109,7 @@ async def finish(made: Program, saver: BaseCheckpointSaver, config: Any) -> tupl
     Returns: the results of the calls; the bodies that ran (sorted, as trio has no order); and the final values.
     """
     hooks = Hooks()
-    graph = Build(hooks)(made, saver, Environment())
+    graph = Build(hooks)(made, saver, SeededEnvironment())
     start = await graph.aget_state(config)
     call: Any = None
     if start.interrupts:

@@ -31,6 +31,7 @@ from pregel_async._runtime.sync import blocked_loop as blocking
 from pregel_async.errors import BlockingCallWarning, GraphRecursionError, SyncCallError
 from pregel_async.testing import VirtualClock
 from pregel_async.types import StateUpdate
+from tests.helpers.endless_node import EndlessNode
 
 pytestmark = pytest.mark.anyio
 
@@ -133,23 +134,6 @@ async def test_a_question() -> None:
     assert graph.invoke(Command(resume="yes"), "t") == {"log": ["yes", "first"]}
     graph.invoke({}, "u")
     assert await graph.ainvoke(Command(resume="no"), "u") == {"log": ["no", "first"]}
-
-
-class EndlessNode:
-    """A node that runs until it is cancelled, and is slow to end."""
-
-    def __init__(self) -> None:
-        self.began, self.ended = threading.Event(), threading.Event()
-
-    async def __call__(self, state: State) -> None:
-        self.began.set()
-        try:
-            await anyio.sleep_forever()
-        finally:
-            with anyio.CancelScope(shield=True):
-                for _ in range(10):
-                    await anyio.lowlevel.checkpoint()
-            self.ended.set()
 
 
 def endless() -> tuple[EndlessNode, Graph[Any, Any]]:

@@ -38,6 +38,7 @@ from pregel_async._runtime.streaming.buffer import CAPACITY
 from pregel_async._runtime.sync import background_portal as portal
 from pregel_async.errors import ConfigError, PregelError
 from pregel_async.types import StateUpdate
+from tests.helpers.endless_node import EndlessNode
 
 ROOT = Path(__file__).parents[2]
 LONG = 30
@@ -430,26 +431,9 @@ def test_a_job_that_is_cancelled_before_its_first_step() -> None:
     asyncio.run(main())
 
 
-class TrackedNode:
-    """A node that signals its start, and the end of its clean-up."""
-
-    def __init__(self) -> None:
-        self.began, self.ended = threading.Event(), threading.Event()
-
-    async def __call__(self, state: Any) -> None:
-        self.began.set()
-        try:
-            await anyio.sleep_forever()
-        finally:
-            with anyio.CancelScope(shield=True):
-                for _ in range(10):
-                    await anyio.lowlevel.checkpoint()
-            self.ended.set()
-
-
-def streaming() -> tuple[TrackedNode, Graph[Any, Any]]:
+def streaming() -> tuple[EndlessNode, Graph[Any, Any]]:
     """Return a graph that streams one chunk, and then runs until it is cancelled."""
-    living = TrackedNode()
+    living = EndlessNode()
     made = StateGraph(State).add_node("one", second).add_node("living", living)
     return living, made.add_edge(START, "one").add_edge(START, "living").compile()
 

@@ -115,9 +115,10 @@ class GraphStream(Generic[T]):
         self._buffer.recalls = True
 
     async def begin(self) -> None:
-        """Start the run, and wait until it has acquired its thread and stored its input.
+        """Start the run, and wait until it has acquired its thread and applied its input.
 
-        From then on, `cursor` is the cursor before the first part.
+        From then on, `cursor` is the cursor before the first part. With durability "sync" the input is stored by then.
+        With "async" its transaction has begun: if the process dies before that ends, call again with the input.
 
         Raises:
             Exception: the run failed before it began, so that no node has run.
