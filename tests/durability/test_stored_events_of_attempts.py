@@ -35,12 +35,17 @@ class Attempts:
     def __init__(self, *stuck: int, silent: bool = False) -> None:
         self.number = 1
         self.reached = anyio.Event()
+        self.began = anyio.Event()
+        self.may_write = anyio.Event()
+        self.may_write.set()
 
         async def first(state: State) -> State:
             await get_stream_writer()(f"{self.number} first")
             return {"log": ["first"]}
 
         async def second(state: State) -> State:
+            self.began.set()
+            await self.may_write.wait()
             if not silent:
                 await get_stream_writer()(f"{self.number} second")
             if self.number in stuck:
@@ -118,6 +123,27 @@ async def test_a_reader_resumes_an_interrupted_run(mode: Durability, at: int) ->
     seen = parts[:1] if at == 0 else parts
     assert said(kept_by_reader([*seen, *rest])) == ["1 first", "2 second"]
     assert rest[-1]["data"] == {"log": ["first", "second"]}
+
+
+@pytest.mark.parametrize("resumed_by", ["another call", "a reader that saw nothing void"])
+async def test_joining_before_the_next_attempt_writes(resumed_by: str) -> None:
+    """P4: a reader that joins the next attempt before its first part gets the notice that it has read void parts."""
+    attempts = Attempts(1)
+    parts = await attempts.interrupted_attempt()
+    attempts.began, attempts.may_write = anyio.Event(), anyio.Event()
+    after = {} if resumed_by == "another call" else {"after": parts[0]["cursor"]}
+    resuming = attempts.graph.astream(None, "t", keep_events=True, **after, **ASK)
+    with anyio.fail_after(10):
+        async with resuming, anyio.create_task_group() as group:
+            group.start_soon(resuming.finish)
+            await attempts.began.wait()
+            async with attempts.graph.astream(None, "t", after=parts[-1]["cursor"], **ASK) as joined:
+                await joined.begin()
+                await anyio.wait_all_tasks_blocked()
+                attempts.may_write.set()
+                rest = [part async for part in joined]
+    assert kinds(rest).count("superstep_restarted") == 1
+    assert said(kept_by_reader([*parts, *rest])) == ["1 first", "2 second"]
 
 
 async def test_several_interrupted_attempts() -> None:

@@ -1676,6 +1676,14 @@ FAULTS: Final[tuple[Fault, ...]] = (
         ("tests/durability/test_stored_events_of_attempts.py::test_a_reader_resumes_an_interrupted_run",),
     ),
     Fault(
+        "unshown-restart-of-joined-readers",
+        "P4: a reader that joins an attempt before its first part keeps the void parts of the attempt before",
+        "Subscription.unstored_events",
+        "max(last.key, self._unshown.key)",
+        "last.key",
+        ("tests/durability/test_stored_events_of_attempts.py::test_joining_before_the_next_attempt_writes",),
+    ),
+    Fault(
         "restarts-are-not-shown",
         "P12: a reader does not learn which tasks of the open superstep run again",
         "RecordedEvents.resumed",

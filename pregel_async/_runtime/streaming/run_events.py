@@ -394,7 +394,7 @@ class RecordedEvents(ShownEvents):
             if subscription.shows_restart:
                 await subscription.put(part)
             else:
-                subscription.assign_cursor(part)
+                subscription.record_unshown(part)
 
     def failing(self, error: Exception, step: int, *, begun: bool) -> Deliveries:
         if not begun:

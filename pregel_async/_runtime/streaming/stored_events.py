@@ -78,7 +78,7 @@ class StoredRun:
         codec: decodes the events.
         held: rows of a run of this process that are not stored yet.
         live: the attempts of that run: all their events count as final.
-        up_to: the key of the last event that the run has published.
+        up_to: the key of the last event to read: that run sends all later ones live.
         over: no run is in progress, so that events which are not final now are void.
 
     Attributes:

@@ -118,6 +118,9 @@ class NotRecorded:
 
 NO_RECORDER = NotRecorded()
 
+NOTHING_UNSHOWN = Cursor("", 0, 0)
+"""Before the cursors of all events."""
+
 
 class Subscription:
     """What one call requested of its run's stream, and the readers that receive it.
@@ -190,6 +193,7 @@ class Subscription:
         self.shows_restart = False
         self._queue: deque[RawPart | Staged] = deque()  # parts that wait for a row, and all later ones
         self._staged: dict[EventKey, Staged] = {}
+        self._unshown = NOTHING_UNSHOWN
 
     def record_with(self, recorder: EventRecorder) -> None:
         """Store the events from here on, and set the start cursor of the readers."""
@@ -204,10 +208,13 @@ class Subscription:
         self.is_recorded, self.recorder, self._active_recorder = False, None, NO_RECORDER
 
     def unstored_events(self) -> tuple[list[EventRow], set[tuple[str, int]], tuple[str, int, int]]:
-        """Return the rows that are not stored yet, their attempts, and the key of the last published event."""
+        """Return the rows that are not stored yet, their attempts, and the key up to which a joining reader reads.
+
+        All later events reach that reader live.
+        """
         recorder = self._active_recorder
         last = replace(recorder.cursor, position=0) if self.last is None else self.last
-        return recorder.unstored_rows(), recorder.open_attempts(), last.key
+        return recorder.unstored_rows(), recorder.open_attempts(), max(last.key, self._unshown.key)
 
     def set_run_id(self, run_id: str) -> None:
         """Set the id of the run, here and at the readers."""
@@ -347,6 +354,14 @@ class Subscription:
         """Assign a part its cursor among the stored events, unless it has one."""
         if part.cursor is None:
             self._active_recorder.add(part)
+
+    def record_unshown(self, part: RawPart) -> None:
+        """Record a part that the present readers need not receive.
+
+        It is never sent live, so a reader that joins must find it among the recorded events.
+        """
+        self.assign_cursor(part)
+        self._unshown = part.cursor or NOTHING_UNSHOWN
 
     def stage(self, row: EventRow, parts: Sequence[RawPart]) -> None:
         """Publish parts that have cursors once their row is stored. Later parts wait behind them.
