@@ -57,8 +57,8 @@ GIVEN = "__given__"
 """The metadata key that identifies a subgraph call: the graph's name, and a digest of its input in hex."""
 
 MADE_IN = "__thread__"
-"""The metadata key of a checkpoint that was copied from another thread. Its value is that thread's id: the ids of the
-tasks with records on the checkpoint are computed from that id."""
+"""The metadata key of a checkpoint whose superstep's task ids are not computed from its thread's id. Its value is the
+id that they are computed from: of the thread that the checkpoint was copied from, or of a thread that a node began."""
 
 RUN = "__run__"
 """The metadata key under which a checkpoint holds what a service knows of the run that made it: a dict, separate from

@@ -207,6 +207,64 @@ async def test_an_overwrite_and_what_comes_after_it(saver: BaseCheckpointSaver) 
     assert (await graph.ainvoke({"messages": RemoveMessage(ids(got)[1])}, "t"))["messages"][-1]["content"] == "hi"
 
 
+@pytest.mark.parametrize("begun", ["a new saver", "after a deletion", "without a saver", "by an edit"])
+async def test_an_agent_on_a_thread_that_begins_anew(saver: BaseCheckpointSaver, begun: str) -> None:
+    """A node that gives its sub-agent the same thread id each time, and an empty thread, keeps the earlier answers."""
+    shared = InMemorySaver()
+
+    async def ask(state: Any) -> Any:
+        await shared.adelete_thread("same")
+        agent = constant_agent(DONE, checkpointer=InMemorySaver() if begun == "a new saver" else shared)
+        if begun == "without a saver":
+            agent = constant_agent(DONE)
+        if begun == "by an edit":
+            await agent.aupdate_state("same", {"messages": [DONE]}, as_node="say")
+            return {"messages": (await agent.aget_state("same")).values["messages"][-1:]}
+        found = await agent.ainvoke({"messages": ["do it"]}, {"configurable": {"thread_id": "same"}})
+        return {"messages": found["messages"][-1:]}
+
+    graph = chain(ask).compile(saver)
+    for turn in (1, 2):
+        got = (await graph.ainvoke({"messages": ["go"]}, "t"))["messages"]
+        assert contents(got) == ["go", "done"] * turn
+
+
+async def test_a_thread_that_a_node_began_is_resumed_elsewhere(saver: BaseCheckpointSaver) -> None:
+    """P8: such a thread's recorded work does not run again, and its question has one id, when another node or a call
+    outside of nodes resumes it."""
+    ran: list[str] = []
+
+    async def works(state: Any) -> Any:
+        ran.append("works")
+        return {"messages": [DONE]}
+
+    async def asks(state: Any) -> Any:
+        return {"messages": [interrupt("which?")]}
+
+    inner = StateGraph(MessagesState).add_node(works).add_node(asks)
+    agent = inner.add_edge(START, "works").add_edge(START, "asks").compile(InMemorySaver())
+    asked: list[str] = []
+
+    async def delegate(state: Any) -> Any:
+        config: Any = {"configurable": {"thread_id": "inner"}}
+        if not asked:
+            begun = await agent.ainvoke({"messages": ["do it"]}, config)
+            asked.extend(question.id for question in begun["__interrupt__"])
+            return {"messages": ["asked"]}
+        done = await agent.ainvoke(Command(resume={asked[0]: "this one"}), config)
+        return {"messages": [done["messages"][-1]]}
+
+    graph = chain(delegate).compile(saver)
+    await graph.ainvoke({"messages": ["go"]}, "t")
+    snapshot = await agent.aget_state("inner")
+    assert [question.id for question in snapshot.interrupts] == asked
+    assert [each.result is not None for each in sorted(snapshot.tasks, key=lambda each: each.name)] == [False, True]
+    got = (await graph.ainvoke({"messages": ["again"]}, "t"))["messages"]
+    assert contents(got) == ["go", "asked", "again", "done"]
+    assert ran == ["works"]
+    assert not (await agent.aget_state("inner")).next
+
+
 async def test_threads_do_not_share_ids() -> None:
     """Message ids are distinct across lists, as messages of two threads, or of two runs without a thread, may meet in a
     third."""

@@ -1676,6 +1676,22 @@ FAULTS: Final[tuple[Fault, ...]] = (
         ("tests/durability/test_stored_events_of_attempts.py::test_a_reader_resumes_an_interrupted_run",),
     ),
     Fault(
+        "scope-of-a-nodes-thread",
+        "P8: work that is recorded on a thread which a node began runs again when the thread is resumed",
+        "NamespaceWriter.commit",
+        "metadata[MADE_IN] = lease.scope",
+        "pass",
+        ("tests/messages/test_message_ids.py::test_a_thread_that_a_node_began_is_resumed_elsewhere",),
+    ),
+    Fault(
+        "ids-of-a-nodes-thread",
+        "P3: an agent that a node calls on an empty thread of one name replaces its earlier messages",
+        "ThreadLease.__init__",
+        "_scope_in_node(lease) if self.fresh and TASK.get() is not None else lease.thread_id",
+        "lease.thread_id",
+        ("tests/messages/test_message_ids.py::test_an_agent_on_a_thread_that_begins_anew",),
+    ),
+    Fault(
         "unshown-restart-of-joined-readers",
         "P4: a reader that joins an attempt before its first part keeps the void parts of the attempt before",
         "Subscription.unstored_events",

@@ -158,7 +158,7 @@ class GraphRun:
             run_context.answers = namespace.answers()
             run_context.answered_questions = AnsweredQuestions(namespace.answered_questions(), namespace.is_same)
         await self._events.resumed(namespace, board, self._open_units, branched=namespace.tip != loaded)
-        return superstep.plan(self._program, board, self._open_scope) if namespace.scope != thread_id else None
+        return superstep.plan(self._program, board, self._open_scope) if namespace.scope != self._scope[0] else None
 
     async def _apply_input(self, call_input: CallInput) -> Sequence[Task]:
         """Apply the input to the board and store it. Return the tasks that it triggers.
@@ -220,7 +220,8 @@ class GraphRun:
             if lost and not isinstance(self._persistence.recorded(task, NOTHING_ANSWERED), Finished):
                 for key in lost:
                     if key not in board.values:
-                        raise UntrackedValueLostError(task.node.name, key, self._scope[0], task.step)
+                        thread_id = self._graph.run.lease.thread_id or self._scope[0]
+                        raise UntrackedValueLostError(task.node.name, key, thread_id, task.step)
                 task.arg = filled(task.arg, {key: board.values[key] for key in lost})
 
     async def checkpoint(

@@ -102,8 +102,11 @@ async def _run_unstored(root_call: _RootCall, kept_scalars: frozenset[type]) -> 
     program, settings, audience = root_call.program, root_call.settings, root_call.audience
     call_input = read_call_input(program, root_call.value, kept_scalars)
     call_input.require_input(program, settings.thread_id)
+    # Calls in a node may name one thread several times, and each begins it anew, as nothing is stored: their message ids
+    # must differ, since the node may return the messages to the outer graph.
+    named = settings.thread_id if CURRENT.get() is None else None
     run_context = RunContext(
-        root_call.environment, root_call.run_id, settings.thread_id or root_call.run_id, NO_LEASE, root_call.spending
+        root_call.environment, root_call.run_id, named or root_call.run_id, NO_LEASE, root_call.spending
     )
     for subscription in audience.subscriptions:
         subscription.set_run_id(root_call.run_id)
@@ -133,7 +136,7 @@ async def _run_stored(root_call: _RootCall, saver: BaseCheckpointSaver, codec: C
         metadata = {**settings.metadata, "run_id": root_call.run_id}
         forks = bool(settings.travels) and not await _starts_at_tips(saver, thread_id, settings)
         namespace = await NamespaceWriter.open(lease, codec, program, at=settings.at, fork=forks, metadata=metadata)
-        run_context = RunContext(root_call.environment, root_call.run_id, thread_id, lease, root_call.spending)
+        run_context = RunContext(root_call.environment, root_call.run_id, lease.scope, lease, root_call.spending)
         if run_context.spending.is_limited:
             run_context.spending.add_earlier(namespace.counter.recorded())
         run_context.start_checkpoints = dict(settings.travels)

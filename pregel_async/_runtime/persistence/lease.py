@@ -21,6 +21,7 @@ from checkpoint_savers.owner import this_process
 from checkpoint_savers.records import CheckpointId, Commit, EventRow, Lease, Owner, TaskRecord
 from checkpoint_savers.scopes import is_done
 
+from ..._message_ids import TASK
 from ...types import Durability, OnConflict
 from ..observing.error_text import with_notes
 from ..platform.companions import run_with_companion, run_with_delayed_companion
@@ -38,6 +39,16 @@ def _ignore(commit: Commit) -> None:
     """The default `stored` callback of `ThreadLease.commit`."""
 
 
+def _scope_in_node(lease: Lease) -> str:
+    """Return the scope of task ids for a thread that code of a node begins.
+
+    The ids of messages are derived from task ids. A node may call an agent on an empty thread of the same name each
+    time, in a new saver or after a deletion, and return its messages to the outer graph. With equal ids, the outer
+    graph's `add_messages` would replace the messages of the earlier call.
+    """
+    return f"{lease.thread_id} {lease.owner.run_id}"
+
+
 class ThreadLease:
     """A run's lease on its thread. Use it in `async with`, which releases the lease.
 
@@ -50,6 +61,8 @@ class ThreadLease:
         failures: the error of the first failed transaction, as a tuple of one; empty if none has failed. After a
             failure nothing is written and no node starts.
         fresh: the thread was empty when the lease was acquired.
+        scope: the first part of the scope of task ids: the thread's id. For a thread that a node begins, also this
+            lease's own id; see `_scope_in_node`.
         released: the lease was released, by the last commit or at the end of `async with`.
         outlives_commit: the last commit does not release the lease, because the run still has to prune its thread.
         tips: the newest checkpoint of each subgraph that keeps its state from call to call, by namespace, on this
@@ -78,6 +91,7 @@ class ThreadLease:
         self.failures: tuple[BaseException, ...] = ()
         self.ids = CheckpointIds(environment, lease.newest)
         self.fresh = not self.ids.begun
+        self.scope = _scope_in_node(lease) if self.fresh and TASK.get() is not None else lease.thread_id
         self.released = False
         self.outlives_commit = False
         self.tips: dict[str, CheckpointId] = {}

@@ -48,7 +48,7 @@ class NamespaceLoader:
         """Return the start point of an empty namespace."""
         encoder = Encoder(self._program, self._codec)
         records = TaskRecords(self._program, encoder, self._writer)
-        return StartPoint(site=site, writer=self._writer, encoder=encoder, records=records, scope=self._lease.thread_id)
+        return StartPoint(site=site, writer=self._writer, encoder=encoder, records=records, scope=self._lease.scope)
 
     async def load(self, chain: Chain, site: CallSite, *, fork: bool = False) -> StartPoint:
         """Return the start point at a stored checkpoint, the last one of `chain`.

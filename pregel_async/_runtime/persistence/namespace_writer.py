@@ -265,8 +265,11 @@ class NamespaceWriter(LoadedNamespace):
             records.results = {}
         if isinstance(writer, AtExitWriter):
             writer.graphs.drop_closed(self)
-        self._branches, self._scope, self._step = False, lease.token.thread_id, step
-        row = writer.add(delta, step, {**self.metadata, "source": source, "step": step, **self._origin})
+        self._branches, self._scope, self._step = False, lease.scope, step
+        metadata = {**self.metadata, "source": source, "step": step, **self._origin}
+        if lease.scope != lease.thread_id:
+            metadata[MADE_IN] = lease.scope
+        row = writer.add(delta, step, metadata)
         if on_row is not None:
             on_row(row)
         # The hidden start follows the input and runs no user code, so one transaction can store both. It is alone in
