@@ -102,8 +102,8 @@ async def _run_unstored(root_call: _RootCall, kept_scalars: frozenset[type]) -> 
     program, settings, audience = root_call.program, root_call.settings, root_call.audience
     call_input = read_call_input(program, root_call.value, kept_scalars)
     call_input.require_input(program, settings.thread_id)
-    # Calls in a node may name one thread several times, and each begins it anew, as nothing is stored: their message ids
-    # must differ, since the node may return the messages to the outer graph.
+    # Calls in a node may name one thread several times, and each begins it anew, as nothing is stored. Their message
+    # ids must differ, since the node may return the messages to the outer graph.
     named = settings.thread_id if CURRENT.get() is None else None
     run_context = RunContext(
         root_call.environment, root_call.run_id, named or root_call.run_id, NO_LEASE, root_call.spending
