@@ -27,10 +27,12 @@ if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
     NamesT_co = TypeVar("NamesT_co", covariant=True, default=Any)
+    StateT_co = TypeVar("StateT_co", covariant=True, default=Any)
 else:
     from typing import TypeVar
 
     NamesT_co = TypeVar("NamesT_co", covariant=True)
+    StateT_co = TypeVar("StateT_co", covariant=True)
 
 __all__ = [
     "END",
@@ -336,7 +338,7 @@ class StateView(msgspec.Struct, frozen=True, kw_only=True):
     unknown: Mapping[str, Any] = {}
 
 
-class StateSnapshot:
+class StateSnapshot(Generic[StateT_co]):
     """An immutable snapshot of a thread's state at a checkpoint.
 
     A snapshot from a history is decoded when an attribute other than `config`, `metadata` and `parent_config` is first
@@ -410,9 +412,9 @@ class StateSnapshot:
         return view
 
     @property
-    def values(self) -> Any:
+    def values(self) -> StateT_co:
         """The state: all keys that hold a value; of a `Pregel` its channels; of an entrypoint the last result."""
-        return self._decoded().values
+        return self._decoded().values  # type: ignore[no-any-return]  # who makes the snapshot decides the type
 
     @property
     def next(self) -> tuple[str, ...]:
