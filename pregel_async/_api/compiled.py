@@ -25,6 +25,7 @@ from .._checks.options import (
     takes,
 )
 from .._core.program import INPUT_MARK, SENDS
+from .._runtime.observing.error_text import shorten_traceback
 from .._runtime.platform.environment import Environment
 from .._runtime.streaming.stream import GraphStream
 from ..channels import BaseChannel
@@ -205,7 +206,12 @@ class Graph(GraphAttributes, SyncVerbs[StateT, ContextT, InputT, OutputT]):
             Exception: the exception of a node, with a note that names the node; an `ExceptionGroup` in plan order if
                 several nodes of one superstep failed. The thread can be resumed.
         """
-        return await calls.invoke(self._definition, input, config, checked_options("ainvoke", InvokeOptions, options))
+        checked = checked_options("ainvoke", InvokeOptions, options)
+        try:
+            return await calls.invoke(self._definition, input, config, checked)
+        except Exception as error:
+            shorten_traceback(error)
+            raise
 
     @overload
     def astream(

@@ -29,7 +29,7 @@ from .._checks.options import (
     checked_options,
     takes,
 )
-from .._runtime.observing.error_text import with_notes
+from .._runtime.observing.error_text import shorten_traceback, with_notes
 from .._runtime.streaming.stream import GraphStream
 from .._runtime.tasks.context import CURRENT, counting_in_code_order
 from ..parts import GraphOutput, StreamPart
@@ -322,8 +322,12 @@ def run_blocking(
     called, instead = f"{name[1:]}()", f"await {owner}.{name}(...)"
     where = portal_for_thread(called, instead)
     blocked = blocked_loop(called, instead, loop=watched_loop_factory(environment))
-    with counting_in_code_order(CURRENT.get()):
-        return where.call(partial(verb, *args, **kwargs), blocked=blocked)
+    try:
+        with counting_in_code_order(CURRENT.get()):
+            return where.call(partial(verb, *args, **kwargs), blocked=blocked)
+    except Exception as error:
+        shorten_traceback(error)
+        raise
 
 
 class AsyncSource(Protocol[T_co]):
@@ -376,7 +380,8 @@ class SyncStream(Iterator[T]):
             return home.call(source.__anext__, blocked=blocked)
         except StopAsyncIteration:
             self._source = None
-        except Exception:
+        except Exception as error:
+            shorten_traceback(error)
             raise
         except BaseException as error:
             # Cancelled, or Ctrl-C: `__anext__` may not have begun, and only that would have cancelled the run.

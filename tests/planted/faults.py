@@ -1881,4 +1881,12 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "pass",
         ("tests/durability/test_events_of_units.py::test_a_reload_at_every_chunk",),
     ),
+    Fault(
+        "frames-of-the-runtime",
+        "P9: a traceback shows dozens of the runtime's frames between the caller's and the node's",
+        "error_text.shorten_traceback",
+        "own.clear()",
+        "shown.extend(own), own.clear()",
+        ("tests/failures/test_tracebacks.py::test_only_the_users_frames",),
+    ),
 )

@@ -21,7 +21,7 @@ import msgspec
 from checkpoint_savers.errors import annotate
 
 from ...types import RunStatus
-from ..observing.error_text import with_notes
+from ..observing.error_text import shorten_traceback, with_notes
 from ..platform.event_loops import cancelled_error, loop, wait_out
 from .buffer import Buffer
 from .parts import Shape, labelled_dict
@@ -260,6 +260,7 @@ class _RunTask:
             # The reader raises the failure. On asyncio that includes a cancellation from outside of the stream. Trio's
             # Cancelled belongs to one task and must not be raised in another; trio cancels the reader's task itself.
             if self._loop.is_asyncio or not isinstance(error, anyio.get_cancelled_exc_class()):
+                shorten_traceback(error)
                 failure = (error,)
         finally:
             self._over.set()
