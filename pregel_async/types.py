@@ -352,7 +352,7 @@ class StateSnapshot(Generic[StateT_co]):
         GraphChangedError: (likewise) the checkpoint does not fit the graph's code any more.
     """
 
-    __slots__ = ("_config", "_metadata", "_parent_config", "_view")
+    __slots__ = ("_config", "_metadata", "_parent_config", "_parent_values", "_view")
 
     def __init__(
         self,
@@ -370,6 +370,7 @@ class StateSnapshot(Generic[StateT_co]):
         unknown: Mapping[str, Any] | None = None,
     ) -> None:
         self._config, self._metadata, self._parent_config = config, metadata, parent_config
+        self._parent_values: Callable[[], Any] | None = None
         self._view: StateView | Callable[[], StateView] = StateView(
             values=values,
             next=next,
@@ -389,6 +390,7 @@ class StateSnapshot(Generic[StateT_co]):
         config: RunnableConfig,
         metadata: CheckpointMetadata,
         parent_config: RunnableConfig | None,
+        parent_values: Callable[[], Any] | None = None,
     ) -> Self:
         """Make the snapshot of a view.
 
@@ -397,12 +399,14 @@ class StateSnapshot(Generic[StateT_co]):
             config: the config that addresses the checkpoint.
             metadata: the checkpoint's metadata.
             parent_config: the config that addresses the parent checkpoint; None for the first.
+            parent_values: returns the `values` of the parent, or None if they are not at hand; called by notebooks.
 
         Returns:
             The snapshot.
         """
         made = cls.__new__(cls)
         made._config, made._metadata, made._parent_config, made._view = config, metadata, parent_config, view
+        made._parent_values = parent_values
         return made
 
     def _decoded(self) -> StateView:
@@ -483,6 +487,29 @@ class StateSnapshot(Generic[StateT_co]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(StateSnapshot, **self._fields()), ()
+
+    def _repr_html_(self) -> str:
+        """Return the snapshot for a notebook: the state, with the parent's values of the keys that have changed."""
+        from checkpoint_savers.notebook import details_table, state_table
+
+        names, stored = self._config.get("configurable", {}), self._metadata or {}
+        title = f"Thread {names.get('thread_id')}, checkpoint {names.get('checkpoint_id')}"
+        try:
+            values, before = self.values, None if self._parent_values is None else self._parent_values()
+            failed = {task.name: str(task.error) for task in self.tasks if task.error is not None}
+        except Exception as error:  # as `__repr__`
+            return details_table(title, [("cannot be decoded", f"{type(error).__name__}: {error}")])
+        details = [
+            ("step", stored.get("step")),
+            ("source", stored.get("source")),
+            ("created", self.created_at),
+            ("next", self.next or None),
+            ("interrupts", self.interrupts or None),
+            ("failed", failed or None),
+            ("error", self.error),
+            ("parent", "not loaded" if before is None and self._parent_config is not None else None),
+        ]
+        return details_table(title, details) + state_table(values, before)
 
     def __repr__(self) -> str:
         try:

@@ -368,6 +368,12 @@ class SyncStream(Iterator[T]):
         """How the run has ended, as `GraphStream.status`; None while it goes on, and for other streams."""
         return None if self._stream is None else self._stream.status
 
+    def _repr_html_(self) -> str:
+        """Return the stream for a notebook, as the stream that it reads."""
+        from checkpoint_savers.notebook import details_table
+
+        return details_table(type(self).__name__, []) if self._stream is None else self._stream._repr_html_()
+
     def __iter__(self) -> Self:
         return self
 

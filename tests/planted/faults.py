@@ -1889,4 +1889,12 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "shown.extend(own), own.clear()",
         ("tests/failures/test_tracebacks.py::test_only_the_users_frames",),
     ),
+    Fault(
+        "markup-in-notebooks",
+        "P11: a stored value becomes markup of the notebook that shows it",
+        "notebook.short_code",
+        "escape(text if",
+        "(text if",
+        ("tests/threads/test_notebook_tables.py::test_values_are_escaped_and_shortened",),
+    ),
 )

@@ -107,6 +107,15 @@ class GraphStream(Generic[T]):
         """True if its chunks are dicts that have a type (`version="v2"`)."""
         return self._shape is labelled_dict
 
+    def _repr_html_(self) -> str:
+        """Return the stream for a notebook: whether its run goes on, and what it can be found by."""
+        from checkpoint_savers.notebook import details_table
+
+        state = self.status or ("running" if self._run.started else "not started")
+        waiting = len(self._buffer.parts) or None
+        about = [("run", state), ("run_id", self.run_id), ("cursor", self.cursor), ("unread chunks", waiting)]
+        return details_table(type(self).__name__, about)
+
     def recall(self) -> None:
         """After a reconnect (`after=`), first repeat the parts of the cursor's superstep, with `seq` 0.
 
