@@ -37,6 +37,14 @@ class PregelError(Exception):
 
     retryable: bool = False
 
+    def _repr_html_(self) -> str:
+        """Return the error for a notebook: its message, attributes, notes and cause."""
+        from .notebook import details_table
+
+        known = [(name, value) for name, value in self.__dict__.items() if name != "__notes__"]
+        notes = [("note", note) for note in getattr(self, "__notes__", ())]
+        return details_table(f"{type(self).__name__}: {self}", [*known, *notes, ("cause", self.__cause__)])
+
     def __reduce__(self) -> tuple[object, ...]:
         # Exception.__reduce__ would call the class with the message, but constructors here take the attributes.
         return (_remade, (type(self), self.args, self.__dict__))

@@ -39,7 +39,7 @@ def ship(order: State, *, open_today: bool) -> dict[str, Any]:
     return {"log": ["shipped"]}
 
 
-def build(shipping: Callable[[State], object]) -> StateGraph[State, Order, State]:
+def build(shipping: Callable[[State], object]) -> StateGraph[State, Any, Order, State]:
     builder = StateGraph(State, input_schema=Order).add_node("charge", charge).add_node("ship", shipping)
     return builder.add_edge(START, "charge").add_edge("charge", "ship")
 

@@ -53,7 +53,7 @@ async def main() -> None:
     await graph.ainvoke({"guest": "Ada"}, "dinner")
     history = [state async for state in graph.aget_state_history("dinner")]
     for state in reversed(history):
-        print(f"{state.values['log']}, then {', '.join(state.next) or 'nothing'}")
+        print(f"{state.values.get('log')}, then {', '.join(state.next) or 'nothing'}")
     before_cook = next(state for state in history if state.next == ("cook",))
     before_choose = next(state for state in history if state.next == ("choose",))
 
@@ -68,9 +68,9 @@ async def main() -> None:
 
     await graph.aupdate_state("dinner", {"log": ["ate it"]}, as_node="cook")
     head = await graph.aget_state("dinner")
-    print(f"edited: {head.values['log']}")
+    print(f"edited: {head.values.get('log')}")
     old = await graph.aget_state(history[0].config)
-    print(f"the first branch is as it was: {old.values['log']}")
+    print(f"the first branch is as it was: {old.values.get('log')}")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ starts, and in worker threads.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar, overload
 
 from checkpoint_savers import ports
 
@@ -26,6 +26,8 @@ __all__ = [
     "interrupt",
     "spend",
 ]
+
+ContextT = TypeVar("ContextT")
 
 
 def interrupt(value: Any) -> Any:
@@ -76,11 +78,15 @@ def spend(name: str, amount: Amount) -> None:
     current("spend()").spend(name, amount)
 
 
+@overload
+def get_runtime(context_schema: type[ContextT]) -> Runtime[ContextT]: ...
+@overload
+def get_runtime(context_schema: None = None) -> Runtime[Any]: ...
 def get_runtime(context_schema: type[Any] | None = None) -> Runtime[Any]:
     """Return the runtime of the running node: its context, store, stream writer and execution info.
 
     Args:
-        context_schema: the type of the context, for readers of the code only. It is not checked.
+        context_schema: the type of the context, for type checkers and readers only. It is not checked.
 
     Returns:
         The runtime, which the node also gets as a parameter named `runtime`.

@@ -27,10 +27,12 @@ if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
     NamesT_co = TypeVar("NamesT_co", covariant=True, default=Any)
+    StateT_co = TypeVar("StateT_co", covariant=True, default=Any)
 else:
     from typing import TypeVar
 
     NamesT_co = TypeVar("NamesT_co", covariant=True)
+    StateT_co = TypeVar("StateT_co", covariant=True)
 
 __all__ = [
     "END",
@@ -336,7 +338,7 @@ class StateView(msgspec.Struct, frozen=True, kw_only=True):
     unknown: Mapping[str, Any] = {}
 
 
-class StateSnapshot:
+class StateSnapshot(Generic[StateT_co]):
     """An immutable snapshot of a thread's state at a checkpoint.
 
     A snapshot from a history is decoded when an attribute other than `config`, `metadata` and `parent_config` is first
@@ -350,7 +352,7 @@ class StateSnapshot:
         GraphChangedError: (likewise) the checkpoint does not fit the graph's code any more.
     """
 
-    __slots__ = ("_config", "_metadata", "_parent_config", "_view")
+    __slots__ = ("_config", "_metadata", "_parent_config", "_parent_values", "_view")
 
     def __init__(
         self,
@@ -368,6 +370,7 @@ class StateSnapshot:
         unknown: Mapping[str, Any] | None = None,
     ) -> None:
         self._config, self._metadata, self._parent_config = config, metadata, parent_config
+        self._parent_values: Callable[[], Any] | None = None
         self._view: StateView | Callable[[], StateView] = StateView(
             values=values,
             next=next,
@@ -387,6 +390,7 @@ class StateSnapshot:
         config: RunnableConfig,
         metadata: CheckpointMetadata,
         parent_config: RunnableConfig | None,
+        parent_values: Callable[[], Any] | None = None,
     ) -> Self:
         """Make the snapshot of a view.
 
@@ -395,12 +399,14 @@ class StateSnapshot:
             config: the config that addresses the checkpoint.
             metadata: the checkpoint's metadata.
             parent_config: the config that addresses the parent checkpoint; None for the first.
+            parent_values: returns the `values` of the parent, or None if they are not at hand; called by notebooks.
 
         Returns:
             The snapshot.
         """
         made = cls.__new__(cls)
         made._config, made._metadata, made._parent_config, made._view = config, metadata, parent_config, view
+        made._parent_values = parent_values
         return made
 
     def _decoded(self) -> StateView:
@@ -410,9 +416,9 @@ class StateSnapshot:
         return view
 
     @property
-    def values(self) -> Any:
+    def values(self) -> StateT_co:
         """The state: all keys that hold a value; of a `Pregel` its channels; of an entrypoint the last result."""
-        return self._decoded().values
+        return self._decoded().values  # type: ignore[no-any-return]  # who makes the snapshot decides the type
 
     @property
     def next(self) -> tuple[str, ...]:
@@ -481,6 +487,29 @@ class StateSnapshot:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(StateSnapshot, **self._fields()), ()
+
+    def _repr_html_(self) -> str:
+        """Return the snapshot for a notebook: the state, with the parent's values of the keys that have changed."""
+        from checkpoint_savers.notebook import details_table, state_table
+
+        names, stored = self._config.get("configurable", {}), self._metadata or {}
+        title = f"Thread {names.get('thread_id')}, checkpoint {names.get('checkpoint_id')}"
+        try:
+            values, before = self.values, None if self._parent_values is None else self._parent_values()
+            failed = {task.name: str(task.error) for task in self.tasks if task.error is not None}
+        except Exception as error:  # as `__repr__`
+            return details_table(title, [("cannot be decoded", f"{type(error).__name__}: {error}")])
+        details = [
+            ("step", stored.get("step")),
+            ("source", stored.get("source")),
+            ("created", self.created_at),
+            ("next", self.next or None),
+            ("interrupts", self.interrupts or None),
+            ("failed", failed or None),
+            ("error", self.error),
+            ("parent", "not loaded" if before is None and self._parent_config is not None else None),
+        ]
+        return details_table(title, details) + state_table(values, before)
 
     def __repr__(self) -> str:
         try:

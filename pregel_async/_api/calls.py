@@ -31,6 +31,7 @@ from .._runtime.engine.graph_run import RunResult
 from .._runtime.engine.nested import NestedCall, run_nested
 from .._runtime.engine.run import run
 from .._runtime.engine.settings import Audience, Settings
+from .._runtime.observing.error_text import shorten_traceback
 from .._runtime.persistence.digests import Digests
 from .._runtime.persistence.namespace_writer import NamespaceWriter
 from .._runtime.platform.event_loops import sole_exception
@@ -145,6 +146,7 @@ async def batch(
             try:
                 done[index] = await ainvoke(inputs[index], configs[index], **call)
             except Exception as error:
+                shorten_traceback(error)
                 done[index] = error
                 if not return_exceptions:
                     group.cancel_scope.cancel()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from typing import Any, Protocol, Self, TypeVar, Unpack, cast, overload, runtime_checkable
+from types import GenericAlias
+from typing import TYPE_CHECKING, Any, Protocol, Self, Unpack, cast, overload, runtime_checkable
 
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.codec import Codec
@@ -12,6 +13,7 @@ from checkpoint_savers.codec import Codec
 from .._checks.config import merge_configs
 from .._checks.options import (
     BatchOptions,
+    Configs,
     InvokeOptions,
     OutputParts,
     OutputRecord,
@@ -23,6 +25,7 @@ from .._checks.options import (
     takes,
 )
 from .._core.program import INPUT_MARK, SENDS
+from .._runtime.observing.error_text import shorten_traceback
 from .._runtime.platform.environment import Environment
 from .._runtime.streaming.stream import GraphStream
 from ..channels import BaseChannel
@@ -34,47 +37,55 @@ from . import calls, threads
 from .attributes import GraphAttributes
 from .definition import Definition
 from .drawing import Drawing
-from .sync_verbs import SyncVerbs
+from .sync_verbs import ContextT, InputT, OutputT, StateT, SyncVerbs
 
 __all__ = ["Graph", "PregelProtocol"]
 
-InputT = TypeVar("InputT", contravariant=True)
-OutputT = TypeVar("OutputT", covariant=True)
-
 
 @runtime_checkable
-class PregelProtocol(Protocol[InputT, OutputT]):
+class PregelProtocol(Protocol[StateT, ContextT, InputT, OutputT]):
     """The methods that every compiled graph has, whether built by `StateGraph`, `Pregel` or `@entrypoint`.
 
     `Graph` documents each of them.
     """
 
-    def invoke(self, input: InputT | Command | None, config: Config | None = None) -> OutputT: ...
+    if not TYPE_CHECKING:
+        __class_getitem__ = classmethod(GenericAlias)  # see the type parameters in `sync_verbs.py`
 
-    def stream(self, input: InputT | Command | None, config: Config | None = None) -> Iterator[Any]: ...
+    def invoke(
+        self, input: InputT | Command | None, config: Config | None = None, *, context: ContextT | None = None
+    ) -> OutputT: ...
 
-    def get_state(self, config: Config) -> StateSnapshot: ...
+    def stream(
+        self, input: InputT | Command | None, config: Config | None = None, *, context: ContextT | None = None
+    ) -> Iterator[Any]: ...
 
-    def get_state_history(self, config: Config) -> Iterator[StateSnapshot]: ...
+    def get_state(self, config: Config) -> StateSnapshot[StateT]: ...
+
+    def get_state_history(self, config: Config) -> Iterator[StateSnapshot[StateT]]: ...
 
     def update_state(
         self, config: Config, values: Any, as_node: str | None = None, task_id: str | None = None
     ) -> RunnableConfig: ...
 
-    async def ainvoke(self, input: InputT | Command | None, config: Config | None = None) -> OutputT: ...
+    async def ainvoke(
+        self, input: InputT | Command | None, config: Config | None = None, *, context: ContextT | None = None
+    ) -> OutputT: ...
 
-    def astream(self, input: InputT | Command | None, config: Config | None = None) -> AsyncIterator[Any]: ...
+    def astream(
+        self, input: InputT | Command | None, config: Config | None = None, *, context: ContextT | None = None
+    ) -> AsyncIterator[Any]: ...
 
-    async def aget_state(self, config: Config) -> StateSnapshot: ...
+    async def aget_state(self, config: Config) -> StateSnapshot[StateT]: ...
 
-    def aget_state_history(self, config: Config) -> AsyncIterator[StateSnapshot]: ...
+    def aget_state_history(self, config: Config) -> AsyncIterator[StateSnapshot[StateT]]: ...
 
     async def aupdate_state(
         self, config: Config, values: Any, as_node: str | None = None, task_id: str | None = None
     ) -> RunnableConfig: ...
 
 
-class Graph(GraphAttributes, SyncVerbs[InputT, OutputT]):
+class Graph(GraphAttributes, SyncVerbs[StateT, ContextT, InputT, OutputT]):
     """A compiled graph, made by `StateGraph.compile()` or `Pregel(...)`.
 
     The graph holds no state of a run, so one object serves concurrent runs on any thread and event loop.
@@ -123,15 +134,15 @@ class Graph(GraphAttributes, SyncVerbs[InputT, OutputT]):
 
     @overload
     async def ainvoke(
-        self, input: InputT | Command | None, config: Config | None = None, **options: Unpack[OutputRecord]
+        self, input: InputT | Command | None, config: Config | None = None, **options: Unpack[OutputRecord[ContextT]]
     ) -> GraphOutput[OutputT]: ...
     @overload
     async def ainvoke(
-        self, input: InputT | Command | None, config: Config | None = None, **options: Unpack[OutputParts]
+        self, input: InputT | Command | None, config: Config | None = None, **options: Unpack[OutputParts[ContextT]]
     ) -> list[StreamPart]: ...
     @overload
     async def ainvoke(
-        self, input: InputT | Command | None, config: Config | None = None, **options: Unpack[PlainOutput]
+        self, input: InputT | Command | None, config: Config | None = None, **options: Unpack[PlainOutput[ContextT]]
     ) -> OutputT: ...
     @takes(InvokeOptions)
     async def ainvoke(self, input: Any, config: Config | None = None, **options: Any) -> Any:
@@ -195,15 +206,20 @@ class Graph(GraphAttributes, SyncVerbs[InputT, OutputT]):
             Exception: the exception of a node, with a note that names the node; an `ExceptionGroup` in plan order if
                 several nodes of one superstep failed. The thread can be resumed.
         """
-        return await calls.invoke(self._definition, input, config, checked_options("ainvoke", InvokeOptions, options))
+        checked = checked_options("ainvoke", InvokeOptions, options)
+        try:
+            return await calls.invoke(self._definition, input, config, checked)
+        except Exception as error:
+            shorten_traceback(error)
+            raise
 
     @overload
     def astream(
-        self, input: InputT | Command | None, config: Config | None = None, **options: Unpack[StreamedParts]
+        self, input: InputT | Command | None, config: Config | None = None, **options: Unpack[StreamedParts[ContextT]]
     ) -> GraphStream[StreamPart]: ...
     @overload
     def astream(
-        self, input: InputT | Command | None, config: Config | None = None, **options: Unpack[StreamOptions]
+        self, input: InputT | Command | None, config: Config | None = None, **options: Unpack[StreamOptions[ContextT]]
     ) -> GraphStream[Any]: ...
     @takes(StreamOptions)
     def astream(self, input: Any, config: Config | None = None, **options: Any) -> GraphStream[Any]:
@@ -285,7 +301,7 @@ class Graph(GraphAttributes, SyncVerbs[InputT, OutputT]):
 
     @takes(BatchOptions)
     async def abatch(
-        self, inputs: Sequence[InputT], config: Config | Sequence[Config] | None = None, **options: Unpack[BatchOptions]
+        self, inputs: Sequence[InputT], config: Configs | None = None, **options: Unpack[BatchOptions[ContextT]]
     ) -> list[OutputT]:
         """Run the graph once per input, concurrently.
 
@@ -308,7 +324,7 @@ class Graph(GraphAttributes, SyncVerbs[InputT, OutputT]):
         """
         return await calls.batch(self.ainvoke, inputs, config, checked_options("abatch", BatchOptions, options))
 
-    async def aget_state(self, config: Config, *, subgraphs: bool = False) -> StateSnapshot:
+    async def aget_state(self, config: Config, *, subgraphs: bool = False) -> StateSnapshot[StateT]:
         """Read the state of a thread, at its head or at a checkpoint.
 
         Args:
@@ -337,7 +353,7 @@ class Graph(GraphAttributes, SyncVerbs[InputT, OutputT]):
         filter: Mapping[str, Any] | None = None,
         before: Config | None = None,
         limit: int | None = None,
-    ) -> AsyncIterator[StateSnapshot]:
+    ) -> AsyncIterator[StateSnapshot[StateT]]:
         """Read the states of a thread, of all its branches, newest first.
 
         A snapshot is decoded when one of its attributes is read; see `StateSnapshot`.

@@ -13,6 +13,7 @@ from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.chain import ChainReader, EncodedState
 from checkpoint_savers.codec import Codec
 from checkpoint_savers.deltas import TaskResult, read_record, timestamp
+from checkpoint_savers.errors import CorruptCheckpointError
 from checkpoint_savers.history import walk
 from checkpoint_savers.metadata import metadata_matches
 from checkpoint_savers.patches import data_of
@@ -189,7 +190,22 @@ class StateReader:
             config=config_of(thread_id, row.ns, row.checkpoint_id, around),
             metadata=cast("CheckpointMetadata", row.metadata),
             parent_config=None if before is None else config_of(thread_id, row.ns, before, around),
+            parent_values=partial(self._parent_values, stored),
         )
+
+    def _parent_values(self, stored: StoredCheckpoint) -> Any:
+        """Return the state at a checkpoint's parent; None if the rows from which it is read are not loaded."""
+        reader, row = stored
+        parent = None if row.parent_id is None else reader.rows.get(row.parent_id)
+        if parent is None:
+            return None
+        try:
+            state = reader.state(parent.checkpoint_id)
+        except CorruptCheckpointError:  # a snapshot is read without all of the rows before it
+            return None
+        board = restore(self._program, state, parent.step, self._codec, thread_id=reader.thread_id)
+        values = board.show(self._program.shown)
+        return self._complete(values) if self._complete is not None and values else values
 
     def _decode_view(
         self, stored: StoredCheckpoint, records: Sequence[TaskRecord], children: Sequence[StoredCheckpoint]

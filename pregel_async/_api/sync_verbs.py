@@ -11,13 +11,14 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar, Unpack, overload
+from types import GenericAlias, TracebackType
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, Unpack, overload
 
 from checkpoint_savers.errors import annotate
 
 from .._checks.options import (
     BatchOptions,
+    Configs,
     InvokeOptions,
     OutputParts,
     OutputRecord,
@@ -28,7 +29,7 @@ from .._checks.options import (
     checked_options,
     takes,
 )
-from .._runtime.observing.error_text import with_notes
+from .._runtime.observing.error_text import shorten_traceback, with_notes
 from .._runtime.streaming.stream import GraphStream
 from .._runtime.tasks.context import CURRENT, counting_in_code_order
 from ..parts import GraphOutput, StreamPart
@@ -39,16 +40,33 @@ if TYPE_CHECKING:
     from .._runtime.sync.background_portal import Portal, WorkerLoop  # a program with an event loop needs no other
     from .._runtime.sync.blocked_loop import WaitingThread
 
+# The type parameters of compiled graphs, in LangGraph's order. Only type checkers see the defaults, with which
+# `CompiledStateGraph[State]` takes and returns a `State`: a `TypeVar` of Python 3.11 takes no default, and its backport
+# would be a dependency of every program. So the variables have no defaults at run time, and the generic classes define
+# `__class_getitem__`, which takes any number of arguments, like `list`.
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    StateT = TypeVar("StateT", covariant=True, default=Any)
+    ContextT = TypeVar("ContextT", contravariant=True, default=Any)
+    InputT = TypeVar("InputT", contravariant=True, default=StateT)
+    OutputT = TypeVar("OutputT", covariant=True, default=StateT)
+else:
+    from typing import TypeVar
+
+    StateT = TypeVar("StateT")
+    ContextT = TypeVar("ContextT")
+    InputT = TypeVar("InputT")
+    OutputT = TypeVar("OutputT")
+
 __all__ = ["SyncStream", "SyncVerbs", "open_sync"]
 
-InputT = TypeVar("InputT", contravariant=True)
-OutputT = TypeVar("OutputT", covariant=True)
 T = TypeVar("T")
 U = TypeVar("U")
 T_co = TypeVar("T_co", covariant=True)
 
 
-class SyncVerbs(Generic[InputT, OutputT]):
+class SyncVerbs(Generic[StateT, ContextT, InputT, OutputT]):
     """The sync methods of a graph: each async method by its name without the leading `a`.
 
     Arguments, results and exceptions are those of the async method. On Ctrl-C, the run is cancelled and has ended
@@ -58,6 +76,9 @@ class SyncVerbs(Generic[InputT, OutputT]):
     `BlockingCallWarning`, except in a notebook. If the run itself needs the blocked loop (the code of an async node
     calls a graph), the method raises `SyncCallError`, and nothing runs.
     """
+
+    if not TYPE_CHECKING:
+        __class_getitem__ = classmethod(GenericAlias)  # see the type parameters
 
     if TYPE_CHECKING:
 
@@ -69,23 +90,23 @@ class SyncVerbs(Generic[InputT, OutputT]):
         async def ainvoke(self, *args: Any, **kwargs: Any) -> Any: ...
         def astream(self, *args: Any, **kwargs: Any) -> GraphStream[Any]: ...
         async def abatch(self, *args: Any, **kwargs: Any) -> list[OutputT]: ...
-        async def aget_state(self, *args: Any, **kwargs: Any) -> StateSnapshot: ...
-        def aget_state_history(self, *args: Any, **kwargs: Any) -> AsyncIterator[StateSnapshot]: ...
+        async def aget_state(self, *args: Any, **kwargs: Any) -> StateSnapshot[StateT]: ...
+        def aget_state_history(self, *args: Any, **kwargs: Any) -> AsyncIterator[StateSnapshot[StateT]]: ...
         async def aupdate_state(self, *args: Any, **kwargs: Any) -> RunnableConfig: ...
         async def abulk_update_state(self, *args: Any, **kwargs: Any) -> RunnableConfig: ...
         async def aclear_cache(self, *args: Any, **kwargs: Any) -> None: ...
 
     @overload
     def invoke(
-        self, input: InputT | Command | None, config: Config | None = None, **options: Unpack[OutputRecord]
+        self, input: InputT | Command | None, config: Config | None = None, **options: Unpack[OutputRecord[ContextT]]
     ) -> GraphOutput[OutputT]: ...
     @overload
     def invoke(
-        self, input: InputT | Command | None, config: Config | None = None, **options: Unpack[OutputParts]
+        self, input: InputT | Command | None, config: Config | None = None, **options: Unpack[OutputParts[ContextT]]
     ) -> list[StreamPart]: ...
     @overload
     def invoke(
-        self, input: InputT | Command | None, config: Config | None = None, **options: Unpack[PlainOutput]
+        self, input: InputT | Command | None, config: Config | None = None, **options: Unpack[PlainOutput[ContextT]]
     ) -> OutputT: ...
     @takes(InvokeOptions)
     def invoke(self, input: Any, config: Config | None = None, **options: Any) -> Any:
@@ -109,11 +130,11 @@ class SyncVerbs(Generic[InputT, OutputT]):
 
     @overload
     def stream(
-        self, input: InputT | Command | None, config: Config | None = None, **options: Unpack[StreamedParts]
+        self, input: InputT | Command | None, config: Config | None = None, **options: Unpack[StreamedParts[ContextT]]
     ) -> SyncStream[StreamPart]: ...
     @overload
     def stream(
-        self, input: InputT | Command | None, config: Config | None = None, **options: Unpack[StreamOptions]
+        self, input: InputT | Command | None, config: Config | None = None, **options: Unpack[StreamOptions[ContextT]]
     ) -> SyncStream[Any]: ...
     @takes(StreamOptions)
     def stream(self, input: Any, config: Config | None = None, **options: Any) -> SyncStream[Any]:
@@ -146,7 +167,7 @@ class SyncVerbs(Generic[InputT, OutputT]):
 
     @takes(BatchOptions)
     def batch(
-        self, inputs: Sequence[InputT], config: Config | Sequence[Config] | None = None, **options: Unpack[BatchOptions]
+        self, inputs: Sequence[InputT], config: Configs | None = None, **options: Unpack[BatchOptions[ContextT]]
     ) -> list[OutputT]:
         """Run the graph once per input, concurrently: `abatch` for code without an event loop.
 
@@ -166,7 +187,7 @@ class SyncVerbs(Generic[InputT, OutputT]):
             self.environment, self.abatch, inputs, config, **checked_options("batch", BatchOptions, options)
         )
 
-    def get_state(self, config: Config, *, subgraphs: bool = False) -> StateSnapshot:
+    def get_state(self, config: Config, *, subgraphs: bool = False) -> StateSnapshot[StateT]:
         """Read the state of a thread: `aget_state` for code without an event loop.
 
         Args:
@@ -189,7 +210,7 @@ class SyncVerbs(Generic[InputT, OutputT]):
         filter: Mapping[str, Any] | None = None,
         before: Config | None = None,
         limit: int | None = None,
-    ) -> SyncStream[StateSnapshot]:
+    ) -> SyncStream[StateSnapshot[StateT]]:
         """Read the states of a thread, newest first: `aget_state_history` for code without an event loop.
 
         Args:
@@ -301,8 +322,12 @@ def run_blocking(
     called, instead = f"{name[1:]}()", f"await {owner}.{name}(...)"
     where = portal_for_thread(called, instead)
     blocked = blocked_loop(called, instead, loop=watched_loop_factory(environment))
-    with counting_in_code_order(CURRENT.get()):
-        return where.call(partial(verb, *args, **kwargs), blocked=blocked)
+    try:
+        with counting_in_code_order(CURRENT.get()):
+            return where.call(partial(verb, *args, **kwargs), blocked=blocked)
+    except Exception as error:
+        shorten_traceback(error)
+        raise
 
 
 class AsyncSource(Protocol[T_co]):
@@ -343,6 +368,12 @@ class SyncStream(Iterator[T]):
         """How the run has ended, as `GraphStream.status`; None while it goes on, and for other streams."""
         return None if self._stream is None else self._stream.status
 
+    def _repr_html_(self) -> str:
+        """Return the stream for a notebook, as the stream that it reads."""
+        from checkpoint_savers.notebook import details_table
+
+        return details_table(type(self).__name__, []) if self._stream is None else self._stream._repr_html_()
+
     def __iter__(self) -> Self:
         return self
 
@@ -355,7 +386,8 @@ class SyncStream(Iterator[T]):
             return home.call(source.__anext__, blocked=blocked)
         except StopAsyncIteration:
             self._source = None
-        except Exception:
+        except Exception as error:
+            shorten_traceback(error)
             raise
         except BaseException as error:
             # Cancelled, or Ctrl-C: `__anext__` may not have begun, and only that would have cancelled the run.

@@ -11,7 +11,7 @@ import difflib
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, ForwardRef, Literal, Required, TypeAlias, TypedDict, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Any, ForwardRef, Generic, Literal, Required, TypeAlias, TypedDict, cast, get_args
 
 import msgspec
 from msgspec import structs
@@ -30,11 +30,23 @@ from .._runtime.tasks.run_options import RunOptions
 from ..channels import AnyValue, EphemeralValue, LastValue
 from ..errors import ConfigError, GraphValidationError
 from ..policies import Budget, CachePolicy, Collect, OnFailure, OnTimeout
-from ..types import All, ChangedQuestions, Durability, Names, OnConflict, OverflowPolicy, StreamMode
+from ..types import All, ChangedQuestions, Config, Durability, Names, OnConflict, OverflowPolicy, StreamMode
 from .node_policies import NodePolicies, RetryPolicies, TimeoutOption, node_policies, seconds_of
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar  # whose variables have defaults: see `_api/sync_verbs.py`
+
+    ContextT = TypeVar("ContextT", default=Any)
+else:
+    from typing import TypeVar
+
+    ContextT = TypeVar("ContextT")
 
 T = TypeVar("T")
 CallT = TypeVar("CallT", bound=Callable[..., Any])
+
+Configs: TypeAlias = Config | Sequence[Config]
+"""One config for several runs, or one for each."""
 
 Modes: TypeAlias = StreamMode | Sequence[StreamMode]
 """One mode, or several."""
@@ -61,10 +73,10 @@ class UpdateOptions(TypedDict, total=False):
     on_conflict: OnConflict
 
 
-class CallOptions(UpdateOptions, total=False):
+class CallOptions(UpdateOptions, Generic[ContextT], total=False):
     """Options of every method that runs a graph once."""
 
-    context: Any
+    context: ContextT | None
     output_keys: Names | None
     interrupt_before: All | Sequence[str] | None
     interrupt_after: All | Sequence[str] | None
@@ -76,35 +88,35 @@ class CallOptions(UpdateOptions, total=False):
     observer: Observer | Sequence[Observer] | None
 
 
-class InvokeOptions(CallOptions, total=False):
+class InvokeOptions(CallOptions[Any], total=False):
     """Options of `ainvoke`. The next three classes are the overloads, as two options decide what is returned."""
 
     stream_mode: Modes
     version: Literal["v1", "v2"]
 
 
-class PlainOutput(CallOptions, total=False):
+class PlainOutput(CallOptions[ContextT], Generic[ContextT], total=False):
     """Options of an `ainvoke` that returns the output, or a list of chunks."""
 
     stream_mode: Modes
     version: Literal["v1"]
 
 
-class OutputRecord(CallOptions, total=False):
+class OutputRecord(CallOptions[ContextT], Generic[ContextT], total=False):
     """Options of an `ainvoke` that returns a `GraphOutput`."""
 
     stream_mode: Literal["values"]
     version: Required[Literal["v2"]]
 
 
-class OutputParts(CallOptions, total=False):
+class OutputParts(CallOptions[ContextT], Generic[ContextT], total=False):
     """Options of an `ainvoke` that returns a list of parts."""
 
     stream_mode: Required[ChunkModes]
     version: Required[Literal["v2"]]
 
 
-class _ViewOptions(CallOptions, total=False):
+class _ViewOptions(CallOptions[ContextT], Generic[ContextT], total=False):
     stream_mode: Modes | None
     subgraphs: bool
     capacity: int
@@ -113,22 +125,22 @@ class _ViewOptions(CallOptions, total=False):
     after: str | None
 
 
-class StreamOptions(_ViewOptions, total=False):
+class StreamOptions(_ViewOptions[ContextT], Generic[ContextT], total=False):
     """Options of `astream`."""
 
     version: Literal["v1", "v2"]
 
 
-class StreamedParts(_ViewOptions, total=False):
+class StreamedParts(_ViewOptions[ContextT], Generic[ContextT], total=False):
     """Options of an `astream` that yields parts."""
 
     version: Required[Literal["v2"]]
 
 
-class BatchOptions(UpdateOptions, total=False):
+class BatchOptions(UpdateOptions, Generic[ContextT], total=False):
     """Options of `abatch`."""
 
-    context: Any
+    context: ContextT | None
     return_exceptions: bool
     max_concurrency: int | None
 
@@ -181,10 +193,10 @@ class PregelOptions(StepOptions, PolicyOptions, total=False):
     """Options of `Pregel`."""
 
 
-class EntrypointOptions(GraphOptions, PolicyOptions, total=False):
+class EntrypointOptions(GraphOptions, PolicyOptions, Generic[ContextT], total=False):
     """Options of `@entrypoint`."""
 
-    context_schema: type[Any] | None
+    context_schema: type[ContextT] | None
     validate_input: bool | None
 
 

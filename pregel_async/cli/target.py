@@ -19,7 +19,7 @@ from .._api.compiled import Graph
 from ..graph import StateGraph
 
 UntypedGraph: TypeAlias = Graph[Any, Any]
-UntypedBuilder: TypeAlias = StateGraph[Any, Any, Any]
+UntypedBuilder: TypeAlias = StateGraph[Any]
 Target: TypeAlias = UntypedGraph | UntypedBuilder | Callable[..., object]
 
 

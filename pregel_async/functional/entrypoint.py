@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable
-from typing import Any, Generic, TypeVar, Unpack, cast, get_args, get_origin, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, Unpack, cast, get_args, get_origin, overload
 
 import msgspec
 
@@ -40,14 +40,25 @@ from .importable import call_with_input, picklable_call
 
 __all__ = ["CompiledEntrypoint", "entrypoint"]
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    ContextT = TypeVar("ContextT", default=Any)
+else:
+    from typing import TypeVar
+
+    ContextT = TypeVar("ContextT")
+
 InputT = TypeVar("InputT")
 OutputT = TypeVar("OutputT")
 R = TypeVar("R")
 SavedT = TypeVar("SavedT")
 
 
-class CompiledEntrypoint(Graph[InputT, OutputT], Generic[InputT, OutputT]):
+class CompiledEntrypoint(Graph[OutputT | None, ContextT, InputT, OutputT], Generic[InputT, OutputT, ContextT]):
     """A runnable workflow, with the methods of `Graph`. Made by `entrypoint`.
+
+    The state of its threads is the last result; None before the first.
 
     Attributes:
         func: the decorated function.
@@ -65,7 +76,7 @@ class CompiledEntrypoint(Graph[InputT, OutputT], Generic[InputT, OutputT]):
         return drawing([name], [Edge(source=START, target=name), Edge(source=name, target=END)])
 
 
-class entrypoint:  # noqa: N801  # a decorator, which reads as the word does
+class entrypoint(Generic[ContextT]):  # noqa: N801  # a decorator, which reads as the word does
     """Make a function a workflow: `ainvoke(input)` runs the function, which calls tasks.
 
     The function takes the input, and the keyword arguments that its signature names: `previous` (the value that the
@@ -112,7 +123,7 @@ class entrypoint:  # noqa: N801  # a decorator, which reads as the word does
 
     @takes(EntrypointOptions)
     def __init__(
-        self, checkpointer: BaseCheckpointSaver | bool | None = None, **options: Unpack[EntrypointOptions]
+        self, checkpointer: BaseCheckpointSaver | bool | None = None, **options: Unpack[EntrypointOptions[ContextT]]
     ) -> None:
         if callable(checkpointer) and not isinstance(checkpointer, BaseCheckpointSaver):
             raise GraphValidationError("entrypoint is called: @entrypoint(), or @entrypoint(checkpointer=saver)")
@@ -123,14 +134,20 @@ class entrypoint:  # noqa: N801  # a decorator, which reads as the word does
         self._policies = given_policies("the entrypoint", options)
 
     @overload
-    def __call__(self, call: Callable[..., Awaitable[final[R, Any]]]) -> CompiledEntrypoint[Any, R]: ...
+    def __call__(
+        self, call: Callable[Concatenate[InputT, ...], Awaitable[final[R, Any]]]
+    ) -> CompiledEntrypoint[InputT, R, ContextT]: ...
     @overload
-    def __call__(self, call: Callable[..., final[R, Any]]) -> CompiledEntrypoint[Any, R]: ...
+    def __call__(
+        self, call: Callable[Concatenate[InputT, ...], final[R, Any]]
+    ) -> CompiledEntrypoint[InputT, R, ContextT]: ...
     @overload
-    def __call__(self, call: Callable[..., Awaitable[R]]) -> CompiledEntrypoint[Any, R]: ...
+    def __call__(
+        self, call: Callable[Concatenate[InputT, ...], Awaitable[R]]
+    ) -> CompiledEntrypoint[InputT, R, ContextT]: ...
     @overload
-    def __call__(self, call: Callable[..., R]) -> CompiledEntrypoint[Any, R]: ...
-    def __call__(self, call: Callable[..., Any]) -> CompiledEntrypoint[Any, Any]:
+    def __call__(self, call: Callable[Concatenate[InputT, ...], R]) -> CompiledEntrypoint[InputT, R, ContextT]: ...
+    def __call__(self, call: Callable[..., Any]) -> CompiledEntrypoint[Any, Any, Any]:
         name = name_of(self._options, getattr(call, "__name__", None) or type(call).__name__)
         if is_generator(call):
             raise GraphValidationError(f"entrypoint {name!r} is a generator: return a value instead of yielding")

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import inspect
-import types
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from types import GenericAlias
 from typing import (
     TYPE_CHECKING,
     Any,
+    ClassVar,
     Concatenate,
     Generic,
     Literal,
+    Protocol,
     Self,
     TypeAlias,
     Unpack,
@@ -20,11 +22,14 @@ from typing import (
     overload,
 )
 
+import msgspec
+
 from checkpoint_savers.abc import BaseCheckpointSaver
 
 from .._api.compiled import Graph
 from .._api.definition import Definition
 from .._api.drawing import Drawing
+from .._api.sync_verbs import ContextT, InputT, OutputT, StateT
 from .._checks.annotations import class_of, resolve_alias
 from .._checks.node_policies import RetryPolicies, TimeoutOption, check_abandonable, check_on_timeout, node_policies
 from .._checks.options import CompileOptions, PolicyOptions, checked_options, takes
@@ -39,27 +44,43 @@ from .specs import DEFAULT_HANDLER, HANDLER, BranchSpec, GraphSpec, HandlerSpec,
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
-    StateT = TypeVar("StateT")
-    InputT = TypeVar("InputT", default=StateT)
-    OutputT = TypeVar("OutputT", default=StateT)
-    MappingT = TypeVar("MappingT", bound=Mapping[str, object])
-    NodeInputT = TypeVar("NodeInputT")
-    S = TypeVar("S")  # as StateT, InputT and OutputT, where the arguments decide which they are
-    In = TypeVar("In")
-    Out = TypeVar("Out")
+    SchemaT = TypeVar("SchemaT", default=Any)
+    ContextSchemaT = TypeVar("ContextSchemaT", default=Any)
+    InputSchemaT = TypeVar("InputSchemaT", default=SchemaT)
+    OutputSchemaT = TypeVar("OutputSchemaT", default=SchemaT)
 else:
     from typing import TypeVar
 
-    StateT = TypeVar("StateT")
-    InputT = TypeVar("InputT")
-    OutputT = TypeVar("OutputT")
-    MappingT = TypeVar("MappingT")
-    NodeInputT = TypeVar("NodeInputT")
+    SchemaT = TypeVar("SchemaT")
+    ContextSchemaT = TypeVar("ContextSchemaT")
+    InputSchemaT = TypeVar("InputSchemaT")
+    OutputSchemaT = TypeVar("OutputSchemaT")
+
+NodeInputT = TypeVar("NodeInputT")
+S = TypeVar("S")  # as SchemaT, InputSchemaT and OutputSchemaT, in the overloads of `compile`
+In = TypeVar("In")
+Out = TypeVar("Out")
+MappingS = TypeVar("MappingS", bound=Mapping[str, object])
+MappingOut = TypeVar("MappingOut", bound=Mapping[str, object])
+FieldsS = TypeVar("FieldsS", bound="_Dataclass | msgspec.Struct | _Model")
+FieldsOut = TypeVar("FieldsOut", bound="_Dataclass | msgspec.Struct | _Model")
+
+
+class _Dataclass(Protocol):
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+
+class _Model(Protocol):
+    """A pydantic model."""
+
+    @property
+    def model_fields_set(self) -> set[str]: ...
+
 
 Destination: TypeAlias = str | Send
-RouterFunction: TypeAlias = Callable[
-    ..., Destination | Sequence[Destination] | Awaitable[Destination | Sequence[Destination]]
-]
+Routing: TypeAlias = Destination | Sequence[Destination]
+RouterFunction: TypeAlias = Callable[..., Routing | Awaitable[Routing]]
+NodeFunction: TypeAlias = Callable[Concatenate[Any, ...], object]
 Destinations: TypeAlias = Sequence[str] | Mapping[str, str]
 
 
@@ -73,11 +94,14 @@ class NodeOptions(PolicyOptions, total=False):
     error_handler: Callable[..., object] | None
 
 
-class StateGraph(GraphSpec, Generic[StateT, InputT, OutputT]):
+class StateGraph(GraphSpec, Generic[SchemaT, ContextSchemaT, InputSchemaT, OutputSchemaT]):
     """Builds a graph whose nodes share a state.
 
     Each key of the state schema is a channel. A plain key holds the last value written; `Annotated[T, reducer]` folds
     each update into the value with `reducer(current, update)`; `Annotated[T, channel]` is that channel.
+
+    The type parameters are the four schemas, in the order state, context, input, output: `StateGraph[State, Context]`.
+    Nodes may return a part of the state: annotate it as a dict, or as a TypedDict of the keys in question.
 
     Args:
         state_schema: a TypedDict, dataclass, msgspec.Struct or pydantic model; or any other type, whose one value is
@@ -92,46 +116,15 @@ class StateGraph(GraphSpec, Generic[StateT, InputT, OutputT]):
     """
 
     if not TYPE_CHECKING:
-        # typing.Generic would require all three arguments: type variables have no defaults at run time before
-        # Python 3.13.
+        __class_getitem__ = classmethod(GenericAlias)  # see the type parameters in `_api/sync_verbs.py`
 
-        def __class_getitem__(cls, item: object) -> types.GenericAlias:
-            return types.GenericAlias(cls, item)
-
-    @overload
-    def __init__(self: StateGraph[S, S, S], state_schema: type[S], context_schema: type[Any] | None = None) -> None: ...
-    @overload
-    def __init__(
-        self: StateGraph[S, In, S],
-        state_schema: type[S],
-        context_schema: type[Any] | None = None,
-        *,
-        input_schema: type[In],
-    ) -> None: ...
-    @overload
-    def __init__(
-        self: StateGraph[S, S, Out],
-        state_schema: type[S],
-        context_schema: type[Any] | None = None,
-        *,
-        output_schema: type[Out],
-    ) -> None: ...
-    @overload
-    def __init__(
-        self: StateGraph[S, In, Out],
-        state_schema: type[S],
-        context_schema: type[Any] | None = None,
-        *,
-        input_schema: type[In],
-        output_schema: type[Out],
-    ) -> None: ...
     def __init__(
         self,
-        state_schema: type[Any],
-        context_schema: type[Any] | None = None,
+        state_schema: type[SchemaT],
+        context_schema: type[ContextSchemaT] | None = None,
         *,
-        input_schema: type[Any] | None = None,
-        output_schema: type[Any] | None = None,
+        input_schema: type[InputSchemaT] | None = None,
+        output_schema: type[OutputSchemaT] | None = None,
     ) -> None:
         super().__init__(state_schema, context_schema, input_schema=input_schema, output_schema=output_schema)
 
@@ -139,7 +132,7 @@ class StateGraph(GraphSpec, Generic[StateT, InputT, OutputT]):
     def add_node(
         self,
         node: str,
-        action: Callable[[StateT], object],
+        action: Callable[[SchemaT], object],
         *,
         input_schema: None = None,
         **options: Unpack[NodeOptions],
@@ -332,7 +325,12 @@ class StateGraph(GraphSpec, Generic[StateT, InputT, OutputT]):
         name = DEFAULT_HANDLER if node == "*" else HANDLER + node
         return HandlerSpec(name=name, call=call, input=schema, injects=injects, destinations=_destinations(call, None))
 
-    def add_sequence(self, nodes: Sequence[Callable[[Any], object] | tuple[str, Callable[[Any], object]]]) -> Self:
+    def add_sequence(
+        self,
+        nodes: Sequence[
+            Callable[[SchemaT], object] | NodeFunction | tuple[str, Callable[[SchemaT], object] | NodeFunction]
+        ],
+    ) -> Self:
         """Add nodes that run one after the other.
 
         Args:
@@ -386,8 +384,22 @@ class StateGraph(GraphSpec, Generic[StateT, InputT, OutputT]):
             self.waiting_edges.add((tuple(dict.fromkeys(starts)), end_key))
         return self
 
+    @overload  # functions of the state alone come first, as in `add_node`
     def add_conditional_edges(
-        self, source: str, path: RouterFunction, path_map: Mapping[Any, str] | Sequence[str] | None = None
+        self, source: str, path: Callable[[SchemaT], Routing], path_map: Sequence[str] | None = None
+    ) -> Self: ...
+    @overload
+    def add_conditional_edges(
+        self, source: str, path: RouterFunction, path_map: Sequence[str] | None = None
+    ) -> Self: ...
+    @overload
+    def add_conditional_edges(
+        self, source: str, path: Callable[[SchemaT], object], path_map: Mapping[Any, str]
+    ) -> Self: ...
+    @overload
+    def add_conditional_edges(self, source: str, path: NodeFunction, path_map: Mapping[Any, str]) -> Self: ...
+    def add_conditional_edges(
+        self, source: str, path: Callable[..., Any], path_map: Mapping[Any, str] | Sequence[str] | None = None
     ) -> Self:
         """Add a router: when `source` has run, call `path` to choose the next nodes.
 
@@ -439,8 +451,12 @@ class StateGraph(GraphSpec, Generic[StateT, InputT, OutputT]):
         """
         return self.add_edge(START, key)
 
+    @overload
+    def set_conditional_entry_point(self, path: RouterFunction, path_map: Sequence[str] | None = None) -> Self: ...
+    @overload
+    def set_conditional_entry_point(self, path: NodeFunction, path_map: Mapping[Any, str]) -> Self: ...
     def set_conditional_entry_point(
-        self, path: RouterFunction, path_map: Mapping[Any, str] | Sequence[str] | None = None
+        self, path: Callable[..., Any], path_map: Mapping[Any, str] | Sequence[str] | None = None
     ) -> Self:
         """Let a router choose where runs start: `add_conditional_edges(START, path, path_map)`.
 
@@ -464,20 +480,39 @@ class StateGraph(GraphSpec, Generic[StateT, InputT, OutputT]):
         """
         return self.add_edge(key, END)
 
-    @overload
-    def compile(  # type: ignore[overload-overlap]  # a TypedDict is what a run returns; of other schemas, their fields
-        self: StateGraph[StateT, InputT, MappingT],
+    # Of a TypedDict, a mapping or a bare value, a run returns its type; of any other schema, a dict of its fields.
+    @overload  # first: of several overloads that match `Any`, checkers take the first
+    def compile(
+        self: StateGraph[MappingS, ContextSchemaT, In, MappingOut],
         checkpointer: BaseCheckpointSaver | bool | None = None,
         **options: Unpack[CompileOptions],
-    ) -> CompiledStateGraph[StateT, InputT, MappingT]: ...
+    ) -> CompiledStateGraph[MappingS, ContextSchemaT, In, MappingOut]: ...
+    @overload
+    def compile(
+        self: StateGraph[FieldsS, ContextSchemaT, In, FieldsOut],
+        checkpointer: BaseCheckpointSaver | bool | None = None,
+        **options: Unpack[CompileOptions],
+    ) -> CompiledStateGraph[dict[str, Any], ContextSchemaT, In, dict[str, Any]]: ...
+    @overload
+    def compile(  # type: ignore[overload-overlap]  # of two schemas with fields, for which the overload before this is
+        self: StateGraph[FieldsS, ContextSchemaT, In, Out],
+        checkpointer: BaseCheckpointSaver | bool | None = None,
+        **options: Unpack[CompileOptions],
+    ) -> CompiledStateGraph[dict[str, Any], ContextSchemaT, In, Out]: ...
+    @overload
+    def compile(
+        self: StateGraph[S, ContextSchemaT, In, FieldsOut],
+        checkpointer: BaseCheckpointSaver | bool | None = None,
+        **options: Unpack[CompileOptions],
+    ) -> CompiledStateGraph[S, ContextSchemaT, In, dict[str, Any]]: ...
     @overload
     def compile(
         self, checkpointer: BaseCheckpointSaver | bool | None = None, **options: Unpack[CompileOptions]
-    ) -> CompiledStateGraph[StateT, InputT, dict[str, Any]]: ...
+    ) -> CompiledStateGraph[SchemaT, ContextSchemaT, InputSchemaT, OutputSchemaT]: ...
     @takes(CompileOptions)
     def compile(
         self, checkpointer: BaseCheckpointSaver | bool | None = None, **options: Unpack[CompileOptions]
-    ) -> CompiledStateGraph[Any, Any, Any]:
+    ) -> CompiledStateGraph[Any, Any, Any, Any]:
         """Check the graph and compile it. The builder is unchanged, and may be extended and compiled again.
 
         Args:
@@ -551,21 +586,22 @@ class StateGraph(GraphSpec, Generic[StateT, InputT, OutputT]):
         return read_schema(kind, role)
 
 
-class CompiledStateGraph(Graph[InputT, OutputT], Generic[StateT, InputT, OutputT]):
+class CompiledStateGraph(
+    Graph[StateT, ContextT, InputT, OutputT],
+    Generic[StateT, ContextT, InputT, OutputT],
+):
     """A compiled `StateGraph`, with the methods of `Graph`.
+
+    Its type parameters are the types of a thread's values, of `context=`, of the input and of the output. The values
+    and the output of a dataclass, Struct or pydantic model are a dict of its fields.
 
     Attributes:
         builder: the builder that was compiled.
     """
 
-    builder: StateGraph[Any, Any, Any]
+    builder: StateGraph[Any, Any, Any, Any]
 
-    if not TYPE_CHECKING:
-
-        def __class_getitem__(cls, item: object) -> types.GenericAlias:
-            return types.GenericAlias(cls, item)
-
-    def __init__(self, builder: StateGraph[Any, Any, Any], definition: Definition) -> None:
+    def __init__(self, builder: StateGraph[Any, Any, Any, Any], definition: Definition) -> None:
         super().__init__(definition)
         # `Graph` refuses to set attributes other than those that replace its definition.
         object.__setattr__(self, "builder", builder)

@@ -33,7 +33,7 @@ def write_sources(root: Path, seed: int, files: int) -> None:
         path.write_text("\n".join(lines))
 
 
-def audit_graph(probe: Probe) -> StateGraph[Any, Any, Any]:
+def audit_graph(probe: Probe) -> StateGraph[Any]:
     """Return the example's graph builder with nodes that report to the probe."""
     builder: Any = StateGraph(example.State, input_schema=example.Input, output_schema=example.Output)
     builder.channels.update(example.builder.channels)

@@ -91,7 +91,7 @@ async def one(inner: BaseCheckpointSaver, saver: BaseCheckpointSaver, log: int, 
     if isinstance(what, int):
         stored = await Stored.of(inner, thread)
         probe.say("stored", [stored.length, sorted(stored.keys)])
-        builder: StateGraph[Any, Any, Any] = random_graph(probe, what)
+        builder: StateGraph[Any] = random_graph(probe, what)
         given: Any = {"log": ["in"]}
     else:
         # imported here because the example takes a while to import

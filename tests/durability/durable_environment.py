@@ -23,7 +23,7 @@ from tests.helpers.passing_saver import WRITES, Through
 
 T = TypeVar("T")
 
-Graph = CompiledStateGraph[Any, Any, Any]
+Graph = CompiledStateGraph[Any]
 
 EXPIRY = 31.0
 """Seconds after which a lease has expired."""

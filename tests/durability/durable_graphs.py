@@ -173,7 +173,7 @@ class Scenario:
     """A graph and the calls that are made of it, in order, on one thread."""
 
     name: str
-    build: Callable[[Probe], StateGraph[Any, Any, Any]]
+    build: Callable[[Probe], StateGraph[Any]]
     ops: tuple[Op, ...]
 
     def __str__(self) -> str:
@@ -185,18 +185,18 @@ ON = Op(None)
 FIRST = frozenset({0})
 
 
-def chain(probe: Probe) -> StateGraph[Any, Any, Any]:
+def chain(probe: Probe) -> StateGraph[Any]:
     graph = StateGraph(State)
     graph.add_sequence([(name, node(probe, name, turns=turns)) for turns, name in enumerate("abc")])
     return graph.add_edge(START, "a")
 
 
-def loop(probe: Probe) -> StateGraph[Any, Any, Any]:
+def loop(probe: Probe) -> StateGraph[Any]:
     graph = StateGraph(State).add_node("a", node(probe, "a")).add_edge(START, "a")
     return graph.add_conditional_edges("a", until(5, "a"))
 
 
-def fan_out(probe: Probe) -> StateGraph[Any, Any, Any]:
+def fan_out(probe: Probe) -> StateGraph[Any]:
     """Return five tasks that finish one after the other, the last one first, then a join."""
     graph = StateGraph(State).add_node("a", node(probe, "a")).add_edge(START, "a")
 
@@ -207,7 +207,7 @@ def fan_out(probe: Probe) -> StateGraph[Any, Any, Any]:
     return graph.add_conditional_edges("a", sends("w", 5)).add_edge("w", "z")
 
 
-def joined(probe: Probe) -> StateGraph[Any, Any, Any]:
+def joined(probe: Probe) -> StateGraph[Any]:
     """b is one superstep away from the join, c two; d is deferred."""
     graph = StateGraph(State).add_node("a", node(probe, "a")).add_node("b", node(probe, "b", turns=2))
     graph.add_node("c", node(probe, "c")).add_node("cc", node(probe, "cc")).add_node("d", node(probe, "d"), defer=True)
@@ -216,7 +216,7 @@ def joined(probe: Probe) -> StateGraph[Any, Any, Any]:
     return graph.add_edge("a", "d")
 
 
-def threads(probe: Probe) -> StateGraph[Any, Any, Any]:
+def threads(probe: Probe) -> StateGraph[Any]:
     """Return one plain function alone, then two concurrent with an async node."""
     graph = StateGraph(State).add_node("a", sync_node(probe, "a", seconds=0.001)).add_edge(START, "a")
     graph.add_node("b", sync_node(probe, "b", seconds=0.001)).add_node("c", sync_node(probe, "c"))
@@ -226,7 +226,7 @@ def threads(probe: Probe) -> StateGraph[Any, Any, Any]:
     return graph.add_edge(["b", "c", "d"], "e")
 
 
-def failing(probe: Probe) -> StateGraph[Any, Any, Any]:
+def failing(probe: Probe) -> StateGraph[Any]:
     """Return a scenario whose first call fails at c, after a has finished and while d is still running."""
     graph = StateGraph(State)
     graph.add_node("a", node(probe, "a")).add_node("b", node(probe, "b", turns=1))
@@ -237,13 +237,13 @@ def failing(probe: Probe) -> StateGraph[Any, Any, Any]:
     return graph.add_edge(["a", "b", "c", "d"], "e")
 
 
-def failing_alone(probe: Probe) -> StateGraph[Any, Any, Any]:
+def failing_alone(probe: Probe) -> StateGraph[Any]:
     graph = StateGraph(State)
     graph.add_sequence([("a", node(probe, "a")), ("b", node(probe, "b", fails=FIRST)), ("c", node(probe, "c"))])
     return graph.add_edge(START, "a")
 
 
-def failing_twice(probe: Probe) -> StateGraph[Any, Any, Any]:
+def failing_twice(probe: Probe) -> StateGraph[Any]:
     """Return a scenario where a fails first, then b fails while a runs in a thread, cannot be stopped there, and
     finishes."""
 
@@ -263,7 +263,7 @@ def failing_twice(probe: Probe) -> StateGraph[Any, Any, Any]:
     return graph.add_edge(START, "a").add_edge(START, "b").add_edge(["a", "b"], "c")
 
 
-def failing_router(probe: Probe) -> StateGraph[Any, Any, Any]:
+def failing_router(probe: Probe) -> StateGraph[Any]:
     """Return a scenario with a failing plain router, and a node that finishes before the router's node."""
 
     def router(state: Any) -> str:
@@ -276,7 +276,7 @@ def failing_router(probe: Probe) -> StateGraph[Any, Any, Any]:
     return graph.add_conditional_edges("a", router)
 
 
-def async_router(probe: Probe) -> StateGraph[Any, Any, Any]:
+def async_router(probe: Probe) -> StateGraph[Any]:
     """Return a scenario with an async router, alone and with a concurrent node."""
 
     async def router(state: Any) -> list[Send]:
@@ -295,7 +295,7 @@ def async_router(probe: Probe) -> StateGraph[Any, Any, Any]:
     return graph.add_conditional_edges("b", router)
 
 
-def broken_reducer(probe: Probe) -> StateGraph[Any, Any, Any]:
+def broken_reducer(probe: Probe) -> StateGraph[Any]:
     """Return a scenario whose first call fails in the fold, after all nodes have finished."""
 
     def reducer(current: str, update: str) -> str:
@@ -331,7 +331,7 @@ SCENARIOS = (
 )
 
 
-def random_graph(probe: Probe, seed: int) -> StateGraph[Any, Any, Any]:
+def random_graph(probe: Probe, seed: int) -> StateGraph[Any]:
     """Return a few random stages, each of which begins and ends with one node: a node, loop, fan-out, join or
     choice."""
     rng = random.Random(seed)

@@ -32,7 +32,7 @@ class WriterReport(msgspec.Struct):
     ran: int = 0
 
 
-def counter(saver: BaseCheckpointSaver, report: WriterReport, **settings: Any) -> CompiledStateGraph[Any, Any, Any]:
+def counter(saver: BaseCheckpointSaver, report: WriterReport, **settings: Any) -> CompiledStateGraph[Any]:
     """Return a graph that counts in two supersteps, reading in one and writing in the next, so that two writers would
     overwrite each other."""
 

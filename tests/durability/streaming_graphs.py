@@ -58,7 +58,7 @@ def graph_of(saver: BaseCheckpointSaver, environment: Any = None) -> Any:
 
 
 @cache
-def builder_of() -> StateGraph[Any, Any, Any]:
+def builder_of() -> StateGraph[Any]:
     inside = steps("inside", 3)
     within_call = steps("called", 2)
 

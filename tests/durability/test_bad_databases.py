@@ -407,9 +407,7 @@ BAD: list[tuple[Any, str]] = [
 ]
 
 
-def values_graph(
-    saver: BaseCheckpointSaver, probe: Probe, bad: Any, *, siblings: int
-) -> CompiledStateGraph[Any, Any, Any]:
+def values_graph(saver: BaseCheckpointSaver, probe: Probe, bad: Any, *, siblings: int) -> CompiledStateGraph[Any]:
     """Return a graph where `breaks` finishes after some of its siblings and before the others, and returns the value in
     the first call."""
 

@@ -178,7 +178,7 @@ async def check_audit(place: Path, root: Path, report: Path, mode: Durability) -
 
 
 async def check_thread(
-    saver: SqliteSaver, thread: str, build: Callable[[Probe], StateGraph[Any, Any, Any]], given: Any, mode: Durability
+    saver: SqliteSaver, thread: str, build: Callable[[Probe], StateGraph[Any]], given: Any, mode: Durability
 ) -> list[Any]:
     """P2, P3: the thread equals that of the undisturbed run."""
     await is_one_chain(saver, thread, mode)

@@ -278,15 +278,15 @@ class HeldNode:
         return {"log": ["held"]}
 
 
-def alone(held: HeldNode) -> StateGraph[Any, Any, Any]:
+def alone(held: HeldNode) -> StateGraph[Any]:
     return StateGraph(State).add_node("held", held).add_edge(START, "held")
 
 
-def in_second_superstep(held: HeldNode) -> StateGraph[Any, Any, Any]:
+def in_second_superstep(held: HeldNode) -> StateGraph[Any]:
     return StateGraph(State).add_sequence([("a", node(Probe(), "a")), ("held", held)]).add_edge(START, "a")
 
 
-def with_a_sibling(held: HeldNode) -> StateGraph[Any, Any, Any]:
+def with_a_sibling(held: HeldNode) -> StateGraph[Any]:
     """Let the held node finish first of the two, so that its result is recorded."""
 
     async def longer(state: Any) -> dict[str, Any]:
@@ -300,7 +300,7 @@ def with_a_sibling(held: HeldNode) -> StateGraph[Any, Any, Any]:
     return graph.add_edge(START, "held").add_edge(START, "longer")
 
 
-def before_a_router(held: HeldNode) -> StateGraph[Any, Any, Any]:
+def before_a_router(held: HeldNode) -> StateGraph[Any]:
     """Let the held node's writes be recorded before the router runs."""
 
     async def router(state: Any) -> list[Send]:
@@ -318,7 +318,7 @@ SHAPES = [alone, in_second_superstep, with_a_sibling, before_a_router]
 @pytest.mark.parametrize("still", [False, True], ids=["has ended", "still runs"])
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.__name__)
 async def test_taken_over(
-    shape: Callable[[HeldNode], StateGraph[Any, Any, Any]],
+    shape: Callable[[HeldNode], StateGraph[Any]],
     still: bool,
     given: dict[str, Any] | None,
     fails: bool,
@@ -665,17 +665,17 @@ async def test_taken_over_in_each_mode(
     await is_one_chain(saver, mode=mode)
 
 
-async def _nothing(saver: BaseCheckpointSaver, graph: CompiledStateGraph[Any, Any, Any]) -> None:
+async def _nothing(saver: BaseCheckpointSaver, graph: CompiledStateGraph[Any]) -> None:
     await graph.ainvoke({"log": ["in"]}, "t")
 
 
-async def _fails(saver: BaseCheckpointSaver, graph: CompiledStateGraph[Any, Any, Any]) -> None:
+async def _fails(saver: BaseCheckpointSaver, graph: CompiledStateGraph[Any]) -> None:
     failing = StateGraph(State).add_node("a", node(Probe(), "a", fails=frozenset({0}))).add_edge(START, "a")
     with pytest.raises(Planned):
         await failing.compile(saver).ainvoke({"log": ["in"]}, "t")
 
 
-async def _ends_the_process(saver: BaseCheckpointSaver, graph: CompiledStateGraph[Any, Any, Any]) -> None:
+async def _ends_the_process(saver: BaseCheckpointSaver, graph: CompiledStateGraph[Any]) -> None:
     def leave(state: Any) -> None:
         raise SystemExit(3)
 
@@ -683,7 +683,7 @@ async def _ends_the_process(saver: BaseCheckpointSaver, graph: CompiledStateGrap
         await StateGraph(State).add_node("a", leave).add_edge(START, "a").compile(saver).ainvoke({"log": ["in"]}, "t")
 
 
-async def _is_cancelled(saver: BaseCheckpointSaver, graph: CompiledStateGraph[Any, Any, Any]) -> None:
+async def _is_cancelled(saver: BaseCheckpointSaver, graph: CompiledStateGraph[Any]) -> None:
     with anyio.CancelScope() as scope:
 
         async def cancel(state: Any) -> None:
@@ -695,28 +695,28 @@ async def _is_cancelled(saver: BaseCheckpointSaver, graph: CompiledStateGraph[An
     assert scope.cancelled_caught
 
 
-async def _is_dropped(saver: BaseCheckpointSaver, graph: CompiledStateGraph[Any, Any, Any]) -> None:
+async def _is_dropped(saver: BaseCheckpointSaver, graph: CompiledStateGraph[Any]) -> None:
     async with graph.astream({"log": ["in"]}, "t") as chunks:
         async for _ in chunks:
             break
 
 
-async def _reaches_its_limit(saver: BaseCheckpointSaver, graph: CompiledStateGraph[Any, Any, Any]) -> None:
+async def _reaches_its_limit(saver: BaseCheckpointSaver, graph: CompiledStateGraph[Any]) -> None:
     with pytest.raises(GraphRecursionError):
         await graph.ainvoke({"log": ["in"]}, {"configurable": {"thread_id": "t"}, "recursion_limit": 1})
 
 
-async def _has_bad_input(saver: BaseCheckpointSaver, graph: CompiledStateGraph[Any, Any, Any]) -> None:
+async def _has_bad_input(saver: BaseCheckpointSaver, graph: CompiledStateGraph[Any]) -> None:
     with pytest.raises(InvalidInputError):
         await graph.ainvoke({"unknown": 1}, "t")
 
 
-async def _has_unstorable_input(saver: BaseCheckpointSaver, graph: CompiledStateGraph[Any, Any, Any]) -> None:
+async def _has_unstorable_input(saver: BaseCheckpointSaver, graph: CompiledStateGraph[Any]) -> None:
     with pytest.raises(UnstorableValueError):
         await graph.ainvoke({"log": [object()]}, "t")
 
 
-async def _has_two_writers(saver: BaseCheckpointSaver, graph: CompiledStateGraph[Any, Any, Any]) -> None:
+async def _has_two_writers(saver: BaseCheckpointSaver, graph: CompiledStateGraph[Any]) -> None:
     two = StateGraph(State)
     for name in "ab":
         two.add_node(name, lambda state: {"last": "x"}).add_edge(START, name)
@@ -724,14 +724,14 @@ async def _has_two_writers(saver: BaseCheckpointSaver, graph: CompiledStateGraph
         await two.compile(saver).ainvoke({"log": ["in"]}, "t")
 
 
-async def _asks_for_another_checkpoint(saver: BaseCheckpointSaver, graph: CompiledStateGraph[Any, Any, Any]) -> None:
+async def _asks_for_another_checkpoint(saver: BaseCheckpointSaver, graph: CompiledStateGraph[Any]) -> None:
     await graph.ainvoke({"log": ["in"]}, "t")
     for given in (None, {"log": ["in"]}):
         with pytest.raises(CheckpointNotFoundError):
             await graph.ainvoke(given, {"configurable": {"thread_id": "t", "checkpoint_id": "none"}})
 
 
-async def _finds_another_graph(saver: BaseCheckpointSaver, graph: CompiledStateGraph[Any, Any, Any]) -> None:
+async def _finds_another_graph(saver: BaseCheckpointSaver, graph: CompiledStateGraph[Any]) -> None:
     class Other(State, total=False):
         log: int
 
@@ -741,7 +741,7 @@ async def _finds_another_graph(saver: BaseCheckpointSaver, graph: CompiledStateG
         await other.ainvoke(None, "t")
 
 
-async def _finds_damage(saver: BaseCheckpointSaver, graph: CompiledStateGraph[Any, Any, Any]) -> None:
+async def _finds_damage(saver: BaseCheckpointSaver, graph: CompiledStateGraph[Any]) -> None:
     await graph.ainvoke({"log": ["in"]}, "t")
 
     class Damaged(Through):
@@ -775,7 +775,7 @@ ENDS = [
 
 @pytest.mark.parametrize("end", ENDS, ids=lambda end: end.__name__.strip("_"))
 async def test_the_thread_is_released(
-    end: Callable[[BaseCheckpointSaver, CompiledStateGraph[Any, Any, Any]], Awaitable[None]], saver: BaseCheckpointSaver
+    end: Callable[[BaseCheckpointSaver, CompiledStateGraph[Any]], Awaitable[None]], saver: BaseCheckpointSaver
 ) -> None:
     """P6: however a run ends, the next one can start at once."""
     graph = StateGraph(State).add_sequence([(name, node(Probe(), name)) for name in "ab"]).add_edge(START, "a")

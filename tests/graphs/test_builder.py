@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, NotRequired, Required, TypedDict
 import pytest
 
 from checkpoint_savers import InMemorySaver
-from pregel_async import END, START, Command, CompiledStateGraph, Send, StateGraph
+from pregel_async import END, START, Command, CompiledStateGraph, PregelProtocol, Send, StateGraph, StateSnapshot
 from pregel_async.channels import (
     AnyValue,
     BinaryOperatorAggregate,
@@ -40,14 +40,14 @@ def says(name: str) -> Callable[[Any], dict[str, Any]]:
     return call
 
 
-def builder(*names: str) -> StateGraph[State, State, State]:
+def builder(*names: str) -> StateGraph[State]:
     made = StateGraph(State)
     for name in names:
         made.add_node(name, says(name))
     return made
 
 
-async def ran(made: StateGraph[Any, Any, Any], given: Any = None) -> list[str]:
+async def ran(made: StateGraph[Any], given: Any = None) -> list[str]:
     result: list[str] = (await made.compile(blocking=False).ainvoke({} if given is None else given))["log"]
     return result
 
@@ -776,9 +776,17 @@ def test_methods_chain() -> None:
 
 
 def test_the_builder_is_generic() -> None:
-    """`StateGraph[State]` works at run time."""
+    """`StateGraph[State]`, `StateGraph[State, Context]` and the classes of compiled graphs and snapshots work at run time
+    with any number of type arguments, although type variables of Python 3.11 have no defaults."""
     assert StateGraph[State](State).channels.keys() == {"log", "note"}
-    assert CompiledStateGraph[State, State, State]
+    assert StateGraph[State, int](State, int).channels.keys() == {"log", "note"}
+    assert CompiledStateGraph[State, int, State, State] and PregelProtocol[State] and StateSnapshot[State]
+
+    class Mine(CompiledStateGraph[State]):
+        pass
+
+    assert issubclass(Mine, CompiledStateGraph)
+    assert CompiledStateGraph[State]
 
 
 def commanding(destination: str) -> Callable[[Any], Command[Any]]:

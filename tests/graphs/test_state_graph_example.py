@@ -34,7 +34,7 @@ def make_decision(state: State) -> dict[str, Any]:
     return {"decision": f"decided on {state['output']}"}
 
 
-def example(saver: BaseCheckpointSaver | None = None) -> CompiledStateGraph[State, State, State]:
+def example(saver: BaseCheckpointSaver | None = None) -> CompiledStateGraph[State]:
     builder = StateGraph(State)
     builder.add_node("process_input", process_input)
     builder.add_node("make_decision", make_decision)

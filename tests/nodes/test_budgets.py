@@ -48,7 +48,7 @@ async def ten(state: State) -> State:
     return {"log": ["ten"]}
 
 
-def loop_of(supersteps: int, node: Any = ten) -> StateGraph[State, State, State]:
+def loop_of(supersteps: int, node: Any = ten) -> StateGraph[State]:
     """Return a node that runs the given number of times."""
 
     def again(state: State) -> str:

@@ -39,7 +39,7 @@ async def five(state: State) -> State:
     return {}
 
 
-def graph_of(**nodes: Node) -> StateGraph[State, State, State]:
+def graph_of(**nodes: Node) -> StateGraph[State]:
     """Return a graph of concurrent nodes."""
     builder = StateGraph(State)
     for name, node in nodes.items():

@@ -49,7 +49,7 @@ def switches() -> Switches:
     return Switches()
 
 
-def chain(*nodes: tuple[str, Any], schema: Any = State) -> StateGraph[Any, Any, Any]:
+def chain(*nodes: tuple[str, Any], schema: Any = State) -> StateGraph[Any]:
     """Nodes one after another, from START."""
     return StateGraph(schema).add_sequence(list(nodes)).add_edge(START, nodes[0][0])
 

@@ -1881,4 +1881,20 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "pass",
         ("tests/durability/test_events_of_units.py::test_a_reload_at_every_chunk",),
     ),
+    Fault(
+        "frames-of-the-runtime",
+        "P9: a traceback shows dozens of the runtime's frames between the caller's and the node's",
+        "error_text.shorten_traceback",
+        "own.clear()",
+        "shown.extend(own), own.clear()",
+        ("tests/failures/test_tracebacks.py::test_only_the_users_frames",),
+    ),
+    Fault(
+        "markup-in-notebooks",
+        "P11: a stored value becomes markup of the notebook that shows it",
+        "notebook.short_code",
+        "escape(text if",
+        "(text if",
+        ("tests/threads/test_notebook_tables.py::test_values_are_escaped_and_shortened",),
+    ),
 )

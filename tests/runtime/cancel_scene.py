@@ -92,7 +92,7 @@ class Scene:
         self._lock = threading.Lock()
         self.graph = self._build().compile(_Pausing(saver, self))
 
-    def _build(self) -> StateGraph[Any, Any, Any]:
+    def _build(self) -> StateGraph[Any]:
         scene = self
 
         @task

@@ -104,7 +104,7 @@ def held_node(held: HeldThread, then: Callable[[], Any] = lambda: None) -> Calla
     return node
 
 
-def alone(held: HeldThread, then: Callable[[], Any] = lambda: None) -> StateGraph[Any, Any, Any]:
+def alone(held: HeldThread, then: Callable[[], Any] = lambda: None) -> StateGraph[Any]:
     made = StateGraph(State).add_node("slow", held_node(held, then), abandon_on_cancel=True)
     return made.add_edge(START, "slow")
 

@@ -29,7 +29,7 @@ def fan_out(state: State) -> list[Send]:
     return [Send("square", {"number": number}) for number in range(state["count"])]
 
 
-def squares(square: Any) -> StateGraph[State, State, State]:
+def squares(square: Any) -> StateGraph[State]:
     """begin -> one `square` for each number -> finish."""
 
     async def begin(state: State) -> None:

@@ -40,7 +40,7 @@ def logs(name: str) -> Any:
     return node
 
 
-def chain(*nodes: tuple[str, Any]) -> StateGraph[Any, Any, Any]:
+def chain(*nodes: tuple[str, Any]) -> StateGraph[Any]:
     builder = StateGraph(Log)
     before = START
     for name, node in nodes:
@@ -50,7 +50,7 @@ def chain(*nodes: tuple[str, Any]) -> StateGraph[Any, Any, Any]:
     return builder
 
 
-def gated(gate: Gate, ran: list[str] | None = None) -> StateGraph[Any, Any, Any]:
+def gated(gate: Gate, ran: list[str] | None = None) -> StateGraph[Any]:
     """`first`; then `held`, which writes to the stream before and after it waits at the gate; then `last`."""
 
     async def first(state: Log) -> dict[str, list[str]]:
@@ -69,7 +69,7 @@ def gated(gate: Gate, ran: list[str] | None = None) -> StateGraph[Any, Any, Any]
     return chain(("first", first), ("held", held), ("last", logs("last")))
 
 
-def asking() -> StateGraph[Any, Any, Any]:
+def asking() -> StateGraph[Any]:
     def ask(state: Log) -> dict[str, list[str]]:
         return {"log": [interrupt("go on?")]}
 
@@ -79,7 +79,7 @@ def asking() -> StateGraph[Any, Any, Any]:
 CHUNK = {"role": "assistant", "type": "AIMessageChunk"}
 
 
-def talking(gate: Gate | None = None) -> StateGraph[Any, Any, Any]:
+def talking(gate: Gate | None = None) -> StateGraph[Any]:
     """Two nodes send a message each, in chunks; the first waits at the gate in the middle."""
 
     async def hello(state: Log, writer: StreamWriter) -> dict[str, list[str]]:

@@ -27,7 +27,7 @@ JSON = {"content-type": "application/json"}
 INPUT = {"input": {"log": []}}
 
 
-def steps() -> StateGraph[Any, Any, Any]:
+def steps() -> StateGraph[Any]:
     return chain(("a", logs("a")), ("b", logs("b")))
 
 

@@ -74,6 +74,22 @@ CELLS = [
     """
     print(graph.invoke({}, "x")["log"])
     """,
+    """
+    graph.get_state("t")
+    """,
+    """
+    graph.stream({}, "never")
+    """,
+    """
+    from pregel_async.errors import ConfigError
+    ConfigError("<wrong>")
+    """,
+    """
+    def divides(state: State) -> None:
+        1 / 0
+
+    StateGraph(State).add_node(divides).add_edge(START, "divides").compile().invoke({})
+    """,
 ]
 
 RUN = """
@@ -83,8 +99,10 @@ import nbformat
 from nbclient import NotebookClient
 cells = [nbformat.v4.new_code_cell(cell) for cell in json.load(sys.stdin)]
 notebook = nbformat.v4.new_notebook(cells=cells)
-NotebookClient(notebook, timeout=60, kernel_name="python3").execute()
-print(json.dumps(["".join(out.get("text", "") for out in cell.outputs) for cell in notebook.cells]))
+NotebookClient(notebook, timeout=60, kernel_name="python3", allow_errors=True).execute()
+def shown(out):
+    return out.get("text") or out.get("data", {}).get("text/html") or "\\n".join(out.get("traceback", ()))
+print(json.dumps(["".join(map(shown, cell.outputs)) for cell in notebook.cells]))
 """
 
 
@@ -104,7 +122,13 @@ def test_the_cells_of_a_notebook(tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]), "JUPYTER_RUNTIME_DIR": str(tmp_path)},
     )
     assert ran.returncode == 0, ran.stderr
-    assert json.loads(ran.stdout) == [
+    *texts, state, stream, error, failed = json.loads(ran.stdout)
+    assert "<td" in state and "yes" in state and "changed from" in state and "[&#x27;first&#x27;]" in state
+    assert "not started" in stream
+    assert "ConfigError: &lt;wrong&gt;" in error
+    assert "ZeroDivisionError" in failed and "divides" in failed
+    assert "superstep.py" not in failed and "anyio" not in failed
+    assert texts == [
         "True\n",
         "Sure?\n{'asks': {'log': ['yes']}}\n",
         "{'log': ['first', 'yes']} {'log': ['first', 'yes']}\n2 4\n",

@@ -87,12 +87,12 @@ def nodes() -> Nodes:
     return Nodes()
 
 
-def chain(nodes: Nodes, *names: str) -> StateGraph[State, State, State]:
+def chain(nodes: Nodes, *names: str) -> StateGraph[State]:
     made = StateGraph(State).add_sequence([(name, nodes(name)) for name in names])
     return made.add_edge(START, names[0])
 
 
-def fan_out(nodes: Nodes, *between: str) -> StateGraph[State, State, State]:
+def fan_out(nodes: Nodes, *between: str) -> StateGraph[State]:
     """Return `s`, then several concurrent nodes, then `j` when all have run."""
     made = chain(nodes, "s").add_node("j", nodes("j"))
     for name in between:

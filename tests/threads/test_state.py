@@ -29,7 +29,7 @@ def logging_node(name: str) -> Any:
     return lambda state: {"log": [name]}
 
 
-def chain(*names: str) -> StateGraph[State, State, State]:
+def chain(*names: str) -> StateGraph[State]:
     made = StateGraph(State).add_sequence([(name, logging_node(name)) for name in names])
     return made.add_edge(START, names[0])
 

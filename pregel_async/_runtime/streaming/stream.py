@@ -21,7 +21,7 @@ import msgspec
 from checkpoint_savers.errors import annotate
 
 from ...types import RunStatus
-from ..observing.error_text import with_notes
+from ..observing.error_text import shorten_traceback, with_notes
 from ..platform.event_loops import cancelled_error, loop, wait_out
 from .buffer import Buffer
 from .parts import Shape, labelled_dict
@@ -106,6 +106,15 @@ class GraphStream(Generic[T]):
     def is_labelled(self) -> bool:
         """True if its chunks are dicts that have a type (`version="v2"`)."""
         return self._shape is labelled_dict
+
+    def _repr_html_(self) -> str:
+        """Return the stream for a notebook: whether its run goes on, and what it can be found by."""
+        from checkpoint_savers.notebook import details_table
+
+        state = self.status or ("running" if self._run.started else "not started")
+        waiting = len(self._buffer.parts) or None
+        about = [("run", state), ("run_id", self.run_id), ("cursor", self.cursor), ("unread chunks", waiting)]
+        return details_table(type(self).__name__, about)
 
     def recall(self) -> None:
         """After a reconnect (`after=`), first repeat the parts of the cursor's superstep, with `seq` 0.
@@ -260,6 +269,7 @@ class _RunTask:
             # The reader raises the failure. On asyncio that includes a cancellation from outside of the stream. Trio's
             # Cancelled belongs to one task and must not be raised in another; trio cancels the reader's task itself.
             if self._loop.is_asyncio or not isinstance(error, anyio.get_cancelled_exc_class()):
+                shorten_traceback(error)
                 failure = (error,)
         finally:
             self._over.set()

@@ -64,7 +64,7 @@ asking.add_edge(START, "ask").add_edge(START, "ask_more")
 outer = StateGraph(Form).add_node("inner", asking.compile()).add_edge(START, "inner")
 
 
-def make() -> StateGraph[Any, Any, Any]:
+def make() -> StateGraph[Any]:
     return greeting
 
 
@@ -127,7 +127,7 @@ async def work(task: Item) -> dict[str, Any]:
     return {"done": [item]}
 
 
-def _fan(node: Any) -> StateGraph[Any, Any, Any]:
+def _fan(node: Any) -> StateGraph[Any]:
     builder = StateGraph(Fan).add_node("first", first).add_node("work", node)
     return builder.add_edge(START, "first").add_conditional_edges("first", items, ["work"])
 

@@ -103,7 +103,7 @@ async def runs() -> None:
     assert_type(await final.ainvoke(1), str)
     assert_type(await plain_final.ainvoke(1), bytes)
     assert_type(await flow.abatch([1, 2]), list[int])
-    assert_type((await flow.aget_state("t")).values, Any)
+    assert_type((await flow.aget_state("t")).values, int | None)
 
 
 entrypoint(1)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # wrong on purpose

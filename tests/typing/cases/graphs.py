@@ -79,11 +79,11 @@ async def async_route(state: State) -> str:
 
 
 builder = StateGraph(State)
-assert_type(builder, StateGraph[State, State, State])
+assert_type(builder, StateGraph[State, Any, State, State])
 short: StateGraph[State] = StateGraph(State)
-assert_type(short, StateGraph[State, State, State])
+assert_type(short, StateGraph[State, Any, State, State])
 
-assert_type(builder.add_node("node", node), StateGraph[State, State, State])
+assert_type(builder.add_node("node", node), StateGraph[State, Any, State, State])
 builder.add_node(async_node).add_node("nothing", nothing).add_node("lambda", lambda state: {"count": state["count"]})
 builder.add_node("private", private_node)
 builder.add_node("given", lambda state: {"count": len(state["question"])}, input_schema=Question)
@@ -95,8 +95,8 @@ builder.add_conditional_edges("node", route).add_conditional_edges("node", async
 builder.set_entry_point("node").set_finish_point("again")
 
 graph = builder.compile(InMemorySaver())
-assert_type(graph, CompiledStateGraph[State, State, State])
-protocol: PregelProtocol[State, State] = graph
+assert_type(graph, CompiledStateGraph[State, Any, State, State])
+protocol: PregelProtocol[State] = graph
 
 
 async def runs() -> None:
@@ -106,11 +106,11 @@ async def runs() -> None:
     assert_type(await graph.ainvoke(None, "thread"), State)
     assert_type(await graph.ainvoke({"count": 1}, {"configurable": {"thread_id": "t"}, "recursion_limit": 5}), State)
     assert_type(await graph.abatch([{"count": 1}, {"count": 2}], ["t1", "t2"]), list[State])
-    assert_type(graph.with_config("t", recursion_limit=5), CompiledStateGraph[State, State, State])
+    assert_type(graph.with_config("t", recursion_limit=5), CompiledStateGraph[State, Any, State, State])
     config: RunnableConfig = {"configurable": {"thread_id": "t"}, "tags": ["a"]}
-    assert_type(await graph.aget_state(config), StateSnapshot)
+    assert_type(await graph.aget_state(config), StateSnapshot[State])
     async for snapshot in graph.aget_state_history("t"):
-        assert_type(snapshot, StateSnapshot)
+        assert_type(snapshot, StateSnapshot[State])
         assert_type(snapshot.next, tuple[str, ...])
         assert_type(snapshot.tasks, tuple[PregelTask, ...])
     async with graph.astream({"count": 1}, stream_mode=["values", "updates"]) as chunks:
@@ -129,12 +129,12 @@ async def runs() -> None:
 
 
 narrowed = StateGraph(State, input_schema=Question, output_schema=Answer)
-assert_type(narrowed, StateGraph[State, Question, Answer])
-assert_type(StateGraph(State, input_schema=Question), StateGraph[State, Question, State])
-assert_type(StateGraph(State, output_schema=Answer), StateGraph[State, State, Answer])
+assert_type(narrowed, StateGraph[State, Any, Question, Answer])
+assert_type(StateGraph(State, input_schema=Question), StateGraph[State, Any, Question, State])
+assert_type(StateGraph(State, output_schema=Answer), StateGraph[State, Any, State, Answer])
 narrow = narrowed.add_node(node).compile()
-assert_type(narrow, CompiledStateGraph[State, Question, Answer])
-asks: PregelProtocol[Question, Answer] = narrow
+assert_type(narrow, CompiledStateGraph[State, Any, Question, Answer])
+asks: PregelProtocol[State, Any, Question, Answer] = narrow
 
 
 async def narrow_runs() -> None:
@@ -146,9 +146,9 @@ async def narrow_runs() -> None:
 
 
 data = StateGraph(Data).add_node("node", data_node).compile()
-assert_type(data, CompiledStateGraph[Data, Data, dict[str, Any]])
+assert_type(data, CompiledStateGraph[dict[str, Any], Any, Data, dict[str, Any]])
 record = StateGraph(Record).add_node("node", lambda state: {"count": state.count}).compile()
-assert_type(record, CompiledStateGraph[Record, Record, dict[str, Any]])
+assert_type(record, CompiledStateGraph[dict[str, Any], Any, Record, dict[str, Any]])
 
 
 async def data_runs() -> None:
@@ -159,10 +159,10 @@ async def data_runs() -> None:
 
 builder.add_node(5)  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]  # wrong on purpose
 builder.add_edge(5, "node")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # wrong on purpose
-builder.add_conditional_edges("node", 5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # wrong on purpose
+builder.add_conditional_edges("node", 5)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]  # wrong on purpose
 builder.compile("runs.db")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType,reportCallIssue]  # wrong on purpose
 builder.compile(unknown_keys="drop")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType,reportCallIssue]  # wrong on purpose
-StateGraph(5)  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]  # wrong on purpose
+StateGraph(5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # wrong on purpose
 Send("node")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]  # wrong on purpose
 
 
@@ -175,13 +175,13 @@ pregel = Pregel(
     input_channels="a",
     output_channels=["b"],
 )
-bare: PregelProtocol[Any, Any] = pregel
+bare: PregelProtocol = pregel
 
 
 async def saved() -> None:
     async with SqliteSaver.from_conn_string("runs.db") as saver:
         assert_type(saver, SqliteSaver)
-        assert_type(builder.compile(saver), CompiledStateGraph[State, State, State])
+        assert_type(builder.compile(saver), CompiledStateGraph[State, Any, State, State])
 
 
 def decides(state: State) -> Command[Literal["nothing", "async_node"]]:
@@ -201,5 +201,5 @@ def decides_anything(state: State) -> Command:
 StateGraph(State).add_node(decides).add_node(decides_later).add_node(decides_anything)
 
 
-async def answers(graph: CompiledStateGraph[State, State, State]) -> None:
+async def answers(graph: CompiledStateGraph[State, Any, State, State]) -> None:
     assert_type(await graph.ainvoke(Command(resume=True), "thread-1"), State)

@@ -33,18 +33,18 @@ with open_sync(SqliteSaver.from_conn_string("runs.db")) as saver:
     assert_type(saver, SqliteSaver)
     graph = StateGraph(State).add_node("node", node).compile(saver)
 
-protocol: PregelProtocol[State, State] = graph
-assert_type(graph, CompiledStateGraph[State, State, State])
+protocol: PregelProtocol[State] = graph
+assert_type(graph, CompiledStateGraph[State, Any, State, State])
 result = graph.invoke({"count": 1}, "t", stream_mode="values", on_conflict="wait")
 assert_type(result, State)
 assert_type(result["count"], int)
 assert_type(graph.invoke(None, "t"), State)
 assert_type(graph.batch([{"count": 1}, {"count": 2}], ["t", "u"]), list[State])
-assert_type(graph.get_state("t"), StateSnapshot)
+assert_type(graph.get_state("t"), StateSnapshot[State])
 assert_type(graph.update_state("t", {"count": 1}, "node"), RunnableConfig)
 assert_type(graph.bulk_update_state("t", [[StateUpdate({"count": 1})]]), RunnableConfig)
 for snapshot in graph.get_state_history("t", limit=3):
-    assert_type(snapshot, StateSnapshot)
+    assert_type(snapshot, StateSnapshot[State])
 with graph.stream({"count": 1}, stream_mode=["values", "updates"]) as chunks:
     assert_type(chunks, SyncStream[Any])
     for _ in chunks:
@@ -57,7 +57,7 @@ graph.stream({"count": 1}, stream_mode="everything")  # type: ignore[call-overlo
 graph.bulk_update_state("t", [StateUpdate({})])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]  # wrong on purpose
 
 narrow = StateGraph(State, input_schema=Question, output_schema=Answer).add_node(node).compile()
-asks: PregelProtocol[Question, Answer] = narrow
+asks: PregelProtocol[State, Any, Question, Answer] = narrow
 assert_type(narrow.invoke({"question": "why"}), Answer)
 assert_type(protocol.invoke({"count": 1}), State)
 narrow.invoke({"answer": "x"})  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]  # wrong on purpose
