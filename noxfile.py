@@ -17,7 +17,7 @@ EVERYWHERE = (
     "tests/durability/test_events_of_units.py",
     "tests/durability/test_stored_stream_modes.py",
 )
-CODE = ("pregel_async", "checkpoint_savers", "tests", "examples", "noxfile.py")
+CODE = ("pregel_async", "checkpoint_savers", "tests", "examples", "docs/site_hooks.py", "noxfile.py")
 
 
 def install(session: nox.Session, *groups: str) -> None:
@@ -158,9 +158,20 @@ def coverage(session: nox.Session) -> None:
 
 @nox.session
 def examples(session: nox.Session) -> None:
-    """Every example, and every block of README and docs."""
+    """Every example, the tutorial, and every block of README and docs."""
     install(session, "test")
-    pytest(session, "-n", "auto", "-q", "tests/test_examples.py", "tests/test_docs.py", "tests/test_chat_service.py")
+    tests = [f"tests/test_{name}.py" for name in ("examples", "tutorial", "docs", "chat_service")]
+    pytest(session, "-n", "auto", "-q", *tests)
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """The documentation as a site, in site/: a warning fails, and so do a lost link and a name without an entry."""
+    session.install("-q", *nox.project.dependency_groups(PYPROJECT, "docs"))
+    session.run("mkdocs", "build", "--strict", env={"NO_MKDOCS_2_WARNING": "1"})
+    # Without the settings of the suite, whose plugins need the package and its extras.
+    alone = ("-c", os.devnull, "--rootdir", ".", "--noconftest", "-p", "no:cacheprovider")
+    session.run("python", "-m", "pytest", "-q", *alone, "tests/site", env={"PREGEL_SITE": os.path.abspath("site")})
 
 
 @nox.session

@@ -1,15 +1,16 @@
 """The port between the runtime and storage: the methods that a saver implements, over rows and bytes.
 
-The contract, for every saver
-    - Each writing method is one transaction: all of it is stored, or nothing. It is durable when the method returns.
-    - `commit`, `record`, `renew` and the methods for upkeep compare the lease's epoch and owner inside the
-      transaction; `commit` also compares the namespace's head. A mismatch raises `ThreadBusyError(lost=True)` and
-      changes nothing.
-    - Cancelling the caller does not interrupt the transaction: it commits or rolls back before control returns.
-    - An open saver serves concurrent calls from any thread and any event loop of the process, asyncio and trio.
-    - Exceptions of the database driver are raised as `StorageError`, with the driver's exception as cause. Damaged rows
-      raise `CorruptCheckpointError`, a newer format raises `UnsupportedFormatError`.
-    - Frames, also those of records and events, are returned byte for byte.
+The contract, for every saver:
+
+- Each writing method is one transaction: all of it is stored, or nothing. It is durable when the method returns.
+- `commit`, `record`, `renew` and the methods for upkeep compare the lease's epoch and owner inside the
+  transaction; `commit` also compares the namespace's head. A mismatch raises `ThreadBusyError(lost=True)` and
+  changes nothing.
+- Cancelling the caller does not interrupt the transaction: it commits or rolls back before control returns.
+- An open saver serves concurrent calls from any thread and any event loop of the process, asyncio and trio.
+- Exceptions of the database driver are raised as `StorageError`, with the driver's exception as cause. Damaged rows
+  raise `CorruptCheckpointError`, a newer format raises `UnsupportedFormatError`.
+- Frames, also those of records and events, are returned byte for byte.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ PACKAGES = ("pregel_async", "checkpoint_savers")
 PAGES = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
-    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
     *sorted((ROOT / "examples").glob("**/*.md")),
 ]
 
@@ -136,10 +136,14 @@ CLASS = re.compile(r"([A-Z]\w*[a-z]\w*)((?:\.\w+)*)")
 KEYWORD = re.compile(r"(?<![\w.\"'?&])([a-z_]\w*)=(?!=)")
 
 
+def prose_of(text: str) -> str:
+    """Return a page without its blocks of code."""
+    return re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
 def unknown_in(text: str) -> list[str]:
     """Return the names on a page that do not exist."""
-    prose = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
-    found = [f"`{span}`" for span in CODE.findall(prose) if not _is_known(span)]
+    found = [f"`{span}`" for span in CODE.findall(prose_of(text)) if not _is_known(span)]
     for code in re.findall(r"^```text\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL):
         found.extend(_unknown_in_block(code))
     return found
@@ -257,7 +261,7 @@ def anchors(page: Path) -> set[str]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_have_targets(page: Path) -> None:
     """The file and heading of each link within the repository exist."""
-    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text("utf-8")):
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose_of(page.read_text("utf-8"))):
         if "://" in target or target.startswith("mailto:"):
             continue
         path, _, anchor = target.partition("#")

@@ -215,7 +215,7 @@ class BaseStore(ABC):
             TypeError, ValueError: `filter` is not a valid filter, or `limit` or `offset` is not a number of 0 or more.
             UnstorableValueError: the filter has a value that no item can have.
             CorruptCheckpointError, UnknownTypeError, UnsupportedFormatError: an item is unreadable; it matches every
-            filter.
+                filter.
             StorageError: the database failed, or the store is not open.
         """
         found: list[SearchItem] = await self._run_one(

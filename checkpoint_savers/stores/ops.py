@@ -152,5 +152,7 @@ class ListNamespacesOp(msgspec.Struct, frozen=True):
 
 
 Op: TypeAlias = GetOp | SearchOp | PutOp | ListNamespacesOp
+"""One operation on a store, for `batch` and `abatch`."""
 
 Result: TypeAlias = Item | list[SearchItem] | list[StoreNamespace] | None
+"""The result of a `GetOp`, `SearchOp` or `ListNamespacesOp`. A `PutOp`, and a `GetOp` that finds nothing, give None."""

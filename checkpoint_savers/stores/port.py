@@ -85,6 +85,7 @@ class Spaces(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Read: TypeAlias = Find | Scan | Spaces
+"""One read that a store's `transact` answers."""
 
 
 class Write(msgspec.Struct, frozen=True):

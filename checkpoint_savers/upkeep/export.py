@@ -268,7 +268,8 @@ async def export_threads(saver: SaverPort, thread_ids: Iterable[str], target: Pl
 
     Raises:
         ThreadNotFoundError: nothing is stored of one of them.
-        CorruptCheckpointError, StorageError
+        CorruptCheckpointError: stored data of a thread is damaged.
+        StorageError: storage failed.
         OSError: the file could not be written.
     """
     count = 0

@@ -14,7 +14,7 @@ SECTIONS = {match[1]: match[2] for match in re.finditer(r"^## P(\d+) .*\n((?:(?!
 FILES = [*(ROOT / "tests").rglob("*.py"), *(ROOT / "checkpoint_savers" / "conformance").rglob("*.py")]
 TEXTS = [
     *ROOT.glob("*.md"),
-    *(ROOT / "docs").glob("*.md"),
+    *(ROOT / "docs").rglob("*.md"),
     *(
         file
         for folder in ("pregel_async", "checkpoint_savers", "examples", "tests")

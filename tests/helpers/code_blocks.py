@@ -10,6 +10,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
+INCLUDE = re.compile(r"^# (examples/[\w/]+\.py)\n```", re.MULTILINE)
+"""The line of a block in place of which the site shows that file: `docs/site_hooks.py`."""
+
 
 def python(cwd: Path, *args: str, input: str = "") -> subprocess.CompletedProcess[str]:
     """Run Python with access to the packages of this repository only, with warnings as errors."""
@@ -35,11 +38,15 @@ def run(cwd: Path, *args: str) -> str:
 
 
 def blocks(path: Path) -> list[tuple[int, str]]:
-    """Return the Python blocks of a text, each with its first line number."""
+    """Return the Python blocks of a text, each with its first line number.
+
+    A block that includes a program of examples/ is left out: that program is run and checked by itself.
+    """
     text = path.read_text("utf-8")
     return [
         (text.count("\n", 0, found.start()) + 1, found[1])
         for found in re.finditer(r"^```(?:python|py)[^\n]*\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+        if not INCLUDE.match(text, found.start(1))
     ]
 
 

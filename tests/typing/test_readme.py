@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from tests.helpers.code_blocks import ROOT, blocks
 
 
 def test_readmes_programs_type_check(tmp_path: Path) -> None:
     """Types are inferred for programs as users write them."""
-    texts = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-    blocks = [
-        block for text in texts for block in re.findall(r"```python\n(.*?)```", text.read_text("utf-8"), re.DOTALL)
-    ]
-    assert len(blocks) >= 12
+    texts = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    programs = [program for text in texts for _, program in blocks(text)]
+    assert len(programs) >= 12
     files = []
-    for number, block in enumerate(blocks):
+    for number, block in enumerate(programs):
         path = tmp_path / f"readme_{number}.py"
         path.write_text(block, "utf-8")
         files.append(str(path))

@@ -17,6 +17,7 @@ from ..savers.stored_bytes import HOSTILE, noise
 from ..savers.suite import NOW, in_a_loop_each, in_threads, repeated
 
 OpenCache = Callable[[Callable[[], float]], AbstractAsyncContextManager[BaseCache]]
+"""Opens a cache whose clock is the given function, which returns unix seconds."""
 
 THREADS = 10
 

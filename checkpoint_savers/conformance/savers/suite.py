@@ -41,6 +41,7 @@ from ...records import (
 AsyncWork = Callable[[], Awaitable[None]]
 
 OpenSaver = Callable[[], AbstractAsyncContextManager[BaseCheckpointSaver]]
+"""Opens a saver; each call opens the same threads."""
 
 NOW = 4_000_000_000.0
 """The time of the clauses, in unix seconds. It lies in 2096: a lease that is live then is live by any real clock."""

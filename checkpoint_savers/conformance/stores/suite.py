@@ -16,6 +16,7 @@ from ...stores.port import Batch, Done
 from ..caches.conformance import Clock
 
 OpenStore = Callable[..., AbstractAsyncContextManager[BaseStore]]
+"""Opens a store; its arguments are those of the store's constructor."""
 
 SPACE = ("memories", "ann")
 

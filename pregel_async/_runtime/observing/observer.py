@@ -352,6 +352,7 @@ Event: TypeAlias = (
     | UpdateStarted
     | UpdateEnded
 )
+"""Everything that an observer receives."""
 
 
 class Observer:
