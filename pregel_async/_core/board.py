@@ -13,7 +13,7 @@ from typing import Any
 from ..channels import MISSING
 from ..channels.abc import AnyChannel
 from ..errors import EmptyChannelError
-from .isolation import isolate
+from .isolation import KnownCopiers, isolate
 from .naming import FoldMessageIds
 from .program import Node, Program, Router, Write
 
@@ -28,6 +28,7 @@ class Board:
         versions: the versions of channels that hold a value.
         seen: by channel and node, the version at the node's last run; only of channels that hold a value.
         values: the value of each available state key, which nodes read. Owned (see `isolation`).
+        copiers: how the elements of long lists are isolated, of the keys whose lists a node has iterated.
         updated: available channels that changed since the last plan.
         changed: all channels that the superstep changed, emptied ones included, sorted.
         fleeting: channels that may change in a superstep without a write.
@@ -41,6 +42,7 @@ class Board:
         "changed",
         "channels",
         "clock",
+        "copiers",
         "fleeting",
         "ran",
         "remaining",
@@ -58,6 +60,7 @@ class Board:
         self.versions: dict[str, int] = {}
         self.seen: dict[str, dict[str, int]] = {}
         self.values: dict[str, Any] = program.initial.copy()
+        self.copiers: KnownCopiers = {}
         self.updated: Iterable[str] = ()
         self.changed: list[str] = []
         self.fleeting: set[str] = set()
@@ -147,14 +150,23 @@ class Board:
         Raises:
             EmptyChannelError: the node reads one bare channel, which is empty.
         """
+        source = self.source_of(node)
+        return source if node.shape is None else node.shape(source)
+
+    def source_of(self, node: Node) -> Any:
+        """Return the isolated value from which `Node.shape` makes the input of a triggered node.
+
+        Raises:
+            EmptyChannelError: as `input_of`.
+        """
         reads = node.reads
         if isinstance(reads, str):
             return self.read(reads)
         # A copy of the dict: `update` changes this one, and a stream's reader may look at an input long after that.
-        mapping = isolate(self.values.copy()) if node.whole else self._pick(reads)
+        mapping = isolate(self.values.copy() if node.whole else self._pick(reads), self.copiers)
         for name, compute in node.managed:
             mapping[name] = compute(self.step + 1, self.remaining)
-        return mapping if node.shape is None else node.shape(mapping)
+        return mapping
 
     def _pick(self, reads: tuple[str, ...]) -> dict[str, Any]:
         values = self.values
@@ -163,7 +175,7 @@ class Board:
             for name in reads:
                 if name not in picked and name in self.channels and self.channels[name].is_available():
                     picked[name] = self.channels[name].get()
-        return isolate(picked)
+        return picked
 
     def view_of(
         self, router: Router, program: Program, writes: Iterable[Write], message_ids: FoldMessageIds | None = None
@@ -199,7 +211,7 @@ class Board:
                 values[name] = channel.get()
             else:
                 values.pop(name, None)
-        mapping = isolate(values)
+        mapping = isolate(values, self.copiers)
         for name, compute in router.managed:
             mapping[name] = compute(self.step + 1, self.remaining)
         return mapping if router.shape is None else router.shape(mapping)

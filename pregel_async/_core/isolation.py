@@ -2,27 +2,32 @@
 
     own(value)       on the way in (an update, an input): a plain copy that no user code holds. Subclasses of str, int,
                      float and bytes without data of their own become the plain value.
-    isolate(value)   on the way out (a node's input, a chunk, a result): a copy made lazily, element by element
+    isolate(value)   on the way out (a node's input, a chunk, a result): a copy whose elements are copied when needed
 
 A channel's value is *owned*: made of plain containers, and never changed in place. `isolate` does not copy all of it.
 It returns a real list, dict or set, of a subclass, that holds all elements: `isinstance`, `len`, `==`, json, msgspec
-and `match` see the whole value. Nested containers are isolated one by one when Python code takes them, and the isolated
-copy replaces the original, so that the next access returns the same object.
+and `match` see the whole value. Nested containers are isolated when Python code takes them: one by one if it takes them
+by index or key, all of one list or dict if it iterates. The isolated copy replaces the original, so that the next
+access returns the same object. A list or dict whose elements are all isolated behaves as a plain one.
 
 Data are isolated at any depth: list, dict, set, deque, tuple and their subclasses, dataclasses, msgspec.Structs and
 pydantic models. Everything else is opaque and shared: instances of other classes, the keys of dicts, and elements that
 C code takes directly out of a container (a `heapq` function, for example).
 
 For unchanged values, `own` returns the very objects of which `isolate` made copies. So an unchanged element of a list
-keeps its identity through a node, by which storage recognises the part that a list shares with its predecessor.
+keeps its identity through a node, by which storage recognises the part that a list shares with its predecessor. The
+containers that `isolate` returns know their originals; `Copies` records those of plain dicts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from copy import deepcopy
-from typing import Any, Final, Self, SupportsIndex, TypeVar, cast
+from itertools import chain, takewhile
+from operator import call, is_
+from types import MappingProxyType
+from typing import Any, Final, Self, SupportsIndex, TypeAlias, TypeVar, cast
 
 from checkpoint_savers.codec.plain_scalars import plain_maker
 
@@ -34,44 +39,229 @@ _K = TypeVar("_K")
 _V = TypeVar("_V")
 
 
-def isolate(value: _T) -> _T:
-    """Return a copy of an owned value, whose containers are copied when they are taken out."""
+def isolate(value: _T, copies: Copies | KnownCopiers | None = None) -> _T:
+    """Return a copy of an owned value, whose containers are copied when they are taken out.
+
+    Args:
+        value: the owned value.
+        copies: records the plain copies that the reader gets, or copiers of the values of `value`, with which the
+            record is made when it is needed; None if `own` need not recognise these copies in other containers.
+    """
     kind = type(value)
     if kind in ATOMS:
         return value
-    if kind is dict or kind is IsolatedDict:
-        return cast("_T", IsolatedDict.of(cast("dict[Any, Any]", value)))
-    if kind is list or kind is IsolatedList:
-        return cast("_T", IsolatedList.of(cast("list[Any]", value)))
+    if kind is dict or kind is IsolatedDict or kind is CopiedDict:
+        return cast("_T", IsolatedDict.of(cast("dict[Any, Any]", value), copies))
+    if kind is list or kind is IsolatedList or kind is CopiedList:
+        return cast("_T", IsolatedList.of(cast("list[Any]", value), copies))
     return cast("_T", copier_of(kind)(value, isolate))
 
 
-class IsolatedDict(dict[_K, _V]):
-    """A dict that isolates each value when it is taken out."""
+Copiers: TypeAlias = list[Callable[[Any], Any]]
+"""For each element of a list, the function that isolates it. Empty if all elements are shared."""
 
-    __slots__ = ("_known", "_origin")
+KnownCopiers: TypeAlias = dict[str, tuple[list[Any], Copiers]]
+"""By state key: a list that this key has held, and the copiers of its elements."""
+
+_call: Final = cast("Callable[[Callable[[Any], Any], Any], Any]", call)
+_copy_flat: Final = dict[Any, Any].copy
+_values: Final = dict[Any, Any].values
+
+_SHORT: Final = 16
+"""The length up to which finding copiers takes no longer than looking them up."""
+
+
+def _find_copiers(values: Collection[Any]) -> Copiers:
+    """Return the function that isolates each of some owned values; an empty list if all of them are shared."""
+    if ATOMS.issuperset(map(type, values)):
+        return []
+    # A dict of atoms becomes a plain dict, which costs a fifth of an `IsolatedDict` to make and to read.
+    return [
+        (_copy_flat if ATOMS.issuperset(map(type, value.values())) else IsolatedDict.of)
+        if type(value) is dict
+        else isolate
+        for value in values
+    ]
+
+
+def drop_if_replaced(known: KnownCopiers, key: str, value: object) -> None:
+    """Forget the copiers of a key's list, unless the key's new value may be that list with more elements."""
+    # Copiers of a list that has grown are completed when it is iterated. Others would keep the old list in memory.
+    held = known[key][0]
+    if type(value) is not list or len(value) < len(held) or value[0] is not held[0]:
+        del known[key]
+
+
+class Copies:
+    """The plain copies that one reader of owned values got, and the originals of which they were made.
+
+    Args:
+        values: the state that the reader got, by key.
+        known: copiers of the state's lists. Lists that the reader iterates are added.
+    """
+
+    # Finding out that a dict holds only atoms takes longer than copying it. Therefore copiers are found once for a
+    # list, and once for each element that is appended to it. They are known by key and compared by identity: a plain
+    # list has no attribute that could hold them, and can have no weak reference.
+
+    __slots__ = ("_known", "_made", "_originals", "_values")
+
+    def __init__(self, values: Mapping[str, Any] = MappingProxyType({}), known: KnownCopiers | None = None) -> None:
+        self._values = values
+        self._known = {} if known is None else known
+        self._made: list[tuple[list[Any], list[Any]]] = []
+        self._originals: dict[int, tuple[Any, Any]] = {}
+
+    def copiers(self, origin: list[Any]) -> Copiers:
+        """Return the copiers of an owned list's elements."""
+        if len(origin) > _SHORT:
+            for key, value in self._values.items():
+                if value is origin:
+                    return self._copiers_of_key(key, origin)
+        return _find_copiers(origin)
+
+    def _copiers_of_key(self, key: str, origin: list[Any]) -> Copiers:
+        held, copiers = self._known.get(key, _NO_COPIERS)
+        if held is origin:
+            return copiers
+        count = len(list(takewhile(bool, map(is_, held, origin))))
+        more = _find_copiers(origin[count:])
+        if copiers or more:
+            copiers = [*(copiers[:count] or [isolate] * count), *(more or [isolate] * (len(origin) - count))]
+        self._known[key] = origin, copiers
+        return copiers
+
+    def record(self, made: list[Any], origins: list[Any]) -> None:
+        """Record copies: `made[n]` was made of `origins[n]`, unless both are one object. Do not change the lists."""
+        # Holds the copies, because an id is valid as long as its object lives. None of them may hold this record:
+        # without a cycle, all memory is free when the reader ends.
+        self._made.append((made, origins))
+
+    def record_plain(self, made: list[Any], origins: list[Any]) -> None:
+        """Record those copies that are plain dicts."""
+        pairs = [pair for pair in zip(made, origins, strict=True) if type(pair[0]) is dict and pair[0] is not pair[1]]
+        self.record([copy for copy, _ in pairs], [origin for _, origin in pairs])
+
+    def originals(self, values: Iterable[Any]) -> dict[int, Any]:
+        """Return the originals of those values that are recorded copies and unchanged, by the id of the copy."""
+        while self._made:
+            made, origins = self._made[-1]
+            self._originals.update(
+                [
+                    (key, pair)
+                    for key, pair in zip(map(id, made), zip(made, origins, strict=True), strict=True)
+                    if type(pair[0]) is dict
+                ]
+            )
+            self._made.pop()
+        if not self._originals:
+            return {}
+        found = [pair for pair in map(self._originals.get, map(id, values)) if pair is not None]
+        if not _unchanged(found):  # all at once, in C; one by one if some have changed
+            found = [pair for pair in found if _unchanged((pair,))]
+        return _by_id([copy for copy, _ in found], [origin for _, origin in found])
+
+
+_NO_COPIERS: Final[tuple[list[Any], Copiers]] = ([], [])
+
+
+def _by_id(objects: Iterable[Any], values: Iterable[Any]) -> dict[int, Any]:
+    return dict(zip(map(id, objects), values, strict=True))
+
+
+def _unchanged(pairs: Collection[tuple[dict[Any, Any], dict[Any, Any]]]) -> bool:
+    """Return True if each dict has the same keys and values, in the same order, as its original."""
+    # By identity: True equals 1. The lengths come first, because `map` stops at the shorter of two iterables.
+    copies, origins = [copy for copy, _ in pairs], [origin for _, origin in pairs]
+    return (
+        list(map(len, copies)) == list(map(len, origins))
+        and all(map(is_, chain.from_iterable(copies), chain.from_iterable(origins)))
+        and all(map(is_, chain.from_iterable(map(_values, copies)), chain.from_iterable(map(_values, origins))))
+    )
+
+
+def advice_on_attribute(message: object, name: str) -> str:
+    """Return what to write instead of `message.name`, if the object is a message that is a dict; else an empty string.
+
+    Args:
+        message: the object that lacks the attribute.
+        name: the attribute.
+    """
+    if name.startswith("_") or not isinstance(message, dict) or "content" not in message:
+        return ""
+    if "role" not in message and "type" not in message:
+        return ""
+    return (
+        f"write message[{name!r}]. For langchain-core's messages, give the key the reducer "
+        "pregel_async.langchain.add_messages"
+    )
+
+
+class CopiedDict(dict[_K, _V]):
+    """A dict whose values are all isolated."""
+
+    __slots__ = ("_copies", "_known", "_origin")
     _origin: dict[_K, _V]  # the owned dict of which this is a copy
     _known: set[int] | None  # ids of the origin's values, once they are needed
+    _copies: Copies | KnownCopiers | None
+
+    def __getattr__(self, name: str) -> Any:
+        # Only called for missing attributes. Code written for message classes reads `message.content`: say what to do.
+        advice = advice_on_attribute(self, name)
+        raise AttributeError(
+            f"this message is a dict, which has no attribute {name!r}: {advice}"
+            if advice
+            else f"'dict' object has no attribute {name!r}",
+            name=name,
+            obj=self,
+        )
+
+    def _take_all(self) -> None:
+        """Isolate every value now, for code that takes all values without calling another method of this class."""
+
+    def __copy__(self) -> dict[_K, _V]:
+        return {**self}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> dict[_K, _V]:
+        return {deepcopy(key, memo): deepcopy(value, memo) for key, value in dict.items(self)}
+
+    def __reduce_ex__(self, protocol: SupportsIndex, /) -> tuple[Any, ...]:
+        # Pickled as a plain dict, which another process can read without this package.
+        return (dict, (list(dict.items(self)),))
+
+
+class IsolatedDict(CopiedDict[_K, _V]):
+    """A dict that isolates each value when it is taken out. It becomes a `CopiedDict` when all values are taken."""
+
+    __slots__ = ()
 
     @staticmethod
-    def of(origin: dict[_K, _V]) -> IsolatedDict[_K, _V]:
+    def of(origin: dict[_K, _V], copies: Copies | KnownCopiers | None = None) -> IsolatedDict[_K, _V]:
         """Return a dict of all keys and values of `origin`. The values are isolated later."""
         made: IsolatedDict[_K, _V] = IsolatedDict(origin)
-        made._origin, made._known = origin, None
+        made._origin, made._known, made._copies = origin, None, copies
         return made
+
+    def _is_original(self, key: Any, value: Any) -> bool:
+        """Return True for a value of the origin that has to be isolated, False for one that user code has set."""
+        kind = type(value)
+        if kind in ATOMS or kind in _CONTAINERS:
+            return False
+        if self._origin.get(key) is value:
+            return True
+        # User code may have moved a value of the origin to another key, so compare with all of them.
+        if self._known is None:
+            self._known = set(map(id, self._origin.values()))
+        return id(value) in self._known
 
     def _take(self, key: Any, value: Any) -> Any:
         """Return an isolated copy of a value of the origin. Values that user code has set are returned as is."""
-        kind = type(value)
-        if kind in ATOMS or kind is IsolatedDict or kind is IsolatedList:
+        if not self._is_original(key, value):
             return value
-        if self._origin.get(key) is not value:
-            # User code may have moved a value of the origin to another key, so compare with all of them.
-            if self._known is None:
-                self._known = set(map(id, self._origin.values()))
-            if id(value) not in self._known:
-                return value
-        return isolate(value)
+        copies = self._copies
+        if type(copies) is dict:
+            copies = self._copies = Copies(cast("dict[str, Any]", self._origin), copies)
+        return isolate(value, copies)
 
     def __getitem__(self, key: _K) -> _V:
         value: _V = dict.__getitem__(self, key)
@@ -82,26 +272,22 @@ class IsolatedDict(dict[_K, _V]):
             dict.__setitem__(self, key, mine)
         return mine
 
-    def __getattr__(self, name: str) -> Any:
-        # Only called for missing attributes. Code written for message classes reads `message.content`: say what to do.
-        if "content" in self and ("role" in self or "type" in self) and not name.startswith("_"):
-            raise AttributeError(
-                f"this message is a dict, which has no attribute {name!r}: write message[{name!r}]. For "
-                "langchain-core's messages, give the key the reducer pregel_async.langchain.add_messages",
-                name=name,
-                obj=self,
-            )
-        raise AttributeError(f"'dict' object has no attribute {name!r}", name=name, obj=self)
-
     def _take_all(self) -> None:
-        """Isolate every value now, for C code that takes all values without calling a method of this class."""
-        for key, value in dict.items(self):
-            if type(value) not in ATOMS:
-                mine = self._take(key, value)
-                if mine is not value:
-                    dict.__setitem__(
-                        self, key, mine
-                    )  # the key exists, so the size does not change and the iteration may continue
+        copies = self._copies
+        if not isinstance(copies, Copies):
+            copies = self._copies = Copies(cast("dict[str, Any]", self._origin), copies)
+        keys = [key for key, value in dict.items(self) if self._is_original(key, value)]
+        originals: list[Any] = [dict.__getitem__(self, key) for key in keys]
+        made: list[Any] = [
+            copier(value) if copier is _copy_flat else isolate(value, copies)
+            for copier, value in zip(_find_copiers(originals), originals, strict=True)
+        ]
+        copies.record_plain(made, originals)
+        for key, value, mine in zip(keys, originals, made, strict=True):
+            if dict.get(self, key) is value:
+                # The key exists, so the size does not change and an iteration may continue.
+                dict.__setitem__(self, key, mine)
+        self.__class__ = CopiedDict  # type: ignore[assignment]  # its base, with the same slots
 
     def get(self, key: Any, default: Any = None, /) -> Any:
         return self[key] if key in self else default
@@ -137,40 +323,50 @@ class IsolatedDict(dict[_K, _V]):
     def copy(self) -> dict[_K, _V]:
         return {**self}
 
-    __copy__ = copy
-
     def __or__(self, other: Any) -> Any:
         return {**self, **other} if isinstance(other, dict) else NotImplemented
 
     def __ror__(self, other: Any) -> Any:
         return {**other, **self} if isinstance(other, dict) else NotImplemented
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> dict[_K, _V]:
-        return {deepcopy(key, memo): deepcopy(value, memo) for key, value in dict.items(self)}
 
-    def __reduce_ex__(self, protocol: SupportsIndex, /) -> tuple[Any, ...]:
-        # Pickled as a plain dict, which another process can read without this package.
-        return (dict, (list(dict.items(self)),))
+class CopiedList(list[_T]):
+    """A list whose elements are all isolated."""
 
-
-class IsolatedList(list[_T]):
-    """A list that isolates each element when it is taken out."""
-
-    __slots__ = ("_known", "_origin")
+    __slots__ = ("_copies", "_known", "_origin")
     _origin: list[_T]
     _known: set[int] | None
+    _copies: Copies | KnownCopiers | None
+
+    def _take_all(self) -> None:
+        """Isolate every element now."""
+
+    def __copy__(self) -> list[_T]:
+        return [*self]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> list[_T]:
+        return [deepcopy(value, memo) for value in list.__getitem__(self, slice(None))]
+
+    def __reduce_ex__(self, protocol: SupportsIndex, /) -> tuple[Any, ...]:
+        return (list, (list.__getitem__(self, slice(None)),))
+
+
+class IsolatedList(CopiedList[_T]):
+    """A list that isolates each element when it is taken out. It becomes a `CopiedList` when it is iterated."""
+
+    __slots__ = ()
 
     @staticmethod
-    def of(origin: list[_T]) -> IsolatedList[_T]:
+    def of(origin: list[_T], copies: Copies | KnownCopiers | None = None) -> IsolatedList[_T]:
         """Return a list of all elements of `origin`. They are isolated later."""
         made: IsolatedList[_T] = IsolatedList(origin)
-        made._origin, made._known = origin, None
+        made._origin, made._known, made._copies = origin, None, copies
         return made
 
     def _take(self, index: SupportsIndex, value: Any) -> Any:
         """Return an isolated copy of an element of the origin. Other elements are returned as they are."""
         kind = type(value)
-        if kind in ATOMS or kind is IsolatedDict or kind is IsolatedList:
+        if kind in ATOMS or kind in _CONTAINERS:
             return value
         origin = self._origin
         if len(origin) != len(self) or origin[index] is not value:
@@ -178,11 +374,30 @@ class IsolatedList(list[_T]):
                 self._known = set(map(id, origin))
             if id(value) not in self._known:
                 return value
-        return isolate(value)
+        return isolate(value, self._copies)
 
     def _take_all(self) -> None:
-        for index in range(len(self)):
-            self[index]
+        # Not one by one, which would run Python code for each element: that took eight times as long for 1000 messages.
+        origin, copies = self._origin, self._copies
+        if not isinstance(copies, Copies):
+            copies = self._copies = Copies()
+        copiers = copies.copiers(origin)
+        # A list is mostly as it was made, or its last element was taken. If others were, that is noticed below.
+        expected = bool(copiers) and len(self) == len(origin) and list.__getitem__(self, -1) is origin[-1]
+        while copiers:
+            held = origin if expected else list.__getitem__(self, slice(None))
+            if expected:
+                made = list(map(_call, copiers, origin))
+            else:
+                by_id = _by_id(origin, copiers)
+                made = [by_id[id(value)](value) if id(value) in by_id else value for value in held]
+            # Another thread of the node may have changed the list meanwhile: its change must not be lost.
+            if len(held) == len(self) and all(map(is_, held, list.__iter__(self))):
+                (copies.record if expected else copies.record_plain)(made, held)
+                list.__setitem__(self, slice(None), made)
+                break
+            expected = False
+        self.__class__ = CopiedList  # type: ignore[assignment]  # its base, with the same slots
 
     def __getitem__(self, index: Any) -> Any:
         value = list.__getitem__(self, index)
@@ -196,22 +411,23 @@ class IsolatedList(list[_T]):
         return mine
 
     def __iter__(self) -> Iterator[_T]:
-        # By index, with the length read each time: a list may change while it is iterated, as a plain list may.
-        index = 0
-        while index < len(self):
-            value = list.__getitem__(self, index)
-            kind = type(value)
-            if kind not in ATOMS and kind is not IsolatedDict and kind is not IsolatedList:
-                mine = self._take(index, value)
-                if mine is not value:
-                    list.__setitem__(self, index, mine)
-                value = mine
-            yield value
-            index += 1
+        self._take_all()
+        return list.__iter__(self)
 
     def __reversed__(self) -> Iterator[_T]:
-        for index in range(len(self) - 1, -1, -1):
+        # Usually a search for the latest element of some kind, which ends soon. So the first ones are taken by index.
+        index = len(self) - 1
+        last = index - _SHORT
+        while last < index < len(self):
             yield self[index]
+            index -= 1
+            if index < 0:
+                return
+        if index < len(self):
+            self._take_all()
+            rest: Any = list.__reversed__(self)
+            rest.__setstate__(index)
+            yield from rest
 
     def pop(self, index: SupportsIndex = -1, /) -> Any:
         value = self[index]
@@ -220,8 +436,6 @@ class IsolatedList(list[_T]):
 
     def copy(self) -> list[_T]:
         return [*self]
-
-    __copy__ = copy
 
     def __add__(self, other: Any) -> Any:
         return [*self, *other] if isinstance(other, list) else NotImplemented
@@ -236,25 +450,25 @@ class IsolatedList(list[_T]):
 
     def __imul__(self, times: SupportsIndex) -> Self:
         self._take_all()
-        return super().__imul__(times)
+        list.__imul__(self, times)
+        return self
 
     def sort(self, *, key: Any = None, reverse: bool = False) -> None:
         self._take_all()
         list.sort(self, key=key, reverse=reverse)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> list[_T]:
-        return [deepcopy(value, memo) for value in list.__getitem__(self, slice(None))]
 
-    def __reduce_ex__(self, protocol: SupportsIndex, /) -> tuple[Any, ...]:
-        return (list, (list.__getitem__(self, slice(None)),))
+_CONTAINERS: Final = frozenset[type]({CopiedDict, IsolatedDict, CopiedList, IsolatedList})
 
 
-def own(value: Any, channel: str = "") -> Any:
+def own(value: Any, channel: str = "", source: Any = None) -> Any:
     """Return a plain copy of a value from user code, which user code does not hold.
 
     Args:
         value: the value.
         channel: the channel that it is written to, for the error message.
+        source: what the user code got. Elements of `value` that are unchanged copies of elements of it are replaced by
+            their originals, so that a node may return `[*messages, new]` without a copy of each message.
 
     Raises:
         InvalidUpdateError: the value contains itself, or is nested deeper than Python's recursion allows.
@@ -263,6 +477,8 @@ def own(value: Any, channel: str = "") -> Any:
     if kind in ATOMS:
         return value
     try:
+        if kind in _PLAIN and type(source) in _CONTAINERS and isinstance(source._copies, Copies):
+            return _own_elements(value, source._copies.originals(value if kind is list else value.values()))
         return _own(value)
     except RecursionError:
         # Searched only now: looking for cycles on the way would cost each copy.
@@ -300,9 +516,9 @@ def _own(value: Any) -> Any:
         }
     if kind is list:
         return [item if type(item) in ATOMS else _own(item) for item in value]
-    if kind is IsolatedDict:
+    if kind is IsolatedDict or kind is CopiedDict:
         return _own_isolated_dict(value)
-    if kind is IsolatedList:
+    if kind is IsolatedList or kind is CopiedList:
         return _own_isolated_list(value)
     copier = copier_of(kind)
     return _plain(value) if copier is bare_scalar else copier(value, _own)
@@ -343,51 +559,84 @@ def own_as_it_is(value: Any) -> Any:
         REGISTERED.reset(token)
 
 
-def _own_isolated_dict(value: IsolatedDict[Any, Any]) -> dict[Any, Any]:
+_PLAIN: Final = frozenset[type]({list, dict})
+
+
+def _own_elements(value: Any, known: Mapping[int, Any]) -> Any:
+    """Return a copy of a list or dict with known elements replaced, and other elements copied.
+
+    Args:
+        value: the list or dict, which may be isolated.
+        known: owned values: by the id of themselves, or of an unchanged copy.
+    """
+    values = list.__getitem__(value, slice(None)) if isinstance(value, list) else [*dict.values(value)]
+    made = [
+        item if type(item) in ATOMS else _own(item) if original is None else original
+        for item, original in zip(values, map(known.get, map(id, values)), strict=True)
+    ]
+    if isinstance(value, list):
+        return made
+    keys = [key if type(key) in ATOMS else _own_key(key) for key in dict.keys(value)]
+    return dict(zip(keys, made, strict=True))
+
+
+def _own_isolated_dict(value: CopiedDict[Any, Any]) -> dict[Any, Any]:
     origin: dict[Any, Any] = getattr(value, "_origin", {})
-    made: dict[Any, Any] = {}
-    for key, item in dict.items(value):
-        # `is` and not `==`: True equals 1.
-        made[key if type(key) in ATOMS else _own_key(key)] = (
-            item if type(item) in ATOMS or (key in origin and origin[key] is item) else _own(item)
-        )
-    same = len(made) == len(origin) and all(
-        left is right and made[left] is origin[right] for left, right in zip(made, origin, strict=True)
+    if _same_dict(value, origin):  # most dicts are only read
+        return origin
+    made = _own_elements(value, _known_of(origin.values(), dict.values(value), value))
+    return origin if _same_dict(made, origin) else made
+
+
+def _same_dict(one: dict[Any, Any], other: dict[Any, Any]) -> bool:
+    # `is` and not `==`: True equals 1.
+    return (
+        len(one) == len(other)
+        and all(map(is_, dict.values(one), other.values()))
+        and all(map(is_, dict.__iter__(one), other))
     )
-    return origin if same else made
 
 
-def _own_isolated_list(value: IsolatedList[Any]) -> list[Any]:
+def _own_isolated_list(value: CopiedList[Any]) -> list[Any]:
     origin: list[Any] = getattr(value, "_origin", [])
-    plain = list.__getitem__(value, slice(None))
-    known = set(map(id, origin))
-    made = [item if type(item) in ATOMS or id(item) in known else _own(item) for item in plain]
-    same = len(made) == len(origin) and all(left is right for left, right in zip(made, origin, strict=True))
-    return origin if same else made
+    held = list.__getitem__(value, slice(None))
+    if _same_list(held, origin):  # most lists are passed on untouched
+        return origin
+    made = _own_elements(held, _known_of(origin, held, value))
+    return origin if _same_list(made, origin) else made
 
 
-def own_fold(value: Any, *parts: Any) -> Any:
+def _same_list(one: list[Any], other: list[Any]) -> bool:
+    return len(one) == len(other) and all(map(is_, one, other))
+
+
+def _known_of(origin: Iterable[Any], held: Iterable[Any], value: Any) -> dict[int, Any]:
+    """Return the elements of an isolated container that need no copy, as `_own_elements` takes them."""
+    known = _by_id(origin, origin)
+    copies = getattr(value, "_copies", None)
+    if isinstance(copies, Copies):
+        known.update(copies.originals(held))
+    return known
+
+
+def own_fold(value: Any, copies: Copies, *parts: Any) -> Any:
     """Return a plain copy of a reducer's result. Elements of the owned `parts` are kept as they are.
 
     Args:
         value: the reducer's result.
+        copies: the copies that the reducer got of them.
         parts: the owned values that the reducer got.
     """
     # Without this exception, a fold that appends to a list of n elements would copy all n of them each time.
     kind = type(value)
     if kind in ATOMS:
         return value
-    if kind is not list and kind is not dict:
+    if kind not in _PLAIN:
         return own(value)
-    known: set[int] = set()
+    known: dict[int, Any] = {}
     for part in parts:
-        if type(part) is list:
-            known.update(map(id, part))
-        elif type(part) is dict:
-            known.update(map(id, part.values()))
-    if kind is list:
-        return [item if type(item) in ATOMS or id(item) in known else own(item) for item in value]
-    return {
-        key if type(key) in ATOMS else _own_key(key): item if type(item) in ATOMS or id(item) in known else own(item)
-        for key, item in value.items()
-    }
+        if type(part) in _PLAIN:
+            owned = part if type(part) is list else part.values()
+            known.update(_by_id(owned, owned))
+    known.update(copies.originals(value if kind is list else value.values()))
+    return _own_elements(value, known)

@@ -16,7 +16,7 @@ from ..errors import GraphValidationError
 from ..messages import add_messages
 from ..policies import CachePolicy, RetryPolicy, TimeoutPolicy
 from ..types import Command, Send
-from .isolation import isolate, own, own_fold
+from .isolation import Copies, isolate, own, own_fold
 
 __all__ = [
     "BRANCH",
@@ -319,7 +319,8 @@ def _isolated_reducer(reducer: Callable[[Any, Any], Any]) -> Callable[[Any, Any]
     """Wrap a reducer, so that changes it makes to its arguments in place reach no other code."""
 
     def fold(current: Any, update: Any) -> Any:
-        return own_fold(reducer(isolate(current), isolate(update)), current, update)
+        copies = Copies()
+        return own_fold(reducer(isolate(current, copies), isolate(update, copies)), copies, current, update)
 
     return fold
 
@@ -328,6 +329,8 @@ def _isolated_batch_reducer(reducer: Callable[[Any, list[Any]], Any]) -> Callabl
     """Wrap a reducer of all of a superstep's writes, as `_isolated_reducer` does."""
 
     def fold(current: Any, updates: list[Any]) -> Any:
-        return own_fold(reducer(isolate(current), [isolate(update) for update in updates]), current, *updates)
+        copies = Copies()
+        folded = reducer(isolate(current, copies), [isolate(update, copies) for update in updates])
+        return own_fold(folded, copies, current, *updates)
 
     return fold

@@ -36,7 +36,7 @@ from ..errors import GraphRecursionError, InvalidUpdateError, NodeCancelledError
 from ..types import Command, Send
 from .board import Board
 from .fold_errors import annotate_fold_error
-from .isolation import own
+from .isolation import drop_if_replaced, own
 from .naming import fold_message_ids
 from .program import PARENT, SENDS, Program, Write
 from .task import Cancelled, Failed, Finished, NotStarted, Outcome, Paused, Task
@@ -383,6 +383,8 @@ def _stamp(program: Program, board: Board, name: str, clock: int) -> bool:
             value = channel.get()
             # A channel of the user's own class may change its value in place later, which would change this board.
             board.values[name] = own(value) if name in program.foreign else value
+            if name in board.copiers:
+                drop_if_replaced(board.copiers, name, value)
         if channel.expires:
             board.fleeting.add(name)
         return True

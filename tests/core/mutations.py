@@ -23,7 +23,7 @@ import msgspec
 import pydantic
 from hypothesis import strategies as st
 
-from pregel_async._core.isolation import IsolatedDict, IsolatedList
+from pregel_async._core.isolation import CopiedDict, CopiedList, IsolatedDict, IsolatedList
 
 
 @dataclasses.dataclass
@@ -208,7 +208,7 @@ def shape(value: Any) -> Any:
     """Describe a value by types and parts, so that True and 1, a list and a tuple, or two classes never compare
     equal."""
     kind: Any = type(value)
-    kind = {IsolatedDict: dict, IsolatedList: list}.get(kind, kind)
+    kind = {IsolatedDict: dict, CopiedDict: dict, IsolatedList: list, CopiedList: list}.get(kind, kind)
     if (extra := carried_by(value)) is not _NONE:
         kind = (kind, shape(extra))
     if isinstance(value, dict):

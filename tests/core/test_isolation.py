@@ -23,7 +23,7 @@ import pydantic
 import pytest
 from hypothesis import given, settings
 
-from pregel_async._core.isolation import isolate, own, own_fold
+from pregel_async._core.isolation import Copies, isolate, own, own_fold
 from pregel_async.errors import InvalidUpdateError
 from tests.core.mutations import (
     Frozen,
@@ -737,16 +737,16 @@ def test_owning_twice_copies_twice() -> None:
 def test_elements_that_a_reducer_keeps_are_not_copied() -> None:
     """`isolation`: elements that a fold takes from its operands keep their identity and are not copied again."""
     current, update = own([{"a": 1}, {"b": 2}]), own([{"c": 3}])
-    made = own_fold([*current, *update], current, update)
+    made = own_fold([*current, *update], Copies(), current, update)
     assert [made[0] is current[0], made[1] is current[1], made[2] is update[0]] == [True, True, True]
 
 
 def test_objects_that_a_reducer_adds_are_copied() -> None:
     """P1: an object in the fold's result that comes from neither operand may belong to the reducer, and is copied."""
     kept: list[Any] = [{"kept": 1}]
-    made = own_fold([{"old": 1}, kept[0]], own([{"old": 1}]), [])
+    made = own_fold([{"old": 1}, kept[0]], Copies(), own([{"old": 1}]), [])
     kept[0]["kept"] = 2
     assert made == [{"old": 1}, {"kept": 1}]
-    table = own_fold({"k": kept[0]}, {}, {})
+    table = own_fold({"k": kept[0]}, Copies(), {}, {})
     kept[0]["kept"] = 3
     assert table == {"k": {"kept": 2}}

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pregel_async._core.isolation import IsolatedDict, IsolatedList, isolate, own
+from pregel_async._core.isolation import CopiedDict, CopiedList, isolate, own
 from tests.core.mutations import (
     Instruction,
     Twins,
@@ -86,7 +86,7 @@ def test_an_owned_value_is_plain(state: dict[str, Any], program: list[Instructio
     node = Twins(isolate(own(state)), copy.deepcopy(state))
     node.run(program, compare=False)
     for part in node.subject:
-        assert not any(isinstance(inner, (IsolatedDict, IsolatedList)) for inner in parts(own(part)))
+        assert not any(isinstance(inner, (CopiedDict, CopiedList)) for inner in parts(own(part)))
 
 
 @MANY

@@ -68,7 +68,7 @@ async def test_an_attribute_of_a_message_that_is_a_dict() -> None:
     seen: list[Any] = []
 
     def look(state: MessagesState) -> Any:
-        [message] = state["messages"]
+        message = state["messages"][0]
         with pytest.raises(
             AttributeError, match=r"message\['content'\].*pregel_async.langchain.add_messages"
         ) as caught:
@@ -83,3 +83,21 @@ async def test_an_attribute_of_a_message_that_is_a_dict() -> None:
         _ = result.content
     with pytest.raises(AttributeError, match="'content'.*write message"):
         _ = result["messages"][0].content
+
+
+async def test_an_attribute_of_a_message_of_an_iterated_list() -> None:
+    """The messages of an iterated list are plain dicts: there a note of the run's error names the remedy."""
+
+    def look(state: MessagesState) -> Any:
+        return {"messages": [message.content for message in state["messages"]]}
+
+    def other(state: MessagesState) -> Any:
+        untyped: Any = {"name": 1}
+        return untyped.content
+
+    for node, noted in ((look, True), (other, False)):
+        graph = StateGraph(MessagesState).add_node("node", node).add_edge(START, "node").compile()
+        with pytest.raises(AttributeError, match="no attribute 'content'") as raised:
+            await graph.ainvoke({"messages": [("user", "hi")]})
+        notes = "\n".join(raised.value.__notes__)
+        assert ("write message['content']" in notes and "pregel_async.langchain.add_messages" in notes) is noted

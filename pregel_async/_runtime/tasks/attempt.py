@@ -16,7 +16,7 @@ from checkpoint_savers.errors import annotate
 
 from ..._core.board import Board
 from ..._core.copying import ATOMS
-from ..._core.isolation import isolate, own
+from ..._core.isolation import advice_on_attribute, isolate, own
 from ..._core.naming import fold_message_ids
 from ..._core.program import PARENT, RETURN, Node, Write
 from ..._core.task import Failed, Finished, NotStarted, Paused, Settled, Task, Unfinished
@@ -232,7 +232,8 @@ async def _node_writes(
         The node's own writes, and True if commands for an outer graph are among them.
     """
     task, node = attempt.task, attempt.task.node
-    value = attempt.board.input_of(node) if task.send < 0 else isolate(task.arg)
+    source = attempt.board.source_of(node) if task.send < 0 else isolate(task.arg, {})
+    value = source if node.shape is None or task.send >= 0 else node.shape(source)
     checks: tuple[Callable[[], None], ...] = ()
     if attempt.graph.options.debug:
         checks = (watch_input(task, value),)
@@ -253,7 +254,7 @@ async def _node_writes(
     if attempt.open_questions or attempt.refusals:
         _check_open(attempt)
     written = _writes_of(commands, attempt) if commands else node.writes(result)
-    writes = [(name, item if type(item) in ATOMS else own(item, name)) for name, item in written]
+    writes = [(name, item if type(item) in ATOMS else own(item, name, source)) for name, item in written]
     leaves = False
     for name, item in writes:
         if name == PARENT:
@@ -518,4 +519,9 @@ def _is_run_cancelled(natively_cancelled: NativeCancellations) -> bool:
 def _locate(error: BaseException, task: Task) -> BaseException:
     """Add a note that names the node, superstep and task to an error, and return the error."""
     annotate(error, f"in node {task.node.name!r}, superstep {task.step}, task {task.id}")
+    # A message that the node got by iterating a list is a plain dict, whose own error does not say what to write.
+    if isinstance(error, AttributeError) and type(error.obj) is dict and error.name is not None:
+        advice = advice_on_attribute(error.obj, error.name)
+        if advice:
+            annotate(error, f"this message is a dict: {advice}")
     return error

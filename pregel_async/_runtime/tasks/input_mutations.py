@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from ..._core.isolation import IsolatedDict, IsolatedList, own
+from ..._core.isolation import CopiedDict, CopiedList, own
 from ..._core.task import Task
 from ...errors import InPlaceChangeWarning
 
@@ -60,4 +60,4 @@ def _parts(value: Any) -> dict[Any, Any]:
 
 
 def _owned(item: Any) -> Any:
-    return own(item) if isinstance(item, (IsolatedDict, IsolatedList)) else item
+    return own(item) if isinstance(item, (CopiedDict, CopiedList)) else item
