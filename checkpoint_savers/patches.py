@@ -230,7 +230,7 @@ def apply_patch(before: EncodedValue | None, patch: Patch) -> IncrementalValue:
     return IncrementalValue(is_list, None, before, patch)
 
 
-def appended(before: IncrementalValue, length: int, more: bytes) -> IncrementalValue:
+def extended(before: IncrementalValue, length: int, more: bytes) -> IncrementalValue:
     """Return a list with further elements appended.
 
     Args:

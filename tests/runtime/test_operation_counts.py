@@ -23,6 +23,7 @@ import anyio
 import pytest
 
 from checkpoint_savers import BaseCheckpointSaver, InMemorySaver, SqliteSaver, patches
+from checkpoint_savers.codec import Codec
 from checkpoint_savers.sqlite.worker import Job, Worker
 from pregel_async import END, START, Send, StateGraph
 
@@ -271,6 +272,30 @@ async def test_appending_to_a_long_list_does_not_take_it_apart(monkeypatch: pyte
         result = await graph.ainvoke({"messages": []}, config)
         assert len(result["messages"]) == 201 + again
     assert not taken
+
+
+@pytest.mark.parametrize("waits", [False, True])
+async def test_an_appended_message_is_encoded_once(waits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """P10: what a node adds to a list is encoded once, for the list, for the task's result, and for the task's record,
+    which is stored before a router that waits."""
+
+    async def route(state: Talk) -> str:
+        if waits:
+            await anyio.lowlevel.checkpoint()
+        return "say" if len(state["messages"]) < 20 else END
+
+    builder = StateGraph(Talk).add_node("say", lambda state: {"messages": [f"message {len(state['messages'])}" * 8]})
+    graph = builder.add_edge(START, "say").add_conditional_edges("say", route).compile(InMemorySaver(), blocking=False)
+    encode, encoded = Codec.encode, Counter[int]()
+
+    def counting(self: Codec, value: object, *, channel: str) -> bytes:
+        if channel == "messages" and isinstance(value, list) and len(value) == 1:
+            encoded[int(value[0].split()[1][:2].rstrip("m"))] += 1
+        return encode(self, value, channel=channel)
+
+    monkeypatch.setattr(Codec, "encode", counting)
+    await graph.ainvoke({"messages": []}, {"configurable": {"thread_id": "t"}})
+    assert [encoded[at] for at in range(6, 20)] == [1] * 14  # the list is stored in parts from 256 bytes on
 
 
 async def test_one_row_for_each_superstep() -> None:
