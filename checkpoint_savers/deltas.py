@@ -288,14 +288,17 @@ def as_stored(
     if not grown and since is None:
         return delta  # without lists that grow, no result is a slice
     results: dict[str, tuple[tuple[str, StoredWrite], ...]] = {}
-    new = {name: _NewElements(literal) for name, literal in literals.items()} if literals else {}
+    new: dict[str, _NewElements] = {}
     for task, written in delta.results.items():
         stored: list[tuple[str, StoredWrite]] = []
         for name, data in written:
-            if isinstance(data, ListSlice) and literals.get(name) is data.elements:
+            literal = literals.get(name)
+            if isinstance(data, ListSlice) and literal is data.elements:
                 stored.append((name, Tail(data.first, data.count)))
-            else:
-                stored.append((name, _compact(_bytes_of(data), new.get(name), grown.get(name))))
+                continue
+            if literal is not None and data is not None and name not in new:
+                new[name] = _NewElements(literal)
+            stored.append((name, _compact(_bytes_of(data), new.get(name), grown.get(name))))
         results[task] = tuple(stored)
     return StoredDelta(
         keyframe=delta.keyframe,

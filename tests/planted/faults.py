@@ -351,10 +351,10 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "two-transactions",
         "P3: rows and records are stored in separate transactions",
         "ThreadLease.commit",
-        "await self.saver.commit(self.token, commit)",
-        "import msgspec; await self.saver.commit(self.lease, msgspec.structs.replace(commit, records=()))\n"
-        "                if commit.records:\n"
-        "                    await self.saver.record(self.lease, commit.records, expires_at=self.expiry())",
+        "await (self.saver.commit if self.saver.commit_is_shielded else self._shielded_commit)(self.token, commit)",
+        "import msgspec; await self.saver.commit(self.token, msgspec.structs.replace(commit, records=()))\n"
+        "            if commit.records:\n"
+        "                await self.saver.record(self.token, commit.records, expires_at=self.expiry())",
         ("tests/threads/test_editing.py::test_bulk_is_one_transaction",),
     ),
     Fault(

@@ -31,6 +31,9 @@ EncodedWrites = tuple[tuple[str, bytes], ...]
 """Encoded writes: channels and values, in order."""
 
 
+_NEVER_OPAQUE: Final = SCALARS | {dict, list}
+"""Types of elements that need no closer look: by far the most frequent ones."""
+
 _NIL: Final = Codec().encode(None, channel="")
 
 
@@ -47,7 +50,8 @@ class Encoder:
         self._last: dict[
             str, tuple[list[Any], IncrementalValue]
         ] = {}  # large lists of channels, and how they were encoded
-        self._recorded: tuple[list[Any], bytes] = [], b""  # the last list that was encoded for a record
+        # The last list that was encoded for a record of the open superstep, as a tuple of one.
+        self._recorded: tuple[tuple[list[Any], bytes], ...] = ()
         # A `LastValue` is missing here: its kind depends on its current value (see `kind_of`).
         self._kinds = {name: kind_of(each) for name, each in program.channels.items() if type(each) is not LastValue}
 
@@ -64,7 +68,7 @@ class Encoder:
             if type(value) is list:
                 # A node that runs alone and is recorded, because its router waits, has its list encoded once: the
                 # channel appends the same elements when the superstep ends. One list is enough for that.
-                self._recorded = value, data
+                self._recorded = ((value, data),)
         return tuple(encoded)
 
     def _storable_send(self, send: Any, held: Shareable) -> Any:
@@ -135,6 +139,7 @@ class Encoder:
         """
         appended: dict[str, _Appended] = {}
         values, kinds, emptied, versions = self._changed(board, before, appended)
+        self._recorded = ()
         seen: dict[str, dict[str, int]] = {}
         results: dict[str, tuple[tuple[str, bytes | ListSlice | None], ...]] = {}
         for task, outcome in zip(ran, outcomes, strict=True):
@@ -234,9 +239,9 @@ class Encoder:
                 held is not stored
                 and len(stored) >= len(held)
                 and all(map(is_, held, stored))
-                and not any(map(is_opaque, set(map(type, more))))
+                and not _has_opaque(more)
             ):
-                data = self._recorded_bytes(more) or self.codec.encode(more, channel=name)
+                data = (self._recorded and self._recorded_bytes(more)) or self.codec.encode(more, channel=name)
                 if more:
                     appended[name] = _Appended(more, data)
                 value = extended(value, len(held), data)
@@ -246,17 +251,13 @@ class Encoder:
         if len(data) < MIN_INCREMENTAL:
             return data
         incremental = as_incremental(data)
-        if (
-            isinstance(incremental, IncrementalValue)
-            and type(stored) is list
-            and not any(map(is_opaque, set(map(type, stored))))
-        ):
+        if isinstance(incremental, IncrementalValue) and type(stored) is list and not _has_opaque(stored):
             self._last[name] = stored, incremental
         return incremental
 
     def _recorded_bytes(self, elements: list[Any]) -> bytes:
         """Return the encoded list of these elements if it is the last list that a record holds; else nothing."""
-        written, data = self._recorded
+        [(written, data)] = self._recorded
         return data if len(written) == len(elements) and all(map(is_, written, elements)) else b""
 
     def _history_writes(
@@ -289,6 +290,12 @@ class Encoder:
     def _tracked(self, writes: Sequence[Write]) -> Sequence[Write]:
         channels = self._program.channels
         return [write for write in writes if write[0] not in channels or channels[write[0]].tracked]
+
+
+def _has_opaque(values: list[Any]) -> bool:
+    """Return True if a list has elements that user code may change in place."""
+    kinds = set(map(type, values)) - _NEVER_OPAQUE
+    return bool(kinds) and any(map(is_opaque, kinds))
 
 
 class _Appended:

@@ -32,8 +32,6 @@ from .spending import Amounts, SpentBy
 
 T = TypeVar("T")
 
-_NO_SHIELD = contextlib.nullcontext()
-
 
 def _ignore(commit: Commit) -> None:
     """The default `stored` callback of `ThreadLease.commit`."""
@@ -240,8 +238,7 @@ class ThreadLease:
         if self.metadata:
             commit, self.metadata = replace(commit, metadata=self.metadata), {}
         try:
-            with _NO_SHIELD if self.saver.commit_is_shielded else anyio.CancelScope(shield=True):
-                await self.saver.commit(self.token, commit)
+            await (self.saver.commit if self.saver.commit_is_shielded else self._shielded_commit)(self.token, commit)
         except BaseException as error:
             if not is_done(error):
                 self.fail(error)
@@ -251,6 +248,10 @@ class ThreadLease:
             stored(commit)
             raise
         stored(commit)
+
+    async def _shielded_commit(self, token: Lease, commit: Commit) -> None:
+        with anyio.CancelScope(shield=True):
+            await self.saver.commit(token, commit)
 
     async def record(self, records: Sequence[TaskRecord]) -> None:
         """Store task records without a checkpoint. Raises and is shielded as `commit`."""
