@@ -31,8 +31,8 @@ pytestmark = pytest.mark.anyio
 
 CALLS = {
     "none": {"asyncio": 140, "trio": 188},
-    "memory": {"asyncio": 265, "trio": 313},
-    "sqlite": {"asyncio": 375, "trio": 560},
+    "memory": {"asyncio": 235, "trio": 300},
+    "sqlite": {"asyncio": 335, "trio": 520},
 }
 """The most calls of Python and C functions that a superstep of one node makes in the loop's thread, by saver."""
 
@@ -389,7 +389,7 @@ async def test_a_context_that_holds_its_own_stream_is_collected(read: bool) -> N
     assert left() is None
 
 
-HELD = {"none": (90, 0), "memory": (125, 0), "sqlite": (126, 130)}
+HELD = {"none": (90, 0), "memory": (121, 0), "sqlite": (123, 128)}
 """The most objects that Python's collector visits for a run whose node waits, and for one whose commit does, including
 those of the task, the task group and the event around it."""
 
