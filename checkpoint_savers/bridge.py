@@ -18,24 +18,13 @@ import threading
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import Context
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import anyio
 import anyio.lowlevel
 
+from .records import Waiter as Waiter  # drivers import it from here, with the functions that use it
 from .scopes import is_from_cancel_scope
-
-
-class Waiter(NamedTuple):
-    """A caller that waits in `wait_until_woken`. Pass it to `wake` exactly once, from any thread.
-
-    Attributes:
-        post: schedules a function on the waiter's event loop.
-        arrived: the function to call there.
-    """
-
-    post: Callable[..., object]
-    arrived: Callable[[], object]
 
 
 def wake(waiters: Sequence[Waiter]) -> None:

@@ -35,6 +35,7 @@ from .codec import Codec
 from .deltas import (
     SENDS,
     Delta,
+    NewResults,
     Results,
     StoredDelta,
     StoredWrite,
@@ -139,7 +140,7 @@ class EncodedState(msgspec.Struct, gc=False):
             self.spent.update(delta.spent)
         self.ts, self.clock, self.ran = delta.ts, clock, delta.ran
 
-    def delta_since(self, before: EncodedState, results: Results) -> Delta:
+    def delta_since(self, before: EncodedState, results: NewResults) -> Delta:
         """Return the delta that turns an earlier state of the same branch into this one.
 
         Args:
@@ -184,7 +185,7 @@ class EncodedState(msgspec.Struct, gc=False):
                 expected = iter(())  # channels are in write order: all after a new one moved
         return moved
 
-    def as_keyframe(self, results: Results) -> Delta:
+    def as_keyframe(self, results: NewResults) -> Delta:
         """Return the delta that gives this state by itself.
 
         Args:
@@ -557,7 +558,7 @@ class ChainWriter:
     def _row(
         self,
         stored: StoredDelta | Delta | None,
-        results: Results,
+        results: NewResults,
         parent: CheckpointId | None,
         checkpoint_id: CheckpointId,
         step: int,

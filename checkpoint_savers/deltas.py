@@ -26,14 +26,41 @@ from .patches import (
     data_of,
     diff,
     is_map,
+    join_list,
     length_of,
     literal_of,
+    split,
     split_map,
 )
 from .records import CheckpointId, TaskRecord
 
+
+class ListSlice(msgspec.Struct, frozen=True):
+    """A result that equals some of the elements that its superstep appends to the channel's list.
+
+    Attributes:
+        elements: the encoded list of the appended elements.
+        first: index of the first element of the result.
+        count: number of elements.
+    """
+
+    elements: bytes
+    first: int
+    count: int
+
+    @property
+    def data(self) -> bytes:
+        """The encoded list of the result's elements."""
+        if self.count == length_of(self.elements):
+            return self.elements
+        return join_list(split(self.elements)[self.first : self.first + self.count])
+
+
 Results: TypeAlias = dict[str, tuple[tuple[str, bytes | None], ...]]
 """Task id -> its writes as (channel, encoded value); None means the value that the channel has now."""
+
+NewResults: TypeAlias = Mapping[str, tuple[tuple[str, bytes | ListSlice | None], ...]]
+"""`Results` before they are stored: a write may be a part of what the same delta appends to the channel's list."""
 
 SENDS = "__pregel_tasks"
 """The channel of pending sends."""
@@ -56,8 +83,9 @@ class Delta(msgspec.Struct, array_like=True, frozen=True, kw_only=True, gc=False
         versions: the version of each channel in `values` whose version is not `clock` (keyframes only).
         seen: channel -> node -> version, for versions that nodes have newly seen; only channels that are not empty.
         ran: names of the nodes whose tasks the superstep ran, in plan order.
-        results: task id -> its writes as (channel, encoded value); None means the value that the channel has now.
-            Only of tasks that have no record of their own.
+        results: task id -> its writes as (channel, encoded value); None means the value that the channel has now, and
+            a slice a part of what the delta appends to the channel's list. Only of tasks that have no record of their
+            own.
         tips: namespace -> the checkpoint of a stateful subgraph's current state, for those that this superstep moved.
             So each branch of the root has its own branch of each subgraph.
         spent: name of a budget -> its total as text, for budgets that changed: the digits of an int, or those of a
@@ -73,7 +101,7 @@ class Delta(msgspec.Struct, array_like=True, frozen=True, kw_only=True, gc=False
     versions: dict[str, int]
     seen: dict[str, dict[str, int]]
     ran: tuple[str, ...]
-    results: Results
+    results: NewResults
     tips: dict[str, str] = {}
     spent: dict[str, str] = {}
 
@@ -219,13 +247,17 @@ def _spelled_out(first: Delta, second: Delta) -> Results:
     return {
         task: tuple(
             [
-                (channel, data if data is not None or lasts(channel) else data_of(first.values[channel]))
+                (channel, _bytes_of(data) if data is not None or lasts(channel) else data_of(first.values[channel]))
                 for channel, data in written
                 if data is not None or lasts(channel) or channel in first.values
             ]
         )
         for task, written in first.results.items()
     }
+
+
+def _bytes_of(write: bytes | ListSlice | None) -> bytes | None:
+    return write.data if isinstance(write, ListSlice) else write
 
 
 def as_stored(
@@ -240,7 +272,7 @@ def as_stored(
     """
     values: dict[str, bytes | Patch] = {}
     grown: dict[str, IncrementalValue] = {}
-    literals: dict[str, _NewElements] = {}
+    literals: dict[str, bytes] = {}
     for name, value in delta.values.items():
         if isinstance(value, bytes):
             values[name] = value
@@ -252,13 +284,22 @@ def as_stored(
         # written.
         literal = None if patch is None or since is not None else literal_of(patch)
         if literal is not None:
-            literals[name] = _NewElements(literal)
+            literals[name] = literal
     if not grown and since is None:
-        return delta
-    results = {
-        task: tuple([(name, _compact(data, literals.get(name), grown.get(name))) for name, data in written])
-        for task, written in delta.results.items()
-    }
+        return delta  # without lists that grow, no result is a slice
+    results: dict[str, tuple[tuple[str, StoredWrite], ...]] = {}
+    new: dict[str, _NewElements] = {}
+    for task, written in delta.results.items():
+        stored: list[tuple[str, StoredWrite]] = []
+        for name, data in written:
+            literal = literals.get(name)
+            if isinstance(data, ListSlice) and literal is data.elements:
+                stored.append((name, Tail(data.first, data.count)))
+                continue
+            if literal is not None and data is not None and name not in new:
+                new[name] = _NewElements(literal)
+            stored.append((name, _compact(_bytes_of(data), new.get(name), grown.get(name))))
+        results[task] = tuple(stored)
     return StoredDelta(
         keyframe=delta.keyframe,
         ts=delta.ts,

@@ -47,7 +47,8 @@ def read_metadata(text: str | bytes, where: str) -> dict[str, Any]:
         raise CorruptCheckpointError(where, f"its metadata cannot be read ({error})") from error
 
 
-class TextRow(msgspec.Struct, array_like=True, frozen=True):
+# `gc=False`: a row holds only texts, bytes and numbers, and a saver in memory holds thousands.
+class TextRow(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """A `CheckpointRow` with its metadata as text, so that callers hold no reference into stored metadata."""
 
     ns: str

@@ -100,15 +100,16 @@ class IncrementalValue:
     @property
     def size(self) -> int:
         """Size of the value's bytes, without the exact size of its header."""
-        # A list that was only appended to is by far the most frequent: adding up its patches needs no join.
-        more, at = 0, self
-        while at._size < 0 and at._before is not None and _appends(at._patch):
-            more += len(cast("bytes", at._patch.pieces[1]))
-            at = at._before
-        if at._size < 0:
-            parts = at.parts
-            at._size = 5 + sum(map(len, parts if isinstance(parts, list) else (*parts, *parts.values())))
-        self._size = at._size + more
+        if self._size < 0:
+            # A list that was only appended to is by far the most frequent: adding up its patches needs no join.
+            more, at = 0, self
+            while at._size < 0 and at._before is not None and _appends(at._patch):
+                more += len(cast("bytes", at._patch.pieces[1]))
+                at = at._before
+            if at._size < 0:
+                parts = at.parts
+                at._size = 5 + sum(map(len, parts if isinstance(parts, list) else (*parts, *parts.values())))
+            self._size = at._size + more
         return self._size
 
     @property
@@ -147,14 +148,6 @@ class IncrementalValue:
             patches.append(at)
             at = at._before
         return patches, at
-
-    def since(self, before: object) -> Patch | None:
-        """Return the patch if this value was made from that very object; else None.
-
-        Args:
-            before: the object to compare with, by identity.
-        """
-        return self._patch if before is self._before else None
 
     def decode(self, codec: Codec, *, channel: str) -> Any:
         """Return the decoded value. It shares objects with other decoded values: do not change it in place.
@@ -230,7 +223,7 @@ def apply_patch(before: EncodedValue | None, patch: Patch) -> IncrementalValue:
     return IncrementalValue(is_list, None, before, patch)
 
 
-def appended(before: IncrementalValue, length: int, more: bytes) -> IncrementalValue:
+def extended(before: IncrementalValue, length: int, more: bytes) -> IncrementalValue:
     """Return a list with further elements appended.
 
     Args:
@@ -238,7 +231,10 @@ def appended(before: IncrementalValue, length: int, more: bytes) -> IncrementalV
         length: its number of elements.
         more: an encoded list of the further elements.
     """
-    return apply_patch(before, ListPatch(((0, length), more)))
+    value = IncrementalValue(True, None, before, ListPatch(((0, length), more)))
+    if before._size >= 0:
+        value._size = before._size + len(more)  # as `size` would find by walking back
+    return value
 
 
 def data_of(value: EncodedValue) -> bytes:
@@ -256,7 +252,9 @@ def size_of(value: EncodedValue) -> int:
     Args:
         value: the encoded value.
     """
-    return len(value) if type(value) is bytes else cast("IncrementalValue", value).size
+    if isinstance(value, bytes):
+        return len(value)
+    return value._size if value._size >= 0 else value.size
 
 
 def decode(value: EncodedValue, codec: Codec, *, channel: str) -> Any:
@@ -288,14 +286,14 @@ def diff(now: EncodedValue, before: EncodedValue | None, depth: int = DEPTH) -> 
         or now.is_list is not before.is_list
     ):
         return None
-    patch = now.since(before)
+    patch = now._patch if now._before is before else None
     if patch is None:
         one, other = now.parts, before.parts
         if isinstance(one, list):
             patch = _diff_lists(one, cast("list[bytes]", other))
         else:
             patch = _diff_dicts(one, cast("dict[bytes, bytes]", other), depth)
-    return patch if size_of_patch(patch) <= now.size * 3 // 4 else None
+    return patch if size_of_patch(patch) <= size_of(now) * 3 // 4 else None
 
 
 def _diff_lists(now: list[bytes], before: list[bytes]) -> ListPatch:
@@ -372,7 +370,10 @@ def size_of_patch(patch: Patch) -> int:
         patch: the patch.
     """
     if isinstance(patch, ListPatch):
-        return sum([len(piece) if isinstance(piece, bytes) else SPAN for piece in patch.pieces])
+        size = 0
+        for piece in patch.pieces:
+            size += len(piece) if isinstance(piece, bytes) else SPAN
+        return size
     return len(patch.gone) + len(patch.put) + sum([len(key) + size_of_patch(inner) for key, inner in patch.grown])
 
 

@@ -20,8 +20,8 @@ How a thread is laid out
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any, Literal, NewType, TypedDict
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple, NewType, TypedDict
 
 import msgspec
 
@@ -227,6 +227,20 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     head: tuple[str, CheckpointId] | None = None
     events: tuple[EventRow, ...] = ()
     metadata: dict[str, Any] = {}
+
+
+class Waiter(NamedTuple):
+    """A caller that waits in `bridge.wait_until_woken`, or a function that is called in its place.
+
+    Pass it to `bridge.wake` exactly once, from any thread.
+
+    Attributes:
+        post: schedules a function on the waiter's event loop.
+        arrived: the function to call there.
+    """
+
+    post: Callable[..., object]
+    arrived: Callable[[], object]
 
 
 class Chain(msgspec.Struct, frozen=True, kw_only=True):

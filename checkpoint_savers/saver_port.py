@@ -36,6 +36,7 @@ from .records import (
     TaskRecord,
     ThreadDump,
     ThreadHeader,
+    Waiter,
 )
 
 PAGE = 256
@@ -48,23 +49,27 @@ class SaverPort(ABC):
     Attributes:
         codec: turns values into bytes.
         clock: returns the time in unix seconds, for calls outside of a run.
+        commit_is_shielded: True if a cancel scope cannot interrupt `commit`, even a scope that is cancelled before the
+            call: the cancellation is raised at the caller's next await. The runtime wraps `commit` of all other savers
+            in a shielded scope. A subclass that overrides `commit` must set this attribute again; otherwise it is
+            False.
+        begins_commits: True if the saver implements `begin_commit`. A subclass that overrides `commit` must override
+            `begin_commit` and set this attribute again, too; otherwise it is False.
     """
 
     codec: Codec
     clock: Callable[[], float]
 
     commit_is_shielded: ClassVar[bool] = False
-    """True if a cancel scope cannot interrupt `commit`, even a scope that is cancelled before the call: the
-    cancellation is raised at the caller's next await. The runtime wraps `commit` of all other savers in a shielded
-    scope. A subclass that overrides `commit` must set this attribute again; otherwise it is False."""
+    begins_commits: ClassVar[bool] = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         # A subclass that overrides `commit` may await where its base class does not. An inherited True would then leave
         # its commit without any shield, so the class that defines `commit` has to make the claim itself.
-        definer = next(each for each in cls.__mro__ if {"commit", "commit_is_shielded"} & each.__dict__.keys())
-        if "commit_is_shielded" not in definer.__dict__:
-            cls.commit_is_shielded = False
+        cls.commit_is_shielded = cls.commit_is_shielded and _is_claimed_with_commit(cls, "commit_is_shielded")
+        # An inherited `begin_commit` would bypass the subclass's `commit`.
+        cls.begins_commits = cls.begins_commits and _is_claimed_with_commit(cls, "begins_commits")
 
     @abstractmethod
     async def acquire(self, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Lease:
@@ -118,6 +123,26 @@ class SaverPort(ABC):
             StorageError: a checkpoint or a row of events with one of these keys is stored already, or the database
                 failed. Nothing was stored.
         """
+
+    def begin_commit(self, lease: Lease, commit: Commit, waiter: Waiter) -> Callable[[], None]:
+        """Begin what `commit` does, and return at once. Commits of one lease are stored in the order of these calls.
+
+        The runtime calls it with durability "async" if `begins_commits` is True, and saves a task of the event loop for
+        each superstep. Nothing can interrupt a commit that has begun.
+
+        Args:
+            lease: the lease of the calling run.
+            commit: what to store, and the head that the namespace is expected to have.
+            waiter: woken exactly once, when the commit is durable or has failed.
+
+        Returns:
+            A function to be called when the waiter was woken. It returns None, or raises what `commit` raises.
+
+        Raises:
+            StorageError: the commit could not begin; the waiter is not woken.
+            NotImplementedError: the saver has only `commit`.
+        """
+        raise NotImplementedError(f"{type(self).__qualname__} does not offer begin_commit()")
 
     @abstractmethod
     async def record(self, lease: Lease, records: Sequence[TaskRecord], *, expires_at: float) -> None:
@@ -410,3 +435,9 @@ class SaverPort(ABC):
             "metadata, copying, pruning, pinning, exporting, erasing). Implement it, or pass it on where the saver "
             "wraps another"
         )
+
+
+def _is_claimed_with_commit(saver: type[SaverPort], claim: str) -> bool:
+    """Return True if no class overrides `commit` below the class that sets the attribute `claim`."""
+    definer = next(each for each in saver.__mro__ if {"commit", claim} & each.__dict__.keys())
+    return claim in definer.__dict__

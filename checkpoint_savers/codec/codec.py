@@ -24,7 +24,7 @@ from .reading import Changed, Loader, Misfit, ObjectReader, UnknownTag
 from .registered import CustomShape, Registered, explain, full_name, shape_of
 from .runtime_types import RUNTIME_READERS, TolerantTags
 from .shape import Shape
-from .writing import SCALARS, NodeValueWriter, Refused, ValueWriter, is_plain, pack
+from .writing import SCALARS, NodeValueWriter, Refused, ValueWriter, all_plain, is_plain, pack
 
 T = TypeVar("T")
 
@@ -223,12 +223,14 @@ class Codec:
         Raises:
             UnstorableValueError: the value, or a part of it, cannot be stored.
         """
-        if type(value) in SCALARS:
+        kind = type(value)
+        if kind in SCALARS or kind is dict or kind is list:
             try:
-                return pack(value)
-            except (OverflowError, ValueError):
-                pass  # too large for MessagePack: the careful writer below handles it
-        return _packed(value, is_plain, self._quick, self._careful, channel)
+                if kind in SCALARS or all_plain(value):
+                    return pack(value)
+            except (OverflowError, ValueError, RecursionError):
+                pass  # too large for MessagePack: `_packed` handles it, and raises what is to be raised
+        return _packed(value, _is_not_plain, self._quick, self._careful, channel)
 
     def encode_held(self, value: object, *, channel: str) -> bytes:
         """Encode a value that a node may hold, as `encode` does otherwise.
@@ -367,6 +369,11 @@ def _packed(
     except Exception as error:  # from a user's encode function, or a property
         annotate(error, f"While storing a value of channel {channel!r}.")
         raise
+
+
+def _is_not_plain(value: object) -> bool:
+    """Return False, for a value that was examined already."""
+    return False
 
 
 class _Draft:

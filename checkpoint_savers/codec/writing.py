@@ -210,22 +210,28 @@ def is_plain(value: object) -> bool:
     Returns:
         True is certain, except for ints and strs for which msgspec raises.
     """
-    return type(value) in SCALARS or (type(value) in (list, dict) and _all_plain(value, _PLAIN_DEPTH))
+    return type(value) in SCALARS or (type(value) in (list, dict) and all_plain(value))
 
 
-def _all_plain(value: object, depth: int) -> bool:
+def all_plain(value: Any, depth: int = _PLAIN_DEPTH) -> bool:
+    """Return True if a list or dict can be encoded unchanged, as `is_plain` does.
+
+    Args:
+        value: a plain list or dict.
+        depth: the number of levels of nested containers that are looked into.
+    """
     # Measured: 0.4 us for a chat message of six values; half of what set(map(type, ...)) takes for one dict.
     scalars = SCALARS
     if type(value) is dict:
-        for key, item in cast("dict[object, object]", value).items():
+        for key, item in value.items():
             if type(key) not in scalars:
                 return False
             kind = type(item)
-            if kind not in scalars and not ((kind is dict or kind is list) and depth and _all_plain(item, depth - 1)):
+            if kind not in scalars and not ((kind is dict or kind is list) and depth and all_plain(item, depth - 1)):
                 return False
         return True
-    for item in cast("list[object]", value):
+    for item in value:
         kind = type(item)
-        if kind not in scalars and not ((kind is dict or kind is list) and depth and _all_plain(item, depth - 1)):
+        if kind not in scalars and not ((kind is dict or kind is list) and depth and all_plain(item, depth - 1)):
             return False
     return True

@@ -16,6 +16,7 @@ from typing import Any, Literal, Protocol, Self, TypeVar, TypeVarTuple
 import anyio
 
 from ..abc import BaseCheckpointSaver
+from ..bridge import Waiter
 from ..codec import Codec
 from ..errors import CheckpointError, ErasureIncompleteError
 from ..listing import Cursor, cursor_before, cursor_of, list_headers
@@ -67,6 +68,7 @@ class SqliteSaver(SqliteClient, BaseCheckpointSaver):
     """
 
     commit_is_shielded = True
+    begins_commits = True
 
     _client_kind = ClientKind(
         "SqliteSaver", "saver", "inside 'async with SqliteSaver.from_conn_string(...)', or 'with open_sync(...)'"
@@ -158,6 +160,17 @@ class SqliteSaver(SqliteClient, BaseCheckpointSaver):
         await self._connection.run(self._commit_job(lease, commit), shielded=True)
         if commit.releases:
             self._held_leases.pop((lease.thread_id, lease.owner.run_id), None)
+
+    def begin_commit(self, lease: Lease, commit: Commit, waiter: Waiter) -> Callable[[], None]:
+        job = self._commit_job(lease, commit)
+        self._connection.submit(job, waiter)
+
+        def result() -> None:
+            job.result()
+            if commit.releases:
+                self._held_leases.pop((lease.thread_id, lease.owner.run_id), None)
+
+        return result
 
     def _commit_job(self, lease: Lease, commit: Commit) -> Job[None]:
         # Encoded in the caller's thread: the connection's thread, which all callers share, only executes statements.

@@ -84,6 +84,19 @@ class Job(Generic[T]):
         self.error: BaseException | None = None
         self.waiter: Waiter | None = None
 
+    def result(self) -> T:
+        """Return the value, or raise the error. The job has ended.
+
+        Returns:
+            What the job's work returned.
+        """
+        if self.error is not None:
+            try:
+                raise self.error
+            finally:
+                self.error = None  # else the error's traceback references this frame, and the frame the error: a cycle
+        return cast("T", self.value)
+
 
 class ServingConnection(sqlite3.Connection):
     """A connection whose `execute` also calls a callable: a way into aiosqlite's thread by its public methods."""
@@ -193,12 +206,7 @@ class Worker(Hosted):
             if shielded and job.error is None:
                 mark_done(cancelled)
             raise
-        if job.error is not None:
-            try:
-                raise job.error
-            finally:
-                job.error = None  # else the error's traceback references this frame, and the frame the error: a cycle
-        return cast("T", job.value)
+        return job.result()
 
     async def close(self) -> None:
         """Finish the submitted jobs, close the connection, and wait until both threads have ended."""

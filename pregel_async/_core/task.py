@@ -101,7 +101,11 @@ class Task:
         """The task's id; see `task_id`."""
         # Computed on first use: a superstep of many tasks would otherwise pay for a hash each.
         if self._id is None:
-            self._id = task_id(self.scope[0], self.scope[1], self.step, self.node.name, self.path)
+            scope, ns = self.scope
+            name = self.node.name
+            # The first path is that of `path` for a triggered node, by far the most frequent kind of task.
+            is_pull = self.send < 0 and self.caller is None and self._handles is None
+            self._id = task_id(scope, ns, self.step, name, (PULL, name) if is_pull else self.path)
         return self._id
 
     @property

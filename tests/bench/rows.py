@@ -141,6 +141,13 @@ SQLITE = {
     how: Row(title=f"a superstep, chain of 100, {how}", cell=cell("chain", n=100, saver="sqlite", durability=how))
     for how in ("sync", "async")
 }
+PAUSES = {
+    how: Row(
+        title=f"a superstep that waits for 0.3 ms, chain of 100, {how}",
+        cell=cell("chain", n=100, saver="sqlite", durability=how, pause=0.0003),
+    )
+    for how in ("sync", "async")
+}
 MANY = {
     how: Row(
         title=f"1000 conversations at once, {how}",
@@ -203,10 +210,11 @@ GROUPS = (
     Group(
         "Storing",
         "SQLite with `synchronous=FULL`: an fsync for each commit. With `sync` a superstep is stored before the next one starts, with "
-        "`async` while it runs. A conversation is a thread of ten supersteps, whose nodes wait for 10 ms.",
+        "`async` while it runs: nodes that take no time hide nothing, nodes that wait for 0.3 ms do. A conversation is a thread of ten supersteps, whose nodes wait for 10 ms.",
         (
             MEMORY,
             *SQLITE.values(),
+            *PAUSES.values(),
             Row(
                 title="a superstep, agent loop up to 202 messages, sync",
                 cell=cell("agent", turns=100, saver="sqlite"),

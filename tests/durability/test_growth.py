@@ -138,6 +138,30 @@ async def test_exit_mode_stores_the_state_once() -> None:
     assert frames < 1000 * 290
 
 
+def turned(old: list[Any], new: list[Any]) -> list[Any]:
+    return old + new[::-1]
+
+
+async def test_results_of_reducers_that_change_the_order() -> None:
+    """P2: history shows what each task wrote, and not what the reducer appended in its place."""
+
+    class State(TypedDict):
+        held: Annotated[list[Any], turned]
+
+    builder = StateGraph(State)
+    builder.add_node("first", lambda state: {"held": [message(at) for at in range(3)]})
+    builder.add_node("left", lambda state: {"held": [message(3), message(4)]})
+    builder.add_node("right", lambda state: {"held": [message(5)]})
+    builder.add_edge(START, "first").add_edge("first", "left").add_edge("first", "right")
+    graph = builder.compile(InMemorySaver())
+    config: Any = {"configurable": {"thread_id": "t"}}
+    await graph.ainvoke({"held": []}, config)
+    shown = {task.name: task.result async for state in graph.aget_state_history(config) for task in state.tasks}
+    assert shown["first"] == {"held": [message(0), message(1), message(2)]}
+    assert shown["left"] == {"held": [message(3), message(4)]}
+    assert shown["right"] == {"held": [message(5)]}
+
+
 async def test_states_of_a_history_are_isolated() -> None:
     """P1: states in a history share data: changing one changes no other, and no later read."""
     saver = InMemorySaver()

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from checkpoint_savers.chain import SMALL, SNAPSHOT_INTERVAL, ChainReader, ChainWriter, EncodedState
 from checkpoint_savers.codec import Codec
-from checkpoint_savers.deltas import Delta, Results
+from checkpoint_savers.deltas import Delta, ListSlice, NewResults, merge
 from checkpoint_savers.errors import CorruptCheckpointError
-from checkpoint_savers.patches import as_incremental, decode
+from checkpoint_savers.patches import as_incremental, decode, extended
 from checkpoint_savers.records import CheckpointId, CheckpointRow
 
 LARGE = bytes(50_000)
@@ -21,7 +21,7 @@ CODEC = Codec()
 
 
 def delta_of(
-    clock: int, values: dict[str, Any], results: Results | None = None, emptied: tuple[str, ...] = ()
+    clock: int, values: dict[str, Any], results: NewResults | None = None, emptied: tuple[str, ...] = ()
 ) -> Delta:
     return Delta(
         keyframe=False,
@@ -161,6 +161,35 @@ def test_results_refer_to_stored_values() -> None:
         [(channel, data)] = reader.results(cid(at))[f"task {at}"]
         assert channel == "messages" and data is not None
         assert CODEC.decode(data, channel="c") == [said[at]]
+
+
+def test_results_that_are_parts_of_an_appended_list() -> None:
+    """P2, P10: a result that the encoder has found in the list takes no bytes of its own, and is read back, whether its
+    row holds a patch or the state, and also if it was merged with a later one."""
+    before, more, other = (encoded([message(number) for number in numbers]) for numbers in ((0, 1), (2, 3, 4), (5, 6)))
+    value = extended(before, 2, more.data)
+    parts = [
+        ListSlice(more.data, 0, 3),
+        ListSlice(more.data, 0, 1),
+        ListSlice(more.data, 1, 2),
+        ListSlice(other.data, 1, 1),
+    ]
+    results = {str(at): (("c", part),) for at, part in enumerate(parts)}
+    wanted = {str(at): (("c", part.data),) for at, part in enumerate(parts)}
+    assert [CODEC.decode(part.data, channel="c") for part in parts] == [
+        [message(number) for number in numbers] for numbers in ((2, 3, 4), (2,), (3, 4), (6,))
+    ]
+    appending, later = delta_of(2, {"c": value}, results), delta_of(3, {"d": encoded(1)})
+    for deltas in ([delta_of(1, {"c": before}), appending], [appending], [delta_of(1, {}), merge(appending, later)]):
+        chain = ChainWriter.start("")
+        rows = [chain.append(each, checkpoint_id=cid(at), step=at, metadata={}) for at, each in enumerate(deltas)]
+        assert ChainReader("t", "", rows).results(cid(len(rows) - 1)) == wanted
+    for write in (parts[0], parts[0].data):  # as bytes from an encoder that could not tell
+        chain = ChainWriter.start("")
+        chain.append(delta_of(1, {"c": before}), checkpoint_id=cid(0), step=0, metadata={})
+        delta = delta_of(2, {"c": extended(before, 2, more.data)}, {"0": (("c", write),)})
+        row = chain.append(delta, checkpoint_id=cid(1), step=1, metadata={})
+        assert len(row.frame) < len(more.data) + 100
 
 
 def test_history_shares_equal_parts_of_states() -> None:

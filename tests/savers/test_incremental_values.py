@@ -16,12 +16,12 @@ from checkpoint_savers.patches import (
     IncrementalValue,
     ListPatch,
     Patch,
-    appended,
     apply_patch,
     as_incremental,
     data_of,
     decode,
     diff,
+    extended,
     join_list,
     size_of,
     size_of_patch,
@@ -88,7 +88,7 @@ def chain(length: int) -> IncrementalValue:
     """A list to which so many elements were appended one by one, as reading its rows builds it."""
     value = encoded([LONG])
     for at in range(length):
-        value = appended(value, at + 1, CODEC.encode([{"at": at}], channel="c"))
+        value = extended(value, at + 1, CODEC.encode([{"at": at}], channel="c"))
     return value
 
 
@@ -103,7 +103,7 @@ def test_sizes_need_no_assembly() -> None:
 @pytest.mark.parametrize("elements", [b"\x01", b"\x91\x01\x91\x01", b"\xc0", b"\x91"], ids=repr)
 def test_parts_that_are_not_lists_are_damage(elements: bytes) -> None:
     """P11: whichever of the parts is not a list."""
-    value = appended(appended(encoded([LONG]), 1, elements), 2, CODEC.encode([1], channel="c"))
+    value = extended(extended(encoded([LONG]), 1, elements), 2, CODEC.encode([1], channel="c"))
     with pytest.raises(CorruptCheckpointError):
         read(value)
 
@@ -112,7 +112,7 @@ def test_a_chain_of_any_length() -> None:
     """P10: a list of 20000 appended elements is assembled, and its size computed, without recursion."""
     value = encoded([LONG])
     for at in range(20_000):
-        value = appended(value, at + 1, CODEC.encode([at], channel="c"))
+        value = extended(value, at + 1, CODEC.encode([at], channel="c"))
     assert 0 < size_of(value) - len(LONG) < 100_000
     assert read(value) == [LONG, *range(20_000)]
     assert CODEC.decode(data_of(value), channel="c") == [LONG, *range(20_000)]

@@ -4,11 +4,31 @@ from __future__ import annotations
 
 import threading
 
+import anyio
+import anyio.lowlevel
 import pytest
 
 from ...abc import BaseCheckpointSaver
+from ...bridge import Waiter, loop_scheduler
 from ...errors import CheckpointError, ThreadBusyError
+from ...records import Commit, Lease
 from .suite import OpenSaver, Suite, cid, commit, everything, in_threads, record, row, take
+
+
+async def _begun(saver: BaseCheckpointSaver, lease: Lease, what: Commit) -> None:
+    woken, times = anyio.Event(), 0
+
+    def arrived() -> None:
+        nonlocal times
+        times += 1
+        woken.set()
+
+    result = saver.begin_commit(lease, what, Waiter(loop_scheduler(), arrived))
+    with anyio.fail_after(30):
+        await woken.wait()
+    await anyio.lowlevel.checkpoint()
+    assert times == 1
+    result()
 
 
 class AtomicCommits(Suite):
@@ -27,6 +47,24 @@ class AtomicCommits(Suite):
         assert chain.records == (record(3, "c"),)
         before = await saver.read("t", "", cid(1))
         assert before is not None and before.records == (record(1, "a"),)
+
+    async def test_a_begun_commit(self, saver: BaseCheckpointSaver) -> None:
+        """P3, P6: a commit that is handed over and not awaited is stored whole, or refused as any other, and its waiter
+        is woken once. For savers that begin commits."""
+        if not saver.begins_commits:
+            pytest.skip("this saver has only `commit`")
+        lease = await take(saver)
+        await _begun(saver, lease, commit(row(1), records=[record(1, "a")]))
+        with pytest.raises(ThreadBusyError) as caught:
+            await _begun(saver, lease, commit(row(2, 1), head=7))
+        assert caught.value.lost
+        await _begun(saver, lease, commit(row(2, 1), head=1, clears=[record(1, "a")], releases=True))
+        chain = await saver.read("t")
+        assert chain is not None and chain.head == cid(2)
+        before = await saver.read("t", "", cid(1))
+        assert before is not None and before.records == ()
+        with pytest.raises(ThreadBusyError):
+            await _begun(saver, lease, commit(row(3, 2), head=2))
 
     async def test_a_refused_commit_changes_nothing(self, saver: BaseCheckpointSaver) -> None:
         """P3: if the head is not the expected one, a commit stores no row and no record, clears no record, and keeps

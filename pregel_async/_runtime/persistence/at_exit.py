@@ -146,13 +146,13 @@ class AtExitWriter(CommitWriter):
         """Drop queued task records that refer to merged checkpoints, which are never stored."""
         reachable = {*self.chain.stored_checkpoints, *[row.parent_id for row in self._rows]}
         self._staged = {key: record for key, record in self._staged.items() if key[1] in reachable}
-        self._clears = [key for key in self._clears if key[1] in reachable]
+        self._clears = tuple([key for key in self._clears if key[1] in reachable])
 
     @property
     def has_queued(self) -> bool:
         return self.due or bool(self._staged or self.events)
 
-    async def commit(self, *, ends: bool) -> None:
+    async def commit(self, now: float, *, ends: bool) -> None:
         self.due = True
         if self._keeps_state:
             self.lease.move_tip(self.ns, self.tip)
@@ -223,7 +223,7 @@ class AtExitWriter(CommitWriter):
             stays_open = deferred[-1].root == root
             self._rows += self.chain.take_deferred(all_closed=not stays_open)
             if stays_open:
-                closed = tuple(self._rows[:-1])
+                closed = self._rows[:-1]
                 commit = Commit(rows=closed, expected_head=self.head, expires_at=self.lease.expiry())
                 await self._send(commit, self._mark_stored)
             else:

@@ -76,9 +76,10 @@ class CommitWriter:
         self.stored: CheckpointId | None = None
         self.stored_step = NOTHING_STORED
         self.discarded = False
-        self._rows: list[CheckpointRow] = []
+        # Tuples, as most are empty most of the time: Python's collector visits each list of each waiting run.
+        self._rows: tuple[CheckpointRow, ...] = ()
         self._staged: dict[Key, TaskRecord] = {}
-        self._clears: list[Key] = []
+        self._clears: tuple[Key, ...] = ()
         self._next: tuple[_Batch, ...] = ()  # the batch that collects while another is being stored; at most one
 
     def nested(self, ns: str, *, keeps_state: bool) -> Self:
@@ -96,7 +97,7 @@ class CommitWriter:
     def add(self, delta: Delta, step: int, metadata: dict[str, Any]) -> CheckpointRow:
         """Queue the next checkpoint and return its row."""
         row = self.chain.append(delta, checkpoint_id=self.lease.ids.next(delta.ts), step=step, metadata=metadata)
-        self._rows.append(row)
+        self._rows += (row,)
         return row
 
     def stage(self, record: TaskRecord) -> None:
@@ -109,14 +110,14 @@ class CommitWriter:
             # An earlier record of the task may be stored, or be part of a running transaction. So the deletion is
             # queued even if a queued record is dropped here.
             self._staged.pop(key, None)
-            self._clears.append(key)
+            self._clears += (key,)
 
     def discard(self) -> None:
         """Drop everything queued and store nothing from now on."""
         self.discarded = True
-        self._rows.clear()
+        self._rows = ()
         self._staged.clear()
-        self._clears.clear()
+        self._clears = ()
         self.events.clear()
         self.moves_head = False
 
@@ -125,10 +126,11 @@ class CommitWriter:
         """Whether checkpoints, records or a move of the head are queued. Events alone do not count."""
         return bool(self._rows or self._staged or self.moves_head)
 
-    def commit(self, *, ends: bool) -> Awaitable[None]:
+    def commit(self, now: float, *, ends: bool) -> Awaitable[None]:
         """Store a finished superstep with everything else that is queued. Await the result at once.
 
         Args:
+            now: the time, in unix seconds.
             ends: nothing is left to run: the root graph's transaction releases the lease, too.
 
         Raises:
@@ -136,7 +138,7 @@ class CommitWriter:
         """
         # Returns the awaitable instead of awaiting it: each coroutine that a waiting run holds is one more object for
         # the collector to traverse in every superstep.
-        return self.store_queued(releases=ends and not self.outer)
+        return self.store_queued(now=now, releases=ends and not self.outer)
 
     async def record(self, record: TaskRecord, on_stored: Callable[[], None], events: Sequence[EventRow] = ()) -> None:
         """Store the record of a task while its siblings run. Results that come during a transaction share the next.
@@ -180,15 +182,27 @@ class CommitWriter:
             await self.store_queued(releases=self.ns == "")
 
     async def store_queued(
-        self, records: Sequence[TaskRecord] = (), events: Sequence[EventRow] = (), *, releases: bool = False
+        self,
+        records: Sequence[TaskRecord] = (),
+        events: Sequence[EventRow] = (),
+        *,
+        now: float | None = None,
+        releases: bool = False,
     ) -> None:
         """Store these records and events with everything queued, in one transaction.
 
         What is queued stays queued if the transaction fails.
+
+        Args:
+            records: the records.
+            events: the event rows.
+            now: the time, in unix seconds, if the caller has just read the clock.
+            releases: release the lease in the same transaction.
         """
         if self.outer:
             await self._flush_outer_checkpoints()
-        commit = self._build_commit(records, events, releases=releases)
+            now = None  # that has taken time
+        commit = self._build_commit(records, events, now=now, releases=releases)
         try:
             await self.lease.commit(
                 commit, partial(self._mark_stored, more_events=len(events)) if events else self._mark_stored
@@ -198,20 +212,25 @@ class CommitWriter:
             raise
 
     def _build_commit(
-        self, records: Sequence[TaskRecord] = (), events: Sequence[EventRow] = (), *, releases: bool = False
+        self,
+        records: Sequence[TaskRecord] = (),
+        events: Sequence[EventRow] = (),
+        *,
+        now: float | None = None,
+        releases: bool = False,
     ) -> Commit:
-        """Return a transaction of everything queued."""
-        lease, rows = self.lease, tuple(self._rows)
+        """Return a transaction of everything queued. For the arguments see `store_queued`."""
+        lease, rows, tip = self.lease, self._rows, self.chain.tip
         return Commit(
             rows=rows,
             expected_head=self.head,
-            records=(*self._staged.values(), *records),
-            clears=tuple(self._clears),
-            expires_at=lease.environment.now() + lease.duration,
+            records=(*self._staged.values(), *records) if self._staged or records else (),
+            clears=self._clears,
+            expires_at=lease.expiry() if now is None else now + lease.duration,
             releases=releases and not lease.outlives_commit,
             # The last row becomes the head by itself; only a transaction without rows has to name one.
-            head=None if rows or not self.chain.tip else (self.ns, self.chain.tip),
-            events=(*self.events, *events),
+            head=None if rows or tip is None else (self.ns, tip),
+            events=(*self.events, *events) if self.events or events else (),
         )
 
     def _mark_stored(self, commit: Commit, more_events: int = 0) -> None:
@@ -227,7 +246,7 @@ class CommitWriter:
         # More may have been queued while the transaction was in progress. Lists only grow at their end, so the stored
         # part is a prefix. A task's record may have been replaced, so records are compared by identity.
         if commit.clears:
-            del self._clears[: len(commit.clears)]
+            self._clears = self._clears[len(commit.clears) :]
         if self._staged:
             for record in commit.records:
                 key = record.ns, record.checkpoint_id, record.task_id
@@ -236,7 +255,7 @@ class CommitWriter:
         self.moves_head = False
         lease.visited.add(self.ns)
         if rows:
-            del self._rows[: len(rows)]
+            self._rows = self._rows[len(rows) :]
             self.head = self.stored = tip = rows[-1].checkpoint_id
             self.stored_step = rows[-1].step
             for listener in self.listeners:

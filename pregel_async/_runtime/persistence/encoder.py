@@ -11,9 +11,9 @@ import msgspec
 from checkpoint_savers.chain import EncodedState
 from checkpoint_savers.codec import Codec
 from checkpoint_savers.codec.writing import SCALARS
-from checkpoint_savers.deltas import Delta, TaskResult
+from checkpoint_savers.deltas import SHORT, Delta, ListSlice, TaskResult
 from checkpoint_savers.errors import UnstorableValueError
-from checkpoint_savers.patches import MIN_INCREMENTAL, EncodedValue, IncrementalValue, appended, as_incremental
+from checkpoint_savers.patches import MIN_INCREMENTAL, EncodedValue, IncrementalValue, as_incremental, extended
 from checkpoint_savers.records import TaskId
 from checkpoint_savers.sharing import Shareable, shared
 
@@ -31,6 +31,9 @@ EncodedWrites = tuple[tuple[str, bytes], ...]
 """Encoded writes: channels and values, in order."""
 
 
+_NEVER_OPAQUE: Final = SCALARS | {dict, list}
+"""Types of elements that need no closer look: by far the most frequent ones."""
+
 _NIL: Final = Codec().encode(None, channel="")
 
 
@@ -47,6 +50,8 @@ class Encoder:
         self._last: dict[
             str, tuple[list[Any], IncrementalValue]
         ] = {}  # large lists of channels, and how they were encoded
+        # The last list that was encoded for a record of the open superstep, as a tuple of one.
+        self._recorded: tuple[tuple[list[Any], bytes], ...] = ()
         # A `LastValue` is missing here: its kind depends on its current value (see `kind_of`).
         self._kinds = {name: kind_of(each) for name, each in program.channels.items() if type(each) is not LastValue}
 
@@ -56,7 +61,15 @@ class Encoder:
         if any(name == SENDS for name, _ in tracked):
             held = Shareable({name: value for name, (value, _) in self._last.items()}, self._common_prefix)
             tracked = [(name, self._storable_send(value, held) if name == SENDS else value) for name, value in tracked]
-        return tuple([(name, encode(value, channel=name)) for name, value in tracked])
+        encoded: list[tuple[str, bytes]] = []
+        for name, value in tracked:
+            data = encode(value, channel=name)
+            encoded.append((name, data))
+            if type(value) is list:
+                # A node that runs alone and is recorded, because its router waits, has its list encoded once: the
+                # channel appends the same elements when the superstep ends. One list is enough for that.
+                self._recorded = ((value, data),)
+        return tuple(encoded)
 
     def _storable_send(self, send: Any, held: Shareable) -> Any:
         """Return a send as it is stored: without untracked values, and with references to what the state holds."""
@@ -124,9 +137,11 @@ class Encoder:
         Raises:
             UnstorableValueError: a value cannot be encoded.
         """
-        values, kinds, emptied = self._changed(board, before)
+        appended: dict[str, _Appended] = {}
+        values, kinds, emptied, versions = self._changed(board, before, appended)
+        self._recorded = ()
         seen: dict[str, dict[str, int]] = {}
-        results: dict[str, tuple[tuple[str, bytes | None], ...]] = {}
+        results: dict[str, tuple[tuple[str, bytes | ListSlice | None], ...]] = {}
         for task, outcome in zip(ran, outcomes, strict=True):
             node = task.node
             for trigger in node.triggers if task.send < 0 else ():
@@ -135,33 +150,44 @@ class Encoder:
             if isinstance(outcome, Finished) and not node.hidden:
                 by = outcome.by or task
                 if not recorded or not recorded.get(by.id, NOT_RECORDED).finished:
-                    results[by.id] = self._history_writes(board, outcome.writes)
-        clock, versions = board.clock, board.versions
+                    results[by.id] = self._history_writes(board, outcome.writes, appended)
         return Delta(
             keyframe=False,
             ts=now,
-            clock=clock,
+            clock=board.clock,
             values=values,
             emptied=tuple(emptied),
             kinds=kinds,
-            versions={name: versions[name] for name in values if versions[name] != clock},
+            versions=versions,
             seen=seen,
             ran=board.ran,
             results=results,
         )
 
-    def _changed(self, board: Board, before: EncodedState) -> tuple[dict[str, EncodedValue], dict[str, str], list[str]]:
-        """Return the channels that a superstep changed: their encoded values, new kinds, and the emptied ones."""
+    def _changed(
+        self, board: Board, before: EncodedState, appended: dict[str, _Appended]
+    ) -> tuple[dict[str, EncodedValue], dict[str, str], list[str], dict[str, int]]:
+        """Return the channels that a superstep changed.
+
+        Args:
+            board: the board after the superstep.
+            before: the stored state before it.
+            appended: gets the elements that the superstep appended to lists, by channel.
+
+        Returns:
+            The encoded values, the new kinds, the emptied channels, and the versions that are not the board's clock.
+        """
         values: dict[str, EncodedValue] = {}
         kinds: dict[str, str] = {}
         emptied: list[str] = []
-        untracked, shown, last = self._program.untracked, board.values, self._last
+        versions: dict[str, int] = {}
+        untracked, shown, last, clock = self._program.untracked, board.values, self._last, board.clock
         for name in board.changed:
             channel = board.channels[name]
             if not channel.tracked:
                 continue
-            is_plain = type(channel) is LastValue
-            if name not in board.versions:
+            version, is_plain = board.versions.get(name), type(channel) is LastValue
+            if version is None:
                 stored: Any = MISSING
             elif is_plain and name in shown:
                 stored = shown[name]
@@ -172,10 +198,12 @@ class Encoder:
                 if name in before.values:
                     emptied.append(name)
                 continue
+            if version is not None and version != clock:
+                versions[name] = version
             if name == SENDS:
                 values[name] = b""  # encoded below
             elif name in last or type(stored) not in SCALARS:
-                values[name] = self._value(name, stored)
+                values[name] = self._value(name, stored, appended)
             elif stored is None:
                 values[name] = _NIL  # the value of an edge's channel
             else:
@@ -192,14 +220,14 @@ class Encoder:
             values[SENDS] = self._pending(board, board.channels[SENDS].checkpoint())
         # Each superstep consumes or rewrites pending sends, so that what they share with other channels is up to date.
         assert not values or SENDS in board.changed or SENDS not in before.values
-        return values, kinds, emptied
+        return values, kinds, emptied, versions
 
     def _storable_value(self, name: str, channel: BaseChannel[Any, Any, Any]) -> Any:
         """Return a tracked channel's value as it is stored: the start channel's without untracked keys."""
         held, untracked = channel.checkpoint(), self._program.untracked
         return storable_input(held, untracked) if untracked and name == START else held
 
-    def _value(self, name: str, stored: Any) -> EncodedValue:
+    def _value(self, name: str, stored: Any, appended: dict[str, _Appended]) -> EncodedValue:
         """Return a channel's encoded value. If a list was only appended to, only the new elements are encoded."""
         # Elements are compared by identity, which is enough because values on a board are never changed in place (see
         # `isolation`). User code may change opaque objects, so that lists with opaque elements are encoded anew.
@@ -211,34 +239,45 @@ class Encoder:
                 held is not stored
                 and len(stored) >= len(held)
                 and all(map(is_, held, stored))
-                and not any(map(is_opaque, map(type, more)))
+                and not _has_opaque(more)
             ):
-                value = appended(value, len(held), self.codec.encode(more, channel=name))
+                data = (self._recorded and self._recorded_bytes(more)) or self.codec.encode(more, channel=name)
+                if more:
+                    appended[name] = _Appended(more, data)
+                value = extended(value, len(held), data)
                 self._last[name] = stored, value
                 return value
         data = self.codec.encode(stored, channel=name)
         if len(data) < MIN_INCREMENTAL:
             return data
         incremental = as_incremental(data)
-        if (
-            isinstance(incremental, IncrementalValue)
-            and type(stored) is list
-            and not any(map(is_opaque, map(type, stored)))
-        ):
+        if isinstance(incremental, IncrementalValue) and type(stored) is list and not _has_opaque(stored):
             self._last[name] = stored, incremental
         return incremental
 
-    def _history_writes(self, board: Board, writes: Sequence[Write]) -> tuple[tuple[str, bytes | None], ...]:
-        """Return a task's update as history shows it: None if the channel now holds the very same object."""
-        # The channel's value is in the same delta, so that the update would only repeat its bytes.
+    def _recorded_bytes(self, elements: list[Any]) -> bytes:
+        """Return the encoded list of these elements if it is the last list that a record holds; else nothing."""
+        [(written, data)] = self._recorded
+        return data if len(written) == len(elements) and all(map(is_, written, elements)) else b""
+
+    def _history_writes(
+        self, board: Board, writes: Sequence[Write], appended: Mapping[str, _Appended]
+    ) -> tuple[tuple[str, bytes | ListSlice | None], ...]:
+        """Return a task's update as history shows it.
+
+        None means that the channel now holds the very same object, and a slice that its list ends with these elements:
+        the channel's value is in the same delta, so that the update would only repeat its bytes.
+        """
         keys, channels, values = self._program.keys, self._program.channels, board.values
-        return tuple(
-            [
-                (name, None if values.get(name, MISSING) is value else self.codec.encode(value, channel=name))
-                for name, value in writes
-                if name in keys and channels[name].tracked
-            ]
-        )
+        shown: list[tuple[str, bytes | ListSlice | None]] = []
+        for name, value in writes:
+            if name in keys and channels[name].tracked:
+                if values.get(name, MISSING) is value:
+                    shown.append((name, None))
+                else:
+                    part = appended[name].slice_of(value) if name in appended else None
+                    shown.append((name, self.codec.encode(value, channel=name) if part is None else part))
+        return tuple(shown)
 
     def locate(self, board: Board) -> None:
         """Raise the error of an unstorable input for the input's own key, if one channel holds the whole input."""
@@ -251,3 +290,40 @@ class Encoder:
     def _tracked(self, writes: Sequence[Write]) -> Sequence[Write]:
         channels = self._program.channels
         return [write for write in writes if write[0] not in channels or channels[write[0]].tracked]
+
+
+def _has_opaque(values: list[Any]) -> bool:
+    """Return True if a list has elements that user code may change in place."""
+    kinds = set(map(type, values)) - _NEVER_OPAQUE
+    return bool(kinds) and any(map(is_opaque, kinds))
+
+
+class _Appended:
+    """The elements that a superstep appends to a channel's list, consumed in plan order by the writes that added them.
+
+    Args:
+        elements: the elements.
+        data: the encoded list of them.
+    """
+
+    __slots__ = ("_at", "_data", "_elements")
+
+    def __init__(self, elements: list[Any], data: bytes) -> None:
+        self._elements = elements
+        self._data = data
+        self._at = 0
+
+    def slice_of(self, value: Any) -> ListSlice | None:
+        """Return a reference to the next elements if they are those of a written list, by identity; else None."""
+        # A reducer may add others, or change the order: then the write is encoded.
+        if type(value) is not list or not value:
+            return None
+        at, count = self._at, len(value)
+        elements = self._elements if count == len(self._elements) else self._elements[at : at + count]
+        # A short write is stored as it is: a reference would save nothing.
+        if len(self._data) * count < SHORT * len(self._elements) or len(elements) != count:
+            return None
+        if not all(map(is_, elements, value)):
+            return None
+        self._at += count
+        return ListSlice(self._data, at, count)

@@ -18,7 +18,7 @@ from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.errors import CheckpointError, StorageError, StorageReplacedError, ThreadBusyError, annotate
 from checkpoint_savers.lease import LEASE_SECONDS, acquire, release
 from checkpoint_savers.owner import this_process
-from checkpoint_savers.records import CheckpointId, Commit, EventRow, Lease, Owner, TaskRecord
+from checkpoint_savers.records import CheckpointId, Commit, EventRow, Lease, Owner, TaskRecord, Waiter
 from checkpoint_savers.scopes import is_done
 
 from ..._message_ids import TASK
@@ -27,12 +27,10 @@ from ..observing.error_text import with_notes
 from ..platform.companions import run_with_companion, run_with_delayed_companion
 from ..platform.environment import Environment
 from ..platform.event_loops import loop, wait_out
-from .shielded_task import ShieldedTask
+from .shielded_task import BegunCommit, ShieldedTask, ShieldedWork
 from .spending import Amounts, SpentBy
 
 T = TypeVar("T")
-
-_NO_SHIELD = contextlib.nullcontext()
 
 
 def _ignore(commit: Commit) -> None:
@@ -102,7 +100,7 @@ class ThreadLease:
         self.kept_graphs: dict[str, tuple[tuple[str | None, str], bool]] = {}
         self.event_listeners: tuple[Callable[[Sequence[EventRow]], None], ...] = ()
         self._loop = loop()
-        self._started: list[ShieldedTask] = []
+        self._started: tuple[ShieldedWork, ...] = ()
 
     @classmethod
     async def acquire(
@@ -218,13 +216,40 @@ class ThreadLease:
                 return
             await self.environment.sleep(LEASE_SECONDS / 3)
 
-    def start(self, work: Callable[[], Awaitable[None]]) -> ShieldedTask:
+    def start(self, work: Callable[[], Awaitable[None]]) -> ShieldedWork:
         """Start work that no cancellation of the run stops. The run waits for it before it releases the lease."""
-        task = ShieldedTask(self._loop, work)
-        # Ended tasks are dropped here, so that a long run does not collect one per superstep.
-        self._started = [each for each in self._started if not each.ended.is_set()]
-        self._started.append(task)
-        return task
+        return self._wait_for(ShieldedTask(self._loop, work))
+
+    def _wait_for(self, work: ShieldedWork) -> ShieldedWork:
+        """Have the end of `async with` wait for this work, too."""
+        # Ended work is dropped here, so that a long run does not collect one object per superstep.
+        self._started = (*[each for each in self._started if not each.ended.is_set()], work)
+        return work
+
+    def begin(self, commit: Commit, settled: Callable[[Commit, BaseException | None], None]) -> ShieldedWork:
+        """Hand a transaction to a saver that can store it without a caller that waits. See `SaverPort.begins_commits`.
+
+        The run waits for it before it releases the lease.
+
+        Args:
+            commit: the transaction.
+            settled: called when the transaction is stored, or with its error, which is noted by then.
+        """
+        if self.metadata:
+            commit, self.metadata = replace(commit, metadata=self.metadata), {}
+
+        def begin(waiter: Waiter) -> Callable[[], None]:
+            self.require_storage()
+            return self.saver.begin_commit(self.token, commit, waiter)
+
+        def end(error: BaseException | None) -> None:
+            if error is not None:
+                # At once: no task waits for this transaction now, and no node may start. It is no cancellation, which
+                # `fail` would look for: the saver's own thread has the transaction.
+                self.failures = self.failures or (error,)
+            settled(commit, error)
+
+        return self._wait_for(BegunCommit(self._loop, begin, end))
 
     async def commit(self, commit: Commit, stored: Callable[[Commit], None] = _ignore) -> None:
         """Store a transaction. If an earlier one of the run has failed, raise its error instead.
@@ -240,8 +265,7 @@ class ThreadLease:
         if self.metadata:
             commit, self.metadata = replace(commit, metadata=self.metadata), {}
         try:
-            with _NO_SHIELD if self.saver.commit_is_shielded else anyio.CancelScope(shield=True):
-                await self.saver.commit(self.token, commit)
+            await (self.saver.commit if self.saver.commit_is_shielded else self._shielded_commit)(self.token, commit)
         except BaseException as error:
             if not is_done(error):
                 self.fail(error)
@@ -251,6 +275,10 @@ class ThreadLease:
             stored(commit)
             raise
         stored(commit)
+
+    async def _shielded_commit(self, token: Lease, commit: Commit) -> None:
+        with anyio.CancelScope(shield=True):
+            await self.saver.commit(token, commit)
 
     async def record(self, records: Sequence[TaskRecord]) -> None:
         """Store task records without a checkpoint. Raises and is shielded as `commit`."""

@@ -243,9 +243,9 @@ class NamespaceWriter(LoadedNamespace):
             StorageError: the transaction was rolled back.
         """
         records, writer, lease, step = self.task_records, self.writer, self.lease, board.step
-        state = writer.chain.state
+        state, now = writer.chain.state, lease.environment.now()
         try:
-            delta = self._encoder.delta(board, state, ran, outcomes, records.results, lease.environment.now())
+            delta = self._encoder.delta(board, state, ran, outcomes, records.results, now)
         except UnstorableValueError as error:
             if source == "input":  # no task wrote it: raise for the input's key instead
                 self._encoder.locate(board)
@@ -276,7 +276,7 @@ class NamespaceWriter(LoadedNamespace):
         # its superstep.
         if waits or (upcoming and upcoming[0].node.hidden):
             return False
-        await writer.commit(ends=not upcoming)
+        await writer.commit(now, ends=not upcoming)
         return True
 
     async def record(

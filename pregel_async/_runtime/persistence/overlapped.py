@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from checkpoint_savers.records import EventRow, TaskRecord
+from checkpoint_savers.errors import CheckpointError
+from checkpoint_savers.records import Commit, EventRow, TaskRecord
 
 from .commit_writers import CommitWriter
 from .lease import ThreadLease
-from .shielded_task import ShieldedTask
+from .shielded_task import ShieldedWork
 
 
 class OverlappedWriter(CommitWriter):
@@ -24,10 +25,10 @@ class OverlappedWriter(CommitWriter):
         self, lease: ThreadLease, ns: str, outer: tuple[CommitWriter, ...] = (), *, keeps_state: bool = False
     ) -> None:
         super().__init__(lease, ns, outer, keeps_state=keeps_state)
-        self._running: tuple[ShieldedTask, ...] = ()  # at most one
+        self._running: tuple[ShieldedWork, ...] = ()  # at most one
         self._due = False  # False if the queue holds only deferred rows
 
-    async def commit(self, *, ends: bool) -> None:
+    async def commit(self, now: float, *, ends: bool) -> None:
         self._due = True
         await self._wait_for_transaction()
         self._start_transaction(releases=ends and not self.outer)
@@ -75,12 +76,24 @@ class OverlappedWriter(CommitWriter):
             await self._wait_for_transaction()
 
     def _start_transaction(self, *, releases: bool = False) -> None:
-        """Start a transaction of everything queued, in a task of its own."""
+        """Start a transaction of everything queued: in the saver's hands if it can begin commits, else in a task."""
         assert not self._running
         self._due = False
-        transaction = self.lease.start(partial(self._run_transaction, releases))
-        if not transaction.ended.is_set():  # with asyncio's eager task factory it may have ended inside `start`
+        # A subgraph has to wait until its outer graph's checkpoints are stored, so it needs a task.
+        if self.outer or not self.lease.saver.begins_commits:
+            transaction = self.lease.start(partial(self._run_transaction, releases))
+        else:
+            transaction = self.lease.begin(self._build_commit(releases=releases), self._end_transaction)
+        # It may have ended already: with asyncio's eager task factory, or if it could not begin.
+        if not transaction.ended.is_set():
             self._running = (transaction,)
+
+    def _end_transaction(self, commit: Commit, error: BaseException | None) -> None:
+        self._running = ()
+        if error is None:
+            self._mark_stored(commit)
+        elif isinstance(error, CheckpointError):
+            self._explain(error, commit)
 
     async def _run_transaction(self, releases: bool) -> None:
         try:

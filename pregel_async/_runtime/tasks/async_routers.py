@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 import anyio
 import anyio.lowlevel
 
-from ..persistence.shielded_task import ShieldedTask
+from ..persistence.shielded_task import ShieldedWork
 from ..persistence.unstored import NoLease
 from ..platform.event_loops import on_asyncio
 from ..platform.first_wait import call_on_first_wait
@@ -81,7 +81,7 @@ async def await_router(
     return answers.pop(), node_record.is_stored
 
 
-async def _wait_for_storage(storing: ShieldedTask) -> None:
+async def _wait_for_storage(storing: ShieldedWork) -> None:
     """Wait until the node's writes are stored. If that has failed, raise the cancellation of the router."""
     try:
         await storing.wait_out()

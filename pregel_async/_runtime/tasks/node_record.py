@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 import anyio
 
 from ..persistence.lease import ThreadLease
-from ..persistence.shielded_task import ShieldedTask
+from ..persistence.shielded_task import ShieldedWork
 
 
 class NodeRecord:
@@ -27,9 +27,9 @@ class NodeRecord:
         self.scope = anyio.CancelScope()
         self._lease = lease
         self._record = record
-        self._storing: ShieldedTask | None = None
+        self._storing: ShieldedWork | None = None
 
-    def begin(self) -> ShieldedTask:
+    def begin(self) -> ShieldedWork:
         """Start to store the record, unless that has begun. Return the task that stores it."""
         if self._storing is None:
             self._storing = self._lease.start(self._store)

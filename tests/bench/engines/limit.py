@@ -121,10 +121,10 @@ class Driver:
             await store.flush()
         return state
 
-    async def chain(self, n: int, saver: str | None = None, durability: str = "sync") -> Case:
+    async def chain(self, n: int, saver: str | None = None, durability: str = "sync", pause: float = 0) -> Case:
         """An anyio task group of one task for each superstep, whose update is merged into a dict. With a saver, the dict is
         encoded by msgspec and stored in one transaction before the next superstep, or behind it with `async`."""
-        store, nodes = await self._store(saver), [increment] * n
+        store, nodes = await self._store(saver), [waiting(pause) if pause else increment] * n
         return Case(run=lambda: self._run(nodes, store, durability), units=n, right=lambda result: result["x"] == n)
 
     async def loop(self, n: int) -> Case:

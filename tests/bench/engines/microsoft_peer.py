@@ -152,7 +152,7 @@ class Driver:
         chain = [passing(f"n{place}", increment, lambda update: update["x"] >= n) for place in range(n)]
         return build(chain[0], *zip(chain, chain[1:], strict=False), storage=storage)
 
-    async def chain(self, n: int, saver: str | None = None, durability: str = "sync") -> Case:
+    async def chain(self, n: int, saver: str | None = None, durability: str = "sync", pause: float = 0) -> Case:
         if saver not in (None, "memory"):
             raise CannotError(NO_SQLITE)
         workflow = self._chain(n)

@@ -113,7 +113,7 @@ class Driver:
             g.add(g.edge_from(only).to(decision.branch(g.match(TypeExpression[Any]).to(end))))
         return g.build()
 
-    async def chain(self, n: int, saver: str | None = None, durability: str = "sync") -> Case:
+    async def chain(self, n: int, saver: str | None = None, durability: str = "sync", pause: float = 0) -> Case:
         if saver is not None:
             raise CannotError(NO_THREADS)
         graph = self._chain(n).build()

@@ -106,8 +106,9 @@ class StateGraphDriver:
         builder.add_conditional_edges("node", route, ["node", self.end])
         return builder.compile(checkpointer=kept)
 
-    async def chain(self, n: int, saver: str | None = None, durability: str = "sync") -> Case:
-        graph = self._chain(n).compile(checkpointer=await self.saver(saver))
+    async def chain(self, n: int, saver: str | None = None, durability: str = "sync", pause: float = 0) -> Case:
+        node = waiting(pause) if pause else increment
+        graph = self._chain(n, node).compile(checkpointer=await self.saver(saver))
         how = {"durability": durability} if saver else {}
         return Case(
             run=lambda: graph.ainvoke({"x": 0}, self.config(), **how), units=n, right=lambda result: result["x"] == n
