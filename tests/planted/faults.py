@@ -1881,4 +1881,28 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "pass",
         ("tests/durability/test_events_of_units.py::test_a_reload_at_every_chunk",),
     ),
+    Fault(
+        "checked-options-of-another-type",
+        "P2: a call gets the checked options of a call whose options only compare equal",
+        "calls._key_of",
+        "(name, type(value), value",
+        "(name, str, value",
+        ("tests/graphs/test_checked_options.py::test_an_option_that_equals_a_checked_one",),
+    ),
+    Fault(
+        "checked-options-of-another-caller",
+        "P2: a call of a node gets the checked options of a call outside of any run",
+        "calls._checked",
+        "CURRENT.get() is not None",
+        "False",
+        ("tests/graphs/test_checked_options.py::test_calls_of_nodes_depend_on_their_node",),
+    ),
+    Fault(
+        "checked-options-without-bound",
+        "P10: the checked options of a graph's calls grow without limit",
+        "calls._checked",
+        "if len(graph.checked) >= _MOST_CHECKED:",
+        "if False:",
+        ("tests/graphs/test_checked_options.py::test_few_records_are_kept",),
+    ),
 )

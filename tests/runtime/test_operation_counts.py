@@ -35,7 +35,7 @@ CALLS = {
 }
 """The most calls of Python and C functions that a superstep of one node makes in the loop's thread, by saver."""
 
-FIRST = {"asyncio": 535, "trio": 895}
+FIRST = {"asyncio": 425, "trio": 770}
 """The most such calls until a stream of updates delivers its first chunk."""
 
 MORE = {"asyncio": 1.05, "trio": 1.4}
@@ -364,7 +364,7 @@ async def test_a_context_that_holds_its_own_stream_is_collected(read: bool) -> N
     assert left() is None
 
 
-HELD = {"none": (90, 0), "memory": (125, 0), "sqlite": (126, 130)}
+HELD = {"none": (83, 0), "memory": (119, 0), "sqlite": (120, 125)}
 """The most objects that Python's collector visits for a run whose node waits, and for one whose commit does, including
 those of the task, the task group and the event around it."""
 
