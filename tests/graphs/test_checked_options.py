@@ -67,7 +67,7 @@ async def test_an_option_that_equals_a_checked_one(refused: dict[str, Any]) -> N
 async def test_options_that_may_change() -> None:
     """A list or a mapping of the caller counts as it is at the call."""
     graph = graph_of()
-    keys, overflow, budgets = ["x"], {"updates": "block"}, {}  # type: ignore[var-annotated]
+    keys, overflow, budgets = ["x"], {"updates": "block"}, dict[str, Any]()
     options = {"stream_mode": "updates", "output_keys": keys, "overflow": overflow, "budgets": budgets}
     assert await chunks(graph, **options) == [{"a": {"x": 2}}, {"b": {"x": 4}}]
     keys.append("y")

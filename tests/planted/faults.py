@@ -1905,4 +1905,12 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "if False:",
         ("tests/graphs/test_checked_options.py::test_few_records_are_kept",),
     ),
+    Fault(
+        "parts-decoded-again",
+        "P10: states of a listing decode again what they share",
+        "IncrementalValue.decode",
+        "if each._decoded_patch[0] is not codec:",
+        "if True:",
+        ("tests/runtime/test_operation_counts.py::test_reading_a_long_list_decodes_each_row_once",),
+    ),
 )
