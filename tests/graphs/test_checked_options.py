@@ -17,7 +17,7 @@ from pregel_async.errors import ConfigError
 pytestmark = [pytest.mark.anyio, pytest.mark.one_loop]
 
 
-class State(TypedDict, total=False):
+class State(TypedDict):
     x: int
     y: int
 

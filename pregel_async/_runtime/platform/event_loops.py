@@ -128,10 +128,9 @@ class NativeCancellations:
     # A scope raises its cancellation at each checkpoint. A native one is raised once, and a node may swallow it: then
     # `Task.cancelling()` is the only trace that the run was cancelled.
 
-    host: asyncio.Task[Any] | None = None
-
-    def __init__(self, count: Callable[[], int] = int) -> None:
+    def __init__(self, count: Callable[[], int] = int, host: object = None) -> None:
         self.count = count
+        self.host = host
         self.before = count()
 
     def __call__(self) -> bool:
@@ -156,12 +155,12 @@ NEVER_CANCELLED = NativeCancellations()
 
 class _AsyncioCancellations(NativeCancellations):
     def __init__(self, task: asyncio.Task[Any]) -> None:
-        super().__init__(task.cancelling)
-        self.host: asyncio.Task[Any] = task
+        super().__init__(task.cancelling, task)
+        self._task = task
 
     def discount_group_cancellations(self, thrown: Iterable[BaseException]) -> None:
         for _ in _group_exits(thrown):
-            self.host.uncancel()
+            self._task.uncancel()
 
 
 def native_cancellations(loop: Loop) -> NativeCancellations:
