@@ -16,6 +16,7 @@ from checkpoint_savers.children import start_soon
 
 from .._checks.config import is_elsewhere, merge_configs, settings_of, without_address
 from .._checks.options import (
+    BY_REFERENCE,
     BatchOptions,
     CallOptions,
     InvokeOptions,
@@ -36,13 +37,14 @@ from .._runtime.persistence.digests import Digests
 from .._runtime.persistence.namespace_writer import NamespaceWriter
 from .._runtime.platform.event_loops import sole_exception
 from .._runtime.streaming.buffer import CAPACITY, Buffer, ChunkList
-from .._runtime.streaming.parts import Cursor, RawPart, shape_of
+from .._runtime.streaming.parts import Cursor, RawPart, Shape, shape_of
 from .._runtime.streaming.stream import GraphStream
 from .._runtime.streaming.subscription import Subscription
 from .._runtime.tasks.context import CONCURRENT_BASE, CURRENT, AttemptContext
+from .._runtime.tasks.run_options import RunOptions
 from ..errors import ConfigError, OutsideRunError
 from ..parts import GraphOutput
-from ..types import INTERRUPT, Config, Interrupt, Names, StreamWriter
+from ..types import INTERRUPT, Config, Interrupt, Names, OverflowPolicy, StreamWriter
 from .definition import Definition
 from .plugins import plugin
 
@@ -51,23 +53,21 @@ OutputT = TypeVar("OutputT")
 
 async def invoke(graph: Definition, given: Any, config: Config | None, options: InvokeOptions) -> Any:
     """See `Graph.ainvoke`."""
-    call = _prepare(graph, given, config, options)
-    output_keys, modes = options.get("output_keys"), options.get("stream_mode", "values")
-    shown = graph.program.outputs if output_keys is None else _channels(graph, output_keys)
-    version = check_version(options.get("version", "v1"))
+    modes = options.get("stream_mode", "values")
+    checked = _checked(graph, options, modes)
+    # The prepared call is no variable here: it would be one more object of a waiting run for the collector to visit.
     if modes == "values":
-        ended = await _run(graph, given, call, None)
+        shown = graph.program.outputs if checked.channels is None else checked.channels
+        ended = await _run(graph, given, _prepare(graph, given, config, options, checked), None)
         value = ended.board.output(graph.program, shown)
-        if version == "v1":
+        if checked.version == "v1":
             return _with_interrupts(value, ended.interrupts)
-        if output_keys is None and graph.coerce_output is not None and ended.done:
+        if checked.channels is None and graph.coerce_output is not None and ended.done:
             value = graph.coerce_output(value)
         return GraphOutput(value, isolate(ended.interrupts))
-    kept = ChunkList(shape_of(version, labelled=not isinstance(modes, str), subgraphs=False))
-    channels = None if output_keys is None else shown
-    await _run(
-        graph, given, call, Subscription(names_of_modes(modes), kept, channels=channels, reports_errors=version == "v2")
-    )
+    kept = ChunkList(checked.shape)
+    subscription = Subscription(checked.modes, kept, channels=checked.channels, reports_errors=checked.version == "v2")
+    await _run(graph, given, _prepare(graph, given, config, options, checked), subscription)
     return kept.chunks
 
 
@@ -76,30 +76,24 @@ def stream(graph: Definition, given: Any, config: Config | None, options: Stream
     asked, after = options.get("stream_mode"), options.get("after")
     if after is not None and asked is None:
         raise ConfigError("after= needs stream_mode=: pass the modes with which the run was streamed before")
-    modes = graph.stream_mode if asked is None else asked
-    names = names_of_modes(modes)
-    version = check_version(options.get("version", "v1"))
-    buffer = Buffer(
-        check_capacity(options.get("capacity", CAPACITY)), policies_of(options.get("overflow", "block"), names)
-    )
-    cursor = None if after is None else _read_cursor(graph, given, after, version)
-    keeps = options.get("keep_events", False)
-    if keeps:
+    checked = _checked(graph, options, graph.stream_mode if asked is None else asked)
+    cursor = None if after is None else _read_cursor(graph, given, after, checked.version)
+    if checked.keeps_events:
         _require_checkpointer_for_events(graph)
-    call = _prepare(graph, given, config, options)
-    if call.outer is not None and (keeps or cursor is not None):
+    call = _prepare(graph, given, config, options, checked)
+    if call.outer is not None and (checked.keeps_events or cursor is not None):
         raise ConfigError(
             f"graph {graph.name!r} runs as part of the node that calls it, and the run around it keeps its events: "
             "ask for them there (keep_events=True, subgraphs=True), or name a thread of its own in config"
         )
-    output_keys, subgraphs = options.get("output_keys"), options.get("subgraphs", False)
+    buffer = Buffer(checked.capacity, checked.policies)
     subscription = Subscription(
-        names,
+        checked.modes,
         buffer,
-        channels=None if output_keys is None else _channels(graph, output_keys),
-        subgraphs=subgraphs,
-        reports_errors=version == "v2",
-        records_events=keeps or cursor is not None,
+        channels=checked.channels,
+        subgraphs=checked.subgraphs,
+        reports_errors=checked.version == "v2",
+        records_events=checked.keeps_events or cursor is not None,
         has_own_task=True,
         reconnects=cursor is not None,
         number=0 if cursor is None else cursor.seq,
@@ -117,8 +111,7 @@ def stream(graph: Definition, given: Any, config: Config | None, options: Stream
                 await subscription.put(subscription.error_part(error, 0))
             raise
 
-    shape = shape_of(version, labelled=not isinstance(modes, str), subgraphs=subgraphs)
-    return GraphStream(work, buffer, shape, subscription, cursor=after)
+    return GraphStream(work, buffer, checked.shape, subscription, cursor=after)
 
 
 async def batch(
@@ -165,6 +158,127 @@ async def batch(
     return [cast("OutputT", done[index]) for index in range(len(inputs))]
 
 
+class _CheckedOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What a call shows, as its options and the graph's definition decide it. Shared by equal calls.
+
+    Attributes:
+        modes: the names of the stream modes.
+        version: the version of the chunks.
+        shape: turns a part into a chunk.
+        channels: the channels to show; None for the graph's own choice.
+        subgraphs: the parts of subgraphs are shown.
+        capacity: the number of chunks that may wait for the reader.
+        policies: the overflow policy of each mode that does not block.
+        keeps_events: the events are stored with the commits.
+        run: the options of a run of its own; None if they depend on more than the call's plain options.
+        call: the prepared call without a config; None if there is more to prepare.
+    """
+
+    modes: tuple[str, ...]
+    version: Literal["v1", "v2"]
+    shape: Shape
+    channels: str | tuple[str, ...] | None
+    subgraphs: bool
+    capacity: int
+    policies: Mapping[str, OverflowPolicy]
+    keeps_events: bool
+    run: RunOptions | None
+    call: _PreparedCall | None
+
+
+_MOST_CHECKED = 64
+"""The most records of checked options that a graph keeps. Programs use few; generated options must not add up."""
+
+
+def _checked(graph: Definition, options: Mapping[str, Any], modes: Any) -> _CheckedOptions:
+    """Return the checked options of a call, from the graph's cache if equal options were checked before.
+
+    Args:
+        graph: the graph.
+        options: the options of the call.
+        modes: the stream modes of the call, which are the graph's if the options name none.
+
+    Raises:
+        ConfigError: an option is invalid.
+    """
+    # Cached: the checks made a fifth of all calls before a first chunk, with the same result each time.
+    depends = graph.read_context is not None or CURRENT.get() is not None or not BY_REFERENCE.isdisjoint(options)
+    try:
+        key = (depends, *_key_of({**options, "stream_mode": modes}))
+    except TypeError:
+        return _check(graph, options, modes, depends=depends)
+    found: _CheckedOptions | None = graph.checked.get(key)
+    if found is None:
+        found = _check(graph, options, modes, depends=depends)
+        if len(graph.checked) >= _MOST_CHECKED:
+            graph.checked.clear()
+        graph.checked[key] = found
+    return found
+
+
+_PLAIN = frozenset((str, int, bool, float, type(None)))
+
+
+def _key_of(options: Mapping[str, Any]) -> list[tuple[str, type, Any]]:
+    """Return the options by value. Raises `TypeError` if one is not plain: it might change, or equal another one."""
+    # With the types, because 1, 1.0 and True are equal, and the checks accept only one of them.
+    return [
+        (name, type(value), value if type(value) in _PLAIN else _names(value))
+        for name, value in options.items()
+        if name not in BY_REFERENCE
+    ]
+
+
+def _names(value: Any) -> tuple[str, ...]:
+    """Return a list or tuple of strings as a tuple. Raises `TypeError` for other values."""
+    if type(value) not in (list, tuple) or any(type(each) is not str for each in value):
+        raise TypeError
+    return tuple(value)
+
+
+def _check(graph: Definition, options: Mapping[str, Any], modes: Any, *, depends: bool) -> _CheckedOptions:
+    """Check the options of a call; see `_checked`.
+
+    Args:
+        depends: the run's options depend on more than these: on the calling node, or on objects of the caller.
+    """
+    names = names_of_modes(modes)
+    version = check_version(options.get("version", "v1"))
+    capacity = check_capacity(options.get("capacity", CAPACITY))
+    output_keys, subgraphs = options.get("output_keys"), options.get("subgraphs", False)
+    run = call = None
+    if not depends:
+        run = _options_of_run(graph, cast("CallOptions", options), None, None)
+        if graph.checkpointer in (None, False) and not graph.config:
+            call = _PreparedCall(settings_of({}, run, stored=False, nested=False, results=graph.results), None, 0)
+    return _CheckedOptions(
+        modes=names,
+        version=version,
+        shape=shape_of(version, labelled=not isinstance(modes, str), subgraphs=subgraphs),
+        channels=None if output_keys is None else _channels(graph, output_keys),
+        subgraphs=subgraphs,
+        capacity=capacity,
+        policies=policies_of(options.get("overflow", "block"), names),
+        keeps_events=options.get("keep_events", False),
+        run=run,
+        call=call,
+    )
+
+
+def _options_of_run(
+    graph: Definition, options: CallOptions, outer: AttemptContext | None, inherits_from: AttemptContext | None
+) -> RunOptions:
+    return options_of_call(
+        graph.program,
+        graph.options,
+        options,
+        stored=outer is None and graph.saver is not None,
+        outer=outer,
+        inherits_from=inherits_from,
+        read_context=graph.read_context,
+    )
+
+
 class _PreparedCall(msgspec.Struct, frozen=True):
     """A checked call of a graph.
 
@@ -182,12 +296,16 @@ class _PreparedCall(msgspec.Struct, frozen=True):
     digest: bytes = b""
 
 
-def _prepare(graph: Definition, given: Any, config: Config | None, options: CallOptions) -> _PreparedCall:
+def _prepare(
+    graph: Definition, given: Any, config: Config | None, options: CallOptions, checked: _CheckedOptions
+) -> _PreparedCall:
     """Check a call, and decide whether the graph runs as part of the run of the calling node.
 
     A config that names a thread makes the call a run of its own, unless it is the config of the calling node or of an
     enclosing one.
     """
+    if config is None and checked.call is not None:
+        return checked.call
     mine = merge_configs(graph.config, config)
     outer = inherits_from = CURRENT.get()
     if outer is not None:
@@ -203,16 +321,8 @@ def _prepare(graph: Definition, given: Any, config: Config | None, options: Call
             "keeps its state with the graph around it. Give it a saver to run it by itself"
         )
     stored = outer is None and graph.saver is not None
-    checked = options_of_call(
-        graph.program,
-        graph.options,
-        options,
-        stored=stored,
-        outer=outer,
-        inherits_from=inherits_from,
-        read_context=graph.read_context,
-    )
-    settings = settings_of(mine, checked, stored=stored, nested=outer is not None, results=graph.results)
+    run = _options_of_run(graph, options, outer, inherits_from) if checked.run is None else checked.run
+    settings = settings_of(mine, run, stored=stored, nested=outer is not None, results=graph.results)
     if outer is None:
         return _PreparedCall(settings, None, 0)
     outer.fence.check(f"graph {graph.name!r}")
@@ -257,10 +367,13 @@ def _start_run(
     begun: tuple[Callable[[NamespaceWriter], Awaitable[bool]], ...],
 ) -> Coroutine[Any, Any, RunResult]:
     settings, outer = call.settings, call.outer
-    codec = partial(graph.codecs.of_events, graph.codec)  # bind the codec now: the saver may be replaced during the run
     subscriptions = () if subscription is None else (subscription,)
     audience = Audience(
-        shown=graph.shown, subscriptions=subscriptions, codec=codec, overhears=_model_token_listener(), begun=begun
+        shown=graph.shown,
+        subscriptions=subscriptions,
+        codec=graph.events_codec,
+        overhears=_model_token_listener(),
+        begun=begun,
     )
     if outer is not None:
         stores, keeps_state = graph.checkpointer is not False, graph.checkpointer is True

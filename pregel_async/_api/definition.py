@@ -6,7 +6,7 @@ So runs in progress, and copies that `with_config` has made, keep the definition
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Self, cast
 
 import msgspec
@@ -152,9 +152,20 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def name(self) -> str:
         return self.program.name
 
-    @property
+    @cached_property
     def saver(self) -> BaseCheckpointSaver | None:
         return self.checkpointer if isinstance(self.checkpointer, BaseCheckpointSaver) else None
+
+    @cached_property
+    def checked(self) -> dict[object, Any]:
+        """A cache of the options of calls that were checked against this definition; see `calls`."""
+        # Not among the fields: a definition with another value of an attribute begins with an empty cache.
+        return {}
+
+    @cached_property
+    def events_codec(self) -> Callable[[], Codec]:
+        """Makes the codec of stored events. Bound to this definition's codec: a graph's saver may be replaced."""
+        return partial(self.codecs.of_events, self.codec)
 
     @cached_property
     def shown(self) -> StreamView:

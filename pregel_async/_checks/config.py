@@ -32,7 +32,7 @@ def merge_configs(*configs: Config | None) -> RunnableConfig:
     """
     merged: dict[str, Any] = {}
     for config in configs:
-        if config is None:
+        if config is None or config == {}:
             continue
         checked = _checked(config)
         for key, value in checked.items():
@@ -48,7 +48,7 @@ def merge_configs(*configs: Config | None) -> RunnableConfig:
 def _checked(given: Config) -> Mapping[str, Any]:
     if isinstance(given, str):
         given = {"configurable": {"thread_id": given}}
-    if not isinstance(given, Mapping):
+    if type(given) is not dict and not isinstance(given, Mapping):
         raise ConfigError(f"a config is a mapping, or a thread's id as a string, and this is {given!r}")
     config = cast("Mapping[str, Any]", given)
     for key in config:

@@ -145,6 +145,10 @@ class BatchOptions(UpdateOptions, Generic[ContextT], total=False):
     max_concurrency: int | None
 
 
+BY_REFERENCE = frozenset(("context", "control", "observer", "budgets", "after"))
+"""The options of a call whose values are objects of the caller, or differ in each call. No cache may keep them."""
+
+
 # Options of graphs and nodes: `StateGraph.compile` and `StateGraph.add_node` document them.
 
 

@@ -12,7 +12,7 @@ from ..platform.loop_turns import LoopTurns
 from ..streaming.publisher import EventPublisher
 from ..streaming.run_events import NO_READER, InnerEvents, RecordedEvents, RunEvents, ShownEvents
 from ..streaming.subscription import Subscription
-from ..tasks.context import AttemptContext, GraphContext, RunContext
+from ..tasks.context import NO_ATTEMPTS, AttemptContext, GraphContext, RunContext
 from ..tasks.slots import ConcurrencyLimiter
 from ..tasks.task_runner import run_called
 from .graph_run import GraphRun
@@ -48,10 +48,10 @@ def run_of(
         caller: the task that runs the graph, if the graph keeps its state from call to call; else empty.
     """
     # A stream runs in a task that has just been started, which counts as the event loop's turn at the first barrier.
-    fresh = not persistence.is_stored and any(subscription.has_own_task for subscription in audience.subscriptions)
-    turns = LoopTurns(run_context.loop.turn, is_taken=fresh)
+    turns = LoopTurns(run_context.loop.turn, is_taken=False)
     for subscription in audience.subscriptions:
         subscription.observed = observation
+        turns.is_taken = subscription.has_own_task and not persistence.is_stored
     control, results, width = settings.control, settings.results, settings.max_concurrency
     # A subgraph uses the control and the cached results of its outer graph, unless its call has its own.
     for node in outer[:1]:
@@ -70,6 +70,7 @@ def run_of(
         control=control,
         call=run_called,
         is_timed=program.is_timed,
+        open_attempts=set() if program.is_timed else NO_ATTEMPTS,
         results=results,
         overhears=audience.overhears if publisher.shows_messages else None,
     )
@@ -89,6 +90,6 @@ def _events(
         for subscription in own:
             if subscription.recorder is not None:
                 events = RecordedEvents(publisher, subscription, subscription.recorder, turns)
-    if own:
+    if own and persistence.is_stored:
         persistence.acknowledge(events.set_committed)
     return events

@@ -19,17 +19,15 @@ class CallInput(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
     Attributes:
         is_input: it is a graph's input, which discards pending tasks.
-        writes: the writes of the graph's input.
         is_command: it is a command.
-        edits: the writes of the command's `update` and `goto`.
+        writes: the writes of the graph's input, or of the command's `update` and `goto`.
         answers: the command has an answer.
         resume: the answer: the command's `resume`.
     """
 
     is_input: bool = False
-    writes: list[Write] = []
     is_command: bool = False
-    edits: list[Write] = []
+    writes: list[Write] = []
     answers: bool = False
     resume: Any = None
 
@@ -42,7 +40,7 @@ class CallInput(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
         Raises:
             InvalidResumeError: the call has an answer.
-            EmptyInputError: the call has neither input nor edits.
+            EmptyInputError: the call has neither input nor an update.
         """
         where = "" if thread_id is None else f" of thread {thread_id!r}"
         if self.answers:
@@ -51,7 +49,7 @@ class CallInput(msgspec.Struct, frozen=True, gc=False, kw_only=True):
                 "a checkpointer, and pass the thread_id of the run that asked",
                 thread_id=thread_id,
             )
-        if not self.is_input and not self.edits:
+        if not self.is_input and not self.writes:
             raise EmptyInputError(
                 f"no input for graph {program.name!r}, and nothing is stored{where} to continue from: pass an input"
             )
@@ -98,7 +96,7 @@ def _read_call_input(program: Program, value: Any) -> CallInput:
         raise EmptyInputError(
             f"the command given to graph {program.name!r} is empty: it has no resume=, update= or goto="
         )
-    return CallInput(is_command=True, edits=edits, answers=value.resume is not None, resume=value.resume)
+    return CallInput(is_command=True, writes=edits, answers=value.resume is not None, resume=value.resume)
 
 
 _DIGITS = frozenset("0123456789abcdefABCDEF")

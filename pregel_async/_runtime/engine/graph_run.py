@@ -148,7 +148,7 @@ class GraphRun:
         thread_id = namespace.thread_id
         if call_input.is_command:
             answers = answers_to(call_input.resume, namespace.questions(), thread_id) if call_input.answers else {}
-            await namespace.resume(board, answers, self._program.validated(board.values, call_input.edits))
+            await namespace.resume(board, answers, self._program.validated(board.values, call_input.writes))
             run_context.new_answers = answers
         loaded = namespace.tip
         if namespace.ns == "":
@@ -166,7 +166,7 @@ class GraphRun:
         Pending tasks are discarded: they count as run, and have written nothing.
         """
         board, program = self._board, self._program
-        writes = program.validated(board.values, call_input.writes or call_input.edits)
+        writes = program.validated(board.values, call_input.writes)
         discarded = superstep.plan(program, board, self._open_scope) if board.updated else []
         superstep.update(program, board, discarded, [*[[] for _ in discarded], writes], scope=self._scope)
         board.ran = ()  # the discarded tasks did not really run, and history must not say so

@@ -94,7 +94,7 @@ async def run_nested(
         # The loaded state of an earlier attempt contains the input already, except what is never stored.
         if persistence.continues:
             if program.untracked:
-                refill(program, persistence.start, [*call_input.writes, *call_input.edits])
+                refill(program, persistence.start, call_input.writes)
             call_input = NO_INPUT
         if persistence.is_new:
             call_input.require_input(program, lease.thread_id)

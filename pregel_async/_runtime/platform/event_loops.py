@@ -54,6 +54,7 @@ class Loop(msgspec.Struct, frozen=True, kw_only=True):
         turn: yields to the loop, and notices a cancellation.
         current_task: returns the running task.
         event: makes an event.
+        cancel_scope: makes a cancel scope: the class of anyio's backend, so that no scope looks up the running loop.
         threadsafe_caller: returns a function that calls another one on this loop, from any thread. The call raises
             `RuntimeError` if the loop has ended.
     """
@@ -67,6 +68,7 @@ class Loop(msgspec.Struct, frozen=True, kw_only=True):
     turn: Callable[[], Awaitable[None]]
     current_task: Callable[[], object]
     event: Callable[[], WaitableEvent]
+    cancel_scope: Callable[[], anyio.CancelScope]
     threadsafe_caller: Callable[[], Callable[[Callable[[], object]], object]]
 
 
@@ -90,6 +92,7 @@ def _on_asyncio() -> Loop:
         turn=partial(asyncio.sleep, 0),  # anyio's `checkpoint` looks up the event loop in each call
         current_task=asyncio.current_task,
         event=asyncio.Event,
+        cancel_scope=type(anyio.CancelScope()),
         threadsafe_caller=lambda: asyncio.get_running_loop().call_soon_threadsafe,
     )
 
@@ -108,6 +111,7 @@ def _on_trio() -> Loop:
         turn=anyio.lowlevel.checkpoint,
         current_task=trio.lowlevel.current_task,
         event=trio.Event,
+        cancel_scope=type(anyio.CancelScope()),
         threadsafe_caller=lambda: trio.lowlevel.current_trio_token().run_sync_soon,
     )
 
@@ -118,13 +122,15 @@ class NativeCancellations:
     Attributes:
         count: returns the current number of native cancellations of the task.
         before: the number when this object was made.
+        host: the task whose cancellations are counted; None if none are.
     """
 
     # A scope raises its cancellation at each checkpoint. A native one is raised once, and a node may swallow it: then
     # `Task.cancelling()` is the only trace that the run was cancelled.
 
-    def __init__(self, count: Callable[[], int] = int) -> None:
+    def __init__(self, count: Callable[[], int] = int, host: object = None) -> None:
         self.count = count
+        self.host = host
         self.before = count()
 
     def __call__(self) -> bool:
@@ -149,7 +155,7 @@ NEVER_CANCELLED = NativeCancellations()
 
 class _AsyncioCancellations(NativeCancellations):
     def __init__(self, task: asyncio.Task[Any]) -> None:
-        super().__init__(task.cancelling)
+        super().__init__(task.cancelling, task)
         self._task = task
 
     def discount_group_cancellations(self, thrown: Iterable[BaseException]) -> None:

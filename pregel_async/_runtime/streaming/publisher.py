@@ -67,13 +67,13 @@ class EventPublisher:
         self.units = units
         self._timeout_pauses = timeout_pauses
         # By event, so that an event without a subscribed mode costs one lookup.
-        self._modes: dict[str, list[tuple[Subscription, Mode]]] = {}
+        self._modes: dict[str, tuple[tuple[Subscription, Mode], ...]] = {}
         for name, mode in MODES.items():
             for subscription, view in views:
                 if name in subscription.modes:
                     pair = subscription, mode(view)
                     for event in mode.shows:
-                        self._modes.setdefault(event, []).append(pair)
+                        self._modes[event] = (*self._modes[event], pair) if event in self._modes else (pair,)
         self.shows_messages = "emitted" in self._modes
         self.shows_writes = self.shows_messages or "wrote" in self._modes
 
@@ -95,7 +95,7 @@ class EventPublisher:
         awaited = False
         for subscription, part in deliveries:
             await subscription.put(part)
-            awaited = awaited or (len(subscription.sinks) > 0 and subscription.sinks[0].is_awaited)
+            awaited = awaited or (subscription.sinks != [] and subscription.sinks[0].is_awaited)
         return awaited
 
     async def wait_until_drained(self) -> None:

@@ -247,7 +247,7 @@ class _RunTask:
         buffer.event = here.event
         self._over = here.event()
         # Cancelled by a scope, as trio's tasks have no `cancel`, and asyncio's cancels only once.
-        self._scope = anyio.CancelScope()
+        self._scope = here.cancel_scope()
         self._call_soon = here.threadsafe_caller()
         self._task = here.start(self._host, "pregel-async run", self._done)
 

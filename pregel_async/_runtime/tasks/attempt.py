@@ -72,7 +72,7 @@ async def run_attempt(
         attempts: the history of attempts at the task.
         failures: the failure that the task handles, if it is an error handler.
     """
-    attempt = AttemptContext(graph, board, task, attempts, failures)
+    attempt = AttemptContext(graph, board, task, attempts, failures, natively_cancelled.host)
     queued = False
     if attempt.slot.is_limited:
         with attempt.waiting_for_slot():

@@ -298,6 +298,10 @@ class GraphContext(msgspec.Struct, frozen=True, kw_only=True):
         return any(name in (node.graph.program.name, node.task.node.name) for node in self.outer)
 
 
+NO_ATTEMPTS: set[AttemptContext] = set()
+"""The open attempts of all graphs whose supersteps have no time limit: none are noted."""
+
+
 class AttemptContext:
     """One attempt at one task, and the operations that the node's code can reach.
 
@@ -361,6 +365,7 @@ class AttemptContext:
         task: Task,
         attempts: AttemptHistory = SINGLE_ATTEMPT,
         failures: tuple[NodeError, ...] = (),
+        host: object = None,
     ) -> None:
         self.graph = graph
         self.board = board
@@ -369,7 +374,7 @@ class AttemptContext:
         self.positions = 0
         self.calls: Calls = NO_CALLS
         self.node_record: NodeRecord | None = None
-        self.host = graph.run.loop.current_task()
+        self.host = graph.run.loop.current_task() if host is None else host
         self.slot = UNLIMITED if graph.limiter is None else Slot(graph.limiter)
         self._ended = False
         caller = CURRENT.get()

@@ -83,8 +83,8 @@ class Mode:
     def __init__(self, view: View) -> None:
         self.view = view
         shown = view.shown
-        self.names = frozenset((shown,) if isinstance(shown, str) else shown)
         self._is_bare = isinstance(shown, str)
+        self.names = frozenset((shown,) if self._is_bare else shown)
 
     def part(
         self, step: int, data: Any, interrupts: tuple[Interrupt, ...] = (), coerce: Coerce | None = None
