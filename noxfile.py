@@ -27,6 +27,8 @@ def install(session: nox.Session, *groups: str) -> None:
 
 
 def pytest(session: nox.Session, *args: str, **env: str) -> None:
+    # Tests start hundreds of processes. Without stored bytecode, each compiles both packages: 0.8 seconds, not 0.2.
+    env = {"PYTHONDONTWRITEBYTECODE": "", **env}
     session.run("python", "-m", "pytest", *args, *session.posargs, env=env)
 
 
