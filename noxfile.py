@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
+import shutil
+import sys
+from pathlib import Path
 
 import nox
 
-nox.options.sessions = ["lint", "types", "contracts", "tests"]
+nox.options.sessions = ["commits", "lint", "types", "contracts", "tests"]
 nox.options.default_venv_backend = "venv"
 
 PYPROJECT = nox.project.load_toml("pyproject.toml")
@@ -27,7 +32,15 @@ def install(session: nox.Session, *groups: str) -> None:
 
 
 def pytest(session: nox.Session, *args: str, **env: str) -> None:
+    # Tests start hundreds of processes. Without stored bytecode, each compiles both packages: 0.8 seconds, not 0.2.
+    env = {"PYTHONDONTWRITEBYTECODE": "", **env}
     session.run("python", "-m", "pytest", *args, *session.posargs, env=env)
+
+
+@nox.session(venv_backend="none")
+def commits(session: nox.Session) -> None:
+    """The subjects of the commits since the rule about them; as far as a shallow clone reaches."""
+    session.run(sys.executable, "-m", "tests.architecture.commits", external=True)
 
 
 @nox.session
@@ -180,6 +193,27 @@ def browser(session: nox.Session) -> None:
     install(session, "test", "browser")
     env = {"PREGEL_BROWSER": "yes", "PREGEL_SCREENSHOT": "docs/chat_service.png"}
     pytest(session, "-q", "tests/browser", **env)
+
+
+@nox.session
+def release(session: nox.Session) -> None:
+    """Build the wheel and the sdist in dist/, and try both in new environments, the wheel by README's command."""
+    version = PYPROJECT["project"]["version"]
+    session.install("-q", "build", "twine")
+    shutil.rmtree("dist", ignore_errors=True)
+    session.run("python", "-m", "build", "--outdir", "dist")
+    wheel, sdist = f"dist/pregel_async-{version}-py3-none-any.whl", f"dist/pregel_async-{version}.tar.gz"
+    session.run("twine", "check", "--strict", wheel, sdist)
+    install = re.search(r"<!-- install command -->\n```sh\npip (install .+)\n```", Path("README.md").read_text("utf-8"))
+    if install is None:
+        session.error("README.md has no install command")
+    for arguments, extras in ((shlex.split(install[1]), ("cli",)), (["install", sdist], ())):
+        folder = Path(session.create_tmp()).resolve() / "fresh"
+        session.run("python", "-m", "venv", "--clear", str(folder))
+        python = str(folder / ("Scripts" if os.name == "nt" else "bin") / "python")
+        session.run(python, "-m", "pip", *arguments, "-q", external=True)
+        # -I: neither the checkout nor its tests can be imported.
+        session.run(python, "-I", "tests/helpers/release_smoke.py", version, *extras, external=True)
 
 
 @nox.session

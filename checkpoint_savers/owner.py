@@ -51,7 +51,8 @@ def is_gone(owner: Owner) -> bool:
 
     True on the owner's own host if it has rebooted since, if no process has the pid, if another process has it, or if
     the process is a zombie. False in all other cases: another host, another pid namespace, or a platform that does not
-    provide this information.
+    provide this information. macOS shows only whether a process has the pid, and Windows not even that: there the lease
+    of a killed process is held until it expires.
 
     Args:
         owner: the owner.
@@ -62,9 +63,10 @@ def is_gone(owner: Owner) -> bool:
     if owner.boot and boot and owner.boot != boot:
         return True
     start, _, namespace = owner.started.partition("@")
-    here = _namespace()
-    if namespace and here and namespace != here:
-        return False  # another container with the same host name: its pids mean nothing here
+    if namespace and namespace != _namespace():
+        # Its pids mean nothing here: another container with the same host name, or a Linux container that is looked at
+        # from macOS or Windows, where no namespace is known.
+        return False
     if not _exists(owner.pid):
         return True
     found = _process(owner.pid)

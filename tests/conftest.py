@@ -2,15 +2,17 @@
 
 It uses asyncio and trio by default, and all of `ALL_LOOPS` in tests/runtime and tests/kit, whose promises are about
 event loops; `--loops=all` uses all of them everywhere. A test marked `one_loop` behaves the same on each loop, and runs
-on asyncio.
+on asyncio. Of a test marked `pairwise`, every second case runs, unless `--loops=all` or `PREGEL_EVERY=1` is set.
 """
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import sys
 from collections.abc import AsyncIterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -63,10 +65,49 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("anyio_backend", loops, indirect=True, scope="module")
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out every second case of the tests marked `pairwise`, unless a case is asked for by its id."""
+    named = any("[" in argument for argument in config.args)
+    if named or config.getoption("--loops") == "all" or os.environ.get("PREGEL_EVERY") == "1":
+        return
+    left_out = [item for item in items if item.get_closest_marker("pairwise") and is_left_out(item)]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        without = set(left_out)
+        items[:] = [item for item in items if item not in without]
+
+
+def is_left_out(item: pytest.Item) -> bool:
+    """Return True if the positions of the case's values in the lists of their parameters have an odd sum.
+
+    So each value of a parameter still meets each value of each other parameter, if there are at least three: the third one makes
+    the sum even.
+    """
+    assert isinstance(item, pytest.Function)
+    positions = item.callspec.indices
+    if len(positions) < 3:
+        raise pytest.UsageError(f"{item.nodeid} is marked pairwise, and has fewer than three parameters")
+    return sum(positions.values()) % 2 == 1
+
+
 def pytest_collection_finish() -> None:
-    """Exclude pytest's data about twenty thousand tests, which lives as long as the process, from garbage
-    collection."""
-    gc.collect()
+    freeze()
+
+
+_finished = count(1)
+
+
+def pytest_runtest_logfinish() -> None:
+    if next(_finished) % 100 == 0:
+        freeze()
+
+
+def freeze() -> None:
+    """Exclude pytest's data about the tests, which lives as long as the process, from garbage collection.
+
+    Twenty thousand reports made each `gc.collect()` in a test take 0.1 seconds.
+    """
+    gc.collect()  # first, so that no garbage is frozen
     gc.freeze()
 
 

@@ -43,7 +43,7 @@ OTHERS = {
     *("AsyncPostgresSaver", "AsyncPostgresStore", "AsyncSqliteSaver", "AsyncSqliteStore", "JsonPlusSerializer"),
     *("NodeInterrupt", "ToolNode", "TracePolicy"),
     # of browsers, Starlette and the standard library
-    *("EventSource", "GZipMiddleware", "mount", "simplefilter", "Task", "days"),
+    *("EventSource", "GZipMiddleware", "mount", "SelectorEventLoop", "simplefilter", "Task", "days"),
     # of msgspec, hypothesis and HTTP
     *("gc", "profile", "q"),
     # of the SDKs whose streams are read

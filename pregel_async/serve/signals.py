@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sys
 import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -19,6 +20,8 @@ from .._runtime.platform.event_loops import on_asyncio
 from .service import Service
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
+if sys.platform == "win32":
+    SIGNALS = (*SIGNALS, signal.SIGBREAK)  # the only one that another process can send there: Ctrl-Break
 
 
 class _SignalHandler:

@@ -151,6 +151,7 @@ WAYS = [
 ]
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
 @pytest.mark.parametrize("scenario", CHOSEN, ids=str)
 async def test_every_step(
@@ -168,6 +169,7 @@ async def test_every_step(
     await at_every_step(scenario, "sync", way, saver, environment, places(request))
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
 @pytest.mark.parametrize("mode", ["async", "exit"])
 @pytest.mark.parametrize("scenario", FEW, ids=str)

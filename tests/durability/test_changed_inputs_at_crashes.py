@@ -51,6 +51,7 @@ def lines(*names: str) -> list[str]:
     return [line for name in names for line in (f"read {name}", f"paid {name}")]
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("durability", DURABILITIES)
 async def test_a_crash_at_every_call(durability: Durability, after: bool, opened: Open) -> None:

@@ -33,6 +33,7 @@ from tests.helpers.environments import SeededEnvironment
 pytestmark = pytest.mark.anyio
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("how", ["error", "down", "die"])
 @pytest.mark.parametrize("mode", MODES)

@@ -271,6 +271,7 @@ async def test_after_a_drain(saver: BaseCheckpointSaver) -> None:
     assert (await graph.aget_state("t")).values["log"].count("inside") == 0
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("gone_after", [1, 3, 5, 8, 12])
 @pytest.mark.parametrize("held", ["first", "inside", "last"])
 @pytest.mark.parametrize("mode", DURABILITIES)

@@ -66,6 +66,7 @@ class ReconnectingReader:
         check(self.seen, other.seen)
 
 
+@pytest.mark.pairwise
 @pytest.mark.one_loop
 @pytest.mark.parametrize("subgraphs", [False, True], ids=["alone", "subgraphs"])
 @pytest.mark.parametrize("mode", get_args(StreamMode))

@@ -313,6 +313,7 @@ def before_a_router(held: HeldNode) -> StateGraph[Any]:
 SHAPES = [alone, in_second_superstep, with_a_sibling, before_a_router]
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("fails", [False, True], ids=["returns", "fails"])
 @pytest.mark.parametrize("given", [None, {"log": ["new"]}], ids=["resumed", "begun anew"])
 @pytest.mark.parametrize("still", [False, True], ids=["has ended", "still runs"])

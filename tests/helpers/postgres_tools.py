@@ -80,6 +80,15 @@ def made_schema(url: str | None = None) -> Iterator[str]:
         yield schema
 
 
+TABLES = ("threads", "heads", "checkpoints", "records", "events")
+
+
+def empty(schema: str, *tables: str) -> None:
+    """Delete all rows of some of a schema's tables; by default of those of PostgresSaver."""
+    # TRUNCATE replaces the files of the tables and their indexes, and waits for the disk: ten times as long.
+    execute("; ".join(f'DELETE FROM "{schema}".pregel_{table}' for table in tables or TABLES))
+
+
 def execute(sql: str, *parameters: object, url: str | None = None) -> list[tuple[Any, ...]]:
     """Execute a statement outside the saver, in a transaction of its own."""
     with psycopg.connect(conninfo() if url is None else url, autocommit=True) as connection:

@@ -217,6 +217,14 @@ FAULTS: Final[tuple[Fault, ...]] = (
         ),
     ),
     Fault(
+        "unknown-pid-namespace",
+        "P6: on macOS, the owner of a lease in a Linux container counts as gone, and a second one writes",
+        "is_gone",
+        "namespace and namespace != _namespace()",
+        "namespace and _namespace() and namespace != _namespace()",
+        ("tests/savers/test_owner.py::test_an_owner_that_cannot_be_checked_is_not_gone",),
+    ),
+    Fault(
         "reused-pids",
         "P6: another process with the pid of the dead owner keeps the thread busy",
         "is_gone",

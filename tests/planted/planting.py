@@ -133,6 +133,7 @@ def _defined(node: ast.AST, around: str) -> Iterator[tuple[str, int, int]]:
             yield from _defined(inner, around)
 
 
+@cache  # many faults are in one file
 def _tokens(code: str) -> list[tokenize.TokenInfo]:
     """Return the tokens of code, which may be part of a statement."""
     found: list[tokenize.TokenInfo] = []

@@ -480,6 +480,7 @@ async def play(way: Callable[[Scene], Awaitable[None]], saver: BaseCheckpointSav
 
 
 @each_place
+@pytest.mark.pairwise
 @pytest.mark.parametrize("entered", [False, True], ids=["without", "with"])
 @pytest.mark.parametrize("way", SAME, ids=lambda way: way.__name__)
 async def test_a_stream(way: Any, entered: bool, where: Where, saver: BaseCheckpointSaver) -> None:
@@ -571,6 +572,7 @@ async def by_a_reader_that_is_gone(scene: Scene) -> None:
 
 
 @each_place
+@pytest.mark.pairwise
 @pytest.mark.parametrize(
     "way",
     [by_break, by_error, by_return, by_del, by_another_task, by_a_reader_that_is_gone],

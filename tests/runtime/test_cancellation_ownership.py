@@ -313,6 +313,7 @@ OWN_ON_ASYNCIO = [
 
 @each_verb
 @each_place
+@pytest.mark.pairwise
 @pytest.mark.parametrize("node", [*OWN, *OWN_ON_ASYNCIO], ids=lambda node: node.__name__)
 async def test_a_node_that_cancels_its_own_work(node: Any, place: Any, verb: str, anyio_backend_name: str) -> None:
     """P7: when a node cancels work of its own and catches the cancellation, the run continues to its end."""

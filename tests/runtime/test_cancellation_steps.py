@@ -177,6 +177,7 @@ WAYS: list[Way] = [
 ]
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
 async def test_any_step(way: Way, saver: BaseCheckpointSaver) -> None:
     """P3, P5, P6, P7: at whichever step the run is stopped, every task of the run has ended when control returns, every

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import operator
 import os
+import sys
 import threading
 from datetime import timedelta
 from pathlib import Path
@@ -888,6 +889,17 @@ class Opaque:
 
 class Bare(TypedDict, total=False):
     thing: Any
+
+
+@pytest.mark.one_loop
+async def test_a_loop_that_starts_no_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """P9: on Windows, asyncio's SelectorEventLoop cannot start a process: the error says which loop can."""
+    graph = StateGraph(State).add_node(
+        "doubles", processes.doubles, timeout=TimeoutPolicy(run_timeout=5), on_timeout="process"
+    )
+    monkeypatch.setattr(sys, "platform", "win32")
+    with pytest.raises(NotImplementedError, match="on the default event loop"):
+        await graph.add_edge(START, "doubles").compile().ainvoke({})
 
 
 async def test_inputs_that_cannot_be_sent_to_a_process(environment: VirtualWorld) -> None:

@@ -17,7 +17,7 @@ from pregel_async._runtime.observing.observers import Observers
 from pregel_async._runtime.platform.environment import SystemEnvironment
 from pregel_async.observing import UpdateStarted
 from pregel_async.testing import FaultySaver
-from tests.helpers.postgres_tools import conninfo, execute, made_schema
+from tests.helpers.postgres_tools import conninfo, empty, made_schema
 from tests.savers import postgres_cells, sqlite_cells
 
 CRASHES = int(os.environ.get("PREGEL_CRASHES", "4"))
@@ -34,6 +34,7 @@ class TestInMemorySaver(SaverConformance):
         return lambda: nullcontext(saver)
 
 
+@pytest.mark.one_loop  # it passes on what InMemorySaver does on each event loop
 class TestFaultySaver(SaverConformance):
     """The test kit's own saver, without any faults."""
 
@@ -43,6 +44,7 @@ class TestFaultySaver(SaverConformance):
         return lambda: nullcontext(saver)
 
 
+@pytest.mark.one_loop  # the same
 class TestMeasuredSaver(SaverConformance):
     """The wrapper that the runtime puts around the saver of an observed run."""
 
@@ -91,6 +93,5 @@ class TestPostgresSaver(SaverConformance):
 
     @pytest.fixture
     def open_saver(self, schema: str) -> OpenSaver:
-        tables = [f'"{schema}".pregel_{table}' for table in ("threads", "heads", "checkpoints", "records", "events")]
-        execute(f"TRUNCATE {', '.join(tables)}")
+        empty(schema)
         return partial(PostgresSaver.from_conn_string, conninfo(), schema=schema, busy_timeout=60)

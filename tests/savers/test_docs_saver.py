@@ -31,6 +31,7 @@ def example(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModuleType]:
         del sys.modules[NAME]
 
 
+@pytest.mark.one_loop  # it waits in worker threads only, which are anyio's on each event loop
 class TestFolderSaver(SaverConformance):
     @pytest.fixture
     def open_saver(self, example: ModuleType, tmp_path: Path) -> OpenSaver:

@@ -28,7 +28,7 @@ from checkpoint_savers.conformance.savers.suite import (
 )
 from checkpoint_savers.postgres.group_commit import MAX_BATCH_BYTES, MAX_WRITES
 from checkpoint_savers.records import Lease
-from tests.helpers.postgres_tools import Proxy, conninfo, execute, locked, made_schema, stopped, turns
+from tests.helpers.postgres_tools import Proxy, conninfo, empty, execute, locked, made_schema, stopped, turns
 
 pytestmark = pytest.mark.anyio
 
@@ -41,8 +41,7 @@ def schema() -> Iterator[str]:
 
 @pytest.fixture
 def proxy(schema: str) -> Iterator[Proxy]:
-    execute(f'TRUNCATE "{schema}".pregel_threads, "{schema}".pregel_checkpoints, "{schema}".pregel_heads')
-    execute(f'TRUNCATE "{schema}".pregel_records, "{schema}".pregel_events')
+    empty(schema)
     with Proxy(conninfo()) as proxy:
         yield proxy
 

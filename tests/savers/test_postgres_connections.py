@@ -36,7 +36,7 @@ from checkpoint_savers.conformance.savers.suite import (
     written,
 )
 from checkpoint_savers.records import Rewrite
-from tests.helpers.postgres_tools import ENV, Plan, Proxy, conninfo, execute, free_port, made_schema
+from tests.helpers.postgres_tools import ENV, Plan, Proxy, conninfo, empty, free_port, made_schema
 from tests.savers.dropped_objects import warned
 
 pytestmark = pytest.mark.anyio
@@ -53,8 +53,7 @@ def schema() -> Iterator[str]:
 
 @pytest.fixture
 def proxy(schema: str) -> Iterator[Proxy]:
-    execute(f'TRUNCATE "{schema}".pregel_threads, "{schema}".pregel_checkpoints, "{schema}".pregel_heads')
-    execute(f'TRUNCATE "{schema}".pregel_records, "{schema}".pregel_events')
+    empty(schema)
     with Proxy(conninfo()) as proxy:
         yield proxy
 

@@ -23,7 +23,7 @@ from checkpoint_savers.conformance.savers.one_writer import OneWriter
 from checkpoint_savers.conformance.savers.reading import CheckpointReads
 from checkpoint_savers.conformance.savers.suite import OpenSaver, cid, commit, head_of, in_threads, row, take, written
 from checkpoint_savers.conformance.savers.upkeep.rewriting import Rewriting
-from tests.helpers.postgres_tools import Pooler, conninfo, execute, made_schema, new_schema, pooler
+from tests.helpers.postgres_tools import Pooler, conninfo, empty, execute, made_schema, new_schema, pooler
 
 
 @pytest.fixture(scope="module")
@@ -43,8 +43,7 @@ class TestBehindAPooler(AtomicCommits, EventLoops, OneWriter, CheckpointReads, R
 
     @pytest.fixture
     def open_saver(self, behind: Pooler, schema: str) -> OpenSaver:
-        tables = [f'"{schema}".pregel_{table}' for table in ("threads", "heads", "checkpoints", "records", "events")]
-        execute(f"TRUNCATE {', '.join(tables)}")
+        empty(schema)
         return lambda: PostgresSaver.from_conn_string(behind.url, schema=schema, busy_timeout=60)
 
 

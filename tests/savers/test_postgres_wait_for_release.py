@@ -17,7 +17,7 @@ from checkpoint_savers.conformance.savers.suite import LATER, commit, elsewhere,
 from checkpoint_savers.records import Lease
 from pregel_async import START, StateGraph
 from pregel_async._runtime.platform.environment import SystemEnvironment
-from tests.helpers.postgres_tools import Proxy, conninfo, execute, made_schema
+from tests.helpers.postgres_tools import Proxy, conninfo, empty, made_schema
 
 pytestmark = pytest.mark.anyio
 
@@ -30,8 +30,7 @@ def schema() -> Iterator[str]:
 
 @pytest.fixture(autouse=True)
 def emptied(schema: str) -> None:
-    for table in ("threads", "heads", "checkpoints", "records", "events"):
-        execute(f'TRUNCATE "{schema}".pregel_{table}')
+    empty(schema)
 
 
 @pytest.fixture

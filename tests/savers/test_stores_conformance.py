@@ -13,7 +13,7 @@ import pytest
 from checkpoint_savers import PostgresStore
 from checkpoint_savers.conformance import OpenStore, StoreConformance
 from checkpoint_savers.stores import InMemoryStore, SqliteStore
-from tests.helpers.postgres_tools import conninfo, execute, new_schema
+from tests.helpers.postgres_tools import conninfo, empty, execute, new_schema
 
 
 class TestInMemoryStore(StoreConformance):
@@ -45,7 +45,7 @@ def stored_in() -> Iterator[str]:
 class TestPostgresStore(StoreConformance):
     @pytest.fixture
     def open_store(self, stored_in: str) -> OpenStore:
-        execute(f'TRUNCATE "{stored_in}".pregel_items')
+        empty(stored_in, "items")
 
         def open_store(**settings: Any) -> PostgresStore:
             return PostgresStore(conninfo(), schema=stored_in, busy_timeout=60, **settings)

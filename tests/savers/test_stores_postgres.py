@@ -34,7 +34,7 @@ from checkpoint_savers.conformance.savers.suite import NOW, head_of, row, writte
 from checkpoint_savers.conformance.stores.suite import SPACE, OpenStore, facts, keys, put, there, value
 from checkpoint_savers.stores import GetOp, PutOp, SearchOp, postgres_rows
 from pregel_async._api.sync_verbs import open_sync
-from tests.helpers.postgres_tools import Pooler, Proxy, conninfo, execute, new_schema, pooler
+from tests.helpers.postgres_tools import Pooler, Proxy, conninfo, empty, execute, new_schema, pooler
 from tests.savers.dropped_objects import warned
 
 pytestmark = pytest.mark.anyio
@@ -358,7 +358,7 @@ class TestBehindAPooler(StoreConformance):
 
     @pytest.fixture
     def open_store(self, behind: Pooler, pooled_schema: str) -> OpenStore:
-        execute(f'TRUNCATE "{pooled_schema}".pregel_items')
+        empty(pooled_schema, "items")
         return partial(PostgresStore, behind.url, schema=pooled_schema, busy_timeout=60)
 
 

@@ -311,6 +311,7 @@ async def test_nothing_to_pin(saver: BaseCheckpointSaver) -> None:
     assert await saver.acount_threads() == 1
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("keep", [1, 7, 40, 75])
 async def test_pruning_does_not_enlarge_a_long_thread(saver: BaseCheckpointSaver, keep: int) -> None:
     """P10: what stays is read as before, wherever its chain is cut, and its values are stored once, not once for

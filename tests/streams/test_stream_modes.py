@@ -119,6 +119,7 @@ def undated(mode: str, chunk: Any) -> Any:
     return {key: value for key, value in chunk.items() if key != "timestamp"}
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("version", ["v1", "v2"])
 @pytest.mark.parametrize("subgraphs", [False, True])
 @pytest.mark.parametrize(

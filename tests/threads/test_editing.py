@@ -1060,6 +1060,7 @@ EDITS: dict[str, list[list[StateUpdate]]] = {
 }
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("asks", [False, True])
 @pytest.mark.parametrize("edits", EDITS.values(), ids=EDITS)
 async def test_live_is_reloaded(edits: list[list[StateUpdate]], asks: bool, tmp_path: Path, nodes: Nodes) -> None:

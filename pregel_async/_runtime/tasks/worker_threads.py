@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 import types
 import warnings
@@ -106,9 +107,20 @@ async def run_in_process(call: Callable[[Any], Any], value: Any, begin: Callable
         call: a function that the process can import.
         value: its argument, which must be picklable, as must the result and exceptions.
         begin: called when a process is available, before the function. Its exceptions are raised here.
+
+    Raises:
+        NotImplementedError: the event loop cannot start processes (Windows).
     """
     from anyio import to_process  # imported when used: the import takes time
 
+    if sys.platform == "win32" and on_asyncio():
+        import asyncio
+
+        if isinstance(asyncio.get_running_loop(), asyncio.SelectorEventLoop):  # asyncio's own error has no message
+            raise NotImplementedError(
+                "on Windows, asyncio's SelectorEventLoop starts no processes: use on_timeout='process' on the default "
+                "event loop"
+            )
     try:
         async with to_process.current_default_process_limiter():
             begin()
