@@ -19,7 +19,7 @@ from typing import Any
 from .._runtime.platform.event_loops import on_asyncio
 from .service import Service
 
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
+SIGNALS: tuple[signal.Signals, ...] = (signal.SIGTERM, signal.SIGINT)
 if sys.platform == "win32":
     SIGNALS = (*SIGNALS, signal.SIGBREAK)  # the only one that another process can send there: Ctrl-Break
 
