@@ -119,7 +119,8 @@ def fuzz(session: nox.Session) -> None:
     counts = {"FUZZ": 1_000_000, "DAMAGES": 5000, "CRASHES": 100, "LAWS": 3000, "STEPS": 100_000, "EVERY": 1}
     env = {f"PREGEL_{name}": os.environ.get(f"PREGEL_{name}", str(count)) for name, count in counts.items()}
     savers = [f"tests/savers/test_{name}.py" for name in ("fuzz", "fuzz_rows", "conformance")]
-    pytest(session, "-n", "auto", "-q", *savers, "tests/laws", *EVERYWHERE, **env)
+    # Stolen work: one law takes as long as a thousand other tests, and the tests behind it would wait for its worker.
+    pytest(session, "-n", "auto", "--dist", "worksteal", "-q", *savers, "tests/laws", *EVERYWHERE, **env)
 
 
 @nox.session

@@ -484,7 +484,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "recorded-data-are-encoded-twice",
         "the elements that a recorded task appends to a list are encoded for the record and for the list",
         "Encoder._value",
-        "(self._recorded and self._recorded_bytes(more)) or ",
+        "self._recorded_bytes(more) if self._recorded else",
         "",
         ("tests/runtime/test_operation_counts.py::test_an_appended_message_is_encoded_once",),
     ),
