@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal
 from functools import partial
@@ -21,6 +23,7 @@ from .policies import (
     TimeoutPolicy,
     default_retry_on,
     timeout_policy,
+    with_dataclass_fields,
 )
 
 if TYPE_CHECKING:
@@ -178,6 +181,7 @@ def plain_name(name: Any) -> Any:
     return str.__str__(name) if isinstance(name, str) else name
 
 
+@with_dataclass_fields
 class Send(msgspec.Struct, frozen=True, order=False):
     """One extra run of a node in the next superstep, with an input of its own.
 
@@ -208,8 +212,32 @@ class Send(msgspec.Struct, frozen=True, order=False):
         """The timeout as a policy; None if the node's own applies."""
         return timeout_policy(self.timeout)
 
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+        """Return a schema for pydantic, which would otherwise read the class as the dataclass that it is not."""
+        from pydantic_core import core_schema as made  # imported here: it is installed, since pydantic calls this
 
-class Command(msgspec.Struct, Generic[NamesT_co], frozen=True, kw_only=True, order=False):
+        fields = {
+            "node": made.typed_dict_field(made.str_schema()),
+            "arg": made.typed_dict_field(made.any_schema()),
+            "timeout": made.typed_dict_field(made.any_schema(), required=False),
+        }
+
+        def read(value: Any, validate: Callable[[Any], dict[str, Any]]) -> Send:
+            try:
+                return value if isinstance(value, Send) else msgspec.convert(validate(value), Send)
+            except msgspec.ValidationError as error:
+                raise ValueError(str(error)) from None
+
+        return made.no_info_wrap_validator_function(
+            read,
+            made.typed_dict_schema(fields, cls_name="Send"),
+            serialization=made.plain_serializer_function_ser_schema(msgspec.structs.asdict),
+        )
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Command(Generic[NamesT_co]):
     """A state update together with the nodes to run next, returned by a node; or the input of a call that resumes.
 
     A return annotation `-> Command[Literal["a", "b"]]` declares where a node's commands may go. Drawings show it.
@@ -230,8 +258,14 @@ class Command(msgspec.Struct, Generic[NamesT_co], frozen=True, kw_only=True, ord
     resume: Any = None
     goto: str | Send | Sequence[str | Send] = ()
 
+    def __repr__(self) -> str:
+        given = [(field, getattr(self, field.name)) for field in dataclasses.fields(self)]
+        shown = [f"{field.name}={value!r}" for field, value in given if value is not field.default]
+        return f"Command({', '.join(shown)})"
 
-class Interrupt(msgspec.Struct, frozen=True, order=False):
+
+@dataclass(frozen=True)
+class Interrupt:
     """A question to the caller of the graph, asked by `interrupt()`.
 
     Attributes:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import types
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Sequence
 from contextvars import Context, copy_context
+from dataclasses import replace
 from functools import partial
 from inspect import isawaitable
 from typing import Any, TypeVar
 
 import anyio
-from msgspec import structs
 
 from checkpoint_savers.errors import annotate
 
@@ -360,7 +360,7 @@ def _commands_of(error: BaseException, attempt: AttemptContext) -> list[Command]
     if not attempt.task.is_planned:
         return commands  # a called task is no level of its own: its caller's graph receives the commands
     mine = (Command.PARENT, attempt.graph.program.name, attempt.task.node.name)
-    return [structs.replace(command, graph=None) if command.graph in mine else command for command in commands]
+    return [replace(command, graph=None) if command.graph in mine else command for command in commands]
 
 
 def _writes_of(commands: list[Command], attempt: AttemptContext) -> list[Write]:
