@@ -25,6 +25,7 @@ from .._checks.options import (
     names_of_modes,
     options_of_call,
     policies_of,
+    printed_modes,
 )
 from .._core.isolation import isolate
 from .._runtime.engine.graph_run import RunResult
@@ -34,11 +35,12 @@ from .._runtime.engine.settings import Audience, Settings
 from .._runtime.persistence.digests import Digests
 from .._runtime.persistence.namespace_writer import NamespaceWriter
 from .._runtime.platform.event_loops import sole_exception
-from .._runtime.streaming.buffer import CAPACITY, Buffer, ChunkList
-from .._runtime.streaming.parts import Cursor, RawPart, shape_of
+from .._runtime.streaming.buffer import CAPACITY, Buffer, Unbounded
+from .._runtime.streaming.parts import Cursor, RawPart, bare, shape_of
 from .._runtime.streaming.stream import GraphStream
 from .._runtime.streaming.subscription import Subscription
 from .._runtime.tasks.context import CONCURRENT_BASE, CURRENT, AttemptContext
+from .._runtime.tasks.run_options import RunOptions
 from ..errors import ConfigError, OutsideRunError
 from ..parts import GraphOutput
 from ..types import INTERRUPT, Config, Interrupt, Names, StreamWriter
@@ -62,12 +64,18 @@ async def invoke(graph: Definition, given: Any, config: Config | None, options: 
         if output_keys is None and graph.coerce_output is not None and ended.done:
             value = graph.coerce_output(value)
         return GraphOutput(value, isolate(ended.interrupts))
-    kept = ChunkList(shape_of(version, labelled=not isinstance(modes, str), subgraphs=False))
-    channels = None if output_keys is None else shown
-    await _run(
-        graph, given, call, Subscription(names_of_modes(modes), kept, channels=channels, reports_errors=version == "v2")
+    chunks: list[Any] = []
+    subgraphs = options.get("subgraphs", False)
+    shape = shape_of(version, labelled=not isinstance(modes, str), subgraphs=subgraphs)
+    subscription = Subscription(
+        names_of_modes(modes),
+        Unbounded(lambda part: chunks.append(shape(part))),
+        channels=None if output_keys is None else shown,
+        subgraphs=subgraphs,
+        reports_errors=version == "v2",
     )
-    return kept.chunks
+    await _run(graph, given, call, subscription)
+    return chunks
 
 
 def stream(graph: Definition, given: Any, config: Config | None, options: StreamOptions) -> GraphStream[Any]:
@@ -127,40 +135,85 @@ async def batch(
     options: BatchOptions,
 ) -> list[OutputT]:
     """See `Graph.abatch`."""
-    call = cast("dict[str, Any]", options).copy()
-    return_exceptions, max_concurrency = call.pop("return_exceptions", False), call.pop("max_concurrency", None)
+    done: dict[int, OutputT | Exception] = {}
+    await _run_each(ainvoke, inputs, _config_of_each(inputs, config), options, done.__setitem__)
+    if not options.get("return_exceptions", False):
+        for index in sorted(done):
+            result = done[index]
+            if isinstance(result, Exception):
+                raise result
+    return [cast("OutputT", done[index]) for index in range(len(inputs))]
+
+
+def batch_as_completed(
+    ainvoke: Callable[..., Awaitable[Any]],
+    inputs: Sequence[Any],
+    config: Config | Sequence[Config] | None,
+    options: BatchOptions,
+) -> GraphStream[Any]:
+    """See `Graph.abatch_as_completed`."""
+    configs = _config_of_each(inputs, config)
+
+    async def work(buffer: Buffer) -> None:
+        failures: list[Exception] = []
+
+        def add(index: int, result: Any) -> None:
+            if isinstance(result, Exception) and not options.get("return_exceptions", False):
+                failures.append(result)
+            else:
+                buffer.add(RawPart(mode="values", ns=(), data=(index, result), step=0))
+
+        await _run_each(ainvoke, inputs, configs, options, add)
+        for failure in failures:
+            raise failure
+
+    buffer = Buffer()  # holds at most one part for each input, so that no run has to wait for the reader
+    return GraphStream(work, buffer, bare, Subscription((), buffer))
+
+
+def _config_of_each(inputs: Sequence[Any], config: Config | Sequence[Config] | None) -> Sequence[Config | None]:
     if config is None or isinstance(config, (str, Mapping)):
-        configs: list[Config | None] = [config] * len(inputs)
-    else:
-        configs = list(config)
-    if len(configs) != len(inputs):
+        return [config] * len(inputs)
+    if len(config) != len(inputs):
         raise ConfigError(
-            f"abatch got {len(inputs)} inputs and {len(configs)} configs: pass one config, or one for each"
+            f"abatch got {len(inputs)} inputs and {len(config)} configs: pass one config, or one for each"
         )
-    done: dict[int, OutputT | BaseException] = {}
+    return config
+
+
+async def _run_each(
+    ainvoke: Callable[..., Awaitable[Any]],
+    inputs: Sequence[Any],
+    configs: Sequence[Config | None],
+    options: BatchOptions,
+    finished: Callable[[int, Any], None],
+) -> None:
+    """Run a graph once per input, and pass the index and the output or exception of each run to `finished`.
+
+    Without `return_exceptions`, the first exception cancels the other runs.
+    """
+    call = cast("dict[str, Any]", options).copy()
+    return_exceptions, limit = call.pop("return_exceptions", False), call.pop("max_concurrency", None)
+    if limit is None and configs and isinstance(configs[0], Mapping):
+        limit = configs[0].get("max_concurrency")  # as in LangGraph, where it limits the runs and the tasks of each
     indexes = iter(range(len(inputs)))
 
     async def work() -> None:
         for index in indexes:
             try:
-                done[index] = await ainvoke(inputs[index], configs[index], **call)
+                result = await ainvoke(inputs[index], configs[index], **call)
             except Exception as error:
-                done[index] = error
+                result = error
                 if not return_exceptions:
                     group.cancel_scope.cancel()
+            finished(index, result)
 
     try:
         async with anyio.create_task_group() as group:
-            for _ in range(len(inputs) if max_concurrency is None else max(1, max_concurrency)):
+            for _ in range(len(inputs) if limit is None else max(1, limit)):
                 start_soon(group, work)
-    except BaseExceptionGroup as several:  # Ctrl-C only: `work` stores every `Exception` in `done`
+    except BaseExceptionGroup as several:  # Ctrl-C only: `work` passes on every `Exception`
         raise sole_exception(several) from None
-    if not return_exceptions:
-        for index in sorted(done):
-            result = done[index]
-            if isinstance(result, BaseException):
-                raise result
-    return [cast("OutputT", done[index]) for index in range(len(inputs))]
 
 
 class _PreparedCall(msgspec.Struct, frozen=True):
@@ -172,12 +225,14 @@ class _PreparedCall(msgspec.Struct, frozen=True):
         number: the number of the call among the graphs that the node runs.
         digest: the digest of the input, to compare with that of an earlier attempt; empty if there is nothing to
             compare.
+        printed: the subscription that prints parts; empty if nothing is printed.
     """
 
     settings: Settings
     outer: AttemptContext | None
     number: int
     digest: bytes = b""
+    printed: tuple[Subscription, ...] = ()
 
 
 def _prepare(graph: Definition, given: Any, config: Config | None, options: CallOptions) -> _PreparedCall:
@@ -211,8 +266,9 @@ def _prepare(graph: Definition, given: Any, config: Config | None, options: Call
         read_context=graph.read_context,
     )
     settings = settings_of(mine, checked, stored=stored, nested=outer is not None, results=graph.results)
+    printed = _printed(graph, options, checked)
     if outer is None:
-        return _PreparedCall(settings, None, 0)
+        return _PreparedCall(settings, None, 0, printed=printed)
     outer.fence.check(f"graph {graph.name!r}")
     if outer.ended:
         raise OutsideRunError(
@@ -230,7 +286,20 @@ def _prepare(graph: Definition, given: Any, config: Config | None, options: Call
     # The number of an unordered call is itself a digest of the call, and without storage there is nothing to compare.
     if number < CONCURRENT_BASE and graph.checkpointer is not False:
         digest = outer.digest_of_input(given)
-    return _PreparedCall(settings, outer, number, digest)
+    return _PreparedCall(settings, outer, number, digest, printed)
+
+
+def _printed(graph: Definition, options: CallOptions, checked: RunOptions) -> tuple[Subscription, ...]:
+    """Return the subscription that prints what `print_mode` and `debug` name; empty if they name nothing."""
+    modes, output_keys = printed_modes(options, checked), options.get("output_keys")
+    if not modes:
+        return ()
+    channels = None if output_keys is None else _channels(graph, output_keys)
+    return (Subscription(modes, Unbounded(_print), channels=channels, subgraphs=options.get("subgraphs", False)),)
+
+
+def _print(part: RawPart) -> None:
+    print(f"[{part.mode}]", *((f"[graph={part.ns}]",) if part.ns else ()), bare(part))
 
 
 def _run(
@@ -256,7 +325,7 @@ def _start_run(
 ) -> Coroutine[Any, Any, RunResult]:
     settings, outer = call.settings, call.outer
     codec = partial(graph.codecs.of_events, graph.codec)  # bind the codec now: the saver may be replaced during the run
-    subscriptions = () if subscription is None else (subscription,)
+    subscriptions = call.printed if subscription is None else (*call.printed, subscription)
     audience = Audience(
         shown=graph.shown, subscriptions=subscriptions, codec=codec, overhears=_model_token_listener(), begun=begun
     )
@@ -298,7 +367,7 @@ async def _rejoin(
 
     saver, thread_id = graph.saver, call.settings.thread_id
     assert saver is not None and thread_id is not None  # `_read_cursor` and `_prepare` have checked this
-    eager = _PreparedCall(call.settings.without_waiting(), None, 0)
+    eager = _PreparedCall(call.settings.without_waiting(), None, 0, printed=call.printed)
 
     async def resume(subscription: Subscription, begun: Callable[[NamespaceWriter], Awaitable[bool]]) -> RunResult:
         return await _run(graph, None, eager, subscription, (begun,))

@@ -74,6 +74,9 @@ class CallOptions(UpdateOptions, total=False):
     time_limit: float | timedelta | None
     control: RunControl | None
     observer: Observer | Sequence[Observer] | None
+    subgraphs: bool
+    print_mode: Modes
+    debug: bool | None
 
 
 class InvokeOptions(CallOptions, total=False):
@@ -106,7 +109,6 @@ class OutputParts(CallOptions, total=False):
 
 class _ViewOptions(CallOptions, total=False):
     stream_mode: Modes | None
-    subgraphs: bool
     capacity: int
     overflow: Overflow
     keep_events: bool
@@ -125,10 +127,9 @@ class StreamedParts(_ViewOptions, total=False):
     version: Required[Literal["v2"]]
 
 
-class BatchOptions(UpdateOptions, total=False):
-    """Options of `abatch`."""
+class BatchOptions(InvokeOptions, total=False):
+    """Options of `abatch` and `abatch_as_completed`."""
 
-    context: Any
     return_exceptions: bool
     max_concurrency: int | None
 
@@ -289,7 +290,7 @@ def options_of_call(
         ConfigError: an option is invalid.
     """
     before, after = given.get("interrupt_before"), given.get("interrupt_after")
-    on_failure = given.get("on_failure")
+    on_failure, debug = given.get("on_failure"), given.get("debug")
     limit = seconds_of("time_limit", given.get("time_limit"), ConfigError)
     control = given.get("control")
     if not (control is None or isinstance(cast("object", control), RunControl)):
@@ -309,6 +310,7 @@ def options_of_call(
     return structs.replace(
         graph,
         on_conflict=check_on_conflict(given),
+        debug=graph.debug if debug is None else check_debug(debug, ConfigError),
         durability=durability,
         interrupt_before=graph.interrupt_before if before is None else node_names(program, before, "interrupt_before"),
         interrupt_after=graph.interrupt_after if after is None else node_names(program, after, "interrupt_after"),
@@ -348,10 +350,10 @@ def check_on_conflict(given: UpdateOptions) -> OnConflict:
     return on_conflict
 
 
-def check_debug(debug: bool) -> bool:
-    """Return the checked `debug`. Raises `GraphValidationError`."""
+def check_debug(debug: bool, error: type[Exception] = GraphValidationError) -> bool:
+    """Return the checked `debug`. Raises `error`."""
     if not isinstance(cast("object", debug), bool):
-        raise GraphValidationError(f"debug is True or False, not {debug!r}")
+        raise error(f"debug is True or False, not {debug!r}")
     return debug
 
 
@@ -459,16 +461,31 @@ def check_durability(durability: str | None, *, stored: bool, enclosing: Durabil
     return cast("Durability", durability)
 
 
-def names_of_modes(modes: Modes) -> tuple[str, ...]:
-    """Check stream modes, and return their names. Raises `ConfigError`."""
+def names_of_modes(modes: Modes, option: str = "stream_mode") -> tuple[str, ...]:
+    """Check stream modes, and return their names. Raises `ConfigError`, which names the option."""
     given: object = modes
     names: tuple[Any, ...] = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, Sequence) else ()
     for name in names:
         if not isinstance(name, str) or name not in MODES:
-            raise ConfigError(f"stream_mode {name!r} is not known; known are {', '.join(sorted(MODES))}")
+            raise ConfigError(f"{option} {name!r} is not known; known are {', '.join(sorted(MODES))}")
     if not names or len(set(names)) < len(names):
-        raise ConfigError("stream_mode names each mode once, and at least one")
+        raise ConfigError(f"{option} names each mode once, and at least one")
     return names
+
+
+def printed_modes(given: CallOptions, checked: RunOptions) -> tuple[str, ...]:
+    """Return the modes whose parts a call prints: those of `print_mode`, and two more with `debug`.
+
+    Args:
+        given: the options of the call.
+        checked: the options of the run, from the call or from `compile`.
+
+    Raises:
+        ConfigError: a mode is not known.
+    """
+    asked = given.get("print_mode", ())
+    names = () if asked == () or asked == [] else names_of_modes(asked, "print_mode")
+    return tuple(dict.fromkeys((*names, *(("updates", "values") if checked.debug else ()))))
 
 
 def policies_of(overflow: Overflow, modes: Sequence[str]) -> dict[str, OverflowPolicy]:

@@ -79,7 +79,8 @@ class entrypoint:  # noqa: N801  # a decorator, which reads as the word does
         name: the name in messages; the function's name by default.
         blocking: False promises that a plain function never blocks: it runs on the event loop instead of in a worker
             thread.
-        debug: True warns if the function changes its input in place.
+        debug: True to print the updates and states of each run, and to warn (`InPlaceChangeWarning`) if
+            the function changes its input in place.
         environment: clock, ids and randomness; the system's by default.
         retry_policy: for the function, as for a node; see `StateGraph.add_node`.
         timeout: for the function, as for a node.

@@ -496,7 +496,8 @@ class StateGraph(GraphSpec, Generic[StateT, InputT, OutputT]):
                 keys, in depth, before anything is stored. Values are not converted, except those of a pydantic state,
                 of which the model's values are stored. False checks only the keys. None uses the value of
                 `set_defaults`, which is True initially.
-            debug: True warns (`InPlaceChangeWarning`) if a node changes its input in place.
+            debug: True to print the updates and states of each run, and to warn (`InPlaceChangeWarning`) if
+                a node changes its input in place.
             environment: clock, ids and randomness; the system's by default.
             cache: stores the results of nodes that have a cache policy.
             step_timeout: seconds, or a timedelta, that one superstep may take. Its running tasks are cancelled then,
