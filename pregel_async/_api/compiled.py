@@ -31,7 +31,7 @@ from ..node import PregelNode
 from ..parts import GraphOutput, StreamPart
 from ..types import Command, Config, RunnableConfig, StateSnapshot, StateUpdate
 from . import calls, threads
-from .attributes import GraphAttributes
+from .attributes import GraphAttributes, Introspection
 from .definition import Definition
 from .drawing import Drawing
 from .sync_verbs import SyncVerbs
@@ -74,7 +74,7 @@ class PregelProtocol(Protocol[InputT, OutputT]):
     ) -> RunnableConfig: ...
 
 
-class Graph(GraphAttributes, SyncVerbs[InputT, OutputT]):
+class Graph(GraphAttributes, Introspection, SyncVerbs[InputT, OutputT]):
     """A compiled graph, made by `StateGraph.compile()` or `Pregel(...)`.
 
     The graph holds no state of a run, so one object serves concurrent runs on any thread and event loop.

@@ -187,6 +187,7 @@ class entrypoint:  # noqa: N801  # a decorator, which reads as the word does
             stream_channels=END,
             stream_mode="updates",
             read_context=self._read_context,
+            context_schema=self._options.get("context_schema"),
             policies=self._policies,
         )
         return CompiledEntrypoint(definition, call)

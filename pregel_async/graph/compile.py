@@ -163,6 +163,8 @@ def compile_graph(
         stream_channels=shown,
         stream_mode="updates",
         read_context=builder.read_context,
+        schemas=(builder.input_schema.type, builder.output_schema.type),
+        context_schema=builder.context_schema,
         coerce_state=state_coercer(builder.state_schema),
         coerce_output=state_coercer(builder.output_schema),
         complete_state=state_completer(builder.state_schema),
