@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal
@@ -317,6 +317,7 @@ class RunnableConfig(TypedDict, total=False):
     run_name: str
 
 
+@with_dataclass_fields
 class TaskFailure(msgspec.Struct, frozen=True):
     """The stored failure of a task. The exception itself was raised to the caller of the run.
 
@@ -334,8 +335,35 @@ class TaskFailure(msgspec.Struct, frozen=True):
         return f"{self.type}: {self.message}"
 
 
-class PregelTask(msgspec.Struct, frozen=True, kw_only=True):
+class TupleMethods:
+    """Methods of a named tuple, for the fields that LangGraph's named tuple of the same name has.
+
+    Attributes:
+        _fields: the names of these fields. Any other field is an attribute only.
+    """
+
+    # No real tuple: it would have to hold the decoded values, which a snapshot of a history decodes at the first need.
+    __slots__ = ()
+    _fields: ClassVar[tuple[str, ...]]
+
+    def __iter__(self) -> Iterator[Any]:
+        return (getattr(self, name) for name in self._fields)
+
+    def __len__(self) -> int:
+        return len(self._fields)
+
+    def __getitem__(self, index: int | slice) -> Any:
+        return getattr(self, self._fields[index]) if isinstance(index, int) else tuple(self)[index]
+
+    def _asdict(self) -> dict[str, Any]:
+        return dict(zip(self._fields, self, strict=True))
+
+
+@with_dataclass_fields
+class PregelTask(TupleMethods, msgspec.Struct, frozen=True):
     """A task of the superstep that follows a checkpoint.
+
+    It has the methods of a named tuple: its fields can be unpacked, and `_replace` and `_asdict` work.
 
     Attributes:
         id: derived from the task's place in the run, so the same on every attempt, replay and fork. Usable as an
@@ -348,6 +376,8 @@ class PregelTask(msgspec.Struct, frozen=True, kw_only=True):
         result: the task's update once it has finished; None before.
     """
 
+    _fields: ClassVar[tuple[str, ...]] = ("id", "name", "path", "error", "interrupts", "state", "result")
+
     id: TaskId
     name: str
     path: tuple[Any, ...]
@@ -355,6 +385,9 @@ class PregelTask(msgspec.Struct, frozen=True, kw_only=True):
     interrupts: tuple[Interrupt, ...] = ()
     state: RunnableConfig | StateSnapshot | None = None
     result: Any = None
+
+    def _replace(self, **changes: Any) -> PregelTask:
+        return msgspec.structs.replace(self, **changes)
 
 
 class StateView(msgspec.Struct, frozen=True, kw_only=True):
@@ -370,8 +403,10 @@ class StateView(msgspec.Struct, frozen=True, kw_only=True):
     unknown: Mapping[str, Any] = {}
 
 
-class StateSnapshot:
+class StateSnapshot(TupleMethods):
     """An immutable snapshot of a thread's state at a checkpoint.
+
+    It has the methods of a named tuple for its first eight fields, from `values` to `interrupts`.
 
     A snapshot from a history is decoded when an attribute other than `config`, `metadata` and `parent_config` is first
     read. So a listing decodes only the snapshots that are read, and a damaged checkpoint does not hide the others.
@@ -385,10 +420,13 @@ class StateSnapshot:
     """
 
     __slots__ = ("_config", "_metadata", "_parent_config", "_view")
+    _fields: ClassVar[tuple[str, ...]] = (
+        *("values", "next", "config", "metadata"),
+        *("created_at", "parent_config", "tasks", "interrupts"),
+    )
 
     def __init__(
         self,
-        *,
         values: Any,
         next: tuple[str, ...],
         config: RunnableConfig,
@@ -397,6 +435,7 @@ class StateSnapshot:
         parent_config: RunnableConfig | None = None,
         tasks: tuple[PregelTask, ...] = (),
         interrupts: tuple[Interrupt, ...] = (),
+        *,
         error: TaskFailure | None = None,
         spent: Mapping[str, int | Decimal] | None = None,
         unknown: Mapping[str, Any] | None = None,
@@ -501,24 +540,26 @@ class StateSnapshot:
         """
         return self._decoded().unknown
 
-    def _fields(self) -> dict[str, Any]:
+    def _all_fields(self) -> dict[str, Any]:
         given = {"config": self._config, "metadata": self._metadata, "parent_config": self._parent_config}
         return {**given, **msgspec.structs.asdict(self._decoded())}
 
     def __eq__(self, other: object) -> bool:
-        return self._fields() == other._fields() if isinstance(other, StateSnapshot) else NotImplemented
+        return self._all_fields() == other._all_fields() if isinstance(other, StateSnapshot) else NotImplemented
 
     __hash__ = None  # type: ignore[assignment]  # its values are dicts and lists, which have no hash
 
     def __replace__(self, **changes: Any) -> StateSnapshot:
-        return StateSnapshot(**{**self._fields(), **changes})
+        return StateSnapshot(**{**self._all_fields(), **changes})
+
+    _replace = __replace__
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return partial(StateSnapshot, **self._fields()), ()
+        return partial(StateSnapshot, **self._all_fields()), ()
 
     def __repr__(self) -> str:
         try:
-            fields = self._fields()
+            fields = self._all_fields()
         except Exception as error:  # debuggers and logs call repr(): it must not raise
             return f"<StateSnapshot of {self._config!r}, which cannot be decoded: {type(error).__name__}: {error}>"
         return f"StateSnapshot({', '.join([f'{name}={value!r}' for name, value in fields.items()])})"

@@ -67,7 +67,7 @@ def test_execution_info() -> None:
     ]
     assert INFO.patch(run_id="r") == dataclasses.replace(INFO, run_id="r")
     with pytest.raises(TypeError):
-        ExecutionInfo("c", "node:1")  # type: ignore[call-arg]
+        ExecutionInfo("c", "node:1")
 
 
 def test_override_and_merge() -> None:
