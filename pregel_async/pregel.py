@@ -38,7 +38,8 @@ class Pregel(Graph[Any, Any]):
         name: the graph's name, in messages and drawings.
         blocking: False if the nodes' plain functions never block, and so may run on the event loop; True, the default,
             runs them in worker threads.
-        unknown_keys: "error", the default, refuses input keys that are no input channels; "ignore" drops them.
+        unknown_keys: "error" refuses input keys that are no input channels; "ignore" drops them. None, the default,
+            takes the value of `set_defaults`, initially "error".
         debug: True to print the updates and states of each run, and to warn (`InPlaceChangeWarning`) if
             a node changes its input in place.
         environment: the environment that provides clock, ids and randomness; None for the system's.
@@ -146,7 +147,8 @@ def _input_reader(inputs: str | tuple[str, ...], *, ignore: bool) -> Any:
         unknown = [key for key in given if key not in inputs]
         if unknown and not ignore:
             raise InvalidInputError(
-                f"the input has {unknown[0]!r}, and the graph's input channels are {', '.join(inputs)}"
+                f"the input has {unknown[0]!r}, and the graph's input channels are {', '.join(inputs)}. "
+                "Pregel(unknown_keys='ignore') drops such keys, set_defaults(unknown_keys='ignore') in all graphs."
             )
         return [*[(key, given[key]) for key in inputs if key in given], (INPUT_MARK, True)]
 

@@ -158,7 +158,7 @@ class StepOptions(GraphOptions, total=False):
 
     interrupt_before: All | Sequence[str] | None
     interrupt_after: All | Sequence[str] | None
-    unknown_keys: UnknownKeys
+    unknown_keys: UnknownKeys | None
     step_timeout: float | timedelta | None
     on_failure: OnFailure
 
@@ -368,10 +368,16 @@ def check_store(store: ports.BaseStore | None) -> ports.BaseStore | None:
 
 def ignores_unknown(given: StepOptions) -> bool:
     """Return True if unknown keys are dropped instead of refused. Raises `GraphValidationError`."""
-    unknown_keys = given.get("unknown_keys", "error")
-    if unknown_keys not in get_args(UnknownKeys):
-        raise GraphValidationError(f"unknown_keys is 'error' or 'ignore', not {unknown_keys!r}")
-    return unknown_keys == "ignore"
+    return unknown_keys_of(given.get("unknown_keys")) == "ignore"
+
+
+def unknown_keys_of(given: object) -> UnknownKeys:
+    """Return the checked `unknown_keys=` of a graph; for None, the default. Raises `GraphValidationError`."""
+    if given is None:
+        return _DEFAULTS.unknown_keys
+    if given not in get_args(UnknownKeys):
+        raise GraphValidationError(f"unknown_keys is 'error' or 'ignore', not {given!r}")
+    return cast("UnknownKeys", given)
 
 
 def _check_retention(retention: object) -> Retention | None:
@@ -536,6 +542,7 @@ def check_version(version: Literal["v1", "v2"]) -> Literal["v1", "v2"]:
 class _Defaults(msgspec.Struct):
     validate_input: bool = True
     changed_questions: ChangedQuestions = "error"
+    unknown_keys: UnknownKeys = "error"
 
 
 # A process-wide mutable object, on purpose: a service switches a check off for all of its graphs in one place, until
@@ -543,19 +550,27 @@ class _Defaults(msgspec.Struct):
 _DEFAULTS = _Defaults()
 
 
-def set_defaults(*, validate_input: bool | None = None, changed_questions: ChangedQuestions | None = None) -> None:
+def set_defaults(
+    *,
+    validate_input: bool | None = None,
+    changed_questions: ChangedQuestions | None = None,
+    unknown_keys: UnknownKeys | None = None,
+) -> None:
     """Set the defaults of `compile` options, for graphs that this process compiles from now on.
 
     Args:
         validate_input: the default of `StateGraph.compile(validate_input=)`, initially True; None leaves it unchanged.
         changed_questions: the default of `StateGraph.compile(changed_questions=)`, initially "error"; None leaves it
             unchanged.
+        unknown_keys: the default of `StateGraph.compile(unknown_keys=)` and of `Pregel(unknown_keys=)`, initially
+            "error"; None leaves it unchanged.
 
     Raises:
         GraphValidationError: a value is unknown or has the wrong type. Nothing is set then.
     """
     validates, changed = validates_input(validate_input), changed_questions_of(changed_questions)
-    _DEFAULTS.validate_input, _DEFAULTS.changed_questions = validates, changed
+    unknown = unknown_keys_of(unknown_keys)
+    _DEFAULTS.validate_input, _DEFAULTS.changed_questions, _DEFAULTS.unknown_keys = validates, changed, unknown
 
 
 def validates_input(given: object) -> bool:

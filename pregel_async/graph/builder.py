@@ -491,7 +491,8 @@ class StateGraph(GraphSpec, Generic[StateT, InputT, OutputT]):
             name: the graph's name in messages and drawings.
             blocking: False promises that the nodes' plain functions never block: they run on the event loop instead of
                 in worker threads.
-            unknown_keys: "ignore" drops keys of inputs and updates that no schema has; "error" refuses them.
+            unknown_keys: "ignore" drops keys of inputs and updates that no schema has; "error" refuses them. None, the
+                default, takes the value of `set_defaults`, initially "error".
             validate_input: True checks the values of inputs and of manual updates against the annotations of their
                 keys, in depth, before anything is stored. Values are not converted, except those of a pydantic state,
                 of which the model's values are stored. False checks only the keys. None uses the value of

@@ -503,7 +503,8 @@ class _UpdateReader:
             return [(plain_name(key), value) for key, value in writes if key in self._keys]
         raise InvalidUpdateError(
             f"node {self._node!r} updates {unknown[0]!r}, and no schema has that key; known are "
-            f"{', '.join(sorted(self._keys))}. compile(unknown_keys='ignore') drops such keys.",
+            f"{', '.join(sorted(self._keys))}. compile(unknown_keys='ignore') drops such keys, "
+            "set_defaults(unknown_keys='ignore') in all graphs.",
             channel=str(unknown[0]),
             node=self._node,
         )
