@@ -54,6 +54,7 @@ __all__ = [
     "EmptyChannelError",
     "EmptyInputError",
     "ErrorCode",
+    "GeneratorNotSupportedError",
     "GraphBubbleUp",
     "GraphChangedError",
     "GraphDrained",
@@ -188,6 +189,10 @@ class RetentionWarning(UserWarning):
 
 class GraphValidationError(PregelError, ValueError):
     """A graph's definition is invalid: an unknown, duplicate or reserved name, a missing entry, or a bad option."""
+
+
+class GeneratorNotSupportedError(GraphValidationError, NotImplementedError):
+    """An entrypoint is a generator function. Also a `NotImplementedError`, which LangGraph raises here."""
 
 
 class InvalidCheckpointerError(GraphValidationError, TypeError):

@@ -270,11 +270,12 @@ class Interrupt:
 
     Attributes:
         value: the value that the node passed to `interrupt()`.
-        id: 32 hex digits, the same on every attempt and resume. Answer with `Command(resume={id: answer})`.
+        id: 32 hex digits, the same on every attempt and resume. Answer with `Command(resume={id: answer})`. The default
+            is for tests: no question of a run has it.
     """
 
     value: Any
-    id: str
+    id: str = "placeholder-id"
 
 
 class StateUpdate(msgspec.Struct, frozen=True, order=False):

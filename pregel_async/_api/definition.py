@@ -165,9 +165,9 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def _type_of(self, name: str, channels: str | tuple[str, ...]) -> Any:
         known: Any = self.program.channels
         if isinstance(channels, str):
-            return known[channels].typ
+            return known[channels].ValueType
         make: Any = TypedDict  # with keys that a type checker cannot know
-        return make(name, {channel: known[channel].typ for channel in channels}, total=False)
+        return make(name, {channel: known[channel].ValueType for channel in channels}, total=False)
 
     @property
     def name(self) -> str:

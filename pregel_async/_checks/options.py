@@ -8,7 +8,9 @@ one mapping, so that no method in between has to name the option.
 from __future__ import annotations
 
 import difflib
+import functools
 import inspect
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, ForwardRef, Literal, Required, TypeAlias, TypedDict, TypeVar, cast, get_args
@@ -211,14 +213,60 @@ def _source_text(kind: Any) -> Any:
 
 
 def checked_options(verb: str, options: type[T], given: Any) -> T:
-    """Return a method's options unchanged. Raise `TypeError` for an unknown option, as Python does for a keyword."""
+    """Return a method's options. Raise `TypeError` for an unknown option, as Python does for a keyword.
+
+    Options that LangGraph has renamed are returned under their new names, with a `DeprecationWarning`.
+    """
     for name in given:
         if name not in options.__annotations__:
+            if _RENAMED.get(name) in options.__annotations__:
+                return checked_options(verb, options, _renamed(given, name, depth=3))
             close = difflib.get_close_matches(name, options.__annotations__, n=1)
             hint = f". Did you mean {close[0]!r}?" if close else ""
             raise TypeError(f"{verb}() got an unexpected keyword argument {name!r}{hint}")
     checked: T = given
     return checked
+
+
+_RENAMED = {
+    "retry": "retry_policy",
+    "input": "input_schema",
+    "output": "output_schema",
+    "config_schema": "context_schema",
+    "checkpoint_during": "durability",
+}
+"""Deprecated spellings of LangGraph's options."""
+
+
+def _renamed(given: Mapping[str, Any], name: str, *, depth: int) -> dict[str, Any]:
+    """Return options with one of them under its new name, and warn the code `depth` calls up.
+
+    Raises:
+        TypeError: both names are given.
+    """
+    new, value = _RENAMED[name], given[name]
+    if given.get(new) is not None:
+        raise TypeError(f"{name}= is the deprecated spelling of {new}=: pass {new}= alone")
+    warnings.warn(f"{name}= is deprecated: use {new}=", DeprecationWarning, stacklevel=depth + 1)
+    if name == "checkpoint_during" and value is not None:
+        value = "async" if value else "exit"
+    return {**{key: each for key, each in given.items() if key != name}, new: value}
+
+
+def takes_deprecated(*names: str) -> Callable[[CallT], CallT]:
+    """Decorate a function to accept deprecated spellings of its keywords. Type checkers and `help()` ignore them."""
+
+    def mark(call: CallT) -> CallT:
+        @functools.wraps(call)
+        def accepting(*args: Any, **kwargs: Any) -> Any:
+            for name in names:
+                if name in kwargs:
+                    kwargs = _renamed(kwargs, name, depth=2)
+            return call(*args, **kwargs)
+
+        return cast("CallT", accepting)
+
+    return mark
 
 
 def given_policies(what: str, given: PolicyOptions) -> NodePolicies:

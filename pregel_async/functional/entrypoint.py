@@ -32,9 +32,9 @@ from .._checks.options import (
 from .._checks.values import compile_check, path_of
 from .._core.program import Node, Write, build_program
 from .._runtime.tasks.context import PREVIOUS
-from .._runtime.tasks.injection import check_signature, hints_of, injections_of, is_generator
+from .._runtime.tasks.injection import check_signature, hints_of, injections_of, is_generator, name_of_call
 from ..channels import EphemeralValue, LastValue
-from ..errors import GraphValidationError, InvalidInputError, InvalidUpdateError
+from ..errors import GeneratorNotSupportedError, GraphValidationError, InvalidInputError, InvalidUpdateError
 from ..types import END, START, Command
 from .importable import call_with_input, picklable_call
 
@@ -119,9 +119,9 @@ class entrypoint:  # noqa: N801  # a decorator, which reads as the word does
             raise GraphValidationError("entrypoint is called: @entrypoint(), or @entrypoint(checkpointer=saver)")
         self._checkpointer = checkpointer
         self._options = checked_options("entrypoint", EntrypointOptions, options)
-        context_schema = options.get("context_schema")
+        context_schema = self._options.get("context_schema")
         self._read_context = None if context_schema is None else context_reader(context_schema)
-        self._policies = given_policies("the entrypoint", options)
+        self._policies = given_policies("the entrypoint", self._options)
 
     @overload
     def __call__(self, call: Callable[..., Awaitable[final[R, Any]]]) -> CompiledEntrypoint[Any, R]: ...
@@ -132,9 +132,9 @@ class entrypoint:  # noqa: N801  # a decorator, which reads as the word does
     @overload
     def __call__(self, call: Callable[..., R]) -> CompiledEntrypoint[Any, R]: ...
     def __call__(self, call: Callable[..., Any]) -> CompiledEntrypoint[Any, Any]:
-        name = name_of(self._options, getattr(call, "__name__", None) or type(call).__name__)
+        name = name_of(self._options, name_of_call(call))
         if is_generator(call):
-            raise GraphValidationError(f"entrypoint {name!r} is a generator: return a value instead of yielding")
+            raise GeneratorNotSupportedError(f"entrypoint {name!r} is a generator: return a value instead of yielding")
         injects = injections_of(call, after=1)
         check_signature(
             call, object(), what=f"entrypoint {name!r} is called with one argument, the input", injected=injects

@@ -27,8 +27,8 @@ from .._api.definition import Definition
 from .._api.drawing import Drawing
 from .._checks.annotations import class_of, resolve_alias
 from .._checks.node_policies import RetryPolicies, TimeoutOption, check_abandonable, check_on_timeout, node_policies
-from .._checks.options import CompileOptions, PolicyOptions, checked_options, takes
-from .._runtime.tasks.injection import check_signature, hints_of, injections_of, is_generator
+from .._checks.options import CompileOptions, PolicyOptions, checked_options, takes, takes_deprecated
+from .._runtime.tasks.injection import check_signature, hints_of, injections_of, is_generator, name_of_call
 from ..errors import GraphValidationError
 from ..policies import CachePolicy, OnTimeout
 from ..types import END, RESERVED, START, Command, Send, plain_name
@@ -125,6 +125,7 @@ class StateGraph(GraphSpec, Generic[StateT, InputT, OutputT]):
         input_schema: type[In],
         output_schema: type[Out],
     ) -> None: ...
+    @takes_deprecated("config_schema", "input", "output")
     def __init__(
         self,
         state_schema: type[Any],
@@ -170,6 +171,7 @@ class StateGraph(GraphSpec, Generic[StateT, InputT, OutputT]):
         input_schema: type[NodeInputT] | None = None,
         **options: Unpack[NodeOptions],
     ) -> Self: ...
+    @takes_deprecated("retry", "input")
     def add_node(
         self,
         node: str | Callable[..., object] | Graph[Any, Any],
@@ -240,7 +242,7 @@ class StateGraph(GraphSpec, Generic[StateT, InputT, OutputT]):
         else:
             if action is not None:
                 raise GraphValidationError("add_node takes a name and a function, or a function")
-            action, name = node, node.name if isinstance(node, Graph) else _name_of(node)
+            action, name = node, node.name if isinstance(node, Graph) else name_of_call(node)
         if name in self.nodes:
             raise GraphValidationError(f"there is a node {name!r} already")
         if not name or name == "*" or name.startswith("__") or name in RESERVED or any(mark in name for mark in "|:"):
@@ -348,7 +350,7 @@ class StateGraph(GraphSpec, Generic[StateT, InputT, OutputT]):
             raise GraphValidationError("add_sequence takes at least one node")
         before: str | None = None
         for node in nodes:
-            name, action = node if isinstance(node, tuple) else (_name_of(node), node)
+            name, action = node if isinstance(node, tuple) else (name_of_call(node), node)
             self.add_node(name, action)
             if before is not None:
                 self.add_edge(before, name)
@@ -409,7 +411,7 @@ class StateGraph(GraphSpec, Generic[StateT, InputT, OutputT]):
         """
         if source == END:
             raise GraphValidationError("an edge cannot start at END")
-        source, name = plain_name(source), _name_of(path)
+        source, name = plain_name(source), name_of_call(path)
         injects = _check_action(f"{source}/{name}", path)
         if name in self.branches.get(source, {}):
             raise GraphValidationError(
@@ -588,11 +590,6 @@ class CompiledStateGraph(Graph[InputT, OutputT], Generic[StateT, InputT, OutputT
 
     def _drawing(self) -> Drawing:
         return self._drawn
-
-
-def _name_of(call: Any) -> str:
-    named = getattr(call, "func", call)  # functools.partial
-    return getattr(named, "__name__", None) or type(named).__name__
 
 
 def _check_action(name: str, call: Any) -> tuple[tuple[str, str], ...]:
