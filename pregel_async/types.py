@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, Protoc
 
 import msgspec
 
+from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.records import CheckpointId, CheckpointMetadata, TaskId
 
 from .policies import (
@@ -39,12 +40,14 @@ __all__ = [
     "END",
     "INPUT",
     "START",
+    "TAG_NOSTREAM",
     "All",
     "Budget",
     "CachePolicy",
     "ChangedQuestions",
     "CheckpointId",
     "CheckpointMetadata",
+    "Checkpointer",
     "Collect",
     "Command",
     "Durability",
@@ -80,11 +83,18 @@ INPUT: Final = "__input__"
 COPY: Final = "__copy__"
 """The `as_node` of a state update that copies a checkpoint."""
 
+TAG_NOSTREAM: Final = "nostream"
+"""The tag of a node, a model or a message that keeps it out of the `messages` stream."""
+
 INTERRUPT: Final = "__interrupt__"
 """The key of open questions in results and chunks."""
 
 RESERVED: Final = frozenset((INPUT, COPY, INTERRUPT, "__parent__", "__previous__", "__return__"))
 """Names that no node and no channel may have, besides START, END and the names that begin like control channels."""
+
+Checkpointer: TypeAlias = BaseCheckpointSaver | bool | None
+"""A saver; or, for a subgraph, True to keep its state from call to call, False to store nothing, None for the saver of
+the enclosing graph."""
 
 StreamMode: TypeAlias = Literal["values", "updates", "messages", "custom", "tasks", "checkpoints", "debug"]
 """The events that a stream shows.
