@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import reduce
 from operator import or_
 from types import UnionType
-from typing import Annotated, Any, NotRequired, Required, Union, cast, get_args, get_origin
+from typing import Annotated, Any, NotRequired, Required, Union, get_args, get_origin
 
 import msgspec
 from pydantic import BaseModel, ConfigDict, RootModel, create_model
@@ -134,7 +134,7 @@ def _described(kind: Any, inside: tuple[Any, ...]) -> Any:
     made = tuple([_described(each, inside) if not isinstance(each, list) else each for each in arguments])
     if made == arguments:
         return kind
-    return reduce(or_, made) if origin in (UnionType, Union) else cast("Any", origin)[made]
+    return reduce(or_, made) if origin in (UnionType, Union) else origin[made]
 
 
 def _is_required(kind: Any, name: str) -> bool:
