@@ -34,10 +34,11 @@ def inputs(*numbers: int) -> list[State]:
 
 
 class Gate:
-    """A node that waits until its input's turn has come."""
+    """A node that waits until all runs have begun, and its input's turn has come."""
 
-    def __init__(self, *turns: int) -> None:
+    def __init__(self, *turns: int, runs: int = 0) -> None:
         self.turns = [*turns]
+        self.expected = runs
         self.running = self.most = 0
         self.cancelled: list[int] = []
         self.changed = anyio.Event()
@@ -45,8 +46,10 @@ class Gate:
     async def __call__(self, state: State) -> State:
         self.running += 1
         self.most = max(self.most, self.running)
+        self.expected -= 1
+        self.notify()
         try:
-            while self.turns and self.turns[0] != state["x"]:
+            while self.expected > 0 or (self.turns and self.turns[0] != state["x"]):
                 await self.changed.wait()
         except BaseException:
             self.cancelled.append(state["x"])
@@ -54,9 +57,12 @@ class Gate:
         finally:
             self.running -= 1
         self.turns = self.turns[1:]
+        self.notify()
+        return await double(state)
+
+    def notify(self) -> None:
         self.changed.set()
         self.changed = anyio.Event()
-        return await double(state)
 
 
 async def test_options_of_each_run() -> None:
@@ -72,7 +78,7 @@ async def test_options_of_each_run() -> None:
 
 async def test_outputs_come_as_their_runs_end() -> None:
     """`abatch_as_completed` yields the index and the output of each run in the order in which the runs end."""
-    gate = Gate(3, 1, 2)
+    gate = Gate(3, 1, 2, runs=3)
     stream = graph(node=gate).abatch_as_completed(inputs(1, 2, 3), output_keys="y")
     assert [pair async for pair in stream] == [(2, 6), (0, 2), (1, 4)]
     assert [pair async for pair in graph().abatch_as_completed([])] == []
@@ -81,7 +87,7 @@ async def test_outputs_come_as_their_runs_end() -> None:
 async def test_a_failure_as_completed() -> None:
     """Earlier outputs come first, then the exception; the other runs are cancelled. With `return_exceptions` the
     exception comes as the output of its run."""
-    gate = Gate(1, -2, 3)
+    gate = Gate(1, -2, 3, runs=3)
     found: list[Any] = []
     with pytest.raises(ValueError, match="-2 is negative"):
         async for pair in graph(node=gate).abatch_as_completed(inputs(4, 1, -2), output_keys="y"):
@@ -94,8 +100,7 @@ async def test_a_failure_as_completed() -> None:
 
 async def test_closing_the_stream_cancels_the_runs() -> None:
     """P7: the runs have ended when `async with` is left."""
-    gate = Gate(1)
-    gate.turns.append(9)  # which never comes
+    gate = Gate(1, 9, runs=3)  # nine's turn never comes
     async with graph(node=gate).abatch_as_completed(inputs(1, 2, 3)) as outputs:
         assert await anext(outputs) == (0, {"x": 1, "y": 2})
     assert sorted(gate.cancelled) == [2, 3] and gate.running == 0
