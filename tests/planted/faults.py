@@ -15,6 +15,14 @@ NO_SHIELD = "anyio.CancelScope()"
 
 FAULTS: Final[tuple[Fault, ...]] = (
     Fault(
+        "node-interrupt",
+        "P8: the question of a raised NodeInterrupt is neither shown nor stored",
+        "attempt._ask",
+        "while not attempt.ended:",
+        "while False:",
+        ("tests/questions/test_node_interrupt.py::test_a_node_stops_until_the_state_has_changed",),
+    ),
+    Fault(
         "removed-file",
         "P4: commits to a database file that was removed while it was open are lost with the process",
         "Worker._begin_writing",
