@@ -67,16 +67,20 @@ async def invoke(graph: Definition, given: Any, config: Config | None, options: 
             value = graph.coerce_output(value)
         return GraphOutput(value, isolate(ended.interrupts))
     chunks: list[Any] = []
-    shape = checked.shape
     subscription = Subscription(
         checked.modes,
-        Unbounded(lambda part: chunks.append(shape(part))),
+        _sink_into(chunks, checked.shape),
         channels=checked.channels,
         subgraphs=checked.subgraphs,
         reports_errors=checked.version == "v2",
     )
     await _run(graph, given, _prepare(graph, given, config, options, checked), subscription)
     return chunks
+
+
+def _sink_into(chunks: list[Any], shape: Shape) -> Unbounded:
+    # A function of its own: the cells of a closure in `invoke` would be two more objects of each waiting run.
+    return Unbounded(lambda part: chunks.append(shape(part)))
 
 
 def stream(graph: Definition, given: Any, config: Config | None, options: StreamOptions) -> GraphStream[Any]:

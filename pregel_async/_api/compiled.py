@@ -349,9 +349,8 @@ class Graph(GraphAttributes, Introspection, SyncVerbs[StateT, ContextT, InputT, 
         Reading raises, without `return_exceptions`, the exception of the first run that failed, after the outputs of
         the runs that ended before. The other runs are cancelled.
         """
-        return calls.batch_as_completed(
-            self.ainvoke, inputs, config, checked_options("abatch_as_completed", BatchOptions, options)
-        )
+        checked = checked_options("abatch_as_completed", BatchOptions, options)
+        return calls.batch_as_completed(self.ainvoke, inputs, config, checked)
 
     async def aget_state(self, config: Config, *, subgraphs: bool = False) -> StateSnapshot[StateT]:
         """Read the state of a thread, at its head or at a checkpoint.

@@ -22,7 +22,7 @@ from ..types import RunnableConfig
 from .definition import Definition
 
 
-class _Model(BaseModel):
+class _LenientModel(BaseModel):
     model_config = ConfigDict(arbitrary_types_allowed=True)
 
 
@@ -50,7 +50,7 @@ def output_model(graph: Definition) -> type[BaseModel]:
     if not has_fields(kind):
         return _model(name, kind)
     fields: dict[str, Any] = {key: (without_qualifiers(hint), None) for key, hint in fields_of(kind).items()}
-    return create_model(name, __base__=_Model, **fields)
+    return create_model(name, __base__=_LenientModel, **fields)
 
 
 def config_model(graph: Definition, include: Sequence[str] | None, called: str) -> type[BaseModel]:
@@ -62,7 +62,7 @@ def config_model(graph: Definition, include: Sequence[str] | None, called: str) 
     }
     if graph.context_schema is not None:
         fields["configurable"] = (_described(graph.context_schema, ()), None)
-    return create_model(f"{graph.name}_config", __base__=_Model, **fields)
+    return create_model(f"{graph.name}_config", __base__=_LenientModel, **fields)
 
 
 def json_schema(graph: Definition, part: str) -> dict[str, Any] | None:

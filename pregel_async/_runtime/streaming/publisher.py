@@ -236,12 +236,11 @@ def publisher_of(
     if not subscriptions:
         return NO_PUBLISHER
     units: Units = NOT_KEPT
+    views: tuple[tuple[Subscription, View], ...] = ()
     for subscription in subscriptions:
         if subscription.recorder is not None:
             units = KeptUnits(subscription, subscription.recorder, (), (), saved=True)
-    views = [
-        (subscription, _own_view(program, shown, subscription, "", thread_id, now)) for subscription in subscriptions
-    ]
+        views = (*views, (subscription, _own_view(program, shown, subscription, "", thread_id, now)))
     return EventPublisher(views, units)
 
 
