@@ -241,7 +241,8 @@ class Encoder:
                 and all(map(is_, held, stored))
                 and not _has_opaque(more)
             ):
-                data = (self._recorded and self._recorded_bytes(more)) or self.codec.encode(more, channel=name)
+                recorded = self._recorded_bytes(more) if self._recorded else b""
+                data = recorded or self.codec.encode(more, channel=name)
                 if more:
                     appended[name] = _Appended(more, data)
                 value = extended(value, len(held), data)
