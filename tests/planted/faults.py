@@ -2034,6 +2034,14 @@ FAULTS: Final[tuple[Fault, ...]] = (
         ("tests/graphs/test_checked_options.py::test_calls_of_nodes_depend_on_their_node",),
     ),
     Fault(
+        "call-that-prints-is-shared",
+        "P2: a call prints nothing because the prepared call of equal calls has no subscription",
+        "calls._check",
+        "and not graph.config and not printed",
+        "and not graph.config",
+        ("tests/graphs/test_checked_options.py::test_each_call_prints_what_it_asks_for",),
+    ),
+    Fault(
         "checked-options-without-bound",
         "P10: the checked options of a graph's calls grow without limit",
         "calls._checked",
