@@ -492,8 +492,8 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "recorded-data-are-encoded-twice",
         "the elements that a recorded task appends to a list are encoded for the record and for the list",
         "Encoder._value",
-        "(self._recorded and self._recorded_bytes(more)) or ",
-        "",
+        "data = recorded or self.codec",
+        "data = self.codec",
         ("tests/runtime/test_operation_counts.py::test_an_appended_message_is_encoded_once",),
     ),
     Fault(
