@@ -94,10 +94,11 @@ def savers(session: nox.Session) -> None:
 
 @nox.session
 def langchain(session: nox.Session) -> None:
-    """Working with langchain-core's messages, where it is installed: the suite without it skips these."""
+    """Working with langchain-core's messages and with orjson, where they are installed: the suite skips these tests."""
     install(session, "test")
-    session.install("-q", "langchain-core")
-    tests = ("tests/messages/test_langchain.py", "tests/messages/test_messages.py", "tests/test_doc_names.py")
+    session.install("-q", "langchain-core", "orjson")
+    tests = ["tests/messages/test_langchain.py", "tests/messages/test_messages.py", "tests/test_doc_names.py"]
+    tests.append("tests/questions/test_serialised_questions.py")
     pytest(session, "-q", "-p", "no:langsmith_plugin", *tests)
 
 

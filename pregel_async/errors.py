@@ -10,6 +10,7 @@ nodes that failed in one superstep are raised as an `ExceptionGroup`, in plan or
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from decimal import Decimal
 from enum import Enum
@@ -54,6 +55,7 @@ __all__ = [
     "EmptyChannelError",
     "EmptyInputError",
     "ErrorCode",
+    "GeneratorNotSupportedError",
     "GraphBubbleUp",
     "GraphChangedError",
     "GraphDrained",
@@ -72,6 +74,7 @@ __all__ = [
     "NoCheckpointerError",
     "NodeCancelledError",
     "NodeError",
+    "NodeInterrupt",
     "NodeTimeoutError",
     "ObserverWarning",
     "OutsideRunError",
@@ -188,6 +191,10 @@ class RetentionWarning(UserWarning):
 
 class GraphValidationError(PregelError, ValueError):
     """A graph's definition is invalid: an unknown, duplicate or reserved name, a missing entry, or a bad option."""
+
+
+class GeneratorNotSupportedError(GraphValidationError, NotImplementedError):
+    """An entrypoint is a generator function. Also a `NotImplementedError`, which LangGraph raises here."""
 
 
 class InvalidCheckpointerError(GraphValidationError, TypeError):
@@ -780,6 +787,21 @@ class GraphInterrupt(GraphBubbleUp):
     def __init__(self, interrupts: tuple[Interrupt, ...] = ()) -> None:
         self.interrupts = interrupts
         super().__init__(interrupts)
+
+
+class NodeInterrupt(GraphInterrupt):
+    """A node stops the run with a question: `raise NodeInterrupt(value)`. Deprecated: use `interrupt(value)`.
+
+    No answer reaches the node: while it raises this, it asks again. To let it continue, change the state on which it
+    decides (`aupdate_state`), and resume.
+
+    Attributes:
+        interrupts: the question, without the id that it gets in the run.
+    """
+
+    def __init__(self, value: Any) -> None:
+        warnings.warn("NodeInterrupt is deprecated: use interrupt()", DeprecationWarning, stacklevel=2)
+        super().__init__((Interrupt(value),))
 
 
 class ParentCommand(GraphBubbleUp):

@@ -8,7 +8,7 @@ from typing import Any, Unpack
 from checkpoint_savers.abc import BaseCheckpointSaver
 
 from ._api.compiled import Graph
-from ._api.definition import define
+from ._api.definition import Definition, define
 from ._api.drawing import Drawing, Edge, drawing
 from ._checks.options import PregelOptions, checked_options, given_policies, ignores_unknown, name_of, takes
 from ._core.program import INPUT_MARK, SENDS, Program, Write, build_program
@@ -38,8 +38,10 @@ class Pregel(Graph[Any, Any]):
         name: the graph's name, in messages and drawings.
         blocking: False if the nodes' plain functions never block, and so may run on the event loop; True, the default,
             runs them in worker threads.
-        unknown_keys: "error", the default, refuses input keys that are no input channels; "ignore" drops them.
-        debug: True to warn (`InPlaceChangeWarning`) when a node changes its input in place.
+        unknown_keys: "error" refuses input keys that are no input channels; "ignore" drops them. None, the default,
+            takes the value of `set_defaults`, initially "error".
+        debug: True to print the updates and states of each run, and to warn (`InPlaceChangeWarning`) if
+            a node changes its input in place.
         environment: the environment that provides clock, ids and randomness; None for the system's.
         retry_policy, timeout, on_timeout, cache_policy: the policies of nodes without their own.
         cache, step_timeout, on_failure, budgets, time_limit, retention, observer, changed_questions: as in
@@ -63,46 +65,57 @@ class Pregel(Graph[Any, Any]):
         stream_mode: StreamMode = "values",
         **options: Unpack[PregelOptions],
     ) -> None:
-        checked_options("Pregel", PregelOptions, options)
-        ignore_unknown, blocking = ignores_unknown(options), options.get("blocking", True)
+        checked = checked_options("Pregel", PregelOptions, options)
         built = {key: node.build() if isinstance(node, NodeBuilder) else node for key, node in nodes.items()}
-        if stream_mode not in MODES:
-            raise GraphValidationError(
-                f"stream_mode {stream_mode!r} is not known; known are {', '.join(sorted(MODES))}"
-            )
-        inputs, outputs = _names(input_channels), _names(output_channels)
-        keys = tuple([key for key in channels if key != SENDS])
-        shown = keys if stream_channels is None else _names(stream_channels)
-        _validate(built, channels, inputs, outputs, shown)
-        defaults = given_policies("the graph", options)
-        program = build_program(
-            name=name_of(options, "Pregel"),
-            nodes=[compile_node(key, node, blocking=blocking, defaults=defaults) for key, node in built.items()],
-            channels={**channels, INPUT_MARK: LastValue(bool)},
-            keys=keys,
-            inputs=inputs,
-            outputs=outputs,
-            shown=keys,
-            input_mark=INPUT_MARK,
-            read_input=_input_reader(inputs, ignore=ignore_unknown),
-            read_command=_command_reader(list(channels)),
-        )
-        definition = define(
-            program,
-            checkpointer,
-            options,
-            hints=[channel.typ for channel in channels.values()],
-            stream_channels=shown,
-            stream_mode=stream_mode,
-            policies=defaults,
-            own_policies={key: own_policies(key, node) for key, node in built.items()},
-        )
-        super().__init__(definition)
+        channel_names = (input_channels, output_channels, stream_channels)
+        super().__init__(_define(built, channels, channel_names, checkpointer, stream_mode, checked))
         self._nodes = built
 
     def _drawing(self) -> Drawing:
         """Draw an edge from each node that writes a channel to each node that the channel triggers."""
         return _draw(self._nodes, self._definition.program)
+
+
+def _define(
+    built: Mapping[str, PregelNode],
+    channels: Mapping[str, BaseChannel[Any, Any, Any]],
+    channel_names: tuple[Names, Names, Names | None],
+    checkpointer: BaseCheckpointSaver | bool | None,
+    stream_mode: StreamMode,
+    options: PregelOptions,
+) -> Definition:
+    """Make the definition of a graph. `channel_names` are those of input, output and streams; see `Pregel`."""
+    input_channels, output_channels, stream_channels = channel_names
+    ignore_unknown, blocking = ignores_unknown(options), options.get("blocking", True)
+    if stream_mode not in MODES:
+        raise GraphValidationError(f"stream_mode {stream_mode!r} is not known; known are {', '.join(sorted(MODES))}")
+    inputs, outputs = _names(input_channels), _names(output_channels)
+    keys = tuple([key for key in channels if key != SENDS])
+    shown = keys if stream_channels is None else _names(stream_channels)
+    _validate(built, channels, inputs, outputs, shown)
+    defaults = given_policies("the graph", options)
+    program = build_program(
+        name=name_of(options, "Pregel"),
+        nodes=[compile_node(key, node, blocking=blocking, defaults=defaults) for key, node in built.items()],
+        channels={**channels, INPUT_MARK: LastValue(bool)},
+        keys=keys,
+        inputs=inputs,
+        outputs=outputs,
+        shown=keys,
+        input_mark=INPUT_MARK,
+        read_input=_input_reader(inputs, ignore=ignore_unknown),
+        read_command=_command_reader(list(channels)),
+    )
+    return define(
+        program,
+        checkpointer,
+        options,
+        hints=[channel.typ for channel in channels.values()],
+        stream_channels=shown,
+        stream_mode=stream_mode,
+        policies=defaults,
+        own_policies={key: own_policies(key, node) for key, node in built.items()},
+    )
 
 
 def _draw(nodes: Mapping[str, PregelNode], program: Program) -> Drawing:
@@ -134,7 +147,8 @@ def _input_reader(inputs: str | tuple[str, ...], *, ignore: bool) -> Any:
         unknown = [key for key in given if key not in inputs]
         if unknown and not ignore:
             raise InvalidInputError(
-                f"the input has {unknown[0]!r}, and the graph's input channels are {', '.join(inputs)}"
+                f"the input has {unknown[0]!r}, and the graph's input channels are {', '.join(inputs)}. "
+                "Pregel(unknown_keys='ignore') drops such keys, set_defaults(unknown_keys='ignore') in all graphs."
             )
         return [*[(key, given[key]) for key in inputs if key in given], (INPUT_MARK, True)]
 

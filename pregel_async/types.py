@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import dataclasses
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal
 from functools import partial
@@ -10,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, Protoc
 
 import msgspec
 
+from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.records import CheckpointId, CheckpointMetadata, TaskId
 
 from .policies import (
@@ -21,6 +24,7 @@ from .policies import (
     TimeoutPolicy,
     default_retry_on,
     timeout_policy,
+    with_dataclass_fields,
 )
 
 if TYPE_CHECKING:
@@ -38,12 +42,14 @@ __all__ = [
     "END",
     "INPUT",
     "START",
+    "TAG_NOSTREAM",
     "All",
     "Budget",
     "CachePolicy",
     "ChangedQuestions",
     "CheckpointId",
     "CheckpointMetadata",
+    "Checkpointer",
     "Collect",
     "Command",
     "Durability",
@@ -79,11 +85,18 @@ INPUT: Final = "__input__"
 COPY: Final = "__copy__"
 """The `as_node` of a state update that copies a checkpoint."""
 
+TAG_NOSTREAM: Final = "nostream"
+"""The tag of a node, a model or a message that keeps it out of the `messages` stream."""
+
 INTERRUPT: Final = "__interrupt__"
 """The key of open questions in results and chunks."""
 
 RESERVED: Final = frozenset((INPUT, COPY, INTERRUPT, "__parent__", "__previous__", "__return__"))
 """Names that no node and no channel may have, besides START, END and the names that begin like control channels."""
+
+Checkpointer: TypeAlias = BaseCheckpointSaver | bool | None
+"""A saver; or, for a subgraph, True to keep its state from call to call, False to store nothing, None for the saver of
+the enclosing graph."""
 
 StreamMode: TypeAlias = Literal["values", "updates", "messages", "custom", "tasks", "checkpoints", "debug"]
 """The events that a stream shows.
@@ -180,6 +193,7 @@ def plain_name(name: Any) -> Any:
     return str.__str__(name) if isinstance(name, str) else name
 
 
+@with_dataclass_fields
 class Send(msgspec.Struct, frozen=True, order=False):
     """One extra run of a node in the next superstep, with an input of its own.
 
@@ -210,8 +224,32 @@ class Send(msgspec.Struct, frozen=True, order=False):
         """The timeout as a policy; None if the node's own applies."""
         return timeout_policy(self.timeout)
 
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+        """Return a schema for pydantic, which would otherwise read the class as the dataclass that it is not."""
+        from pydantic_core import core_schema as made  # imported here: it is installed, since pydantic calls this
 
-class Command(msgspec.Struct, Generic[NamesT_co], frozen=True, kw_only=True, order=False):
+        fields = {
+            "node": made.typed_dict_field(made.str_schema()),
+            "arg": made.typed_dict_field(made.any_schema()),
+            "timeout": made.typed_dict_field(made.any_schema(), required=False),
+        }
+
+        def read(value: Any, validate: Callable[[Any], dict[str, Any]]) -> Send:
+            try:
+                return value if isinstance(value, Send) else msgspec.convert(validate(value), Send)
+            except msgspec.ValidationError as error:
+                raise ValueError(str(error)) from None
+
+        return made.no_info_wrap_validator_function(
+            read,
+            made.typed_dict_schema(fields, cls_name="Send"),
+            serialization=made.plain_serializer_function_ser_schema(msgspec.structs.asdict),
+        )
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Command(Generic[NamesT_co]):
     """A state update together with the nodes to run next, returned by a node; or the input of a call that resumes.
 
     A return annotation `-> Command[Literal["a", "b"]]` declares where a node's commands may go. Drawings show it.
@@ -232,17 +270,24 @@ class Command(msgspec.Struct, Generic[NamesT_co], frozen=True, kw_only=True, ord
     resume: Any = None
     goto: str | Send | Sequence[str | Send] = ()
 
+    def __repr__(self) -> str:
+        given = [(field, getattr(self, field.name)) for field in dataclasses.fields(self)]
+        shown = [f"{field.name}={value!r}" for field, value in given if value is not field.default]
+        return f"Command({', '.join(shown)})"
 
-class Interrupt(msgspec.Struct, frozen=True, order=False):
+
+@dataclass(frozen=True)
+class Interrupt:
     """A question to the caller of the graph, asked by `interrupt()`.
 
     Attributes:
         value: the value that the node passed to `interrupt()`.
-        id: 32 hex digits, the same on every attempt and resume. Answer with `Command(resume={id: answer})`.
+        id: 32 hex digits, the same on every attempt and resume. Answer with `Command(resume={id: answer})`. The default
+            is for tests: no question of a run has it.
     """
 
     value: Any
-    id: str
+    id: str = "placeholder-id"
 
 
 class StateUpdate(msgspec.Struct, frozen=True, order=False):
@@ -285,6 +330,7 @@ class RunnableConfig(TypedDict, total=False):
     run_name: str
 
 
+@with_dataclass_fields
 class TaskFailure(msgspec.Struct, frozen=True):
     """The stored failure of a task. The exception itself was raised to the caller of the run.
 
@@ -302,8 +348,35 @@ class TaskFailure(msgspec.Struct, frozen=True):
         return f"{self.type}: {self.message}"
 
 
-class PregelTask(msgspec.Struct, frozen=True, kw_only=True):
+class TupleMethods:
+    """Methods of a named tuple, for the fields that LangGraph's named tuple of the same name has.
+
+    Attributes:
+        _fields: the names of these fields. Any other field is an attribute only.
+    """
+
+    # No real tuple: it would have to hold the decoded values, which a snapshot of a history decodes at the first need.
+    __slots__ = ()
+    _fields: ClassVar[tuple[str, ...]]
+
+    def __iter__(self) -> Iterator[Any]:
+        return (getattr(self, name) for name in self._fields)
+
+    def __len__(self) -> int:
+        return len(self._fields)
+
+    def __getitem__(self, index: int | slice) -> Any:
+        return getattr(self, self._fields[index]) if isinstance(index, int) else tuple(self)[index]
+
+    def _asdict(self) -> dict[str, Any]:
+        return dict(zip(self._fields, self, strict=True))
+
+
+@with_dataclass_fields
+class PregelTask(TupleMethods, msgspec.Struct, frozen=True):
     """A task of the superstep that follows a checkpoint.
+
+    It has the methods of a named tuple: its fields can be unpacked, and `_replace` and `_asdict` work.
 
     Attributes:
         id: derived from the task's place in the run, so the same on every attempt, replay and fork. Usable as an
@@ -316,6 +389,8 @@ class PregelTask(msgspec.Struct, frozen=True, kw_only=True):
         result: the task's update once it has finished; None before.
     """
 
+    _fields: ClassVar[tuple[str, ...]] = ("id", "name", "path", "error", "interrupts", "state", "result")
+
     id: TaskId
     name: str
     path: tuple[Any, ...]
@@ -323,6 +398,9 @@ class PregelTask(msgspec.Struct, frozen=True, kw_only=True):
     interrupts: tuple[Interrupt, ...] = ()
     state: RunnableConfig | StateSnapshot | None = None
     result: Any = None
+
+    def _replace(self, **changes: Any) -> PregelTask:
+        return msgspec.structs.replace(self, **changes)
 
 
 class StateView(msgspec.Struct, frozen=True, kw_only=True):
@@ -338,8 +416,10 @@ class StateView(msgspec.Struct, frozen=True, kw_only=True):
     unknown: Mapping[str, Any] = {}
 
 
-class StateSnapshot(Generic[StateT_co]):
+class StateSnapshot(TupleMethods, Generic[StateT_co]):
     """An immutable snapshot of a thread's state at a checkpoint.
+
+    It has the methods of a named tuple for its first eight fields, from `values` to `interrupts`.
 
     A snapshot from a history is decoded when an attribute other than `config`, `metadata` and `parent_config` is first
     read. So a listing decodes only the snapshots that are read, and a damaged checkpoint does not hide the others.
@@ -353,10 +433,13 @@ class StateSnapshot(Generic[StateT_co]):
     """
 
     __slots__ = ("_config", "_metadata", "_parent_config", "_parent_values", "_view")
+    _fields: ClassVar[tuple[str, ...]] = (
+        *("values", "next", "config", "metadata"),
+        *("created_at", "parent_config", "tasks", "interrupts"),
+    )
 
     def __init__(
         self,
-        *,
         values: Any,
         next: tuple[str, ...],
         config: RunnableConfig,
@@ -365,6 +448,7 @@ class StateSnapshot(Generic[StateT_co]):
         parent_config: RunnableConfig | None = None,
         tasks: tuple[PregelTask, ...] = (),
         interrupts: tuple[Interrupt, ...] = (),
+        *,
         error: TaskFailure | None = None,
         spent: Mapping[str, int | Decimal] | None = None,
         unknown: Mapping[str, Any] | None = None,
@@ -473,20 +557,22 @@ class StateSnapshot(Generic[StateT_co]):
         """
         return self._decoded().unknown
 
-    def _fields(self) -> dict[str, Any]:
+    def _all_fields(self) -> dict[str, Any]:
         given = {"config": self._config, "metadata": self._metadata, "parent_config": self._parent_config}
         return {**given, **msgspec.structs.asdict(self._decoded())}
 
     def __eq__(self, other: object) -> bool:
-        return self._fields() == other._fields() if isinstance(other, StateSnapshot) else NotImplemented
+        return self._all_fields() == other._all_fields() if isinstance(other, StateSnapshot) else NotImplemented
 
     __hash__ = None  # type: ignore[assignment]  # its values are dicts and lists, which have no hash
 
     def __replace__(self, **changes: Any) -> StateSnapshot:
-        return StateSnapshot(**{**self._fields(), **changes})
+        return StateSnapshot(**{**self._all_fields(), **changes})
+
+    _replace = __replace__
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return partial(StateSnapshot, **self._fields()), ()
+        return partial(StateSnapshot, **self._all_fields()), ()
 
     def _repr_html_(self) -> str:
         """Return the snapshot for a notebook: the state, with the parent's values of the keys that have changed."""
@@ -513,7 +599,7 @@ class StateSnapshot(Generic[StateT_co]):
 
     def __repr__(self) -> str:
         try:
-            fields = self._fields()
+            fields = self._all_fields()
         except Exception as error:  # debuggers and logs call repr(): it must not raise
             return f"<StateSnapshot of {self._config!r}, which cannot be decoded: {type(error).__name__}: {error}>"
         return f"StateSnapshot({', '.join([f'{name}={value!r}' for name, value in fields.items()])})"

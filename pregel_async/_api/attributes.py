@@ -1,4 +1,4 @@
-"""The attributes of a compiled graph that may be set after compilation, checked as `compile` checks them.
+"""The attributes of a compiled graph: those that may be set, checked as `compile` checks them, and its schemas.
 
 A new value applies to runs that begin later. A setter replaces the graph's `Definition` instead of changing it in
 place, so runs in progress and copies made by `with_config` keep the definition that they have.
@@ -19,6 +19,7 @@ from checkpoint_savers.abc import BaseCheckpointSaver
 from .._checks.config import merge_configs
 from .._checks.node_policies import RetryPolicies, node_policies, seconds_of
 from .._checks.options import check_debug, check_store, names_of_modes, node_names
+from .._core.program import Program
 from ..errors import GraphValidationError, UnsettableAttributeError
 from ..policies import CachePolicy, RetryPolicy
 from ..types import All, Config, Names, RunnableConfig, StreamMode
@@ -58,9 +59,7 @@ class GraphAttributes(HasDefinition):
 
     @name.setter
     def name(self, name: str) -> None:
-        if not isinstance(cast("object", name), str) or not name:
-            raise GraphValidationError(f"a graph's name is a text, not {name!r}")
-        self._change_program(name=name)
+        self._change_program(name=_checked_name(name))
 
     @property
     def checkpointer(self) -> BaseCheckpointSaver | bool | None:
@@ -96,7 +95,7 @@ class GraphAttributes(HasDefinition):
 
     @property
     def debug(self) -> bool:
-        """True to warn (`InPlaceChangeWarning`) when a node changes its input in place."""
+        """True to print updates and states, and to warn if a node changes its input in place."""
         return self._definition.options.debug
 
     @debug.setter
@@ -137,8 +136,7 @@ class GraphAttributes(HasDefinition):
 
     @interrupt_before_nodes.setter
     def interrupt_before_nodes(self, names: All | Sequence[str] | None) -> None:
-        named = node_names(self._definition.program, names, "interrupt_before_nodes")
-        self._change_options(interrupt_before=named)
+        self._change_options(interrupt_before=node_names(self._definition.program, names, "interrupt_before_nodes"))
 
     @property
     def interrupt_after_nodes(self) -> list[str]:
@@ -147,8 +145,7 @@ class GraphAttributes(HasDefinition):
 
     @interrupt_after_nodes.setter
     def interrupt_after_nodes(self, names: All | Sequence[str] | None) -> None:
-        named = node_names(self._definition.program, names, "interrupt_after_nodes")
-        self._change_options(interrupt_after=named)
+        self._change_options(interrupt_after=node_names(self._definition.program, names, "interrupt_after_nodes"))
 
     @property
     def stream_mode(self) -> StreamMode | Sequence[StreamMode]:
@@ -168,17 +165,7 @@ class GraphAttributes(HasDefinition):
 
     @stream_channels.setter
     def stream_channels(self, names: Names | None) -> None:
-        program = self._definition.program
-        names = program.shown if names is None else names
-        if not isinstance(cast("object", names), Iterable):
-            raise GraphValidationError(f"stream_channels is a channel, or a list of channels, not {names!r}")
-        for name in (names,) if isinstance(names, str) else names:
-            if not isinstance(cast("object", name), str) or name not in program.keys:
-                raise GraphValidationError(
-                    f"stream_channels names {name!r}, and graph {self.name!r} has no such channel; it has "
-                    f"{', '.join(sorted(program.keys))}"
-                )
-        self._change(stream_channels=names if isinstance(names, str) else tuple(names))
+        self._change(stream_channels=_checked_stream_channels(self._definition.program, names))
 
     @property
     def config(self) -> RunnableConfig:
@@ -190,6 +177,25 @@ class GraphAttributes(HasDefinition):
         self._change(config=merge_configs(config))
 
 
+def _checked_name(name: object) -> str:
+    if not isinstance(name, str) or not name:
+        raise GraphValidationError(f"a graph's name is a text, not {name!r}")
+    return name
+
+
+def _checked_stream_channels(program: Program, names: Names | None) -> str | tuple[str, ...]:
+    names = program.shown if names is None else names
+    if not isinstance(cast("object", names), Iterable):
+        raise GraphValidationError(f"stream_channels is a channel, or a list of channels, not {names!r}")
+    for name in (names,) if isinstance(names, str) else names:
+        if not isinstance(cast("object", name), str) or name not in program.keys:
+            raise GraphValidationError(
+                f"stream_channels names {name!r}, and graph {program.name!r} has no such channel; it has "
+                f"{', '.join(sorted(program.keys))}"
+            )
+    return names if isinstance(names, str) else tuple(names)
+
+
 def _nearest(kind: type, name: str) -> str:
     """Return the settable attribute with the nearest name; a method only if the names are similar."""
     found = {each: getattr(kind, each, None) for each in dir(kind) if not each.startswith("_")}
@@ -197,3 +203,135 @@ def _nearest(kind: type, name: str) -> str:
     methods = [each for each, it in found.items() if callable(it)]
     close = difflib.get_close_matches(name, settable + methods, n=1, cutoff=0.75)
     return (close or difflib.get_close_matches(name, settable, n=1, cutoff=0.0))[0]
+
+
+class Introspection(HasDefinition):
+    """The schemas of a graph's input, output and context, for forms, servers and documents.
+
+    Models and JSON schemas are made by pydantic: these methods raise `ImportError` without it. A type that pydantic
+    cannot describe becomes `{}`, any value.
+    """
+
+    @property
+    def InputType(self) -> Any:  # noqa: N802  # LangGraph's name
+        """The annotation of the input: the input schema, or the type of the input channel."""
+        return self._definition.input_type
+
+    @property
+    def OutputType(self) -> Any:  # noqa: N802  # LangGraph's name
+        """The annotation of the output: the output schema, or the type of the output channel."""
+        return self._definition.output_type
+
+    @property
+    def context_schema(self) -> type[Any] | None:
+        """The class of a call's context; None if the graph has none."""
+        return self._definition.context_schema
+
+    def get_input_schema(self, config: Any = None) -> Any:
+        """Return a pydantic model of the input: the input schema if it is a model, else a `RootModel` of it.
+
+        Args:
+            config: not used; LangGraph has the parameter.
+
+        Returns:
+            The class of the model.
+
+        Raises:
+            ImportError: pydantic is not installed.
+        """
+        return _pydantic().input_model(self._definition)
+
+    def get_output_schema(self, config: Any = None) -> Any:
+        """Return a pydantic model of the output. Keys that a run does not write are None in it.
+
+        Args:
+            config: not used; LangGraph has the parameter.
+
+        Returns:
+            The class of the model.
+
+        Raises:
+            ImportError: pydantic is not installed.
+        """
+        return _pydantic().output_model(self._definition)
+
+    input_schema = property(get_input_schema)
+    output_schema = property(get_output_schema)
+
+    def get_input_jsonschema(self, config: Any = None) -> dict[str, Any]:
+        """Return the JSON schema of the input.
+
+        Args:
+            config: not used; LangGraph has the parameter.
+
+        Returns:
+            The schema.
+
+        Raises:
+            ImportError: pydantic is not installed.
+        """
+        return _pydantic().json_schema(self._definition, "input")  # type: ignore[no-any-return]  # a lazy module
+
+    def get_output_jsonschema(self, config: Any = None) -> dict[str, Any]:
+        """Return the JSON schema of the output.
+
+        Args:
+            config: not used; LangGraph has the parameter.
+
+        Returns:
+            The schema.
+
+        Raises:
+            ImportError: pydantic is not installed.
+        """
+        return _pydantic().json_schema(self._definition, "output")  # type: ignore[no-any-return]  # a lazy module
+
+    def get_context_jsonschema(self) -> dict[str, Any] | None:
+        """Return the JSON schema of a call's context.
+
+        Returns:
+            The schema; None if the graph has no context schema.
+
+        Raises:
+            ImportError: pydantic is not installed.
+        """
+        return _pydantic().json_schema(self._definition, "context")  # type: ignore[no-any-return]  # a lazy module
+
+    def config_schema(self, *, include: Sequence[str] | None = None) -> Any:
+        """Return a pydantic model of a config whose `configurable` is the context. Deprecated.
+
+        Args:
+            include: names of further keys of a config.
+
+        Returns:
+            The class of the model.
+
+        Raises:
+            ImportError: pydantic is not installed.
+        """
+        return _pydantic().config_model(self._definition, include, "config_schema()")
+
+    def get_config_jsonschema(self, *, include: Sequence[str] | None = None) -> dict[str, Any]:
+        """Return the JSON schema of `config_schema()`. Deprecated.
+
+        Args:
+            include: names of further keys of a config.
+
+        Returns:
+            The schema.
+
+        Raises:
+            ImportError: pydantic is not installed.
+        """
+        model = _pydantic().config_model(self._definition, include, "get_config_jsonschema()")
+        return _pydantic().schema_of(model)  # type: ignore[no-any-return]  # a lazy module
+
+
+def _pydantic() -> Any:
+    try:
+        from . import pydantic_schemas  # imported here: pydantic need not be installed
+    except ModuleNotFoundError as error:
+        if error.name != "pydantic":
+            raise
+        raise ImportError("schemas of graphs are made by pydantic: pip install pydantic", name="pydantic") from error
+    return pydantic_schemas

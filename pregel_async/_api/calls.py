@@ -26,6 +26,7 @@ from .._checks.options import (
     names_of_modes,
     options_of_call,
     policies_of,
+    printed_modes,
 )
 from .._core.isolation import isolate
 from .._runtime.engine.graph_run import RunResult
@@ -36,8 +37,8 @@ from .._runtime.observing.error_text import shorten_traceback
 from .._runtime.persistence.digests import Digests
 from .._runtime.persistence.namespace_writer import NamespaceWriter
 from .._runtime.platform.event_loops import sole_exception
-from .._runtime.streaming.buffer import CAPACITY, Buffer, ChunkList
-from .._runtime.streaming.parts import Cursor, RawPart, Shape, shape_of
+from .._runtime.streaming.buffer import CAPACITY, Buffer, Unbounded
+from .._runtime.streaming.parts import Cursor, RawPart, Shape, bare, shape_of
 from .._runtime.streaming.stream import GraphStream
 from .._runtime.streaming.subscription import Subscription
 from .._runtime.tasks.context import CONCURRENT_BASE, CURRENT, AttemptContext
@@ -65,10 +66,21 @@ async def invoke(graph: Definition, given: Any, config: Config | None, options: 
         if checked.channels is None and graph.coerce_output is not None and ended.done:
             value = graph.coerce_output(value)
         return GraphOutput(value, isolate(ended.interrupts))
-    kept = ChunkList(checked.shape)
-    subscription = Subscription(checked.modes, kept, channels=checked.channels, reports_errors=checked.version == "v2")
+    chunks: list[Any] = []
+    subscription = Subscription(
+        checked.modes,
+        _sink_into(chunks, checked.shape),
+        channels=checked.channels,
+        subgraphs=checked.subgraphs,
+        reports_errors=checked.version == "v2",
+    )
     await _run(graph, given, _prepare(graph, given, config, options, checked), subscription)
-    return kept.chunks
+    return chunks
+
+
+def _sink_into(chunks: list[Any], shape: Shape) -> Unbounded:
+    # A function of its own: the cells of a closure in `invoke` would be two more objects of each waiting run.
+    return Unbounded(lambda part: chunks.append(shape(part)))
 
 
 def stream(graph: Definition, given: Any, config: Config | None, options: StreamOptions) -> GraphStream[Any]:
@@ -121,41 +133,86 @@ async def batch(
     options: BatchOptions,
 ) -> list[OutputT]:
     """See `Graph.abatch`."""
-    call = cast("dict[str, Any]", options).copy()
-    return_exceptions, max_concurrency = call.pop("return_exceptions", False), call.pop("max_concurrency", None)
+    done: dict[int, OutputT | Exception] = {}
+    await _run_each(ainvoke, inputs, _config_of_each(inputs, config), options, done.__setitem__)
+    if not options.get("return_exceptions", False):
+        for index in sorted(done):
+            result = done[index]
+            if isinstance(result, Exception):
+                raise result
+    return [cast("OutputT", done[index]) for index in range(len(inputs))]
+
+
+def batch_as_completed(
+    ainvoke: Callable[..., Awaitable[Any]],
+    inputs: Sequence[Any],
+    config: Config | Sequence[Config] | None,
+    options: BatchOptions,
+) -> GraphStream[Any]:
+    """See `Graph.abatch_as_completed`."""
+    configs = _config_of_each(inputs, config)
+
+    async def work(buffer: Buffer) -> None:
+        failures: list[Exception] = []
+
+        def add(index: int, result: Any) -> None:
+            if isinstance(result, Exception) and not options.get("return_exceptions", False):
+                failures.append(result)
+            else:
+                buffer.add(RawPart(mode="values", ns=(), data=(index, result), step=0))
+
+        await _run_each(ainvoke, inputs, configs, options, add)
+        for failure in failures:
+            raise failure
+
+    buffer = Buffer()  # holds at most one part for each input, so that no run has to wait for the reader
+    return GraphStream(work, buffer, bare, Subscription((), buffer))
+
+
+def _config_of_each(inputs: Sequence[Any], config: Config | Sequence[Config] | None) -> Sequence[Config | None]:
     if config is None or isinstance(config, (str, Mapping)):
-        configs: list[Config | None] = [config] * len(inputs)
-    else:
-        configs = list(config)
-    if len(configs) != len(inputs):
+        return [config] * len(inputs)
+    if len(config) != len(inputs):
         raise ConfigError(
-            f"abatch got {len(inputs)} inputs and {len(configs)} configs: pass one config, or one for each"
+            f"abatch got {len(inputs)} inputs and {len(config)} configs: pass one config, or one for each"
         )
-    done: dict[int, OutputT | BaseException] = {}
+    return config
+
+
+async def _run_each(
+    ainvoke: Callable[..., Awaitable[Any]],
+    inputs: Sequence[Any],
+    configs: Sequence[Config | None],
+    options: BatchOptions,
+    finished: Callable[[int, Any], None],
+) -> None:
+    """Run a graph once per input, and pass the index and the output or exception of each run to `finished`.
+
+    Without `return_exceptions`, the first exception cancels the other runs.
+    """
+    call = cast("dict[str, Any]", options).copy()
+    return_exceptions, limit = call.pop("return_exceptions", False), call.pop("max_concurrency", None)
+    if limit is None and configs and isinstance(configs[0], Mapping):
+        limit = configs[0].get("max_concurrency")  # as in LangGraph, where it limits the runs and the tasks of each
     indexes = iter(range(len(inputs)))
 
     async def work() -> None:
         for index in indexes:
             try:
-                done[index] = await ainvoke(inputs[index], configs[index], **call)
+                result = await ainvoke(inputs[index], configs[index], **call)
             except Exception as error:
                 shorten_traceback(error)
-                done[index] = error
+                result = error
                 if not return_exceptions:
                     group.cancel_scope.cancel()
+            finished(index, result)
 
     try:
         async with anyio.create_task_group() as group:
-            for _ in range(len(inputs) if max_concurrency is None else max(1, max_concurrency)):
+            for _ in range(len(inputs) if limit is None else max(1, limit)):
                 start_soon(group, work)
-    except BaseExceptionGroup as several:  # Ctrl-C only: `work` stores every `Exception` in `done`
+    except BaseExceptionGroup as several:  # Ctrl-C only: `work` passes on every `Exception`
         raise sole_exception(several) from None
-    if not return_exceptions:
-        for index in sorted(done):
-            result = done[index]
-            if isinstance(result, BaseException):
-                raise result
-    return [cast("OutputT", done[index]) for index in range(len(inputs))]
 
 
 class _CheckedOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -170,6 +227,7 @@ class _CheckedOptions(msgspec.Struct, frozen=True, kw_only=True):
         capacity: the number of chunks that may wait for the reader.
         policies: the overflow policy of each mode that does not block.
         keeps_events: the events are stored with the commits.
+        printed: the stream modes whose parts are printed.
         run: the options of a run of its own; None if they depend on more than the call's plain options.
         call: the prepared call without a config; None if there is more to prepare.
     """
@@ -182,6 +240,7 @@ class _CheckedOptions(msgspec.Struct, frozen=True, kw_only=True):
     capacity: int
     policies: Mapping[str, OverflowPolicy]
     keeps_events: bool
+    printed: tuple[str, ...]
     run: RunOptions | None
     call: _PreparedCall | None
 
@@ -246,10 +305,12 @@ def _check(graph: Definition, options: Mapping[str, Any], modes: Any, *, depends
     version = check_version(options.get("version", "v1"))
     capacity = check_capacity(options.get("capacity", CAPACITY))
     output_keys, subgraphs = options.get("output_keys"), options.get("subgraphs", False)
+    printed = printed_modes(graph.options, cast("CallOptions", options))
     run = call = None
     if not depends:
         run = _options_of_run(graph, cast("CallOptions", options), None, None)
-        if graph.checkpointer in (None, False) and not graph.config:
+        # A call that prints is never shared: its subscription counts the parts of one run.
+        if graph.checkpointer in (None, False) and not graph.config and not printed:
             call = _PreparedCall(settings_of({}, run, stored=False, nested=False, results=graph.results), None, 0)
     return _CheckedOptions(
         modes=names,
@@ -260,6 +321,7 @@ def _check(graph: Definition, options: Mapping[str, Any], modes: Any, *, depends
         capacity=capacity,
         policies=policies_of(options.get("overflow", "block"), names),
         keeps_events=options.get("keep_events", False),
+        printed=printed,
         run=run,
         call=call,
     )
@@ -288,12 +350,14 @@ class _PreparedCall(msgspec.Struct, frozen=True):
         number: the number of the call among the graphs that the node runs.
         digest: the digest of the input, to compare with that of an earlier attempt; empty if there is nothing to
             compare.
+        printed: the subscription that prints parts; empty if nothing is printed.
     """
 
     settings: Settings
     outer: AttemptContext | None
     number: int
     digest: bytes = b""
+    printed: tuple[Subscription, ...] = ()
 
 
 def _prepare(
@@ -323,8 +387,9 @@ def _prepare(
     stored = outer is None and graph.saver is not None
     run = _options_of_run(graph, options, outer, inherits_from) if checked.run is None else checked.run
     settings = settings_of(mine, run, stored=stored, nested=outer is not None, results=graph.results)
+    printed = _printed(checked)
     if outer is None:
-        return _PreparedCall(settings, None, 0)
+        return _PreparedCall(settings, None, 0, printed=printed)
     outer.fence.check(f"graph {graph.name!r}")
     if outer.ended:
         raise OutsideRunError(
@@ -342,7 +407,19 @@ def _prepare(
     # The number of an unordered call is itself a digest of the call, and without storage there is nothing to compare.
     if number < CONCURRENT_BASE and graph.checkpointer is not False:
         digest = outer.digest_of_input(given)
-    return _PreparedCall(settings, outer, number, digest)
+    return _PreparedCall(settings, outer, number, digest, printed)
+
+
+def _printed(checked: _CheckedOptions) -> tuple[Subscription, ...]:
+    """Return the subscription that prints what `print_mode` and `debug` name; empty if they name nothing."""
+    if not checked.printed:
+        return ()
+    sink = Unbounded(_print)
+    return (Subscription(checked.printed, sink, channels=checked.channels, subgraphs=checked.subgraphs),)
+
+
+def _print(part: RawPart) -> None:
+    print(f"[{part.mode}]", *((f"[graph={part.ns}]",) if part.ns else ()), bare(part))
 
 
 def _run(
@@ -367,7 +444,7 @@ def _start_run(
     begun: tuple[Callable[[NamespaceWriter], Awaitable[bool]], ...],
 ) -> Coroutine[Any, Any, RunResult]:
     settings, outer = call.settings, call.outer
-    subscriptions = () if subscription is None else (subscription,)
+    subscriptions = call.printed if subscription is None else (*call.printed, subscription)
     audience = Audience(
         shown=graph.shown,
         subscriptions=subscriptions,
@@ -413,7 +490,7 @@ async def _rejoin(
 
     saver, thread_id = graph.saver, call.settings.thread_id
     assert saver is not None and thread_id is not None  # `_read_cursor` and `_prepare` have checked this
-    eager = _PreparedCall(call.settings.without_waiting(), None, 0)
+    eager = _PreparedCall(call.settings.without_waiting(), None, 0, printed=call.printed)
 
     async def resume(subscription: Subscription, begun: Callable[[NamespaceWriter], Awaitable[bool]]) -> RunResult:
         return await _run(graph, None, eager, subscription, (begun,))

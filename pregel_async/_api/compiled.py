@@ -34,7 +34,7 @@ from ..node import PregelNode
 from ..parts import GraphOutput, StreamPart
 from ..types import Command, Config, RunnableConfig, StateSnapshot, StateUpdate
 from . import calls, threads
-from .attributes import GraphAttributes
+from .attributes import GraphAttributes, Introspection
 from .definition import Definition
 from .drawing import Drawing
 from .sync_verbs import ContextT, InputT, OutputT, StateT, SyncVerbs
@@ -85,7 +85,7 @@ class PregelProtocol(Protocol[StateT, ContextT, InputT, OutputT]):
     ) -> RunnableConfig: ...
 
 
-class Graph(GraphAttributes, SyncVerbs[StateT, ContextT, InputT, OutputT]):
+class Graph(GraphAttributes, Introspection, SyncVerbs[StateT, ContextT, InputT, OutputT]):
     """A compiled graph, made by `StateGraph.compile()` or `Pregel(...)`.
 
     The graph holds no state of a run, so one object serves concurrent runs on any thread and event loop.
@@ -174,6 +174,11 @@ class Graph(GraphAttributes, SyncVerbs[StateT, ContextT, InputT, OutputT]):
             observer: an observer, or several, that receive the events of the run and of its subgraphs, besides the
                 graph's own observers.
             version: "v1", the default, or "v2"; see Returns.
+            subgraphs: True to return the chunks of subgraphs too, if `stream_mode` returns chunks, and to print them.
+            print_mode: one stream mode or a list of modes whose chunks are printed as they come. They change nothing
+                of what is returned.
+            debug: True to print the chunks of "updates" and "values", and to warn (`InPlaceChangeWarning`) if a node
+                changes its input in place; None, the default, for the `debug` of `compile`.
 
         Returns:
             By stream mode and version:
@@ -184,7 +189,7 @@ class Graph(GraphAttributes, SyncVerbs[StateT, ContextT, InputT, OutputT]):
             "values"          "v1"     the output; if nodes have asked, the output with their questions as a
                                        list of `Interrupt` under "__interrupt__"
             "values"          "v2"     `GraphOutput(value=output, interrupts=(Interrupt, ...))`
-            other, or a list  "v1"     list of chunks, shaped as `astream` yields them without `subgraphs`
+            other, or a list  "v1"     list of chunks, shaped as `astream` yields them
             other, or a list  "v2"     list of `StreamPart` dicts
             ================  =======  =====================================================================
 
@@ -284,7 +289,7 @@ class Graph(GraphAttributes, SyncVerbs[StateT, ContextT, InputT, OutputT]):
                 an interrupted one is resumed, and "superstep_restarted" lists the parts that became void; a run that
                 has ended is not run again.
             context, interrupt_before, interrupt_after, durability: as in `ainvoke`.
-            on_conflict, on_failure, budgets, time_limit, control, observer: as in `ainvoke`.
+            on_conflict, on_failure, budgets, time_limit, control, observer, print_mode, debug: as in `ainvoke`.
 
         Returns:
             A stream: an async iterator of chunks, to be used as an async context manager too. The run starts with the
@@ -308,14 +313,13 @@ class Graph(GraphAttributes, SyncVerbs[StateT, ContextT, InputT, OutputT]):
         Args:
             inputs: the inputs, as `ainvoke` takes them.
             config: one config or thread id for all runs, or a sequence with one for each input.
-            context: as in `ainvoke`, for all runs.
-            on_conflict: as in `ainvoke`, for all runs.
             return_exceptions: True to return a run's exception at the index of its input instead of raising it.
-            max_concurrency: number of runs at the same time; None, the default, for all of them. Tasks inside a run
-                are limited by the config's own `max_concurrency`.
+            max_concurrency: number of runs at the same time; None, the default, for the `max_concurrency` of the first
+                config, or for all of them. Each config's `max_concurrency` limits the tasks inside of its run.
+            **options: every other option of `ainvoke`, for all runs.
 
         Returns:
-            The outputs, in the order of the inputs.
+            What `ainvoke` returns, in the order of the inputs.
 
         Raises:
             ConfigError: the number of configs is not the number of inputs.
@@ -323,6 +327,30 @@ class Graph(GraphAttributes, SyncVerbs[StateT, ContextT, InputT, OutputT]):
                 runs are cancelled.
         """
         return await calls.batch(self.ainvoke, inputs, config, checked_options("abatch", BatchOptions, options))
+
+    @takes(BatchOptions)
+    def abatch_as_completed(
+        self, inputs: Sequence[InputT], config: Configs | None = None, **options: Unpack[BatchOptions[ContextT]]
+    ) -> GraphStream[tuple[int, OutputT]]:
+        """Run the graph once per input, concurrently, and yield each output when its run ends.
+
+        Args:
+            inputs: as in `abatch`.
+            config: as in `abatch`.
+            **options: every option of `abatch`.
+
+        Returns:
+            A stream of pairs: the index of an input and the output of its run, or its exception with
+            `return_exceptions`. The runs start with the first read, and are cancelled when the stream is closed.
+
+        Raises:
+            ConfigError: the number of configs is not the number of inputs.
+
+        Reading raises, without `return_exceptions`, the exception of the first run that failed, after the outputs of
+        the runs that ended before. The other runs are cancelled.
+        """
+        checked = checked_options("abatch_as_completed", BatchOptions, options)
+        return calls.batch_as_completed(self.ainvoke, inputs, config, checked)
 
     async def aget_state(self, config: Config, *, subgraphs: bool = False) -> StateSnapshot[StateT]:
         """Read the state of a thread, at its head or at a checkpoint.

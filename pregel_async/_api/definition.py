@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
-from typing import Any, Self, cast
+from typing import Any, Self, TypedDict, cast
 
 import msgspec
 from msgspec import structs
@@ -125,6 +125,8 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         read_context: converts a call's context to the context that nodes get; None passes it as it is.
         coerce_state, coerce_output: make the schema's object of a state, and of an output; None for plain dicts.
         complete_state: adds defaults to a state, as `aget_state` shows it; None shows it as it is stored.
+        schemas: the schemas of input and output; empty for the types of the input and output channels.
+        context_schema: the class of a call's context; None for none.
     """
 
     program: Program
@@ -147,6 +149,25 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     coerce_state: Callable[[Any], Any] | None
     coerce_output: Callable[[Any], Any] | None
     complete_state: Callable[[Any], Any] | None
+    schemas: tuple[Any, ...]
+    context_schema: type[Any] | None
+
+    @property
+    def input_type(self) -> Any:
+        """The annotation of the input."""
+        return self.schemas[0] if self.schemas else self._type_of("Input", self.program.inputs)
+
+    @property
+    def output_type(self) -> Any:
+        """The annotation of the output."""
+        return self.schemas[1] if self.schemas else self._type_of("Output", self.program.outputs)
+
+    def _type_of(self, name: str, channels: str | tuple[str, ...]) -> Any:
+        known: Any = self.program.channels
+        if isinstance(channels, str):
+            return known[channels].ValueType
+        make: Any = TypedDict  # with keys that a type checker cannot know
+        return make(name, {channel: known[channel].ValueType for channel in channels}, total=False)
 
     @property
     def name(self) -> str:
@@ -214,6 +235,8 @@ def define(
     coerce_state: Callable[[Any], Any] | None = None,
     coerce_output: Callable[[Any], Any] | None = None,
     complete_state: Callable[[Any], Any] | None = None,
+    schemas: tuple[Any, ...] = (),
+    context_schema: type[Any] | None = None,
 ) -> Definition:
     """Make the definition of a graph from its program and the options of its user; see `Definition`.
 
@@ -246,6 +269,8 @@ def define(
         coerce_state=coerce_state,
         coerce_output=coerce_output,
         complete_state=complete_state,
+        schemas=schemas,
+        context_schema=context_schema,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Never
 
 import msgspec
 
@@ -115,6 +115,20 @@ class Drawing(Outline, frozen=True, kw_only=True):
         """
         image: str = plugin("renderers", "svg").svg(self)
         return image
+
+    def draw_mermaid_png(self, **options: Any) -> Never:
+        """Raise an error: LangGraph's method needs a browser or a web service.
+
+        Args:
+            **options: not used.
+
+        Raises:
+            NotImplementedError: always. It names `draw_svg`, which needs neither.
+        """
+        raise NotImplementedError(
+            "draw_mermaid_png() needs a browser or a web service: write draw_svg() to a file, which needs neither, or "
+            "draw_mermaid(), the source of the same chart"
+        )
 
     def draw_text(self, *, ascii: bool = False, width: int | None = 80) -> str:
         """Render the graph as boxes and arrows for a terminal. Dotted lines are conditional, double borders subgraphs.

@@ -90,6 +90,7 @@ class SyncVerbs(Generic[StateT, ContextT, InputT, OutputT]):
         async def ainvoke(self, *args: Any, **kwargs: Any) -> Any: ...
         def astream(self, *args: Any, **kwargs: Any) -> GraphStream[Any]: ...
         async def abatch(self, *args: Any, **kwargs: Any) -> list[OutputT]: ...
+        def abatch_as_completed(self, *args: Any, **kwargs: Any) -> GraphStream[Any]: ...
         async def aget_state(self, *args: Any, **kwargs: Any) -> StateSnapshot[StateT]: ...
         def aget_state_history(self, *args: Any, **kwargs: Any) -> AsyncIterator[StateSnapshot[StateT]]: ...
         async def aupdate_state(self, *args: Any, **kwargs: Any) -> RunnableConfig: ...
@@ -186,6 +187,33 @@ class SyncVerbs(Generic[StateT, ContextT, InputT, OutputT]):
         return _run_verb(
             self.environment, self.abatch, inputs, config, **checked_options("batch", BatchOptions, options)
         )
+
+    @takes(BatchOptions)
+    def batch_as_completed(
+        self, inputs: Sequence[InputT], config: Configs | None = None, **options: Unpack[BatchOptions[ContextT]]
+    ) -> SyncStream[tuple[int, OutputT]]:
+        """Run the graph once per input, and yield each output: `abatch_as_completed` for code without an event loop.
+
+        Args:
+            inputs: as in `abatch`.
+            config: as in `abatch`.
+            **options: every option of `abatch`.
+
+        Returns:
+            An iterator of pairs, to be used as a context manager too. The runs start with the first read.
+
+        Raises:
+            SyncCallError: called where the runs need the event loop that a read would block.
+            ConfigError: the number of configs is not the number of inputs.
+
+        Reading raises what `abatch_as_completed` raises while reading.
+        """
+        from .._runtime.sync.background_portal import check_thread
+
+        check_thread("batch_as_completed()", _ABATCH)
+        checked = checked_options("batch_as_completed", BatchOptions, options)
+        source: GraphStream[tuple[int, OutputT]] = self.abatch_as_completed(inputs, config, **checked)
+        return SyncStream(source, "batch_as_completed()", _ABATCH, self.environment)
 
     def get_state(self, config: Config, *, subgraphs: bool = False) -> StateSnapshot[StateT]:
         """Read the state of a thread: `aget_state` for code without an event loop.
@@ -297,6 +325,7 @@ class SyncVerbs(Generic[StateT, ContextT, InputT, OutputT]):
 
 
 _ASTREAM = "async with graph.astream(...) as chunks"
+_ABATCH = "async with graph.abatch_as_completed(...) as outputs"
 _AHISTORY = "async for snapshot in graph.aget_state_history(...)"
 
 

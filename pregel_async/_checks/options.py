@@ -8,7 +8,9 @@ one mapping, so that no method in between has to name the option.
 from __future__ import annotations
 
 import difflib
+import functools
 import inspect
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ForwardRef, Generic, Literal, Required, TypeAlias, TypedDict, cast, get_args
@@ -86,9 +88,12 @@ class CallOptions(UpdateOptions, Generic[ContextT], total=False):
     time_limit: float | timedelta | None
     control: RunControl | None
     observer: Observer | Sequence[Observer] | None
+    subgraphs: bool
+    print_mode: Modes
+    debug: bool | None
 
 
-class InvokeOptions(CallOptions[Any], total=False):
+class InvokeOptions(CallOptions[ContextT], Generic[ContextT], total=False):
     """Options of `ainvoke`. The next three classes are the overloads, as two options decide what is returned."""
 
     stream_mode: Modes
@@ -118,7 +123,6 @@ class OutputParts(CallOptions[ContextT], Generic[ContextT], total=False):
 
 class _ViewOptions(CallOptions[ContextT], Generic[ContextT], total=False):
     stream_mode: Modes | None
-    subgraphs: bool
     capacity: int
     overflow: Overflow
     keep_events: bool
@@ -137,10 +141,9 @@ class StreamedParts(_ViewOptions[ContextT], Generic[ContextT], total=False):
     version: Required[Literal["v2"]]
 
 
-class BatchOptions(UpdateOptions, Generic[ContextT], total=False):
-    """Options of `abatch`."""
+class BatchOptions(InvokeOptions[ContextT], Generic[ContextT], total=False):
+    """Options of `abatch` and `abatch_as_completed`."""
 
-    context: ContextT | None
     return_exceptions: bool
     max_concurrency: int | None
 
@@ -173,7 +176,7 @@ class StepOptions(GraphOptions, total=False):
 
     interrupt_before: All | Sequence[str] | None
     interrupt_after: All | Sequence[str] | None
-    unknown_keys: UnknownKeys
+    unknown_keys: UnknownKeys | None
     step_timeout: float | timedelta | None
     on_failure: OnFailure
 
@@ -226,14 +229,60 @@ def _source_text(kind: Any) -> Any:
 
 
 def checked_options(verb: str, options: type[T], given: Any) -> T:
-    """Return a method's options unchanged. Raise `TypeError` for an unknown option, as Python does for a keyword."""
+    """Return a method's options. Raise `TypeError` for an unknown option, as Python does for a keyword.
+
+    Options that LangGraph has renamed are returned under their new names, with a `DeprecationWarning`.
+    """
     for name in given:
         if name not in options.__annotations__:
+            if _RENAMED.get(name) in options.__annotations__:
+                return checked_options(verb, options, _renamed(given, name, depth=3))
             close = difflib.get_close_matches(name, options.__annotations__, n=1)
             hint = f". Did you mean {close[0]!r}?" if close else ""
             raise TypeError(f"{verb}() got an unexpected keyword argument {name!r}{hint}")
     checked: T = given
     return checked
+
+
+_RENAMED = {
+    "retry": "retry_policy",
+    "input": "input_schema",
+    "output": "output_schema",
+    "config_schema": "context_schema",
+    "checkpoint_during": "durability",
+}
+"""Deprecated spellings of LangGraph's options."""
+
+
+def _renamed(given: Mapping[str, Any], name: str, *, depth: int) -> dict[str, Any]:
+    """Return options with one of them under its new name, and warn the code `depth` calls up.
+
+    Raises:
+        TypeError: both names are given.
+    """
+    new, value = _RENAMED[name], given[name]
+    if given.get(new) is not None:
+        raise TypeError(f"{name}= is the deprecated spelling of {new}=: pass {new}= alone")
+    warnings.warn(f"{name}= is deprecated: use {new}=", DeprecationWarning, stacklevel=depth + 1)
+    if name == "checkpoint_during" and value is not None:
+        value = "async" if value else "exit"
+    return {**{key: each for key, each in given.items() if key != name}, new: value}
+
+
+def takes_deprecated(*names: str) -> Callable[[CallT], CallT]:
+    """Decorate a function to accept deprecated spellings of its keywords. Type checkers and `help()` ignore them."""
+
+    def mark(call: CallT) -> CallT:
+        @functools.wraps(call)
+        def accepting(*args: Any, **kwargs: Any) -> Any:
+            for name in names:
+                if name in kwargs:
+                    kwargs = _renamed(kwargs, name, depth=2)
+            return call(*args, **kwargs)
+
+        return cast("CallT", accepting)
+
+    return mark
 
 
 def given_policies(what: str, given: PolicyOptions) -> NodePolicies:
@@ -325,6 +374,7 @@ def options_of_call(
     return structs.replace(
         graph,
         on_conflict=check_on_conflict(given),
+        debug=_debug_of_call(graph, given),
         durability=durability,
         interrupt_before=graph.interrupt_before if before is None else node_names(program, before, "interrupt_before"),
         interrupt_after=graph.interrupt_after if after is None else node_names(program, after, "interrupt_after"),
@@ -364,10 +414,10 @@ def check_on_conflict(given: UpdateOptions) -> OnConflict:
     return on_conflict
 
 
-def check_debug(debug: bool) -> bool:
-    """Return the checked `debug`. Raises `GraphValidationError`."""
+def check_debug(debug: bool, error: type[Exception] = GraphValidationError) -> bool:
+    """Return the checked `debug`. Raises `error`."""
     if not isinstance(cast("object", debug), bool):
-        raise GraphValidationError(f"debug is True or False, not {debug!r}")
+        raise error(f"debug is True or False, not {debug!r}")
     return debug
 
 
@@ -382,10 +432,16 @@ def check_store(store: ports.BaseStore | None) -> ports.BaseStore | None:
 
 def ignores_unknown(given: StepOptions) -> bool:
     """Return True if unknown keys are dropped instead of refused. Raises `GraphValidationError`."""
-    unknown_keys = given.get("unknown_keys", "error")
-    if unknown_keys not in get_args(UnknownKeys):
-        raise GraphValidationError(f"unknown_keys is 'error' or 'ignore', not {unknown_keys!r}")
-    return unknown_keys == "ignore"
+    return unknown_keys_of(given.get("unknown_keys")) == "ignore"
+
+
+def unknown_keys_of(given: object) -> UnknownKeys:
+    """Return the checked `unknown_keys=` of a graph; for None, the default. Raises `GraphValidationError`."""
+    if given is None:
+        return _DEFAULTS.unknown_keys
+    if given not in get_args(UnknownKeys):
+        raise GraphValidationError(f"unknown_keys is 'error' or 'ignore', not {given!r}")
+    return cast("UnknownKeys", given)
 
 
 def _check_retention(retention: object) -> Retention | None:
@@ -475,16 +531,36 @@ def check_durability(durability: str | None, *, stored: bool, enclosing: Durabil
     return cast("Durability", durability)
 
 
-def names_of_modes(modes: Modes) -> tuple[str, ...]:
-    """Check stream modes, and return their names. Raises `ConfigError`."""
+def names_of_modes(modes: Modes, option: str = "stream_mode") -> tuple[str, ...]:
+    """Check stream modes, and return their names. Raises `ConfigError`, which names the option."""
     given: object = modes
     names: tuple[Any, ...] = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, Sequence) else ()
     for name in names:
         if not isinstance(name, str) or name not in MODES:
-            raise ConfigError(f"stream_mode {name!r} is not known; known are {', '.join(sorted(MODES))}")
+            raise ConfigError(f"{option} {name!r} is not known; known are {', '.join(sorted(MODES))}")
     if not names or len(set(names)) < len(names):
-        raise ConfigError("stream_mode names each mode once, and at least one")
+        raise ConfigError(f"{option} names each mode once, and at least one")
     return names
+
+
+def _debug_of_call(graph: RunOptions, given: CallOptions) -> bool:
+    debug = given.get("debug")
+    return graph.debug if debug is None else check_debug(debug, ConfigError)
+
+
+def printed_modes(graph: RunOptions, given: CallOptions) -> tuple[str, ...]:
+    """Return the modes whose parts a call prints: those of `print_mode`, and two more with `debug`.
+
+    Args:
+        graph: the options that the graph was compiled with.
+        given: the options of the call.
+
+    Raises:
+        ConfigError: a mode is not known, or `debug` is no bool.
+    """
+    asked = given.get("print_mode", ())
+    names = () if asked == () or asked == [] else names_of_modes(asked, "print_mode")
+    return tuple(dict.fromkeys((*names, *(("updates", "values") if _debug_of_call(graph, given) else ()))))
 
 
 def policies_of(overflow: Overflow, modes: Sequence[str]) -> dict[str, OverflowPolicy]:
@@ -535,6 +611,7 @@ def check_version(version: Literal["v1", "v2"]) -> Literal["v1", "v2"]:
 class _Defaults(msgspec.Struct):
     validate_input: bool = True
     changed_questions: ChangedQuestions = "error"
+    unknown_keys: UnknownKeys = "error"
 
 
 # A process-wide mutable object, on purpose: a service switches a check off for all of its graphs in one place, until
@@ -542,19 +619,27 @@ class _Defaults(msgspec.Struct):
 _DEFAULTS = _Defaults()
 
 
-def set_defaults(*, validate_input: bool | None = None, changed_questions: ChangedQuestions | None = None) -> None:
+def set_defaults(
+    *,
+    validate_input: bool | None = None,
+    changed_questions: ChangedQuestions | None = None,
+    unknown_keys: UnknownKeys | None = None,
+) -> None:
     """Set the defaults of `compile` options, for graphs that this process compiles from now on.
 
     Args:
         validate_input: the default of `StateGraph.compile(validate_input=)`, initially True; None leaves it unchanged.
         changed_questions: the default of `StateGraph.compile(changed_questions=)`, initially "error"; None leaves it
             unchanged.
+        unknown_keys: the default of `StateGraph.compile(unknown_keys=)` and of `Pregel(unknown_keys=)`, initially
+            "error"; None leaves it unchanged.
 
     Raises:
         GraphValidationError: a value is unknown or has the wrong type. Nothing is set then.
     """
     validates, changed = validates_input(validate_input), changed_questions_of(changed_questions)
-    _DEFAULTS.validate_input, _DEFAULTS.changed_questions = validates, changed
+    unknown = unknown_keys_of(unknown_keys)
+    _DEFAULTS.validate_input, _DEFAULTS.changed_questions, _DEFAULTS.unknown_keys = validates, changed, unknown
 
 
 def validates_input(given: object) -> bool:

@@ -20,13 +20,11 @@ from contextvars import ContextVar
 from importlib import import_module
 from typing import Any, Final
 
+from ..types import TAG_NOSTREAM
 from .shapes import MessageWriter
 from .streaming import READING
 
 __all__ = ["ambient", "callbacks"]
-
-NOSTREAM: Final = "nostream"
-"""The tag of models that are not to be streamed."""
 
 _AMBIENT: Final[ContextVar[Any]] = ContextVar("pregel_async.adapters.ambient", default=None)
 """The handler of the node that the running code belongs to."""
@@ -123,7 +121,7 @@ class _TokenHandler:
         metadata: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        if NOSTREAM in (tags or ()) or READING.get() or _AMBIENT.get() not in (None, self):
+        if TAG_NOSTREAM in (tags or ()) or READING.get() or _AMBIENT.get() not in (None, self):
             # `stream_message` writes the chunks that it reads. And an outer node's config may carry its handler into
             # a nested graph, whose nodes have handlers of their own: each model writes with the innermost one only.
             return

@@ -93,6 +93,16 @@ class BaseChannel(ABC, Generic[Value, Update, Stored]):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.key!r}>"
 
+    @property
+    def ValueType(self) -> Any:  # noqa: N802  # LangGraph's name
+        """The type of the value that readers get: any annotation."""
+        return self.typ
+
+    @property
+    def UpdateType(self) -> Any:  # noqa: N802  # LangGraph's name
+        """The type of a write: any annotation."""
+        return self.typ
+
     @abstractmethod
     def get(self) -> Value:
         """Return the value for readers.

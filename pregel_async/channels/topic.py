@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Self, cast, overload
+from typing import Any, Self, Union, cast, overload
 
 from ..errors import EmptyChannelError
 from .abc import MISSING, BaseChannel, Missing, Value
@@ -41,6 +41,15 @@ class Topic(BaseChannel[Sequence[Value], Value | list[Value], list[Value]]):
         self.accumulate = accumulate
         self.expires = not accumulate
         self._values = []
+
+    @property
+    def ValueType(self) -> Any:  # noqa: N802  # LangGraph's name
+        return Sequence[self.typ]  # type: ignore[name-defined]  # made at run time
+
+    @property
+    def UpdateType(self) -> Any:  # noqa: N802  # LangGraph's name
+        either: Any = Union  # not `|`, which refuses a type that is given by its name
+        return either[self.typ, list[self.typ]]  # type: ignore[name-defined]  # made at run time
 
     def get(self) -> Sequence[Value]:
         if not self._values:

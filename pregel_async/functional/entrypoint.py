@@ -32,9 +32,9 @@ from .._checks.options import (
 from .._checks.values import compile_check, path_of
 from .._core.program import Node, Write, build_program
 from .._runtime.tasks.context import PREVIOUS
-from .._runtime.tasks.injection import check_signature, hints_of, injections_of, is_generator
+from .._runtime.tasks.injection import check_signature, hints_of, injections_of, is_generator, name_of_call
 from ..channels import EphemeralValue, LastValue
-from ..errors import GraphValidationError, InvalidInputError, InvalidUpdateError
+from ..errors import GeneratorNotSupportedError, GraphValidationError, InvalidInputError, InvalidUpdateError
 from ..types import END, START, Command
 from .importable import call_with_input, picklable_call
 
@@ -90,7 +90,8 @@ class entrypoint(Generic[ContextT]):  # noqa: N801  # a decorator, which reads a
         name: the name in messages; the function's name by default.
         blocking: False promises that a plain function never blocks: it runs on the event loop instead of in a worker
             thread.
-        debug: True warns if the function changes its input in place.
+        debug: True to print the updates and states of each run, and to warn (`InPlaceChangeWarning`) if
+            the function changes its input in place.
         environment: clock, ids and randomness; the system's by default.
         retry_policy: for the function, as for a node; see `StateGraph.add_node`.
         timeout: for the function, as for a node.
@@ -129,9 +130,9 @@ class entrypoint(Generic[ContextT]):  # noqa: N801  # a decorator, which reads a
             raise GraphValidationError("entrypoint is called: @entrypoint(), or @entrypoint(checkpointer=saver)")
         self._checkpointer = checkpointer
         self._options = checked_options("entrypoint", EntrypointOptions, options)
-        context_schema = options.get("context_schema")
+        context_schema = self._options.get("context_schema")
         self._read_context = None if context_schema is None else context_reader(context_schema)
-        self._policies = given_policies("the entrypoint", options)
+        self._policies = given_policies("the entrypoint", self._options)
 
     @overload
     def __call__(
@@ -148,9 +149,9 @@ class entrypoint(Generic[ContextT]):  # noqa: N801  # a decorator, which reads a
     @overload
     def __call__(self, call: Callable[Concatenate[InputT, ...], R]) -> CompiledEntrypoint[InputT, R, ContextT]: ...
     def __call__(self, call: Callable[..., Any]) -> CompiledEntrypoint[Any, Any, Any]:
-        name = name_of(self._options, getattr(call, "__name__", None) or type(call).__name__)
+        name = name_of(self._options, name_of_call(call))
         if is_generator(call):
-            raise GraphValidationError(f"entrypoint {name!r} is a generator: return a value instead of yielding")
+            raise GeneratorNotSupportedError(f"entrypoint {name!r} is a generator: return a value instead of yielding")
         injects = injections_of(call, after=1)
         check_signature(
             call, object(), what=f"entrypoint {name!r} is called with one argument, the input", injected=injects
@@ -203,6 +204,7 @@ class entrypoint(Generic[ContextT]):  # noqa: N801  # a decorator, which reads a
             stream_channels=END,
             stream_mode="updates",
             read_context=self._read_context,
+            context_schema=self._options.get("context_schema"),
             policies=self._policies,
         )
         return CompiledEntrypoint(definition, call)

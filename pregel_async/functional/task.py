@@ -17,11 +17,12 @@ from .._checks.node_policies import (
     check_on_timeout,
     node_policies,
 )
+from .._checks.options import takes_deprecated
 from .._core.program import RETURN, Node
 from .._runtime.platform.environment import SystemEnvironment
 from .._runtime.tasks.calls import TaskFuture, call_task
 from .._runtime.tasks.context import current
-from .._runtime.tasks.injection import hints_of, injections_of, is_generator
+from .._runtime.tasks.injection import hints_of, injections_of, is_generator, name_of_call
 from .._runtime.tasks.result_cache import namespace_of
 from ..errors import ConfigError, GraphValidationError
 from ..policies import CachePolicy, OnTimeout
@@ -203,6 +204,7 @@ def task(
     cache_policy: CachePolicy | None = None,
     on_change: OnChange = "error",
 ) -> _TaskDecorator: ...
+@takes_deprecated("retry")
 def task(
     call: Callable[..., Any] | None = None,
     /,
@@ -265,7 +267,7 @@ class _TaskDecorator:
     def __call__(self, call: Callable[..., Any], /) -> TaskFunction[..., Any]:
         if not callable(call):
             raise GraphValidationError(f"a task is a function, and {call!r} is not callable")
-        name = self._name or getattr(call, "__name__", None) or type(call).__name__
+        name = self._name or name_of_call(call)
         if is_generator(call):
             raise GraphValidationError(f"task {name!r} is a generator: return a value instead of yielding")
         if self._abandon_on_cancel:

@@ -32,8 +32,8 @@ from .._api.drawing import Drawing
 from .._api.sync_verbs import ContextT, InputT, OutputT, StateT
 from .._checks.annotations import class_of, resolve_alias
 from .._checks.node_policies import RetryPolicies, TimeoutOption, check_abandonable, check_on_timeout, node_policies
-from .._checks.options import CompileOptions, PolicyOptions, checked_options, takes
-from .._runtime.tasks.injection import check_signature, hints_of, injections_of, is_generator
+from .._checks.options import CompileOptions, PolicyOptions, checked_options, takes, takes_deprecated
+from .._runtime.tasks.injection import check_signature, hints_of, injections_of, is_generator, name_of_call
 from ..errors import GraphValidationError
 from ..policies import CachePolicy, OnTimeout
 from ..types import END, RESERVED, START, Command, Send, plain_name
@@ -118,6 +118,7 @@ class StateGraph(GraphSpec, Generic[SchemaT, ContextSchemaT, InputSchemaT, Outpu
     if not TYPE_CHECKING:
         __class_getitem__ = classmethod(GenericAlias)  # see the type parameters in `_api/sync_verbs.py`
 
+    @takes_deprecated("config_schema", "input", "output")
     def __init__(
         self,
         state_schema: type[SchemaT],
@@ -163,6 +164,7 @@ class StateGraph(GraphSpec, Generic[SchemaT, ContextSchemaT, InputSchemaT, Outpu
         input_schema: type[NodeInputT] | None = None,
         **options: Unpack[NodeOptions],
     ) -> Self: ...
+    @takes_deprecated("retry", "input")
     def add_node(
         self,
         node: str | Callable[..., object] | Graph[Any, Any],
@@ -233,7 +235,7 @@ class StateGraph(GraphSpec, Generic[SchemaT, ContextSchemaT, InputSchemaT, Outpu
         else:
             if action is not None:
                 raise GraphValidationError("add_node takes a name and a function, or a function")
-            action, name = node, node.name if isinstance(node, Graph) else _name_of(node)
+            action, name = node, node.name if isinstance(node, Graph) else name_of_call(node)
         if name in self.nodes:
             raise GraphValidationError(f"there is a node {name!r} already")
         if not name or name == "*" or name.startswith("__") or name in RESERVED or any(mark in name for mark in "|:"):
@@ -346,7 +348,7 @@ class StateGraph(GraphSpec, Generic[SchemaT, ContextSchemaT, InputSchemaT, Outpu
             raise GraphValidationError("add_sequence takes at least one node")
         before: str | None = None
         for node in nodes:
-            name, action = node if isinstance(node, tuple) else (_name_of(node), node)
+            name, action = node if isinstance(node, tuple) else (name_of_call(node), node)
             self.add_node(name, action)
             if before is not None:
                 self.add_edge(before, name)
@@ -421,7 +423,7 @@ class StateGraph(GraphSpec, Generic[SchemaT, ContextSchemaT, InputSchemaT, Outpu
         """
         if source == END:
             raise GraphValidationError("an edge cannot start at END")
-        source, name = plain_name(source), _name_of(path)
+        source, name = plain_name(source), name_of_call(path)
         injects = _check_action(f"{source}/{name}", path)
         if name in self.branches.get(source, {}):
             raise GraphValidationError(
@@ -526,12 +528,14 @@ class StateGraph(GraphSpec, Generic[SchemaT, ContextSchemaT, InputSchemaT, Outpu
             name: the graph's name in messages and drawings.
             blocking: False promises that the nodes' plain functions never block: they run on the event loop instead of
                 in worker threads.
-            unknown_keys: "ignore" drops keys of inputs and updates that no schema has; "error" refuses them.
+            unknown_keys: "ignore" drops keys of inputs and updates that no schema has; "error" refuses them. None, the
+                default, takes the value of `set_defaults`, initially "error".
             validate_input: True checks the values of inputs and of manual updates against the annotations of their
                 keys, in depth, before anything is stored. Values are not converted, except those of a pydantic state,
                 of which the model's values are stored. False checks only the keys. None uses the value of
                 `set_defaults`, which is True initially.
-            debug: True warns (`InPlaceChangeWarning`) if a node changes its input in place.
+            debug: True to print the updates and states of each run, and to warn (`InPlaceChangeWarning`) if
+                a node changes its input in place.
             environment: clock, ids and randomness; the system's by default.
             cache: stores the results of nodes that have a cache policy.
             step_timeout: seconds, or a timedelta, that one superstep may take. Its running tasks are cancelled then,
@@ -622,11 +626,6 @@ class CompiledStateGraph(
 
     def _drawing(self) -> Drawing:
         return self._drawn
-
-
-def _name_of(call: Any) -> str:
-    named = getattr(call, "func", call)  # functools.partial
-    return getattr(named, "__name__", None) or type(named).__name__
 
 
 def _check_action(name: str, call: Any) -> tuple[tuple[str, str], ...]:

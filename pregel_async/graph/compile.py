@@ -163,6 +163,8 @@ def compile_graph(
         stream_channels=shown,
         stream_mode="updates",
         read_context=builder.read_context,
+        schemas=(builder.input_schema.type, builder.output_schema.type),
+        context_schema=builder.context_schema,
         coerce_state=state_coercer(builder.state_schema),
         coerce_output=state_coercer(builder.output_schema),
         complete_state=state_completer(builder.state_schema),
@@ -501,7 +503,8 @@ class _UpdateReader:
             return [(plain_name(key), value) for key, value in writes if key in self._keys]
         raise InvalidUpdateError(
             f"node {self._node!r} updates {unknown[0]!r}, and no schema has that key; known are "
-            f"{', '.join(sorted(self._keys))}. compile(unknown_keys='ignore') drops such keys.",
+            f"{', '.join(sorted(self._keys))}. compile(unknown_keys='ignore') drops such keys, "
+            "set_defaults(unknown_keys='ignore') in all graphs.",
             channel=str(unknown[0]),
             node=self._node,
         )

@@ -276,7 +276,8 @@ def input_reader(
                     )
                 raise InvalidInputError(
                     f"the input has a key {key!r} that {schema.type.__qualname__} does not know; it knows "
-                    f"{', '.join(schema.keys)}. compile(unknown_keys='ignore') drops such keys."
+                    f"{', '.join(schema.keys)}. compile(unknown_keys='ignore') drops such keys, "
+                    "set_defaults(unknown_keys='ignore') in all graphs."
                 )
             kept[key] = value
         found = values_of(kept)

@@ -25,6 +25,8 @@ VERBS: dict[Any, Any] = {
     Graph.stream: declared.StreamOptions,
     Graph.abatch: declared.BatchOptions,
     Graph.batch: declared.BatchOptions,
+    Graph.abatch_as_completed: declared.BatchOptions,
+    Graph.batch_as_completed: declared.BatchOptions,
     Graph.aupdate_state: declared.UpdateOptions,
     Graph.update_state: declared.UpdateOptions,
     Graph.abulk_update_state: declared.UpdateOptions,

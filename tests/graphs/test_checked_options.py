@@ -54,6 +54,19 @@ async def test_equal_calls_are_checked_once(monkeypatch: pytest.MonkeyPatch) -> 
     assert checks == [["updates"], "values", ("updates",)]
 
 
+async def test_each_call_prints_what_it_asks_for(capsys: pytest.CaptureFixture[str]) -> None:
+    """Also the second of equal calls, and none that asks for nothing."""
+    graph = graph_of()
+    updates = ["[updates] {'a': {'x': 2, 'y': 0}}", "[updates] {'b': {'x': 4}}"]
+    for options, lines in [({}, []), ({"print_mode": "updates"}, updates), ({"print_mode": "custom"}, [])] * 2:
+        assert await graph.ainvoke({"x": 1}, **options) == {"x": 4, "y": 0}
+        assert capsys.readouterr().out.splitlines() == lines
+    graph.debug = True
+    for options, count in [({}, 5), ({"debug": False}, 0)] * 2:
+        await graph.ainvoke({"x": 1}, **options)
+        assert len(capsys.readouterr().out.splitlines()) == count
+
+
 @pytest.mark.parametrize("refused", [{"capacity": True}, {"capacity": 1.0}, {"capacity": 0}, {"version": 1}])
 async def test_an_option_that_equals_a_checked_one(refused: dict[str, Any]) -> None:
     """1, 1.0 and True are equal, and the checks accept only one of them as a capacity."""

@@ -15,6 +15,14 @@ NO_SHIELD = "anyio.CancelScope()"
 
 FAULTS: Final[tuple[Fault, ...]] = (
     Fault(
+        "node-interrupt",
+        "P8: the question of a raised NodeInterrupt is neither shown nor stored",
+        "attempt._ask",
+        "while not attempt.ended:",
+        "while False:",
+        ("tests/questions/test_node_interrupt.py::test_a_node_stops_until_the_state_has_changed",),
+    ),
+    Fault(
         "removed-file",
         "P4: commits to a database file that was removed while it was open are lost with the process",
         "Worker._begin_writing",
@@ -484,8 +492,8 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "recorded-data-are-encoded-twice",
         "the elements that a recorded task appends to a list are encoded for the record and for the list",
         "Encoder._value",
-        "self._recorded_bytes(more) if self._recorded else",
-        "",
+        "data = recorded or self.codec",
+        "data = self.codec",
         ("tests/runtime/test_operation_counts.py::test_an_appended_message_is_encoded_once",),
     ),
     Fault(
@@ -2024,6 +2032,14 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "CURRENT.get() is not None",
         "False",
         ("tests/graphs/test_checked_options.py::test_calls_of_nodes_depend_on_their_node",),
+    ),
+    Fault(
+        "call-that-prints-is-shared",
+        "P2: a call prints nothing because the prepared call of equal calls has no subscription",
+        "calls._check",
+        "and not graph.config and not printed",
+        "and not graph.config",
+        ("tests/graphs/test_checked_options.py::test_each_call_prints_what_it_asks_for",),
     ),
     Fault(
         "checked-options-without-bound",

@@ -106,7 +106,16 @@ def test_each_verb(opened: BaseCheckpointSaver) -> None:
     ]
 
 
-VERBS = ["invoke", "stream", "batch", "get_state", "get_state_history", "update_state", "bulk_update_state"]
+VERBS = [
+    "invoke",
+    "stream",
+    "batch",
+    "batch_as_completed",
+    "get_state",
+    "get_state_history",
+    "update_state",
+    "bulk_update_state",
+]
 
 
 @pytest.mark.parametrize("verb", [verb for verb in VERBS if hasattr(Graph, f"a{verb}")])
@@ -129,6 +138,9 @@ class RecordingTwins(SyncVerbs[Any, Any]):
 
     async def abatch(self, *args: Any, **kwargs: Any) -> Any:
         return self.bound("batch", args, kwargs)
+
+    async def abatch_as_completed(self, *args: Any, **kwargs: Any) -> Any:
+        yield self.bound("batch_as_completed", args, kwargs)
 
     async def aget_state(self, *args: Any, **kwargs: Any) -> Any:
         return self.bound("get_state", args, kwargs)

@@ -53,7 +53,7 @@ class Audience(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     Attributes:
         shown: how the graph appears in streams.
-        subscriptions: the call's subscription, as a tuple of one; empty if it has no reader.
+        subscriptions: the call's subscriptions: that which prints, and that of its reader. Empty if there are none.
         codec: makes the codec that encodes stored events.
         overhears: shows the output of models that a node calls; see `GraphContext`.
         begun: callbacks, called in turn once the thread is leased and loaded. The run stops if one returns False.

@@ -27,7 +27,7 @@ import anyio
 from ...errors import StreamFullError
 from ...types import OverflowPolicy
 from ..platform.event_loops import WaitableEvent
-from .parts import ERROR, RawPart, Shape
+from .parts import ERROR, RawPart
 
 CAPACITY = 64
 """The default capacity, in parts."""
@@ -246,19 +246,21 @@ class Buffer:
         return self
 
 
-class ChunkList:
-    """The sink of a call that returns all its chunks when the run ends. It never blocks.
+class Unbounded:
+    """A sink that passes each part to a function, and never blocks.
 
-    Attributes:
-        chunks: the chunks so far, in the shape that the caller requested.
+    Args:
+        add: takes the part.
     """
 
     is_awaited = False
     depth = 0
 
-    def __init__(self, shape: Shape) -> None:
-        self.chunks: list[Any] = []
-        self._shape = shape
+    def __init__(self, add: Callable[[RawPart], object]) -> None:
+        self._add = add
+
+    def add(self, part: RawPart) -> None:
+        self._add(part)
 
     def blocks(self, mode: str) -> bool:
         return False
@@ -277,9 +279,6 @@ class ChunkList:
 
     def release(self, size: int) -> None:
         pass
-
-    def add(self, part: RawPart) -> None:
-        self.chunks.append(self._shape(part))
 
     def end(self, *failure: BaseException) -> None:
         pass

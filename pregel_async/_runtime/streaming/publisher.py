@@ -229,19 +229,19 @@ def publisher_of(
     Args:
         program: the compiled graph.
         shown: what its streams show.
-        subscriptions: the subscription of the call, if it has a reader.
+        subscriptions: the subscriptions of the call: that of its reader, and that which prints.
         thread_id: the thread of the run; None if it has none.
         now: the clock, in Unix seconds.
     """
     if not subscriptions:
         return NO_PUBLISHER
-    (subscription,) = subscriptions
-    units = (
-        KeptUnits(subscription, subscription.recorder, (), (), saved=True)
-        if subscription.recorder is not None
-        else NOT_KEPT
-    )
-    return EventPublisher([(subscription, _own_view(program, shown, subscription, "", thread_id, now))], units)
+    units: Units = NOT_KEPT
+    views: tuple[tuple[Subscription, View], ...] = ()
+    for subscription in subscriptions:
+        if subscription.recorder is not None:
+            units = KeptUnits(subscription, subscription.recorder, (), (), saved=True)
+        views = (*views, (subscription, _own_view(program, shown, subscription, "", thread_id, now)))
+    return EventPublisher(views, units)
 
 
 def publisher_of_subgraph(
@@ -262,7 +262,7 @@ def publisher_of_subgraph(
     Args:
         program: the compiled subgraph.
         shown: what its streams show.
-        subscriptions: the subscription of the subgraph's own call, if it has a reader.
+        subscriptions: the subscriptions of the subgraph's own call.
         outer: the publisher of the outer graph. Its subscriptions may include subgraphs.
         ns: the namespace of the subgraph.
         task: the task that runs it.

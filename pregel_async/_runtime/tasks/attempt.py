@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import types
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Sequence
+from contextlib import suppress
 from contextvars import Context, copy_context
+from dataclasses import replace
 from functools import partial
 from inspect import isawaitable
 from typing import Any, TypeVar
 
 import anyio
-from msgspec import structs
 
 from checkpoint_savers.errors import annotate
 
@@ -25,9 +26,12 @@ from ...errors import (
     GraphInterrupt,
     InterruptSwallowedError,
     InvalidUpdateError,
+    NoCheckpointerError,
     NodeCancelledError,
     NodeError,
+    NodeInterrupt,
     ParentCommand,
+    QuestionChangedError,
     UnstorableValueError,
 )
 from ...types import Command
@@ -302,9 +306,12 @@ async def _outcome_of_error(attempt: AttemptContext, error: BaseException, write
     # Interrupts are looked for in exception groups, too: a task group of the node wraps them. A failure takes
     # precedence over a question, also one of a called task that was not awaited: pausing would hide it.
     task, calls = attempt.task, attempt.calls
+    bubbles, failures = _split(error)
+    for bubble in bubbles:
+        if isinstance(bubble, NodeInterrupt):
+            _ask(attempt, bubble)
     if attempt.refusals:
         return Failed(_locate(attempt.refusals[-1], task), writes)
-    _, failures = _split(error)
     for failure in failures:
         _raise_if_cancelled(failure)
     if not failures:
@@ -318,6 +325,14 @@ async def _outcome_of_error(attempt: AttemptContext, error: BaseException, write
     if attempt.held_back:
         return NotStarted()
     return Paused(attempt.questions(), writes)
+
+
+def _ask(attempt: AttemptContext, raised: NodeInterrupt) -> None:
+    """Ask the question of a `NodeInterrupt`, after those that were answered: the node still asks."""
+    # `ask` records a refusal with the attempt, which then fails with it.
+    with suppress(GraphInterrupt, NoCheckpointerError, QuestionChangedError):
+        while not attempt.ended:
+            attempt.ask(raised.interrupts[0].value)
 
 
 def _raise_if_cancelled(failure: BaseException) -> None:
@@ -361,7 +376,7 @@ def _commands_of(error: BaseException, attempt: AttemptContext) -> list[Command]
     if not attempt.task.is_planned:
         return commands  # a called task is no level of its own: its caller's graph receives the commands
     mine = (Command.PARENT, attempt.graph.program.name, attempt.task.node.name)
-    return [structs.replace(command, graph=None) if command.graph in mine else command for command in commands]
+    return [replace(command, graph=None) if command.graph in mine else command for command in commands]
 
 
 def _writes_of(commands: list[Command], attempt: AttemptContext) -> list[Write]:

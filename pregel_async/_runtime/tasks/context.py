@@ -39,6 +39,7 @@ from ...errors import (
     QuestionChangedError,
     QuestionChangedWarning,
 )
+from ...policies import with_dataclass_fields
 from ...types import Command, Interrupt, RunnableConfig, StreamWriter
 from ..observing.observation import NOT_OBSERVED, UNOBSERVED_ATTEMPT, AttemptObservation, Observation
 from ..persistence.digests import NOTHING_ASKED, RUNS_GRAPH, Digests, is_changed
@@ -56,7 +57,7 @@ from .result_cache import NodeResultCache
 from .retries import SINGLE_ATTEMPT, AttemptHistory
 from .run_options import RunOptions
 from .slots import UNLIMITED, ConcurrencyLimiter, Slot
-from .stream_writer import Writer
+from .stream_writer import SILENT, Writer
 from .timeouts import AttemptTimeout
 from .worker_threads import NO_FENCE, AbandonFence
 
@@ -95,53 +96,120 @@ def _no_heartbeat() -> None:
     """The heartbeat of code that has no timeout."""
 
 
-class ExecutionInfo(msgspec.Struct, frozen=True, kw_only=True):
+@with_dataclass_fields
+class ExecutionInfo(msgspec.Struct, frozen=True):
     """Where a node runs.
 
+    A unit test may make one: `ExecutionInfo(checkpoint_id="c", checkpoint_ns="", task_id="t")`.
+
     Attributes:
+        checkpoint_id: the checkpoint on which the superstep was planned; None if nothing is stored.
+        checkpoint_ns: the task's namespace: subgraphs that it runs store their state under this name.
         task_id: the task's id. It is structural: the same on every attempt, replay, resume and fork, so it may serve as
             an idempotency key.
         thread_id: the thread's id; None if the run has no thread.
-        run_id: the id of the call of the root graph.
-        checkpoint_id: the checkpoint on which the superstep was planned; None if nothing is stored.
-        checkpoint_ns: the task's namespace: subgraphs that it runs store their state under this name.
+        run_id: the id of the call of the root graph; None if a unit test gave none.
         node_attempt: the number of this attempt at the task, from 1.
         node_first_attempt_time: when the first attempt began, in unix seconds; None if the node has no retry policy.
     """
 
-    task_id: TaskId
-    thread_id: str | None
-    run_id: str
     checkpoint_id: CheckpointId | None
     checkpoint_ns: str
+    task_id: TaskId
     _names_the_run: ClassVar[bool] = True  # see NAMES_THE_RUN
 
+    thread_id: str | None = None
+    run_id: str | None = None
     node_attempt: int = 1
     node_first_attempt_time: float | None = None
 
+    def patch(self, **changes: Any) -> ExecutionInfo:
+        """Return a copy with other values of some fields."""
+        return msgspec.structs.replace(self, **changes)
 
+
+@with_dataclass_fields
 class Runtime(msgspec.Struct, Generic[ContextT], frozen=True, kw_only=True):
     """What a node gets besides its input. A parameter annotated `Runtime[Context]`, or named `runtime`, receives it.
+
+    A unit test may make one, with the fields that the node uses: `node(state, Runtime(context=Context(user="ada")))`.
 
     Attributes:
         context: the `context=` of the call; None if it had none.
         store: the `store=` with which the graph or an outer graph was compiled; None if there is none.
         stream_writer: writes to the `custom` and `messages` streams; does nothing if no reader has subscribed to them.
-        previous: the value that an entrypoint saved in the thread's last run; None in other nodes.
-        execution_info: where the node runs.
-        control: the `control=` of the call or of an outer call; None if there is none.
         heartbeat: resets the idle timeout, for work that the runtime cannot see. May be called in any thread.
+        previous: the value that an entrypoint saved in the thread's last run; None in other nodes.
+        execution_info: where the node runs; None only in a runtime that was made without one.
+        server_info: None: the field exists for programs that also run on LangGraph's server.
+        control: the `control=` of the call or of an outer call; None if there is none.
     """
 
-    context: ContextT
-    store: ports.BaseStore | None
+    context: ContextT = cast("Any", None)
+    store: ports.BaseStore | None = None
     _names_the_run: ClassVar[bool] = True  # see NAMES_THE_RUN
 
-    stream_writer: StreamWriter
-    previous: Any
-    execution_info: ExecutionInfo
-    control: RunControl | None = None
+    stream_writer: StreamWriter = SILENT
     heartbeat: Callable[[], None] = _no_heartbeat
+    previous: Any = None
+    # Not declared as optional: in nodes it is never None, and each use would need a check.
+    execution_info: ExecutionInfo = cast("Any", None)
+    server_info: None = None
+    control: RunControl | None = None
+
+    @property
+    def drain_requested(self) -> bool:
+        """True if the run was asked to stop; see `RunControl`."""
+        return self.control is not None and self.control.drain_requested
+
+    @property
+    def drain_reason(self) -> str | None:
+        """Why the run was asked to stop; None if it was not."""
+        return None if self.control is None else self.control.drain_reason
+
+    def merge(self, other: Runtime[ContextT]) -> Runtime[ContextT]:
+        """Return a copy with the values of the other runtime's fields that differ from their defaults.
+
+        Args:
+            other: the runtime whose values win.
+
+        Returns:
+            The copy.
+        """
+        names, defaults = self.__struct_fields__, self.__struct_defaults__
+        given = [(name, getattr(other, name), default) for name, default in zip(names, defaults, strict=True)]
+        return self.override(**{name: value for name, value, default in given if value is not default})
+
+    def override(self, **changes: Any) -> Runtime[ContextT]:
+        """Return a copy with other values of some fields.
+
+        Args:
+            **changes: the values by field.
+
+        Returns:
+            The copy.
+
+        Raises:
+            TypeError: there is no such field.
+        """
+        return msgspec.structs.replace(self, **changes)
+
+    def patch_execution_info(self, **changes: Any) -> Runtime[ContextT]:
+        """Return a copy with other values of some fields of its `execution_info`.
+
+        Args:
+            **changes: the values by field.
+
+        Returns:
+            The copy.
+
+        Raises:
+            RuntimeError: the runtime has no `execution_info`.
+            TypeError: there is no such field.
+        """
+        if cast("object", self.execution_info) is None:
+            raise RuntimeError("this runtime has no execution_info to patch: make it with Runtime(execution_info=...)")
+        return self.override(execution_info=self.execution_info.patch(**changes))
 
 
 class Calls:
@@ -839,11 +907,11 @@ class AttemptContext:
     def info(self) -> ExecutionInfo:
         run_context = self.graph.run
         return ExecutionInfo(
+            checkpoint_id=self.graph.persistence.tip,
+            checkpoint_ns=self.ns,
             task_id=self.task.id,
             thread_id=run_context.lease.thread_id,
             run_id=run_context.run_id,
-            checkpoint_id=self.graph.persistence.tip,
-            checkpoint_ns=self.ns,
             node_attempt=self.attempts.number,
             node_first_attempt_time=self.attempts.first_attempt_time,
         )

@@ -55,6 +55,13 @@ def _resolved(function: Any) -> dict[str, Any]:
     return found
 
 
+def name_of_call(call: Any) -> str:
+    """Return the name of a function, or of the class of a callable object. That of a partial is its function's."""
+    while isinstance(call, functools.partial):
+        call = call.func
+    return getattr(call, "__name__", None) or type(call).__name__
+
+
 def is_generator(call: Any) -> bool:
     """Return True if a call makes a generator. The `__call__` of a callable object counts, too."""
     return any(

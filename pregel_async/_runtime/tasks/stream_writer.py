@@ -133,3 +133,20 @@ class _NoWait:
 
 NO_WAIT: Awaitable[None] = _NoWait()
 """An awaitable that returns at once: the result of a write that need not wait. It is shared by all writers."""
+
+
+class _SilentWriter:
+    """The writer of a `Runtime` that a unit test has made: it drops what is written."""
+
+    def __call__(self, chunk: Any, /) -> Awaitable[None]:
+        return NO_WAIT
+
+    def message(self, message: Any, /, metadata: Mapping[str, Any] | None = None) -> Awaitable[None]:
+        return NO_WAIT
+
+    def __repr__(self) -> str:
+        return "<a stream writer without a run>"
+
+
+SILENT = _SilentWriter()
+"""Shared: it has no state."""

@@ -13,12 +13,10 @@ from ...._core.task import Finished, Task
 from ...._message_ids import derive_message_id, fingerprint
 from ....channels.reduced import ReducedValue
 from ....messages import id_of, messages_in, with_id
+from ....types import TAG_NOSTREAM
 from ..parts import RawPart
 from .mode import Mode, View
 from .tasks import metadata_of
-
-NO_STREAM = "nostream"
-"""The tag that excludes a node or a model call from this mode."""
 
 
 class Messages(Mode):
@@ -48,7 +46,7 @@ class Messages(Mode):
 
     def emitted(self, task: Task, message: Any, metadata: Mapping[str, Any]) -> Iterable[RawPart]:
         shown_metadata = self._metadata(task, metadata)
-        if NO_STREAM in shown_metadata.get("tags", ()):
+        if TAG_NOSTREAM in shown_metadata.get("tags", ()):
             return
         self.view.shown_messages.add(id_of(message))
         yield self.part_of(task, (isolate(own(message)), shown_metadata))
@@ -58,7 +56,7 @@ class Messages(Mode):
         if task.send >= 0:
             known.update(id_of(message) for _, message in messages_in(task.arg))
         replayed = outcome.replayed and not self.view.reconnects  # a reader that reconnects has discarded it as void
-        silent = task.node.hidden or replayed or NO_STREAM in task.node.tags
+        silent = task.node.hidden or replayed or TAG_NOSTREAM in task.node.tags
         writes = Counter[str]()  # the number of writes to each channel so far
         for channel, value in outcome.writes:
             appends, repeats = self._appends(channel), Counter[str]()

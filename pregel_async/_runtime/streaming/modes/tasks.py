@@ -21,8 +21,9 @@ class Tasks(Mode):
     `{"id", "name", "error", "result", "interrupts"}` of each task when it ends.
 
     A task whose result was recorded earlier is planned but does not run: it has no second part here, and a part in
-    `updates`. `error` is the exception object. A task that a node calls has `((args), {keyword args})` as input and
-    `{"__return__": value}` as result.
+    `updates`. The result of a key that the task wrote repeatedly is `{"$writes": [value, ...]}`. `error` is the
+    exception object. A task that a node calls has `((args), {keyword args})` as input and `{"__return__": value}` as
+    result.
     """
 
     name: ClassVar[str] = "tasks"
@@ -50,16 +51,28 @@ class Tasks(Mode):
 
     def failed(self, task: Task, outcome: Failed) -> Iterable[RawPart]:
         if not task.node.hidden:
-            result = as_update(outcome.writes or (), self.view.shown, {})
+            result = _as_result(outcome.writes or (), self.view.shown)
             yield self.part_of(task, {**self._ended(task, result), "error": outcome.error})
 
     def _result(self, task: Task, writes: Sequence[Write]) -> Any:
         if task.is_called:
             return {RETURN: as_update(writes, self.view.shown)}
-        return as_update(writes, self.view.shown, {})
+        return _as_result(writes, self.view.shown)
 
     def _ended(self, task: Task, result: Any) -> dict[str, Any]:
         return {"id": task.id, "name": task.node.name, "error": None, "result": result, "interrupts": []}
+
+
+def _as_result(writes: Sequence[Write], shown: str | tuple[str, ...]) -> Any:
+    """Return a task's writes as `as_update` does, but as `{"$writes": [...]}` for a key that has several."""
+    update = as_update(writes, shown, {})
+    if isinstance(shown, str) or not isinstance(update, list):
+        return update
+    values: dict[str, list[Any]] = {}
+    for each in update:
+        for key, value in each.items():
+            values.setdefault(key, []).append(value)
+    return {key: each[0] if len(each) == 1 else {"$writes": each} for key, each in values.items()}
 
 
 def metadata_of(task: Task) -> dict[str, Any]:
