@@ -142,6 +142,56 @@ async def test_the_error_of_a_commit(at: int) -> None:
         assert (await graph.ainvoke(None, "t"))["x"] == 3
 
 
+async def test_nothing_is_written_after_a_failed_commit() -> None:
+    """P4: once a commit has failed, the run writes nothing more, not even a task record before the next barrier."""
+    saver, go_on, written = BeginningSaver(), anyio.Event(), list[str]()
+    builder, caught = StateGraph(State), list[BaseException]()
+    error = StorageError("the disk is full")
+    store, record = saver.commit, saver.record
+
+    async def commit(lease: Lease, commit: Commit) -> None:
+        written.append("commit")
+        await store(lease, commit)
+
+    async def recorded(*args: Any, **options: Any) -> None:
+        written.append("record")
+        await record(*args, **options)
+
+    saver.commit, saver.record = commit, recorded  # type: ignore[method-assign]  # counts the writes
+
+    async def first(state: State) -> State:
+        return {"x": 1}
+
+    async def quick(state: State) -> None:
+        await go_on.wait()
+
+    async def slow(state: State) -> None:
+        await go_on.wait()
+        for _ in range(20):  # until what `quick` leads to has happened
+            await anyio.lowlevel.checkpoint()
+
+    builder.add_node(first).add_node(quick).add_node(slow).add_edge(START, "first")
+    graph = builder.add_edge("first", "quick").add_edge("first", "slow").compile(saver)
+
+    async def run() -> None:
+        with pytest.raises(StorageError) as failed:
+            await graph.ainvoke({"x": 0}, "t", durability="async")
+        caught.append(failed.value)
+
+    async with saver.during(run):
+        await saver.reached()
+        await saver.finish()
+        await saver.reached()
+        await saver.finish(error)
+        before = list(written)
+        go_on.set()
+        with anyio.fail_after(10):
+            while not caught:
+                await anyio.lowlevel.checkpoint()
+        assert caught == [error]
+        assert written == before
+
+
 async def test_a_commit_that_cannot_begin() -> None:
     """P4: the error of a saver that refuses to begin a commit reaches the caller, and no further node starts."""
     saver, ran = BeginningSaver(), list[str]()

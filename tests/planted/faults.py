@@ -383,11 +383,11 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "errors-of-begun-commits",
-        "P4: a run continues although a commit that it handed over has failed",
+        "P4: a run writes on although a commit that it handed over has failed",
         "ThreadLease.begin",
         "self.failures = self.failures or (error,)",
         "pass",
-        ("tests/durability/test_begun_commits.py::test_the_error_of_a_commit",),
+        ("tests/durability/test_begun_commits.py::test_nothing_is_written_after_a_failed_commit",),
     ),
     Fault(
         "two-begun-commits",
