@@ -15,7 +15,7 @@ patches:
     keyframe    none: it holds the complete state. One is written when reading the chain would cost more than about
                 twice the state
 
-No snapshot rows follow a small keyframe: after `SNAPSHOT_INTERVAL` rows another keyframe costs no more. A large one
+A small keyframe is not followed by snapshots: after `SNAPSHOT_INTERVAL` rows, another keyframe is as cheap. A large one
 is followed by a snapshot at once, so that only snapshots, and no deltas, have the keyframe as their base. So a thread
 of n appended messages stores each of them about twice, in a delta and in a snapshot, and is read from
 n / SNAPSHOT_INTERVAL snapshots and at most SNAPSHOT_INTERVAL deltas. A read costs at most about twice the state.

@@ -1,4 +1,4 @@
-"""An agent with a tool: the model asks for a tool, the tool answers, and the model goes on from there."""
+"""An agent with a tool: the model asks for a tool, the tool runs, and the model reads the result and answers."""
 
 import asyncio
 import re

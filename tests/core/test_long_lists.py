@@ -244,7 +244,7 @@ def test_a_dict_that_a_node_adds_is_its_own() -> None:
 
 
 def test_one_element_at_several_places() -> None:
-    """P1: an object that is several elements of a list becomes several copies, also beside other changes."""
+    """P1: an object that is several elements of a list becomes several copies, also if the list is changed otherwise."""
     shared = own(flat(0))
     for change in (lambda given: None, lambda given: given.insert(0, 1), lambda given: given[3]):
         owned = [shared] * LONG

@@ -72,7 +72,7 @@ LOG = {"title": "Log", "type": "array", "items": {"type": "string"}}
 
 
 def test_json_schemas_of_a_typed_dict() -> None:
-    """The properties stand at the top; managed values, which no caller passes, are left out."""
+    """The schema's properties are at its top level. Managed values are omitted, as no caller passes them."""
     made = graph(State)
     expected = {"properties": {"x": X, "log": LOG}, "required": ["x", "log"], "title": "State", "type": "object"}
     assert made.get_input_jsonschema() == made.get_output_jsonschema() == expected

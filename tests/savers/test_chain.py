@@ -184,7 +184,7 @@ def test_results_that_are_parts_of_an_appended_list() -> None:
         chain = ChainWriter.start("")
         rows = [chain.append(each, checkpoint_id=cid(at), step=at, metadata={}) for at, each in enumerate(deltas)]
         assert ChainReader("t", "", rows).results(cid(len(rows) - 1)) == wanted
-    for write in (parts[0], parts[0].data):  # as bytes from an encoder that could not tell
+    for write in (parts[0], parts[0].data):  # as bytes, the form for an element that the encoder did not recognise
         chain = ChainWriter.start("")
         chain.append(delta_of(1, {"c": before}), checkpoint_id=cid(0), step=0, metadata={})
         delta = delta_of(2, {"c": extended(before, 2, more.data)}, {"0": (("c", write),)})

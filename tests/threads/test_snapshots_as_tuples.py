@@ -35,7 +35,7 @@ async def asked() -> tuple[StateSnapshot, StateSnapshot]:
 
 
 async def test_a_snapshot_is_unpacked() -> None:
-    """Unpacking, `len`, indices and slices cover LangGraph's eight fields; what we have besides is an attribute."""
+    """Unpacking, `len`, indices and slices cover LangGraph's eight fields; any further field is only an attribute."""
     for state in await asked():
         values, following, config, *others, interrupts = state
         assert (values, following, config, interrupts) == ({"x": 1}, ("ask",), state.config, state.interrupts)

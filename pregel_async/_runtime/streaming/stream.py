@@ -108,7 +108,7 @@ class GraphStream(Generic[T]):
         return self._shape is labelled_dict
 
     def _repr_html_(self) -> str:
-        """Return the stream for a notebook: whether its run goes on, and what it can be found by."""
+        """Return the stream as HTML for a notebook: its run's status, and its run id, thread and cursor."""
         from checkpoint_savers.notebook import details_table
 
         state = self.status or ("running" if self._run.started else "not started")
