@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
+from itertools import islice
 from typing import Any
 
 # Limits of one cell: a notebook keeps its outputs in its file, and a state may be megabytes long.
 _SHORT = reprlib.Repr()
 _SHORT.maxlevel, _SHORT.maxdict, _SHORT.maxstring, _SHORT.maxother, _SHORT.maxlong = 4, 10, 200, 200, 60
+_MOST_ROWS = 200
 _SHORT.maxlist = _SHORT.maxtuple = _SHORT.maxset = _SHORT.maxfrozenset = _SHORT.maxdeque = 10
 
 
@@ -19,11 +21,15 @@ def short_code(value: object) -> str:
     Args:
         value: any value.
     """
+    return f"<code>{_short_text(value, _SHORT.repr)}</code>"
+
+
+def _short_text(value: object, convert: Callable[[Any], str] = str) -> str:
     try:
-        text = _SHORT.repr(value)
+        text = convert(value)
     except Exception as error:
         text = f"<{type(value).__name__}, whose repr raised {type(error).__name__}>"
-    return f"<code>{escape(text if len(text) <= 1000 else text[:999] + '…')}</code>"
+    return escape(text if len(text) <= 1000 else text[:999] + "…")
 
 
 def html_table(title: str, rows: Iterable[Sequence[str]], header: Sequence[str] = ()) -> str:
@@ -58,15 +64,19 @@ def state_table(now: object, before: object) -> str:
         before: the state before; None if it is not known.
     """
     here, there = _as_mapping(now), None if before is None else _as_mapping(before)
+    keys = here if there is None else {**here, **there}
+    # A state is not always a dict of few channels: that of an entrypoint is its last result.
+    shown = list(islice(keys, _MOST_ROWS))
+    more = [(f"… and {len(keys) - len(shown)} more", "")] if len(keys) > len(shown) else []
     if there is None:
-        return html_table("State", [(escape(str(key)), short_code(value)) for key, value in here.items()])
+        return html_table("State", [(_short_text(key), short_code(here[key])) for key in shown] + more)
     rows = [
-        (escape(str(key)), *[short_code(state[key]) if key in state else "" for state in (here, there)])
+        (_short_text(key), *[short_code(state[key]) if key in state else "" for state in (here, there)])
         if _differ(here, there, key)
-        else (escape(str(key)), short_code(here[key]), "")
-        for key in {**here, **there}
+        else (_short_text(key), short_code(here[key]), "")
+        for key in shown
     ]
-    return html_table("State", rows, ("key", "value", "changed from"))
+    return html_table("State", [*rows, *more], ("key", "value", "changed from"))
 
 
 def _as_mapping(state: object) -> Mapping[Any, object]:

@@ -88,6 +88,7 @@ class SqliteSaver(SqliteClient, BaseCheckpointSaver):
         self.synchronous: Literal["FULL", "NORMAL"] = synchronous
         self._refuse_newer = partial(schema.refuse_newer, name=self.path)
         self._held_leases: dict[tuple[str, str], Lease] = {}  # by thread and run: not released yet
+        self._acquiring: set[Job[Lease]] = set()  # whose callers have not got their leases yet
 
     @classmethod
     def from_conn_string(
@@ -138,10 +139,13 @@ class SqliteSaver(SqliteClient, BaseCheckpointSaver):
         until it expires.
         """
         left, self._held_leases = self._held_leases, {}
-        await self._disconnect(*[Job(writing.release, (lease,), writes=True) for lease in left.values()])
+        # The acquisitions were submitted before and so have ended when these jobs run.
+        begun = [Job(_release_acquired, (job,), writes=True) for job in self._acquiring]
+        await self._disconnect(*[Job(writing.release, (lease,), writes=True) for lease in left.values()], *begun)
 
     async def acquire(self, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Lease:
         job = self._write_job(writing.acquire, (thread_id, owner, now, expires_at, self._refuse_newer))
+        self._acquiring.add(job)
         try:
             lease = self._held_leases[thread_id, owner.run_id] = await self._connection.run(job)
             return lease
@@ -152,6 +156,8 @@ class SqliteSaver(SqliteClient, BaseCheckpointSaver):
                 with anyio.CancelScope(shield=True), contextlib.suppress(CheckpointError):
                     await self.release(job.value)
             raise
+        finally:
+            self._acquiring.discard(job)
 
     async def renew(self, lease: Lease, *, expires_at: float) -> None:
         await self._connection.run(self._write_job(writing.renew, (lease, expires_at)))
@@ -374,6 +380,12 @@ class SqliteSaver(SqliteClient, BaseCheckpointSaver):
             await anyio.sleep(random.uniform(0.001, 0.02))
             emptied = await self._connection.run(Job(files.truncate, writes=True, bare=True))
         return emptied
+
+
+def _release_acquired(db: sqlite3.Cursor, acquired: Job[Lease]) -> None:
+    """Release the lease that an ended job has acquired, if it has acquired one."""
+    if acquired.value is not None:
+        writing.release(db, acquired.value)
 
 
 class _HasFrame(Protocol):

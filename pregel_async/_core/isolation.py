@@ -417,13 +417,11 @@ class IsolatedList(CopiedList[_T]):
     def __reversed__(self) -> Iterator[_T]:
         # Usually a search for the latest element of some kind, which ends soon. So the first ones are taken by index.
         index = len(self) - 1
-        last = index - _SHORT
+        last = max(index - _SHORT, -1)
         while last < index < len(self):
             yield self[index]
             index -= 1
-            if index < 0:
-                return
-        if index < len(self):
+        if 0 <= index < len(self):
             self._take_all()
             rest: Any = list.__reversed__(self)
             rest.__setstate__(index)

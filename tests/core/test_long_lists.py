@@ -285,6 +285,13 @@ def test_a_search_from_the_end_takes_few_elements() -> None:
     assert [item["id"] for item in reversed(messages)] == [*reversed(range(1000))]
 
 
+@pytest.mark.parametrize("length", [0, 1, 15, 16, 17, 18])
+def test_lists_of_all_lengths_are_read_backwards(length: int) -> None:
+    """`isolation`: `reversed` yields every element once; of an empty list, none."""
+    owned = own([flat(number) for number in range(length)])
+    assert [*reversed(Readers({"a": owned}).read()["a"])] == owned[::-1]
+
+
 def test_a_list_that_changes_while_it_is_read_backwards() -> None:
     """`isolation`: elements that are removed or added meanwhile count as they do for a plain list."""
     for length in (3, LONG):

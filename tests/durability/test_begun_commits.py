@@ -142,6 +142,24 @@ async def test_the_error_of_a_commit(at: int) -> None:
         assert (await graph.ainvoke(None, "t"))["x"] == 3
 
 
+@pytest.mark.parametrize("durability", ["sync", "async"])
+async def test_the_error_of_a_subgraphs_commit_is_named_once(durability: Any) -> None:
+    """P9: no note says that the failure could not be recorded because of the failure itself."""
+
+    class FailingSaver(InMemorySaver):
+        async def commit(self, lease: Lease, commit: Commit) -> None:
+            if any(row.ns for row in commit.rows):
+                raise StorageError("the disk is full")
+            await super().commit(lease, commit)
+
+    inner = chain(InMemorySaver(), [])
+    inner.checkpointer = None
+    graph = StateGraph(State).add_node("inner", inner).add_edge(START, "inner").compile(FailingSaver())
+    with pytest.raises(StorageError) as caught:
+        await graph.ainvoke({"x": 0}, "t", durability=durability)
+    assert not [note for note in caught.value.__notes__ if "could not be recorded" in note]
+
+
 async def test_nothing_is_written_after_a_failed_commit() -> None:
     """P4: once a commit has failed, the run writes nothing more, not even a task record before the next barrier."""
     saver, go_on, written = BeginningSaver(), anyio.Event(), list[str]()

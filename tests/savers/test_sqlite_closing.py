@@ -199,6 +199,18 @@ async def test_closing_releases_leases(path: Path) -> None:
         assert await head_of(saver, "t1") == cid(1)
 
 
+async def test_closing_releases_a_lease_that_is_being_acquired(path: Path) -> None:
+    """P6: a run that begins as the saver is closed does not lock its thread until the lease expires."""
+    async with anyio.create_task_group() as group:
+        async with SqliteSaver.from_conn_string(path) as saver:
+            async with held(saver) as go:
+                group.start_soon(take, saver)
+                await turns()
+                go.set()
+    async with SqliteSaver.from_conn_string(path) as saver:
+        assert (await take(saver, run="run-2")).thread_id == "t"
+
+
 async def test_a_call_that_comes_too_late(path: Path) -> None:
     """P7: a call that arrives just as the saver closes, or later, is refused instead of waiting."""
     async with SqliteSaver.from_conn_string(path) as saver:

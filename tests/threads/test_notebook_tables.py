@@ -114,6 +114,20 @@ def test_objects_that_cannot_be_shown_or_compared() -> None:
     assert cells(state_table({"odd": Odd()}, {"odd": Odd()}))["odd"][1] != ""
 
 
+@pytest.mark.parametrize("before", [None, {}])
+def test_large_states_and_odd_keys(before: Any) -> None:
+    """The state of an entrypoint is its last result: any number of entries, whose keys may be of any class."""
+
+    class Odd:
+        def __str__(self) -> str:
+            raise RuntimeError
+
+    html = state_table({Odd(): 1, "k" * 10_000: 2, **{f"k{number}": number for number in range(100_000)}}, before)
+    assert "Odd, whose repr raised RuntimeError" in html
+    assert "99802 more" in html
+    assert len(html) < 100_000
+
+
 async def test_streams() -> None:
     """A stream shows how its run goes, before, during and after it."""
     graph = StateGraph(State).add_node(writes).add_edge(START, "writes").compile()

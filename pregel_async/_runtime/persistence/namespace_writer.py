@@ -348,7 +348,8 @@ class NamespaceWriter(LoadedNamespace):
         try:
             await self.writer.record_outcomes(rows)
         except CheckpointError as second:
-            annotate(error, f"and the failure could not be recorded: {with_notes(second)}")
+            if second is not error:  # a failed transaction of a subgraph is raised by each later one, too
+                annotate(error, f"and the failure could not be recorded: {with_notes(second)}")
             return False
         return True
 
