@@ -144,8 +144,9 @@ class Copies:
 
     def originals(self, values: Iterable[Any]) -> dict[int, Any]:
         """Return the originals of those values that are recorded copies and unchanged, by the id of the copy."""
-        while self._made:
-            made, origins = self._made[-1]
+        # Taken away first: threads of the node may call this at the same time. One that misses a record copies more.
+        records, self._made = self._made, []
+        for made, origins in records:
             self._originals.update(
                 [
                     (key, pair)
@@ -153,7 +154,6 @@ class Copies:
                     if type(pair[0]) is dict
                 ]
             )
-            self._made.pop()
         if not self._originals:
             return {}
         found = [pair for pair in map(self._originals.get, map(id, values)) if pair is not None]
@@ -205,6 +205,8 @@ class CopiedDict(dict[_K, _V]):
     _known: set[int] | None  # ids of the origin's values, once they are needed
     _copies: Copies | KnownCopiers | None
 
+    # This class has the methods that `IsolatedDict` calls: another thread may make an object a `CopiedDict` meanwhile.
+
     def __getattr__(self, name: str) -> Any:
         # Only called for missing attributes. Code written for message classes reads `message.content`: say what to do.
         advice = advice_on_attribute(self, name)
@@ -215,6 +217,27 @@ class CopiedDict(dict[_K, _V]):
             name=name,
             obj=self,
         )
+
+    def _is_original(self, key: Any, value: Any) -> bool:
+        """Return True for a value of the origin that has to be isolated, False for one that user code has set."""
+        kind = type(value)
+        if kind in ATOMS or kind in _CONTAINERS:
+            return False
+        if self._origin.get(key) is value:
+            return True
+        # User code may have moved a value of the origin to another key, so compare with all of them.
+        if self._known is None:
+            self._known = set(map(id, self._origin.values()))
+        return id(value) in self._known
+
+    def _take(self, key: Any, value: Any) -> Any:
+        """Return an isolated copy of a value of the origin. Values that user code has set are returned as is."""
+        if not self._is_original(key, value):
+            return value
+        copies = self._copies
+        if type(copies) is dict:
+            copies = self._copies = Copies(cast("dict[str, Any]", self._origin), copies)
+        return isolate(value, copies)
 
     def _take_all(self) -> None:
         """Isolate every value now, for code that takes all values without calling another method of this class."""
@@ -241,27 +264,6 @@ class IsolatedDict(CopiedDict[_K, _V]):
         made: IsolatedDict[_K, _V] = IsolatedDict(origin)
         made._origin, made._known, made._copies = origin, None, copies
         return made
-
-    def _is_original(self, key: Any, value: Any) -> bool:
-        """Return True for a value of the origin that has to be isolated, False for one that user code has set."""
-        kind = type(value)
-        if kind in ATOMS or kind in _CONTAINERS:
-            return False
-        if self._origin.get(key) is value:
-            return True
-        # User code may have moved a value of the origin to another key, so compare with all of them.
-        if self._known is None:
-            self._known = set(map(id, self._origin.values()))
-        return id(value) in self._known
-
-    def _take(self, key: Any, value: Any) -> Any:
-        """Return an isolated copy of a value of the origin. Values that user code has set are returned as is."""
-        if not self._is_original(key, value):
-            return value
-        copies = self._copies
-        if type(copies) is dict:
-            copies = self._copies = Copies(cast("dict[str, Any]", self._origin), copies)
-        return isolate(value, copies)
 
     def __getitem__(self, key: _K) -> _V:
         value: _V = dict.__getitem__(self, key)
@@ -338,6 +340,19 @@ class CopiedList(list[_T]):
     _known: set[int] | None
     _copies: Copies | KnownCopiers | None
 
+    def _take(self, index: SupportsIndex, value: Any) -> Any:
+        """Return an isolated copy of an element of the origin. Other elements are returned as they are."""
+        kind = type(value)
+        if kind in ATOMS or kind in _CONTAINERS:
+            return value
+        origin = self._origin
+        if len(origin) != len(self) or origin[index] is not value:
+            if self._known is None:
+                self._known = set(map(id, origin))
+            if id(value) not in self._known:
+                return value
+        return isolate(value, self._copies)
+
     def _take_all(self) -> None:
         """Isolate every element now."""
 
@@ -363,19 +378,6 @@ class IsolatedList(CopiedList[_T]):
         made._origin, made._known, made._copies = origin, None, copies
         return made
 
-    def _take(self, index: SupportsIndex, value: Any) -> Any:
-        """Return an isolated copy of an element of the origin. Other elements are returned as they are."""
-        kind = type(value)
-        if kind in ATOMS or kind in _CONTAINERS:
-            return value
-        origin = self._origin
-        if len(origin) != len(self) or origin[index] is not value:
-            if self._known is None:
-                self._known = set(map(id, origin))
-            if id(value) not in self._known:
-                return value
-        return isolate(value, self._copies)
-
     def _take_all(self) -> None:
         # Not one by one, which would run Python code for each element: that took eight times as long for 1000 messages.
         origin, copies = self._origin, self._copies
@@ -391,11 +393,13 @@ class IsolatedList(CopiedList[_T]):
             else:
                 by_id = _by_id(origin, copiers)
                 made = [by_id[id(value)](value) if id(value) in by_id else value for value in held]
-            # Another thread of the node may have changed the list meanwhile: its change must not be lost.
-            if len(held) == len(self) and all(map(is_, held, list.__iter__(self))):
+            # Another thread of the node may have changed the list meanwhile: its change must not be lost. It may append
+            # even after the comparison, so no more elements are replaced than were compared.
+            if len(held) <= len(self) and all(map(is_, held, list.__iter__(self))):
+                list.__setitem__(self, slice(len(held)), made)
                 (copies.record if expected else copies.record_plain)(made, held)
-                list.__setitem__(self, slice(None), made)
-                break
+                if len(held) == len(self):
+                    break
             expected = False
         self.__class__ = CopiedList  # type: ignore[assignment]  # its base, with the same slots
 

@@ -3,10 +3,6 @@
 A program runs on two values at once: on the copy that `isolate` returned, and on a deep copy, which shows what a node
 expects. Each instruction picks an object obtained so far and applies one Python operation to it: take, store, sort,
 unpack.
-
-A program runs on two values at once: on what `isolate` handed out, and on a deep copy, which is what a node believes it
-has. Each instruction picks something that was obtained so far and does to it what Python code does: takes, stores,
-sorts, unpacks.
 """
 
 # ruff: noqa: RUF005, C416, C417  # each way to do a thing is one of the things to try

@@ -22,6 +22,7 @@ from checkpoint_savers.codec import Codec
 from pregel_async import END, START, StateGraph
 from pregel_async._core import isolation
 from pregel_async._core.board import Board
+from pregel_async._core.copying import ATOMS
 from pregel_async._core.isolation import Copies, KnownCopiers, isolate, own, own_fold
 from pregel_async._core.superstep import update
 from pregel_async.channels import LastValue
@@ -275,6 +276,64 @@ def test_a_change_by_another_thread_is_not_lost() -> None:
     assert owned[1] == flat(1)
 
 
+@pytest.mark.parametrize("more", [None, 7])
+def test_elements_added_after_the_comparison(more: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """P1: what another thread appends just before the copies replace the elements stays, and is isolated."""
+    owned = own([flat(number) for number in range(LONG)])
+    before = shape(owned)
+    messages = Readers({"a": owned}).read()["a"]
+    added = [False]
+
+    def compare(one: object, other: object) -> bool:
+        if one is owned[-1] and not added[0]:  # as if the other thread ran now
+            added[0] = True
+            messages.extend(messages if more is None else [flat(more)])
+        return one is other
+
+    monkeypatch.setattr(isolation, "is_", compare)
+    got = [*messages]
+    assert got == owned + (owned if more is None else [flat(more)])
+    for item in got:
+        item["content"] = "changed"
+    assert shape(owned) == before
+
+
+def test_two_threads_that_return_one_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    """P1: threads of one node may pass on one list at the same time, for example to two subgraphs."""
+    messages = Readers({"a": own([flat(number) for number in range(LONG)])}).read()["a"]
+    exhaust(messages)
+    other: list[Any] = []
+
+    def zip_and_switch(*iterables: Any, strict: bool) -> Any:
+        if not other and all(type(each) is list for each in iterables):  # copies and their originals
+            other.append(None)
+            other[0] = own(messages)  # as if the other thread ran now
+        return zip(*iterables, strict=strict)
+
+    monkeypatch.setattr(isolation, "zip", zip_and_switch, raising=False)
+    assert own(messages) == [flat(number) for number in range(LONG)] == messages
+    assert other == [messages]
+
+
+@pytest.mark.parametrize("make", [lambda items: items, lambda items: dict(enumerate(items))], ids=["list", "dict"])
+def test_two_threads_that_take_one_element(make: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """P1: an element is isolated also if another thread takes all elements meanwhile."""
+    owned = own({"a": make([nested(0), nested(1)])})
+    taken = isolate(owned)["a"]
+
+    class Switching(frozenset[type]):
+        def __contains__(self, kind: object) -> bool:
+            monkeypatch.undo()
+            exhaust(taken.values() if isinstance(taken, dict) else taken)  # as if the other thread ran now
+            return frozenset.__contains__(self, kind)
+
+    monkeypatch.setattr(isolation, "ATOMS", Switching(ATOMS))
+    mine = taken[1]
+    assert mine is taken[1]
+    mine["content"] = "changed"
+    assert owned["a"][1] == nested(1)
+
+
 def test_a_search_from_the_end_takes_few_elements() -> None:
     """`isolation`: a search for the latest message of some kind does not copy the others."""
     owned = own([flat(number) for number in range(1000)])
@@ -285,11 +344,11 @@ def test_a_search_from_the_end_takes_few_elements() -> None:
     assert [item["id"] for item in reversed(messages)] == [*reversed(range(1000))]
 
 
-@pytest.mark.parametrize("length", [0, 1, 15, 16, 17, 18])
-def test_lists_of_all_lengths_are_read_backwards(length: int) -> None:
-    """`isolation`: `reversed` yields every element once; of an empty list, none."""
-    owned = own([flat(number) for number in range(length)])
-    assert [*reversed(Readers({"a": owned}).read()["a"])] == owned[::-1]
+@pytest.mark.parametrize("length", [0, 1, 16, 17, 18, LONG])
+def test_lists_of_any_length_are_read_backwards(length: int) -> None:
+    """`isolation`: also an empty one, as a graph's first node may get."""
+    messages = Readers({"a": own([flat(number) for number in range(length)])}).read()["a"]
+    assert [item["id"] for item in reversed(messages)] == [*reversed(range(length))]
 
 
 def test_a_list_that_changes_while_it_is_read_backwards() -> None:
