@@ -18,13 +18,45 @@ import threading
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import Context
 from functools import partial
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar, cast
 
 import anyio
 import anyio.lowlevel
 
 from .records import Waiter as Waiter  # drivers import it from here, with the functions that use it
 from .scopes import is_from_cancel_scope
+
+T = TypeVar("T")
+
+
+class WorkItem(Generic[T]):
+    """Work that a caller waits for, and its result.
+
+    Attributes:
+        value: the value; None before the work has ended, and if it fails.
+        error: the error; None if there is none.
+        waiter: the caller that waits; None if no caller does.
+    """
+
+    __slots__ = ("error", "value", "waiter")
+
+    def __init__(self) -> None:
+        self.value: T | None = None
+        self.error: BaseException | None = None
+        self.waiter: Waiter | None = None
+
+    def result(self) -> T:
+        """Return the value, or raise the error. The work has ended.
+
+        Returns:
+            The value.
+        """
+        if self.error is not None:
+            try:
+                raise self.error
+            finally:
+                self.error = None  # else the error's traceback references this frame, and the frame the error: a cycle
+        return cast("T", self.value)
 
 
 def wake(waiters: Sequence[Waiter]) -> None:

@@ -13,38 +13,14 @@ import os
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, TypeVar
 
-from ..bridge import DriverThread, Hosted, Waiter, wait_until_woken, wake
+from ..bridge import DriverThread, Hosted, Waiter, WorkItem, wait_until_woken, wake
 from ..errors import SaverClosedError
 from .connections import Source
 from .failures import translate
 
 T = TypeVar("T")
-
-
-class WorkItem(Generic[T]):
-    """Work that a caller waits for, and its result."""
-
-    __slots__ = ("error", "value", "waiter")
-
-    def __init__(self) -> None:
-        self.value: T | None = None
-        self.error: BaseException | None = None
-        self.waiter: Waiter | None = None
-
-    def result(self) -> T:
-        """Return the value, or raise the error.
-
-        Returns:
-            The value.
-        """
-        if self.error is not None:
-            try:
-                raise self.error
-            finally:
-                self.error = None  # else the error's traceback references this frame, and the frame the error: a cycle
-        return cast("T", self.value)
 
 
 class Driver(Hosted):

@@ -19,10 +19,10 @@ from collections.abc import Awaitable, Sequence
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
-from ..bridge import wait_until_woken
+from ..bridge import WorkItem, wait_until_woken
 from ..errors import StorageLockedError
 from .connections import PostgresCursor
-from .driver import Driver, WorkItem
+from .driver import Driver
 from .failures import affects_all_writes, translate
 
 T = TypeVar("T")

@@ -28,11 +28,11 @@ import time
 from collections.abc import Callable
 from functools import partial
 from queue import SimpleQueue
-from typing import Any, Generic, NamedTuple, TypeVar, TypeVarTuple, cast
+from typing import Any, NamedTuple, TypeVar, TypeVarTuple, cast
 
 import aiosqlite
 
-from ..bridge import DriverThread, Hosted, Waiter, wait_until_woken, wake
+from ..bridge import DriverThread, Hosted, Waiter, WorkItem, wait_until_woken, wake
 from ..errors import CheckpointError, SaverClosedError
 from ..scopes import mark_done
 from .failures import is_about_tables, is_busy, translate
@@ -50,7 +50,7 @@ MOST_BYTES = 4_000_000
 in memory."""
 
 
-class Job(Generic[T]):
+class Job(WorkItem[T]):
     """One transaction to run, and then its result.
 
     Args:
@@ -62,7 +62,7 @@ class Job(Generic[T]):
         bare: True to call it outside of any transaction.
     """
 
-    __slots__ = ("args", "bare", "error", "size", "value", "waiter", "work", "writes")
+    __slots__ = ("args", "bare", "size", "work", "writes")
 
     def __init__(
         self,
@@ -75,27 +75,12 @@ class Job(Generic[T]):
         size: int = 0,
         bare: bool = False,
     ) -> None:
+        super().__init__()
         self.work: Callable[..., T] = work
         self.args: tuple[Any, ...] = args
         self.writes = writes
         self.size = size
         self.bare = bare
-        self.value: T | None = None
-        self.error: BaseException | None = None
-        self.waiter: Waiter | None = None
-
-    def result(self) -> T:
-        """Return the value, or raise the error. The job has ended.
-
-        Returns:
-            What the job's work returned.
-        """
-        if self.error is not None:
-            try:
-                raise self.error
-            finally:
-                self.error = None  # else the error's traceback references this frame, and the frame the error: a cycle
-        return cast("T", self.value)
 
 
 class ServingConnection(sqlite3.Connection):

@@ -12,7 +12,7 @@ try:
 
     from ..postgres.client import PostgresClient, do_nothing
     from ..postgres.connections import PostgresCursor
-    from ..postgres.driver import Driver, WorkItem
+    from ..postgres.driver import Driver
     from ..postgres.failures import UnreachableError, translate
     from .postgres_rows import LAYOUT, BatchAttempt, ItemKey, StoreStatements
 except ModuleNotFoundError as error:
@@ -23,7 +23,7 @@ except ModuleNotFoundError as error:
         name=error.name,
     ) from error
 
-from ..bridge import callback_waiter
+from ..bridge import WorkItem, callback_waiter
 from ..codec import Codec
 from ..errors import SaverClosedError, StorageError, StorageReadOnlyError
 from .abc import BaseStore
