@@ -17,7 +17,7 @@ from checkpoint_savers.records import CheckpointId, TaskRecord
 
 from .._core import superstep
 from .._core.board import Board
-from .._core.isolation import REGISTERED, own
+from .._core.ownership import REGISTERED, own
 from .._core.program import PARENT, Node, Program, Write, no_writes
 from .._core.task import Cancelled, Failed, Finished, Outcome, Recorded, Task, Unfinished
 from .._runtime.persistence.namespace_writer import NOTHING_ANSWERED, NamespaceWriter

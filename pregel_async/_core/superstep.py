@@ -36,8 +36,9 @@ from ..errors import GraphRecursionError, InvalidUpdateError, NodeCancelledError
 from ..types import Command, Send
 from .board import Board
 from .fold_errors import annotate_fold_error
-from .isolation import drop_if_replaced, own
+from .isolation import drop_if_replaced
 from .naming import fold_message_ids
+from .ownership import own
 from .program import PARENT, SENDS, Program, Write
 from .task import Cancelled, Failed, Finished, NotStarted, Outcome, Paused, Task
 

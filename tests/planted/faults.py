@@ -1596,7 +1596,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault(
         "keys-that-are-not-plain",
         "P11: the answer to a question with a key of a str subclass is refused",
-        "isolation._own_key",
+        "ownership._own_key",
         "_own(key) if copier_of(type(key)) is bare_scalar else key",
         "key",
         ("tests/values/test_plain_scalars.py::test_keys_become_plain",),

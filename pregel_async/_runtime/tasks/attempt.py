@@ -17,8 +17,9 @@ from checkpoint_savers.errors import annotate
 
 from ..._core.board import Board
 from ..._core.copying import ATOMS
-from ..._core.isolation import advice_on_attribute, isolate, own
+from ..._core.isolation import advice_on_attribute, isolate
 from ..._core.naming import fold_message_ids
+from ..._core.ownership import own
 from ..._core.program import PARENT, RETURN, Node, Write
 from ..._core.task import Failed, Finished, NotStarted, Paused, Settled, Task, Unfinished
 from ...errors import (

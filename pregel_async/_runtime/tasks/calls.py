@@ -17,7 +17,8 @@ from typing import Any, Generic, TypeVar
 import anyio
 import anyio.lowlevel
 
-from ..._core.isolation import isolate, own_as_it_is
+from ..._core.isolation import isolate
+from ..._core.ownership import own_as_it_is
 from ..._core.program import PARENT, Node
 from ..._core.task import Cancelled, Failed, Finished, NotStarted, Outcome, Paused, Task
 from ...errors import (

@@ -23,7 +23,8 @@ from checkpoint_savers.records import CheckpointId, TaskId
 
 from ..._core.board import Board
 from ..._core.ids import interrupt_id
-from ..._core.isolation import isolate, own, own_as_it_is
+from ..._core.isolation import isolate
+from ..._core.ownership import own, own_as_it_is
 from ..._core.program import Node, Program
 from ..._core.stop import AT_BREAKPOINT, Stop, drained
 from ..._core.task import Finished, Outcome, Task
