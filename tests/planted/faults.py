@@ -695,7 +695,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault(
         "branches-share-records",
         "P2: a fork uses the results of a sibling branch",
-        "NamespaceLoader.load",
+        "loading.load_checkpoint",
         "if not fork or record.task_id == AMENDED",
         "",
         ("tests/threads/test_time_travel.py::test_recorded_results_are_run_again_by_a_replay",),
@@ -984,8 +984,8 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault(
         "inputs-of-subgraphs",
         "P2: a subgraph's state is continued for a different input",
-        "StartPoint.continue_call",
-        "if site.identity.is_other(self.site.identity):",
+        "LoadedNamespace.continue_call",
+        "if earlier.identity.is_other(self.site.identity):",
         "if False:",
         ("tests/tasks/test_changed_inputs.py::test_a_state_is_not_given_to_another_input",),
     ),
@@ -1938,7 +1938,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault(
         "heads-that-do-not-move",
         "P2: a run that resumed the tip of another branch does not move the head",
-        "NamespaceLoader.load",
+        "loading.load_checkpoint",
         "writer.moves_head = not fork",
         "pass",
         ("tests/threads/test_time_travel.py::test_a_tip_that_is_asked_again_becomes_the_head",),
