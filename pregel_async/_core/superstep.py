@@ -202,7 +202,7 @@ def stays_open(outcomes: Sequence[Outcome]) -> bool:
     waits = False
     for outcome in outcomes:
         if isinstance(outcome, Finished):
-            waits = waits or outcome.leaves
+            waits = waits or outcome.ends_graph
         elif isinstance(outcome, (Paused, NotStarted)):
             waits = True
         else:
@@ -217,7 +217,7 @@ def commands_of(outcomes: Sequence[Outcome]) -> tuple[Command, ...]:
     return tuple(
         value
         for outcome in outcomes
-        if isinstance(outcome, Finished) and outcome.leaves
+        if isinstance(outcome, Finished) and outcome.ends_graph
         for name, value in outcome.writes
         if name == PARENT
     )

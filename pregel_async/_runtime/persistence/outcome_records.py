@@ -68,9 +68,9 @@ class OutcomeRecords:
             if isinstance(outcome, Failed):
                 results.append(self._failed(task, outcome))
             elif isinstance(outcome, Paused):
-                results.append(self._paused(outcome.by or task, outcome))
+                results.append(self._paused(outcome.handler_task or task, outcome))
             elif isinstance(outcome, Finished):
-                results += self._finished(outcome.by or task, outcome)
+                results += self._finished(outcome.handler_task or task, outcome)
         self._counter.with_unrecorded(results)
         rows = [self._records.row(task.id, task.index, result) for task, result in results]
         # Before `publish`, which sums up the records.
@@ -134,7 +134,7 @@ class OutcomeRecords:
         for task, outcome in zip(tasks, outcomes, strict=True):
             if (
                 isinstance(outcome, Finished)
-                and not self._records.has_result((outcome.by or task).id)
+                and not self._records.has_result((outcome.handler_task or task).id)
                 and not self._can_be_stored(outcome.writes)
             ):
                 error.add_note(f"written by {_named(task)}")

@@ -111,9 +111,9 @@ class EventPublisher:
 
     def closer_of_finished(self, task: Task, outcome: Finished) -> UnitCloser:
         """Return the closer of the units of a task whose result is recorded."""
-        by = outcome.by or task
-        ids = [task.id, routers_of(task.id), by.id, routers_of(by.id)] if self.units.are_stored else []
-        return self.units.closer(ids, lambda: self.finished(by, outcome))
+        acting = outcome.handler_task or task
+        ids = [task.id, routers_of(task.id), acting.id, routers_of(acting.id)] if self.units.are_stored else []
+        return self.units.closer(ids, lambda: self.finished(acting, outcome))
 
     def resumed(self, board: Board) -> Deliveries:
         deliveries = self.units.assign_units(

@@ -201,12 +201,12 @@ async def _run(attempt: AttemptContext, progress: _AttemptProgress, *, contained
     """Run the node, then its routers."""
     task, board, program = attempt.task, attempt.board, attempt.graph.program
     node, writes = task.node, progress.writes
-    recorded, leaves = writes is not None, False
+    recorded, ends_graph = writes is not None, False
     if writes is None:
-        writes, leaves = await _node_writes(attempt, progress, contained=contained)
+        writes, ends_graph = await _node_writes(attempt, progress, contained=contained)
         progress.writes = writes
     else:
-        leaves = any(name == PARENT for name, _ in writes)
+        ends_graph = any(name == PARENT for name, _ in writes)
     everything = [*writes, *node.edges]
     if node.routers:
         attempt.start_routing()
@@ -224,8 +224,8 @@ async def _run(attempt: AttemptContext, progress: _AttemptProgress, *, contained
     if node.routers and attempt.calls.any:
         await attempt.calls.join()
     if attempt.open_questions or attempt.refusals:
-        _check_open(attempt)
-    return Finished(everything, own=len(writes), leaves=leaves)
+        _check_swallowed(attempt)
+    return Finished(everything, own=len(writes), ends_graph=ends_graph)
 
 
 async def _node_writes(
@@ -257,19 +257,19 @@ async def _node_writes(
         except ParentCommand as error:
             commands = commands or _commands_of(error, attempt)
     if attempt.open_questions or attempt.refusals:
-        _check_open(attempt)
+        _check_swallowed(attempt)
     written = _writes_of(commands, attempt) if commands else node.writes(result)
     writes = [(name, item if type(item) in ATOMS else own(item, name, source)) for name, item in written]
-    leaves = False
+    ends_graph = False
     for name, item in writes:
         if name == PARENT:
-            leaves = True
+            ends_graph = True
             if task.is_planned:
-                _check_leaves(attempt, item)
-    return writes, leaves
+                _check_outer_command(attempt, item)
+    return writes, ends_graph
 
 
-def _check_open(attempt: AttemptContext) -> None:
+def _check_swallowed(attempt: AttemptContext) -> None:
     """Refuse the result of a node that swallowed an interrupt or a refusal, and returned."""
     # `gather(..., return_exceptions=True)` does that. The result would be made without the answer.
     if attempt.refusals:
@@ -281,7 +281,7 @@ def _check_open(attempt: AttemptContext) -> None:
         raise InterruptSwallowedError(attempt.task.node.name)
 
 
-def _check_leaves(attempt: AttemptContext, command: Command) -> None:
+def _check_outer_command(attempt: AttemptContext, command: Command) -> None:
     """Refuse a command for an outer graph that does not exist."""
     name, node = command.graph, attempt.task.node.name
     if not attempt.graph.outer:

@@ -306,7 +306,7 @@ def _error_of(outcome: Outcome | None, task: Task) -> BaseException | None:
         return GraphInterrupt(())
     if isinstance(outcome, Cancelled):
         return TaskCancelledError(task.node.name)
-    if isinstance(outcome, Finished) and outcome.leaves:
+    if isinstance(outcome, Finished) and outcome.ends_graph:
         return ParentCommand(tuple([command for name, command in outcome.writes if name == PARENT]))
     return None
 

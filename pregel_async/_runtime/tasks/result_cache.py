@@ -78,7 +78,7 @@ class NodeResultCache:
             outcome = await compute(NEW)
             computed.append(outcome)
             # None shares nothing: of the tasks that wait for this result, one computes it next.
-            if not isinstance(outcome, Finished) or outcome.leaves:
+            if not isinstance(outcome, Finished) or outcome.ends_graph:
                 return None
             try:
                 made = self._encode_writes(outcome.writes[: outcome.own])
