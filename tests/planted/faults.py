@@ -1211,7 +1211,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault(
         "opened-tasks-of-subgraphs",
         "P12: an interrupted task of a subgraph is not reported as running again",
-        "KeptUnits._closed",
+        "StoredUnits._closed",
         "if self._opens else []",
         "if False else []",
         ("tests/durability/test_events_of_units.py::test_a_reload_at_every_chunk",),
@@ -1219,7 +1219,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault(
         "routers-close-their-task",
         "P12: chunks of a task with async routers are shown again after a resume",
-        "KeptUnits.assign_units",
+        "StoredUnits.assign_units",
         "(part.unit.id, routers_of(part.unit.id))",
         "(part.unit.id,)",
         ("tests/durability/test_stored_stream_modes.py::test_each_mode_alone",),
@@ -1838,7 +1838,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault(
         "shown-before-a-subgraphs-commit",
         "P4: a subgraph's events are shown before its commit is stored",
-        "KeptUnits.close",
+        "StoredUnits.close",
         "self._subscription.stage(row, mine)",
         "self._show(mine)",
         ("tests/durability/test_events_of_units.py::test_a_crash_at_every_call",),
@@ -1946,7 +1946,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault(
         "shown-before-the-record",
         "P4, P5: a task's last events are shown before its record is stored",
-        "KeptUnits.close_task",
+        "StoredUnits.close_task",
         "if rows and not self._recorder.shows_unstored:",
         "if False:",
         ("tests/durability/test_record_during_superstep.py::test_results_that_cannot_be_stored_are_not_streamed",),
@@ -1972,7 +1972,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault(
         "units-of-handlers",
         "P12: an interrupted error handler is not reported as running again",
-        "KeptUnits.of_task",
+        "StoredUnits.of_task",
         "if handler is not None:",
         "if False:",
         ("tests/durability/test_events_of_units.py::test_a_crash_at_every_call",),
@@ -1980,7 +1980,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault(
         "units-of-routers",
         "P12: interrupted routers are not reported as running again",
-        "KeptUnits.of_task",
+        "StoredUnits.of_task",
         "if task.node.routers:",
         "if False:",
         ("tests/durability/test_events_of_units.py::test_a_crash_at_every_call",),

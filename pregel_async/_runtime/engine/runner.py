@@ -26,8 +26,8 @@ from ..observing.error_text import described
 from ..platform.event_loops import NEVER_CANCELLED, NativeCancellations, native_cancellations, sole_exception
 from ..platform.first_wait import call_on_first_wait
 from ..platform.loop_turns import LoopTurns
-from ..streaming.kept_units import UnitCloser
 from ..streaming.parts import routers_of
+from ..streaming.stored_units import UnitCloser
 from ..tasks.attempt import run_attempt, run_hidden_start
 from ..tasks.context import GraphContext
 from ..tasks.task_runner import TaskRunner, record_unrouted

@@ -26,9 +26,9 @@ from ..persistence.namespace_writer import NamespaceWriter, Source
 from ..persistence.unstored import Persistence
 from ..platform.loop_turns import LoopTurns
 from .event_recorder import EventRecorder
-from .kept_units import NO_CLOSER, Deliveries, UnitCloser
 from .parts import END, RawPart, Unit
 from .publisher import NO_PUBLISHER, EventPublisher
+from .stored_units import NO_CLOSER, Deliveries, UnitCloser
 from .subscription import Subscription
 
 ListUnits = Callable[[bool], Iterator[Unit]]

@@ -31,8 +31,8 @@ from ..._core.task import NEW, Failed, Finished, NotStarted, Settled, Task, Unfi
 from ...errors import NodeError, RecordedFailureError, UnstorableValueError
 from ..observing.error_text import described
 from ..platform.event_loops import NEVER_CANCELLED, NativeCancellations
-from ..streaming.kept_units import Deliveries, UnitCloser
 from ..streaming.parts import routers_of
+from ..streaming.stored_units import Deliveries, UnitCloser
 from .attempt import run_attempt
 from .context import AttemptContext, GraphContext, ReplayRefusal
 from .retries import SINGLE_ATTEMPT, AttemptHistory, run_with_retries
