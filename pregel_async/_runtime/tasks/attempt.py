@@ -245,7 +245,7 @@ async def _node_writes(
     result: Any = None
     commands: list[Command] = []
     try:
-        call = _call if attempt.graph.overhears is None else _call_streaming_models
+        call = _call if attempt.graph.token_listener is None else _call_streaming_models
         result = await call(node, value, attempt, progress, contained=contained and not node.routers)
     except BaseException as error:
         commands = _commands_of(error, attempt)
@@ -400,10 +400,10 @@ def _writes_of(commands: list[Command], attempt: AttemptContext) -> list[Write]:
 async def _call_streaming_models(
     node: Node, value: Any, attempt: AttemptContext, progress: _AttemptProgress, *, contained: bool
 ) -> Any:
-    overhears = attempt.graph.overhears
-    assert overhears is not None
+    token_listener = attempt.graph.token_listener
+    assert token_listener is not None
     # Not contained: the context manager sets variables here, and the node must get a copy of that context.
-    with overhears(attempt.writer):
+    with token_listener(attempt.writer):
         return await _call(node, value, attempt, progress, contained=False)
 
 
