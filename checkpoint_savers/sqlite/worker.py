@@ -42,10 +42,10 @@ from .open_file import OpenFile
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
-MOST_JOBS = 128
+MAX_JOBS = 128
 """Number of jobs in a batch, at most. With so many, one wait for the disk is cheap per job."""
 
-MOST_BYTES = 4_000_000
+MAX_BYTES = 4_000_000
 """Bytes that the jobs of a batch write, at most, unless a single job writes more: SQLite holds a transaction's changes
 in memory."""
 
@@ -283,7 +283,7 @@ class Worker(Hosted):
                 return
             # Only jobs that are queued by now join the batch: waiting for more would delay each commit by that time.
             batch, size = [job], job.size
-            while len(batch) < MOST_JOBS and size < MOST_BYTES and not empty():
+            while len(batch) < MAX_JOBS and size < MAX_BYTES and not empty():
                 job = take()
                 if job is None:
                     # The sentinel ends the next round of the loop: the jobs before it still have to run.

@@ -332,7 +332,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "batches-without-bound",
         "P3: any number of waiting commits share a transaction, and later ones wait for all of them",
         "Worker._serve",
-        "len(batch) < MOST_JOBS and size < MOST_BYTES and ",
+        "len(batch) < MAX_JOBS and size < MAX_BYTES and ",
         "",
         (
             "tests/savers/test_sqlite_shared_transactions.py::test_a_batch_has_a_maximum_number_of_jobs",
