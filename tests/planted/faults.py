@@ -1152,7 +1152,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault(
         "answers-are-forgotten",
         "P8: an attempt after an answered question asks again",
-        "TaskRecords.asked_of",
+        "TaskRecords.answers_to_repeat",
         "answers=before.answers",
         "answers={}",
         ("tests/questions/test_interrupts.py::test_a_failure_after_an_answer",),

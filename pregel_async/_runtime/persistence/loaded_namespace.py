@@ -124,7 +124,7 @@ class LoadedNamespace:
 
     def spent_by(self, task: TaskId) -> Amounts:
         """Return the amounts that a task has spent. The caller adds to them."""
-        return self.counter.by(task)
+        return self.counter.unrecorded_of(task)
 
     def hand_over_spent(self) -> None:
         """Add the amounts that this namespace has not recorded to the calling task's, at the end of the graph's run."""

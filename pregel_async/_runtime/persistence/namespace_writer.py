@@ -219,7 +219,7 @@ class NamespaceWriter(LoadedNamespace):
             Exception: a channel or a reducer refused the update; nothing was stored.
         """
         records = self.task_records
-        results = {task_id: (0, result) for task_id, result in records.answered(answers).items()}
+        results = {task_id: (0, result) for task_id, result in records.with_answers(answers).items()}
         if edits:
             before = records.results.get(AMENDED, NOT_RECORDED)
             earlier = () if before is NOT_RECORDED else (*before.writes, (BETWEEN, b""))

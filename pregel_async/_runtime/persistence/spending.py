@@ -50,12 +50,12 @@ def total_of(several: Iterable[Mapping[str, Amount]]) -> Amounts:
     return total
 
 
-def as_text(amounts: Mapping[str, Amount]) -> dict[str, str]:
+def write_amounts(amounts: Mapping[str, Amount]) -> dict[str, str]:
     """Return amounts as they are stored: an int as its digits, a Decimal as its text and a "d"."""
     return {name: str(amount) if isinstance(amount, int) else f"{amount}d" for name, amount in amounts.items()}
 
 
-def of_text(stored: Mapping[str, str]) -> Amounts:
+def read_amounts(stored: Mapping[str, str]) -> Amounts:
     """Return stored amounts. Raises `CorruptCheckpointError` if one is not an amount."""
     try:
         return {name: Decimal(text[:-1]) if text.endswith("d") else int(text) for name, text in stored.items()}

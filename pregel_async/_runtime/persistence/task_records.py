@@ -206,7 +206,7 @@ class TaskRecords:
         except UnstorableValueError:
             return False
 
-    def answered(self, answers: Mapping[str, Any]) -> dict[TaskId, TaskResult]:
+    def with_answers(self, answers: Mapping[str, Any]) -> dict[TaskId, TaskResult]:
         """Return the changed records of the tasks whose questions are answered now.
 
         Raises:
@@ -227,7 +227,7 @@ class TaskRecords:
                 )
         return changed
 
-    def asked_of(self, task_id: TaskId, questions: Sequence[Interrupt] = ()) -> RecordedAnswers:
+    def answers_to_repeat(self, task_id: TaskId, questions: Sequence[Interrupt] = ()) -> RecordedAnswers:
         """Return the answers that a task's next record has to repeat, and the tasks that depend on them.
 
         Args:
