@@ -79,7 +79,7 @@ class OutcomeRecords:
         return rows
 
     def _finished(self, task: Task, outcome: Finished) -> list[tuple[Task, TaskResult]]:
-        """Return the record of a result; empty if it is recorded already, or cannot be encoded: it runs again then."""
+        """Return the record of a result; empty if it has one, or cannot be encoded, so that the task runs again."""
         if self._records.has_result(task.id):
             return []
         try:

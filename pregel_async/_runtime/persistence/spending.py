@@ -60,7 +60,7 @@ def read_amounts(stored: Mapping[str, str]) -> Amounts:
     try:
         return {name: Decimal(text[:-1]) if text.endswith("d") else int(text) for name, text in stored.items()}
     except (ValueError, ArithmeticError) as error:
-        raise CorruptCheckpointError("what was spent", f"it is no amount ({error})") from error
+        raise CorruptCheckpointError("what was spent", f"it is not an amount ({error})") from error
 
 
 class SpendingLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,8 +90,8 @@ class Spending:
         before: amounts spent in the thread before this call.
     """
 
-    # One lock for all runs: it is held for an addition only, and creating a lock for each run would cost more. A lock
-    # at all, because plain functions spend from worker threads.
+    # A lock, because plain functions spend from worker threads. One lock for all runs: it is held for an addition only,
+    # and creating a lock for each run would cost more.
     _lock = threading.Lock()
 
     def __init__(self, environment: Environment, limits: SpendingLimits) -> None:

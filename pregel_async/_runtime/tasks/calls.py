@@ -385,7 +385,7 @@ class CalledTasks(Calls):
 
     async def wait_all(self) -> None:
         """Wait until all tasks have ended, because the caller stops at a question."""
-        # Cancelling them would be faster, but would lose their work, and the resume would run them again.
+        # Cancelling them would be faster, but their work would be lost, and the resume would run them again.
         for future in self._futures:
             await future.wait_until_ended()
 

@@ -77,7 +77,7 @@ class NodeResultCache:
                     return found
             outcome = await compute(NEW)
             computed.append(outcome)
-            # None shares nothing: of the tasks that wait for this result, one computes it next.
+            # None is not shared: one of the tasks that wait for this result computes it next.
             if not isinstance(outcome, Finished) or outcome.ends_graph:
                 return None
             try:
