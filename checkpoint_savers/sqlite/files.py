@@ -63,10 +63,10 @@ def size(db: sqlite3.Cursor) -> DatabaseSize:
 def vacuum(db: sqlite3.Cursor) -> bool:
     """Rewrite the file without free pages, and then `truncate` its log: only then the file itself shrinks.
 
-    This also removes every byte of deleted rows. `PRAGMA secure_delete` does not: when SQLite moves rows from one page
-    to another, it leaves copies in the unused part of the page, and a row that is deleted later is overwritten only
-    where it is then. (Measured on files in which threads took turns: with secure_delete on, a search found 40 to 70
-    pieces of 15 deleted threads; after VACUUM, none.)
+    This also removes every byte of deleted rows. `PRAGMA secure_delete` does not: when SQLite moves a row from one page
+    to another, it leaves a copy in the unused part of the old page, and a deletion overwrites only the row in the new
+    page. (Measured on files into which several threads were written in turn: with secure_delete on, a search found 40
+    to 70 pieces of 15 deleted threads; after VACUUM, none.)
 
     Args:
         db: a cursor outside of a transaction.
@@ -151,15 +151,15 @@ async def copy(source: Callable[[], sqlite3.Connection], name: str, target: Path
         thread.start()
         threads.append(thread)
 
-    # `until` does not return before the thread has ended, so a cancellation cannot stop the copy by itself. A child
-    # task is cancelled at once, and its `finally` asks the thread to stop.
+    # `wait_until_woken` returns only when the thread has ended, so a cancellation cannot stop the copy by itself. A
+    # child task is cancelled at once, and its `finally` asks the thread to stop.
     async with anyio.create_task_group() as group:
         start_soon(group, _call_when_cancelled, stopped.set)
         try:
             await wait_until_woken(start)
         finally:
             for thread in threads:
-                thread.join()  # it has woken us as its last act: this takes microseconds
+                thread.join()  # waking this task was its last act: this takes microseconds
         group.cancel_scope.cancel()
     if failure:
         raise failure[0]

@@ -45,7 +45,7 @@ def read_id(stored: object) -> str:
     if stored == "":
         return ""
     if not isinstance(stored, bytes) or len(stored) != 16:
-        raise ValueError(f"{stored!r} is none")
+        raise ValueError(f"{stored!r} is not the stored form of an id")
     # The text of the UUID, cut out of one hex text: `uuid.UUID` costs several times as much, and a listing reads three
     # ids per row.
     text = stored.hex("-", 2)

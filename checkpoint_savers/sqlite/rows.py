@@ -33,7 +33,12 @@ T = TypeVar("T")
 
 
 class MetadataText(NamedTuple):
-    """Checkpoint metadata, as they are stored."""
+    """Checkpoint metadata, as they are stored.
+
+    Attributes:
+        counts: the metadata's "step" equals the checkpoint's column `step`, and is null in the text.
+        text: the metadata, as JSON.
+    """
 
     counts: bool
     text: str

@@ -88,7 +88,7 @@ class SqliteSaver(SqliteClient, BaseCheckpointSaver):
         self.synchronous: Literal["FULL", "NORMAL"] = synchronous
         self._refuse_newer = partial(schema.refuse_newer, name=self.path)
         self._held_leases: dict[tuple[str, str], Lease] = {}  # by thread and run: not released yet
-        self._acquiring: set[Job[Lease]] = set()  # whose callers have not got their leases yet
+        self._acquiring: set[Job[Lease]] = set()  # jobs whose callers do not have their leases yet
 
     @classmethod
     def from_conn_string(
@@ -118,7 +118,7 @@ class SqliteSaver(SqliteClient, BaseCheckpointSaver):
         return cls(path, codec=codec, synchronous=synchronous, busy_timeout=busy_timeout, clock=clock)
 
     async def __aenter__(self) -> Self:
-        """Open the database, after a check which program made the file.
+        """Open the database, after checking which program made the file.
 
         Raises:
             CorruptCheckpointError: the file is damaged, or another program's.
@@ -133,7 +133,7 @@ class SqliteSaver(SqliteClient, BaseCheckpointSaver):
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        """Finish what was begun, and close. May be called on any thread and event loop.
+        """Finish the transactions that were begun, and close. May be called on any thread and event loop.
 
         A run that has not ended can store nothing afterwards. Its lease is released, so that other runs need not wait
         until it expires.
@@ -360,7 +360,7 @@ class SqliteSaver(SqliteClient, BaseCheckpointSaver):
         return Job(work, args, writes=True, size=size)
 
     async def _scrub(self, thread_id: str) -> None:
-        """Leave no byte of what is deleted."""
+        """Rewrite the file, so that no byte of deleted rows is left. Raises `ErasureIncompleteError`."""
         try:
             emptied = await self._vacuum_and_truncate()
         except CheckpointError as error:

@@ -18,20 +18,21 @@ APPLICATION_ID: Final = 0x50524753
 
 # The rule for all tables: repeated texts are stored once, and other rows refer to them by small integers.
 #
-#    thread       one row each, with its lease and the root graph's head: what every commit compares and changes is in
-#                 one row of one page. It has the thread's own metadata, as JSON, too.
-#    space        a namespace of a thread. The root graph's has key 0, and no row.
-#    checkpoint   without its payload, and so small: clustered by chain, since a read wants one or two ranges of it, and
-#                 a listing shares chains. The index finds an id's chain and lists a thread by age; as the table has no
-#                 rowid, the index holds the whole primary key.
-#    frame        the payloads, in the order in which they were written: commits of many threads end in the same page,
-#                 pages fill up whichever threads take turns, and listings touch none of them. With a rowid, as only
-#                 tables with one store large rows without waste. Each row has its checkpoint's id: without it, a
-#                 damaged frame number would refer to another, intact payload.
-#    metadata     of checkpoints, each text once per thread, without the number of the superstep (see `rows`).
-#    record, event    clustered by what is read together.
+#    thread       One row for each thread. It has the lease and the root graph's head, so that everything which a commit
+#                 compares and changes is in one row of one page. It also has the thread's own metadata, as JSON.
+#    space        One row for each namespace of a thread. The root graph's namespace has key 0 and no row.
+#    checkpoint   One small row for each checkpoint, without the payload. The rows are clustered by chain, because a
+#                 read needs one or two ranges of a chain. The index finds an id's chain, and lists a thread by age. As
+#                 the table has no rowid, the index holds the whole primary key.
+#    frame        The payloads of checkpoints, in the order in which they were written. So commits of many threads share
+#                 pages, pages are full whatever the order of the threads' commits, and listings read none of them. The
+#                 table has a rowid, because SQLite wastes space for large rows in tables without one. Each row has its
+#                 checkpoint's id: without it, a damaged frame number would refer to another, intact payload.
+#    metadata     Metadata of checkpoints: each text once per thread, without the number of the superstep (`rows.py`).
+#    record       Task records, clustered by checkpoint.
+#    event        Stored events, in the order in which they are read.
 #
-# Ids of checkpoints are of type ANY: see `ids`.
+# The columns of checkpoint ids have the type ANY, because such a column holds 16 bytes or a text (`ids.py`).
 TABLES = {
     "thread": """
         CREATE TABLE thread (
@@ -206,10 +207,10 @@ def _upgrade(connection: sqlite3.Connection, name: str, deadline: float) -> None
 
 @contextmanager
 def setup_transaction(connection: sqlite3.Connection, deadline: float, refusal: str) -> Generator[None]:
-    """Run a block in a transaction that makes what is missing.
+    """Run a block in a transaction that creates what the file lacks.
 
-    Check again inside it: of several processes that try, the first to get the lock does the work, and the others see
-    under the lock that it is done.
+    The block has to check again what the file lacks: if several processes open the file, the first to get the lock does
+    the work, and the others find it done.
 
     Args:
         connection: a connection without a transaction.

@@ -128,7 +128,7 @@ def load(
     """
     thread, _ = check_lease(db, lease)
     if db.execute(_HAS_CONTENT, {"thread": thread}).fetchone()[0]:
-        raise _refused(lease, "it holds something already")
+        raise _refused(lease, "it is not empty")
     # `put_records` replaces records with an equal key, so a duplicate would be lost without an error.
     if len({record[:3] for record in records}) < len(records):
         raise _refused(lease, "two of the records to be loaded have one key")

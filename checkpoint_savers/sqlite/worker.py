@@ -7,8 +7,8 @@
 aiosqlite is entered with one call, which serves jobs until the end, from a loop that lives as long as the connection.
 One call per transaction, from the callers' loops, would be as fast. But aiosqlite answers each call on the loop that
 made it: when that loop has been closed, the answer's RuntimeError ends aiosqlite's thread, and all other callers wait
-for ever. With one long call, no caller's loop can break the thread, trio is served in the same way, and jobs that queue
-up while a commit waits for the disk can share the next commit.
+for ever. With one long call, no caller's loop can break the thread, callers on trio are served in the same way, and
+jobs that are queued while a commit waits for the disk can share the next commit.
 
 Jobs are taken in the order in which they were submitted, in batches of bounded size, so a job waits only for those
 before it and for its batch. In a batch, readers run first, since in WAL mode nothing blocks them; then all writers in
@@ -42,10 +42,10 @@ from .open_file import OpenFile
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
-MOST_JOBS = 128
+MAX_JOBS = 128
 """Number of jobs in a batch, at most. With so many, one wait for the disk is cheap per job."""
 
-MOST_BYTES = 4_000_000
+MAX_BYTES = 4_000_000
 """Bytes that the jobs of a batch write, at most, unless a single job writes more: SQLite holds a transaction's changes
 in memory."""
 
@@ -195,7 +195,7 @@ class Worker(Hosted):
 
     async def close(self) -> None:
         """Finish the submitted jobs, close the connection, and wait until both threads have ended."""
-        # The threads exist in the parent process only: nothing would ever end the wait.
+        # After a fork, the threads exist in the parent process only: the child would wait for ever.
         if self._host.forked:
             return
         self.stop()
@@ -283,7 +283,7 @@ class Worker(Hosted):
                 return
             # Only jobs that are queued by now join the batch: waiting for more would delay each commit by that time.
             batch, size = [job], job.size
-            while len(batch) < MOST_JOBS and size < MOST_BYTES and not empty():
+            while len(batch) < MAX_JOBS and size < MAX_BYTES and not empty():
                 job = take()
                 if job is None:
                     # The sentinel ends the next round of the loop: the jobs before it still have to run.
@@ -324,7 +324,7 @@ class Worker(Hosted):
             job.value = job.work(cursor, *job.args)
             cursor.execute("COMMIT")
         except BaseException as error:
-            # The work may have returned before COMMIT failed.
+            # The work may have returned a value before COMMIT failed.
             job.value = None
             _roll_back(cursor)
             job.error = self._translate(cursor, error)

@@ -1,4 +1,4 @@
-"""The writes of a run: the statements between BEGIN and COMMIT.
+"""The writing verbs of a run: the statements between BEGIN and COMMIT.
 
 Each function takes a cursor and runs in the connection's thread. Statements are constant texts, which SQLite compiles
 once; every value is bound. A writing transaction holds the write lock from its beginning: rows that a function reads

@@ -449,7 +449,7 @@ def _start_run(
         shown=graph.shown,
         subscriptions=subscriptions,
         codec=graph.events_codec,
-        overhears=_model_token_listener(),
+        token_listener=_model_token_listener(),
         begun=begun,
     )
     if outer is not None:

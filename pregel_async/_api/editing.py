@@ -17,7 +17,7 @@ from checkpoint_savers.records import CheckpointId, TaskRecord
 
 from .._core import superstep
 from .._core.board import Board
-from .._core.isolation import REGISTERED, own
+from .._core.ownership import REGISTERED, own
 from .._core.program import PARENT, Node, Program, Write, no_writes
 from .._core.task import Cancelled, Failed, Finished, Outcome, Recorded, Task, Unfinished
 from .._runtime.persistence.namespace_writer import NOTHING_ANSWERED, NamespaceWriter
@@ -147,13 +147,13 @@ class Editor:
                 self._thread.stage(task, writes)
         recorded = [(task, self._recorded(task)) for task in pending]
         left = [task for task, result in recorded if not isinstance(result, Finished)]
-        leaves = any(isinstance(result, Finished) and result.leaves for _, result in recorded)
-        if leaves and forces_checkpoint:
+        ends_graph = any(isinstance(result, Finished) and result.ends_graph for _, result in recorded)
+        if ends_graph and forces_checkpoint:
             raise InvalidUpdateError(
                 "the open superstep has a command for the graph around this one, with which this one ends when it goes "
                 "on: an update can be made as a node whose task is pending, or as END, which drops the command"
             )
-        if not forces_checkpoint and (left or leaves):
+        if not forces_checkpoint and (left or ends_graph):
             return  # the other tasks stay pending on the state that they were planned on
         done = [(task, result) for task, result in recorded if isinstance(result, Finished)]
         others = [(task, Finished(writes, own=len(writes))) for task, writes in made if task.index < 0]

@@ -35,7 +35,7 @@ from .._core.task import PUSH, Task
 from .._runtime.persistence.namespaces import NO_TASK, config_of, ids_in, made_on, namespace_of, parents_of
 from .._runtime.persistence.records import AMENDED, SUPERSTEP, amend_again, handler_of, open_questions
 from .._runtime.persistence.restore import is_unknown, restore, unknown_values
-from .._runtime.persistence.spending import Amounts, of_text, total_of
+from .._runtime.persistence.spending import Amounts, read_amounts, total_of
 from .._runtime.persistence.spending_counter import inside_of
 from .._runtime.streaming.modes.updates import as_update
 from ..errors import CheckpointNotFoundError
@@ -259,7 +259,7 @@ class StateReader:
             tasks=tasks,
             interrupts=tuple([question for shown in tasks for question in shown.interrupts]),
             error=None if failed is None or failed.error is None else TaskFailure(*failed.error),
-            spent=of_text(state.spent) if followed else _spent_so_far(state, entries),
+            spent=read_amounts(state.spent) if followed else _spent_so_far(state, entries),
             unknown=unknown_values(program, state, self._codec),
         )
         return view, planned
@@ -346,7 +346,7 @@ def _entry_of(task: Task, entries: Mapping[TaskId, TaskResult]) -> tuple[Task, T
 def _spent_so_far(state: EncodedState, entries: Mapping[TaskId, TaskResult]) -> Amounts:
     """Return what a branch has spent, including the tasks of its open superstep and their subgraphs."""
     amounts = [state.spent, *[entry.spent for entry in entries.values()], *[each[2] for each in inside_of(entries)]]
-    return total_of(map(of_text, amounts))
+    return total_of(map(read_amounts, amounts))
 
 
 def _closes(row: CheckpointRow) -> bool:

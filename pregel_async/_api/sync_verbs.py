@@ -277,7 +277,7 @@ class SyncVerbs(Generic[StateT, ContextT, InputT, OutputT]):
             values: as in `aupdate_state`.
             as_node: as in `aupdate_state`.
             task_id: as in `aupdate_state`.
-            **options: `on_conflict`, as in `aupdate_state`.
+            **options: every option of `aupdate_state`.
 
         Returns:
             The config of the checkpoint that the update made.
@@ -298,7 +298,7 @@ class SyncVerbs(Generic[StateT, ContextT, InputT, OutputT]):
         Args:
             config: as in `abulk_update_state`.
             supersteps: as in `abulk_update_state`.
-            **options: `on_conflict`, as in `abulk_update_state`.
+            **options: every option of `abulk_update_state`.
 
         Returns:
             The config of the last checkpoint that the updates made.

@@ -13,7 +13,18 @@ import inspect
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ForwardRef, Generic, Literal, Required, TypeAlias, TypedDict, cast, get_args
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ForwardRef,
+    Generic,
+    Literal,
+    Required,
+    TypeAlias,
+    TypedDict,
+    cast,
+    get_args,
+)
 
 import msgspec
 from msgspec import structs
@@ -25,6 +36,7 @@ from .._core.program import Program
 from .._runtime.observing.observer import Observer
 from .._runtime.persistence.spending import SpendingLimits
 from .._runtime.platform.environment import Environment
+from .._runtime.streaming.buffer import CAPACITY
 from .._runtime.streaming.modes import MODES
 from .._runtime.tasks.context import AttemptContext
 from .._runtime.tasks.control import RunControl
@@ -214,8 +226,13 @@ def takes(options: type[Any]) -> Callable[[CallT], CallT]:
         signature = inspect.signature(call)
         *first, _ = signature.parameters.values()
         more = [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=..., annotation=_source_text(kind))
-            for name, kind in options.__annotations__.items()
+            inspect.Parameter(
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=None if "None" in text.split(" | ") else _DEFAULT_OF[name],
+                annotation=text,
+            )
+            for name, text in ((name, _source_text(kind)) for name, kind in options.__annotations__.items())
         ]
         cast("Any", call).__signature__ = signature.replace(parameters=[*first, *more])
         return call
@@ -223,9 +240,26 @@ def takes(options: type[Any]) -> Callable[[CallT], CallT]:
     return mark
 
 
-def _source_text(kind: Any) -> Any:
+def _source_text(kind: Any) -> str:
     """Return an annotation as it is written in the source, like other annotations of the signature."""
-    return kind.__forward_arg__ if isinstance(kind, ForwardRef) else kind
+    return str(kind.__forward_arg__ if isinstance(kind, ForwardRef) else kind)
+
+
+_DEFAULT_OF: Mapping[str, object] = {
+    "blocking": True,
+    "capacity": CAPACITY,
+    "debug": False,
+    "keep_events": False,
+    "on_conflict": "reject",
+    "on_failure": "fail_fast",
+    "overflow": "block",
+    "print_mode": (),
+    "return_exceptions": False,
+    "stream_mode": "values",
+    "subgraphs": False,
+    "version": "v1",
+}
+"""The defaults of options that do not accept None, for signatures. A test checks that passing them changes nothing."""
 
 
 def checked_options(verb: str, options: type[T], given: Any) -> T:

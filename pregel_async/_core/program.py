@@ -16,7 +16,8 @@ from ..errors import GraphValidationError
 from ..messages import add_messages
 from ..policies import CachePolicy, RetryPolicy, TimeoutPolicy
 from ..types import Command, Send
-from .isolation import Copies, isolate, own, own_fold
+from .isolation import Copies, isolate
+from .ownership import own, own_fold
 
 __all__ = [
     "BRANCH",

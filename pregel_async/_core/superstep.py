@@ -36,8 +36,9 @@ from ..errors import GraphRecursionError, InvalidUpdateError, NodeCancelledError
 from ..types import Command, Send
 from .board import Board
 from .fold_errors import annotate_fold_error
-from .isolation import drop_if_replaced, own
+from .isolation import drop_if_replaced
 from .naming import fold_message_ids
+from .ownership import own
 from .program import PARENT, SENDS, Program, Write
 from .task import Cancelled, Failed, Finished, NotStarted, Outcome, Paused, Task
 
@@ -201,7 +202,7 @@ def stays_open(outcomes: Sequence[Outcome]) -> bool:
     waits = False
     for outcome in outcomes:
         if isinstance(outcome, Finished):
-            waits = waits or outcome.leaves
+            waits = waits or outcome.ends_graph
         elif isinstance(outcome, (Paused, NotStarted)):
             waits = True
         else:
@@ -216,7 +217,7 @@ def commands_of(outcomes: Sequence[Outcome]) -> tuple[Command, ...]:
     return tuple(
         value
         for outcome in outcomes
-        if isinstance(outcome, Finished) and outcome.leaves
+        if isinstance(outcome, Finished) and outcome.ends_graph
         for name, value in outcome.writes
         if name == PARENT
     )

@@ -166,16 +166,16 @@ class Finished(msgspec.Struct, frozen=True):
         writes: the writes of the update, then of the edges, then of the routers, in order.
         replayed: the writes were recorded earlier, and the node did not run.
         own: the number of the node's own writes, which come first.
-        leaves: some writes are commands for an outer graph (writes to `PARENT`), so this graph ends.
-        by: the error handler's task, if the task has failed and the writes are the handler's; else None.
+        ends_graph: some writes are commands for an outer graph (writes to `PARENT`), so this graph's run ends.
+        handler_task: the error handler's task, if the task has failed and the writes are the handler's; else None.
         cached: the writes come from the cache, and the node did not run.
     """
 
     writes: list[Write]
     replayed: bool = False
     own: int = 0
-    leaves: bool = False
-    by: Task | None = None
+    ends_graph: bool = False
+    handler_task: Task | None = None
     cached: bool = False
 
 
@@ -185,12 +185,12 @@ class Paused(msgspec.Struct, frozen=True):
     Attributes:
         interrupts: the open questions, in the order of the node's code; empty if a subgraph stopped at a breakpoint.
         writes: the node's own writes if only a router asks; else None.
-        by: the error handler's task if the handler asks; else None.
+        handler_task: the error handler's task if the handler asks; else None.
     """
 
     interrupts: tuple[Interrupt, ...]
     writes: list[Write] | None = None
-    by: Task | None = None
+    handler_task: Task | None = None
 
     @property
     def has_run(self) -> bool:

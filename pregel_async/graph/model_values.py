@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from .._checks.values import Mismatch, mismatch_of, refused_input, refused_update
-from .._core.isolation import own
+from .._core.ownership import own
 from .._core.program import Write
 from ..channels.overwrite import unwrap_overwrite
 from ..types import START

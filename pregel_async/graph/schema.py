@@ -22,7 +22,7 @@ from .._checks.annotations import (
 )
 from .._checks.values import Check, Mismatch, compile_check, path_of, plain_type, refused_input, refused_update
 from .._core.fits import is_typed_dict
-from .._core.isolation import own
+from .._core.ownership import own
 from .._core.program import Write
 from .._runtime.tasks.injection import hints_of
 from ..channels import MISSING, BaseChannel, BinaryOperatorAggregate, DeltaChannel, LastValue

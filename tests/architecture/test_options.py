@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import pytest
 
@@ -133,6 +133,36 @@ def test_signatures(verb: Any) -> None:
     assert set(VERBS[verb].__annotations__) <= set(shown)
     assert all(shown[name].kind is inspect.Parameter.KEYWORD_ONLY for name in VERBS[verb].__annotations__)
     assert "ForwardRef" not in str(inspect.signature(verb))
+
+
+class State(TypedDict):
+    x: int
+
+
+def double(given: int) -> int:
+    return 2 * given
+
+
+@pytest.mark.anyio
+async def test_the_defaults_that_help_shows() -> None:
+    """A signature shows what an option is without a value: to pass this value changes nothing."""
+
+    def shown(verb: Any) -> dict[str, Any]:
+        parameters = inspect.signature(verb).parameters
+        return {name: parameters[name].default for name in VERBS[verb].__annotations__}
+
+    assert not [name for verb in VERBS for name, default in shown(verb).items() if default is ...]
+    assert shown(Graph.ainvoke)["on_conflict"] == "reject" and shown(StateGraph.compile)["blocking"] is True
+    builder = StateGraph(State).add_node("a", lambda state: {"x": state["x"] + 1}).add_edge("__start__", "a")
+    plain, graph = builder.compile(), builder.compile(**shown(StateGraph.compile))
+    made, default = graph._definition, plain._definition
+    assert (made.options, made.name, made.stream_mode) == (default.options, default.name, default.stream_mode)
+    assert await graph.ainvoke({"x": 0}, **shown(Graph.ainvoke)) == {"x": 1} == await plain.ainvoke({"x": 0})
+    assert await graph.abatch([{"x": 0}], **shown(Graph.abatch)) == [{"x": 1}] == await plain.abatch([{"x": 0}])
+    chunks = [chunk async for chunk in graph.astream({"x": 0}, **shown(Graph.astream))]
+    assert chunks == [{"a": {"x": 1}}] == [chunk async for chunk in plain.astream({"x": 0})]
+    entry = entrypoint(**shown(entrypoint.__init__))
+    assert entry(double)._definition.options == entrypoint()(double)._definition.options
 
 
 def test_the_kinds_of_one_verb_have_the_same_options() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from pregel_async._core.isolation import own
+from pregel_async._core.ownership import own
 from pregel_async.channels import (
     AnyValue,
     BaseChannel,

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from pregel_async._core import superstep
 from pregel_async._core.board import Board
-from pregel_async._core.isolation import isolate, own
+from pregel_async._core.isolation import isolate
+from pregel_async._core.ownership import own
 from pregel_async._core.program import SENDS, Node, Program, Write, build_program
 from pregel_async._core.task import Cancelled, Failed, Finished, Outcome, Task
 from pregel_async.channels import MISSING, BaseChannel, Topic

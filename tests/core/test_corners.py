@@ -11,7 +11,8 @@ from checkpoint_savers.deltas import SENDS
 from pregel_async import NodeBuilder, Pregel
 from pregel_async._core import superstep
 from pregel_async._core.board import Board
-from pregel_async._core.isolation import isolate, own
+from pregel_async._core.isolation import isolate
+from pregel_async._core.ownership import own
 from pregel_async._core.program import Node, Program, Router, build_program
 from pregel_async.channels import MISSING, BaseChannel, EphemeralValue, LastValue
 from pregel_async.errors import EmptyChannelError, GraphValidationError, InvalidUpdateError

@@ -23,7 +23,8 @@ import pydantic
 import pytest
 from hypothesis import given, settings
 
-from pregel_async._core.isolation import Copies, isolate, own, own_fold
+from pregel_async._core.isolation import Copies, isolate
+from pregel_async._core.ownership import own, own_fold
 from pregel_async.errors import InvalidUpdateError
 from tests.core.mutations import (
     Frozen,

@@ -8,7 +8,8 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pregel_async._core.isolation import CopiedDict, CopiedList, isolate, own
+from pregel_async._core.isolation import CopiedDict, CopiedList, isolate
+from pregel_async._core.ownership import own
 from tests.core.mutations import (
     Instruction,
     Twins,

@@ -23,7 +23,8 @@ from pregel_async import END, START, StateGraph
 from pregel_async._core import isolation
 from pregel_async._core.board import Board
 from pregel_async._core.copying import ATOMS
-from pregel_async._core.isolation import Copies, KnownCopiers, isolate, own, own_fold
+from pregel_async._core.isolation import Copies, KnownCopiers, isolate
+from pregel_async._core.ownership import own, own_fold
 from pregel_async._core.superstep import update
 from pregel_async.channels import LastValue
 from tests.core.mutations import Instruction, Point, Table, Twins, instructions, parts, shape, values

@@ -22,7 +22,7 @@ from tests.core.scripted import SCOPE, Script, begin, drive, node, plan, program
 ASKED = Paused((Interrupt("?", "0" * 32),))
 DONE = Finished([])
 FAILED = Failed(ValueError("oops"))
-LEAVES = Finished([(PARENT, Command(graph="outer"))], leaves=True)
+LEAVES = Finished([(PARENT, Command(graph="outer"))], ends_graph=True)
 
 
 class FixedOutcomes(Script):

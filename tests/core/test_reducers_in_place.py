@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Self
 import pytest
 
 from pregel_async._core import superstep
-from pregel_async._core.isolation import own
+from pregel_async._core.ownership import own
 from pregel_async._core.program import Program
 from pregel_async._core.task import Finished
 from pregel_async.channels import MISSING, BaseChannel, BinaryOperatorAggregate, LastValue, Missing

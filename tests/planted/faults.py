@@ -332,7 +332,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "batches-without-bound",
         "P3: any number of waiting commits share a transaction, and later ones wait for all of them",
         "Worker._serve",
-        "len(batch) < MOST_JOBS and size < MOST_BYTES and ",
+        "len(batch) < MAX_JOBS and size < MAX_BYTES and ",
         "",
         (
             "tests/savers/test_sqlite_shared_transactions.py::test_a_batch_has_a_maximum_number_of_jobs",
@@ -571,7 +571,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault(
         "replay-of-results",
         "P5: a task with a recorded result runs again",
-        "TaskRecords._reached",
+        "TaskRecords._outcome_in",
         "if result.finished:",
         "if False:",
         (
@@ -664,7 +664,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "replay-of-failures",
         "P5: a resume runs a node again although its error handler had started",
         "TaskRecords.recorded",
-        "if by is None:",
+        "if handler is None:",
         "if True:",
         ("tests/durability/test_record_before_next_step.py::test_a_crash_in_the_handler",),
     ),
@@ -680,7 +680,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "replay-of-handlers",
         "P5: an error handler with a recorded result runs again",
         "TaskRecords.recorded",
-        "self._reached(self.results.get(by.id, NOT_RECORDED), run, by) or left",
+        "self._outcome_in(self.results.get(handler.id, NOT_RECORDED), run, handler) or left",
         "left",
         ("tests/durability/test_record_before_next_step.py::test_a_handler_that_has_its_result",),
     ),
@@ -695,7 +695,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault(
         "branches-share-records",
         "P2: a fork uses the results of a sibling branch",
-        "NamespaceLoader.load",
+        "loading.load_checkpoint",
         "if not fork or record.task_id == AMENDED",
         "",
         ("tests/threads/test_time_travel.py::test_recorded_results_are_run_again_by_a_replay",),
@@ -984,8 +984,8 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault(
         "inputs-of-subgraphs",
         "P2: a subgraph's state is continued for a different input",
-        "StartPoint.continue_call",
-        "if site.identity.is_other(self.site.identity):",
+        "LoadedNamespace.continue_call",
+        "if earlier.identity.is_other(self.site.identity):",
         "if False:",
         ("tests/tasks/test_changed_inputs.py::test_a_state_is_not_given_to_another_input",),
     ),
@@ -1040,7 +1040,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault(
         "replay-errors-swallowed",
         "P9: a node that catches every error returns a result although its calls differ from the recorded ones",
-        "_check_open",
+        "_check_swallowed",
         "if attempt.refusals:",
         "if False:",
         ("tests/tasks/test_changed_calls.py::test_code_that_catches_everything_does_not_hide_the_error",),
@@ -1152,7 +1152,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault(
         "answers-are-forgotten",
         "P8: an attempt after an answered question asks again",
-        "TaskRecords.asked_of",
+        "TaskRecords.answers_to_repeat",
         "answers=before.answers",
         "answers={}",
         ("tests/questions/test_interrupts.py::test_a_failure_after_an_answer",),
@@ -1211,7 +1211,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault(
         "opened-tasks-of-subgraphs",
         "P12: an interrupted task of a subgraph is not reported as running again",
-        "KeptUnits._closed",
+        "StoredUnits._closed",
         "if self._opens else []",
         "if False else []",
         ("tests/durability/test_events_of_units.py::test_a_reload_at_every_chunk",),
@@ -1219,7 +1219,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault(
         "routers-close-their-task",
         "P12: chunks of a task with async routers are shown again after a resume",
-        "KeptUnits.assign_units",
+        "StoredUnits.assign_units",
         "(part.unit.id, routers_of(part.unit.id))",
         "(part.unit.id,)",
         ("tests/durability/test_stored_stream_modes.py::test_each_mode_alone",),
@@ -1596,7 +1596,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault(
         "keys-that-are-not-plain",
         "P11: the answer to a question with a key of a str subclass is refused",
-        "isolation._own_key",
+        "ownership._own_key",
         "_own(key) if copier_of(type(key)) is bare_scalar else key",
         "key",
         ("tests/values/test_plain_scalars.py::test_keys_become_plain",),
@@ -1838,7 +1838,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault(
         "shown-before-a-subgraphs-commit",
         "P4: a subgraph's events are shown before its commit is stored",
-        "KeptUnits.close",
+        "StoredUnits.close",
         "self._subscription.stage(row, mine)",
         "self._show(mine)",
         ("tests/durability/test_events_of_units.py::test_a_crash_at_every_call",),
@@ -1938,7 +1938,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault(
         "heads-that-do-not-move",
         "P2: a run that resumed the tip of another branch does not move the head",
-        "NamespaceLoader.load",
+        "loading.load_checkpoint",
         "writer.moves_head = not fork",
         "pass",
         ("tests/threads/test_time_travel.py::test_a_tip_that_is_asked_again_becomes_the_head",),
@@ -1946,7 +1946,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault(
         "shown-before-the-record",
         "P4, P5: a task's last events are shown before its record is stored",
-        "KeptUnits.close_task",
+        "StoredUnits.close_task",
         "if rows and not self._recorder.shows_unstored:",
         "if False:",
         ("tests/durability/test_record_during_superstep.py::test_results_that_cannot_be_stored_are_not_streamed",),
@@ -1972,7 +1972,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault(
         "units-of-handlers",
         "P12: an interrupted error handler is not reported as running again",
-        "KeptUnits.of_task",
+        "StoredUnits.of_task",
         "if handler is not None:",
         "if False:",
         ("tests/durability/test_events_of_units.py::test_a_crash_at_every_call",),
@@ -1980,7 +1980,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault(
         "units-of-routers",
         "P12: interrupted routers are not reported as running again",
-        "KeptUnits.of_task",
+        "StoredUnits.of_task",
         "if task.node.routers:",
         "if False:",
         ("tests/durability/test_events_of_units.py::test_a_crash_at_every_call",),
@@ -1997,7 +1997,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "events-of-handlers",
         "P12: an error handler's events belong to the task whose failure is recorded",
         "TaskRunner._run_handler",
-        "graph.events.publisher.units.attribute(task, by.id)",
+        "graph.events.publisher.units.attribute(task, handler_task.id)",
         "pass",
         ("tests/durability/test_events_of_units.py::test_a_reload_at_every_chunk",),
     ),

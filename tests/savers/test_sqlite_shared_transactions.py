@@ -19,7 +19,7 @@ from checkpoint_savers.bridge import Waiter
 from checkpoint_savers.conformance.savers.suite import LATER, cid, commit, event, head_of, in_threads, record, row, take
 from checkpoint_savers.records import Lease
 from checkpoint_savers.sqlite import worker
-from checkpoint_savers.sqlite.worker import MOST_BYTES, MOST_JOBS, Job
+from checkpoint_savers.sqlite.worker import MAX_BYTES, MAX_JOBS, Job
 from tests.savers.sqlite_tools import execute, held, turns
 
 pytestmark = pytest.mark.anyio
@@ -274,7 +274,7 @@ async def test_a_job_that_raises_anything(saver: SqliteSaver) -> None:
 
 async def test_a_batch_has_a_maximum_number_of_jobs(saver: SqliteSaver, monkeypatch: pytest.MonkeyPatch) -> None:
     """A thousand waiting commits take several transactions, each with a bounded number of jobs."""
-    number = 5 * MOST_JOBS + 7
+    number = 5 * MAX_JOBS + 7
     leases = await leases_of(saver, number)
     async with watched(saver, monkeypatch) as seen:
         async with anyio.create_task_group() as group, held(saver):
@@ -282,7 +282,7 @@ async def test_a_batch_has_a_maximum_number_of_jobs(saver: SqliteSaver, monkeypa
                 group.start_soon(saver.commit, lease, commit(row(1)))
             await turns()
         assert seen.transactions == 6
-        assert max(seen.hops) == MOST_JOBS and sum(seen.hops) == number + 1
+        assert max(seen.hops) == MAX_JOBS and sum(seen.hops) == number + 1
     assert len(await saver.scan(None, None, limit=10_000)) == number
 
 
@@ -293,10 +293,10 @@ async def test_a_batch_has_a_maximum_size(saver: SqliteSaver, monkeypatch: pytes
     async with watched(saver, monkeypatch) as seen:
         async with anyio.create_task_group() as group, held(saver):
             for lease in leases[:12]:
-                group.start_soon(saver.commit, lease, commit(row(1, frame=bytes(MOST_BYTES // 3))))
+                group.start_soon(saver.commit, lease, commit(row(1, frame=bytes(MAX_BYTES // 3))))
             await turns()
         assert seen.transactions == 3 and max(seen.hops) == 4
-    await saver.commit(leases[12], commit(row(1, frame=bytes(2 * MOST_BYTES))))
+    await saver.commit(leases[12], commit(row(1, frame=bytes(2 * MAX_BYTES))))
     assert len(await saver.scan(None, None)) == 13
 
 
@@ -307,7 +307,7 @@ async def test_waiting_jobs_do_not_starve(saver: SqliteSaver, writes: bool) -> N
     await take(saver, "t")
     given: list[int] = []
     served: list[int] = []
-    number, odd = 8 * MOST_JOBS, 100
+    number, odd = 8 * MAX_JOBS, 100
 
     async def run(index: int) -> None:
         mine = writes if index != odd else not writes
@@ -326,7 +326,7 @@ async def test_waiting_jobs_do_not_starve(saver: SqliteSaver, writes: bool) -> N
         assert len(given) == number
     assert sorted(served) == list(range(number))
     places = {index: place for place, index in enumerate(given)}
-    assert all(abs(place - places[index]) < MOST_JOBS for place, index in enumerate(served))
+    assert all(abs(place - places[index]) < MAX_JOBS for place, index in enumerate(served))
 
 
 async def test_readers_and_writers_that_repeat(saver: SqliteSaver) -> None:

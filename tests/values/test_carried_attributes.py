@@ -16,7 +16,8 @@ import pytest
 from checkpoint_savers import InMemorySaver, SqliteSaver
 from checkpoint_savers.codec import Codec
 from pregel_async import START, StateGraph
-from pregel_async._core.isolation import isolate, own
+from pregel_async._core.isolation import isolate
+from pregel_async._core.ownership import own
 from pregel_async.errors import UnstorableValueError
 
 pytestmark = pytest.mark.anyio

@@ -72,7 +72,7 @@ def run_of(
         is_timed=program.is_timed,
         open_attempts=set() if program.is_timed else NO_ATTEMPTS,
         results=results,
-        overhears=audience.overhears if publisher.shows_messages else None,
+        token_listener=audience.token_listener if publisher.shows_messages else None,
     )
     runner = Runner(graph, width, turns)
     return GraphRun(graph, settings, (run_context.scope, ids_in(ns, caller)), runner)

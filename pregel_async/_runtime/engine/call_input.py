@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from ..._core.isolation import NO_CLASSES, REGISTERED, own
+from ..._core.ownership import NO_CLASSES, REGISTERED, own
 from ..._core.program import Program, Write
 from ...errors import EmptyInputError, InvalidInputError, InvalidResumeError
 from ...types import Command, Interrupt

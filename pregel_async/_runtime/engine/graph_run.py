@@ -16,7 +16,7 @@ from checkpoint_savers.errors import CheckpointError, annotate
 
 from ..._core import superstep
 from ..._core.board import Board
-from ..._core.isolation import REGISTERED
+from ..._core.ownership import REGISTERED
 from ..._core.program import Program
 from ..._core.stop import drained, overspent
 from ..._core.task import NEW, Cancelled, Finished, Outcome, Paused, Task

@@ -11,7 +11,7 @@ import msgspec
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.codec import Codec
 
-from ..._core.isolation import NO_CLASSES
+from ..._core.ownership import NO_CLASSES
 from ..._core.program import Program
 from ...errors import CheckpointNotFoundError
 from ..observing.observation import NOT_OBSERVED, Observation

@@ -26,8 +26,8 @@ from ..observing.error_text import described
 from ..platform.event_loops import NEVER_CANCELLED, NativeCancellations, native_cancellations, sole_exception
 from ..platform.first_wait import call_on_first_wait
 from ..platform.loop_turns import LoopTurns
-from ..streaming.kept_units import UnitCloser
 from ..streaming.parts import routers_of
+from ..streaming.stored_units import UnitCloser
 from ..tasks.attempt import run_attempt, run_hidden_start
 from ..tasks.context import GraphContext
 from ..tasks.task_runner import TaskRunner, record_unrouted
@@ -244,9 +244,11 @@ class _Group:
         closing = events.closer(task, outcome)
         try:
             await events.publisher.units.wait_for_flush()
-            await self._graph.persistence.record(outcome.by or task, outcome.writes, routed=True, events=closing)
+            await self._graph.persistence.record(
+                outcome.handler_task or task, outcome.writes, routed=True, events=closing
+            )
         except UnstorableValueError as error:
-            self._outcomes[position] = Failed(error, None if outcome.by else outcome.writes[: outcome.own])
+            self._outcomes[position] = Failed(error, None if outcome.handler_task else outcome.writes[: outcome.own])
             if self._fails_fast:
                 self._stop()
         except anyio.get_cancelled_exc_class():  # a sibling has failed: the result is stored with the failure

@@ -55,12 +55,12 @@ class Audience(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         shown: how the graph appears in streams.
         subscriptions: the call's subscriptions: that which prints, and that of its reader. Empty if there are none.
         codec: makes the codec that encodes stored events.
-        overhears: shows the output of models that a node calls; see `GraphContext`.
+        token_listener: shows the output of models that a node calls; see `GraphContext`.
         begun: callbacks, called in turn once the thread is leased and loaded. The run stops if one returns False.
     """
 
     shown: StreamView
     subscriptions: tuple[Subscription, ...] = ()
     codec: Callable[[], Codec]
-    overhears: Callable[[StreamWriter], AbstractContextManager[None]] | None = None
+    token_listener: Callable[[StreamWriter], AbstractContextManager[None]] | None = None
     begun: tuple[Callable[[NamespaceWriter], Awaitable[bool]], ...] = ()

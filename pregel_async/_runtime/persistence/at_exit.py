@@ -6,73 +6,47 @@ and stores them in an order in which no stored checkpoint refers to a missing on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from checkpoint_savers.deltas import Delta
 from checkpoint_savers.errors import CheckpointError
-from checkpoint_savers.records import CheckpointId, CheckpointRow, Commit, EventRow, TaskId, TaskRecord
+from checkpoint_savers.records import CheckpointId, CheckpointRow, Commit, EventRow, TaskRecord
 
 from .commit_writers import CommitWriter
 from .lease import ThreadLease
-from .start_point import StartPoint
-
-
-class InnerGraph(Protocol):
-    """One call of a subgraph."""
-
-    @property
-    def parents(self) -> Mapping[str, str]:
-        """The checkpoint of each outer graph on which the call was made, by namespace."""
-        ...
-
-    @property
-    def caller(self) -> TaskId:
-        """The calling task if the graph keeps its state from call to call; else empty."""
-        ...
-
-    @property
-    def outer(self) -> Sequence[object]:
-        """The call of the outer graph, as a sequence of one."""
-        ...
-
-    @property
-    def is_needed(self) -> bool:
-        """Whether a resume of the thread would continue this call."""
-        ...
-
-    def start_point(self) -> StartPoint:
-        """Return the point from which a later call in the same place continues."""
-        ...
+from .loaded_namespace import LoadedNamespace
 
 
 class InnerGraphs:
     """The unstored subgraph calls of one run: the last call of each namespace."""
 
     def __init__(self) -> None:
-        self._calls: dict[str, tuple[InnerGraph, AtExitWriter]] = {}
+        self._calls: dict[str, tuple[LoadedNamespace, AtExitWriter]] = {}
 
-    def add(self, ns: str, call: InnerGraph, writer: AtExitWriter) -> None:
+    def add(self, call: LoadedNamespace) -> None:
         """Add a call. It replaces an earlier call in the same namespace."""
-        self._calls[ns] = call, writer
+        writer = call.writer
+        assert isinstance(writer, AtExitWriter)  # `nested` makes writers of the outer writer's class
+        self._calls[call.ns] = call, writer
 
-    def earlier(self, ns: str) -> Sequence[StartPoint]:
-        """Return the point at which an earlier call in a namespace stopped; empty if none has made a checkpoint."""
-        return [call.start_point() for call, writer in self._calls.values() if writer.ns == ns and writer.chain.tip]
+    def earlier(self, ns: str) -> Sequence[LoadedNamespace]:
+        """Return the earlier call in a namespace, as a sequence of one; empty if none has made a checkpoint."""
+        return [call for call, writer in self._calls.values() if call.ns == ns and writer.chain.tip]
 
-    def drop_closed(self, outer: object) -> None:
+    def drop_closed(self, outer: AtExitWriter) -> None:
         """Drop the subgraph calls of a superstep that has closed, except those of graphs that keep their state.
 
         Args:
-            outer: the graph whose superstep has closed.
+            outer: the writer of the graph whose superstep has closed.
         """
         # A resume never returns to a closed superstep, so these states need not be stored at all. Calls are ordered
         # from the outermost in, so that a call's own subgraphs are dropped with it.
-        ended = [outer]
+        ended: list[CommitWriter] = [outer]
         for call, writer in self._ordered():
-            if not call.caller and any(each in ended for each in call.outer):
-                ended.append(call)
+            if not call.caller and any(each.writer in ended for each in call.outer):
+                ended.append(writer)
                 del self._calls[writer.ns]
 
     async def store(self, root: AtExitWriter, *, releases: bool) -> None:
@@ -97,7 +71,7 @@ class InnerGraphs:
         for writer in left:
             await writer.store()
 
-    def _ordered(self) -> list[tuple[InnerGraph, AtExitWriter]]:
+    def _ordered(self) -> list[tuple[LoadedNamespace, AtExitWriter]]:
         """Return the calls, the outermost first."""
         return sorted(self._calls.values(), key=lambda each: len(each[0].parents))
 
@@ -154,6 +128,7 @@ class AtExitWriter(CommitWriter):
 
     async def commit(self, now: float, *, ends: bool) -> None:
         self.due = True
+        self.graphs.drop_closed(self)
         if self._keeps_state:
             self.lease.move_tip(self.ns, self.tip)
         if ends:

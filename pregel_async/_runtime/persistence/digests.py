@@ -99,10 +99,10 @@ class Digests:
         kwargs = {name: self._lasting(value) for name, value in kwargs.items()}
         return _digest([*args, kwargs], (args, kwargs), codec)
 
-    def of_input(self, given: Any) -> bytes:
+    def of_input(self, value: Any) -> bytes:
         """Return the digest of a subgraph's input."""
-        given = self._lasting(given)
-        return _digest([given], given, self._codec)
+        value = self._lasting(value)
+        return _digest([value], value, self._codec)
 
     def fingerprint(self, values: Sequence[Any]) -> bytes:
         """Return bytes that identify what a node asks or runs in its own concurrent tasks, in every process alike."""

@@ -148,9 +148,9 @@ class Encoder:
                 if trigger in board.seen and node.name in board.seen[trigger] and board.channels[trigger].tracked:
                     seen.setdefault(trigger, {})[node.name] = board.seen[trigger][node.name]
             if isinstance(outcome, Finished) and not node.hidden:
-                by = outcome.by or task
-                if not recorded or not recorded.get(by.id, NOT_RECORDED).finished:
-                    results[by.id] = self._history_writes(board, outcome.writes, appended)
+                acting = outcome.handler_task or task
+                if not recorded or not recorded.get(acting.id, NOT_RECORDED).finished:
+                    results[acting.id] = self._history_writes(board, outcome.writes, appended)
         return Delta(
             keyframe=False,
             ts=now,

@@ -226,14 +226,14 @@ class ThreadLease:
         self._started = (*[each for each in self._started if not each.ended.is_set()], work)
         return work
 
-    def begin(self, commit: Commit, settled: Callable[[Commit, BaseException | None], None]) -> ShieldedWork:
+    def begin(self, commit: Commit, on_end: Callable[[Commit, BaseException | None], None]) -> ShieldedWork:
         """Hand a transaction to a saver that can store it without a caller that waits. See `SaverPort.begins_commits`.
 
         The run waits for it before it releases the lease.
 
         Args:
             commit: the transaction.
-            settled: called when the transaction is stored, or with its error, which is noted by then.
+            on_end: called when the transaction is stored, or with its error, which is noted by then.
         """
         if self.metadata:
             commit, self.metadata = replace(commit, metadata=self.metadata), {}
@@ -247,7 +247,7 @@ class ThreadLease:
                 # At once: no task waits for this transaction now, and no node may start. It is no cancellation, which
                 # `fail` would look for: the saver's own thread has the transaction.
                 self.failures = self.failures or (error,)
-            settled(commit, error)
+            on_end(commit, error)
 
         return self._wait_for(BegunCommit(self._loop, begin, end))
 

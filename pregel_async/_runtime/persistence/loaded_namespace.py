@@ -1,9 +1,11 @@
-"""Read one loaded namespace of a leased thread: its checkpoint, and the records of its open superstep."""
+"""Read one namespace of a leased thread: its loaded checkpoint, and the records of its open superstep."""
 
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
+
+import msgspec
 
 from checkpoint_savers.codec import Codec
 from checkpoint_savers.records import CheckpointId, EventRow, TaskId
@@ -12,75 +14,98 @@ from ..._core.board import Board
 from ..._core.program import Program
 from ..._core.task import Recorded, Task
 from ...types import Interrupt
+from .call_site import CallSite
+from .commit_writers import CommitWriter
 from .digests import Digests, fleeting_keys
-from .lease import ThreadLease
-from .loading import find_moved_tips
+from .encoder import Encoder
 from .spending import Amounts
 from .spending_counter import SpendingCounter
-from .start_point import StartPoint
-from .task_records import Answered
+from .task_records import Answered, TaskRecords
+
+NO_CHECKPOINT: Final = CheckpointId("")
+"""The value of `LoadedNamespace.loaded_at` if no checkpoint was loaded."""
 
 
 class LoadedNamespace:
-    """One loaded namespace of a leased thread.
+    """One namespace of a leased thread. It is empty until a function of `loading.py` loads a checkpoint into it.
 
     Args:
-        lease: the thread's lease.
+        writer: queues and sends the namespace's transactions.
         codec: encodes the graph's values.
         program: the graph.
-        start: the point at which the run begins to write.
+        site: where the graph is called from.
         metadata: added to the metadata of each checkpoint.
         outer: the outer graph's namespace, as a tuple of one; empty for the root graph.
 
     Attributes:
+        lease: the thread's lease.
         ns: the namespace; empty for the root graph.
-        parents: the checkpoint of each outer graph on which the call was made, by namespace.
-        board: the loaded board; None if nothing was stored.
-        caller: the task that runs the graph if the graph keeps its state from call to call; else empty.
-        continues: an earlier attempt at the same call made this state, so its input is on the board already.
-        ran_instead: the name of the graph that the earlier attempt ran, if the graph or its input differs; else None.
-        loaded_at: the loaded checkpoint; empty if nothing was stored.
+        encoder: encodes writes and changed channels.
         task_records: the records of the open superstep's tasks.
         counter: counts the amounts that the tasks spend.
-        writer: queues and sends the namespace's transactions.
+        board: the loaded board; None if nothing was stored.
+        loaded_at: the loaded checkpoint; empty if nothing was stored.
+        continues: an earlier attempt at the same call made this state, so its input is on the board already.
+        ran_instead: the name of the graph that the earlier attempt ran, if the graph or its input differs; else None.
+        step: the superstep of the tip; -1 if there is none.
+        scope: the thread id in the ids of the open superstep's tasks: this thread's, or that of the thread from which
+            the superstep was copied.
+        branches: the next write starts a new branch.
     """
 
     def __init__(
         self,
-        lease: ThreadLease,
+        writer: CommitWriter,
         codec: Codec,
         program: Program,
-        start: StartPoint,
+        site: CallSite,
         metadata: dict[str, Any],
         outer: tuple[LoadedNamespace, ...] = (),
     ) -> None:
-        site = start.site
-        self.lease = lease
+        self.lease = lease = writer.lease
+        self.writer = writer
+        self.ns = writer.ns
         self.program = program
-        self.ns = start.writer.ns
+        self.site = site
         self.metadata = metadata
-        self.parents = site.parents
-        self.caller = site.caller
-        self.board = start.board
-        self.continues = start.continues
-        self.ran_instead = start.ran_instead or None
-        self.loaded_at = start.at
         self.outer = outer
-        self.writer = start.writer
-        self.task_records = start.records
+        self.encoder = Encoder(program, codec)
+        self.task_records = TaskRecords(program, self.encoder, writer)
         outer_counters = tuple([each.counter for each in outer])
         self.counter: SpendingCounter = SpendingCounter(
             self.task_records, self.ns, lease.spent_in_subgraphs, outer_counters, site.task
         )
+        self.board: Board | None = None
+        self.loaded_at = NO_CHECKPOINT
+        self.continues = False
+        self.ran_instead: str | None = None
+        self.step = -1
+        self.scope = lease.scope
+        self.branches = False
         self._first_codec = codec
-        self._encoder = start.encoder
-        self._site = site
-        self._origin = site.metadata
-        self._scope = start.scope
-        self._branches = start.branches  # the first write of a resume starts a new branch
-        self._step = start.step
 
     is_stored = True
+
+    @property
+    def parents(self) -> dict[str, str]:
+        """The checkpoint of each outer graph on which the call was made, by namespace."""
+        return self.site.parents
+
+    @property
+    def caller(self) -> TaskId:
+        """The task that runs the graph if the graph keeps its state from call to call; else empty."""
+        return self.site.caller
+
+    def continue_call(self, earlier: CallSite) -> None:
+        """Note that an earlier attempt at the same call made this state.
+
+        Args:
+            earlier: the call site of that attempt.
+        """
+        self.continues = True
+        if earlier.identity.is_other(self.site.identity):
+            self.ran_instead = earlier.identity.graph
+        self.site = msgspec.structs.replace(self.site, identity=self.site.identity.or_else(earlier.identity))
 
     @property
     def is_new(self) -> bool:
@@ -99,7 +124,7 @@ class LoadedNamespace:
 
     def spent_by(self, task: TaskId) -> Amounts:
         """Return the amounts that a task has spent. The caller adds to them."""
-        return self.counter.by(task)
+        return self.counter.unrecorded_of(task)
 
     def hand_over_spent(self) -> None:
         """Add the amounts that this namespace has not recorded to the calling task's, at the end of the graph's run."""
@@ -108,17 +133,11 @@ class LoadedNamespace:
     @property
     def codec(self) -> Codec:
         """The codec that encodes the namespace's values."""
-        return self._encoder.codec
+        return self.encoder.codec
 
     @property
     def thread_id(self) -> str:
         return self.lease.thread_id
-
-    @property
-    def scope(self) -> str:
-        """The thread id in the ids of the open superstep's tasks: this thread's, or that of the thread from which the
-        superstep was copied."""
-        return self._scope
 
     @property
     def events(self) -> list[EventRow]:
@@ -135,20 +154,6 @@ class LoadedNamespace:
         """The newest stored checkpoint of this run's branch; None if there is none."""
         return self.writer.stored
 
-    def start_point(self) -> StartPoint:
-        """Return the point from which a later call in the same place continues, if this call was not stored."""
-        return StartPoint(
-            site=self._site,
-            writer=self.writer,
-            encoder=self._encoder,
-            records=self.task_records,
-            scope=self._scope,
-            at=self.loaded_at,
-            step=self._step,
-            branches=self._branches,
-            continues=self.continues,
-        )
-
     @property
     def is_needed(self) -> bool:
         """Whether a resume of the thread would continue this call."""
@@ -157,21 +162,15 @@ class LoadedNamespace:
         if self.caller:
             return True
         return all(
-            not outer.task_records.has_result(self._site.task)
+            not outer.task_records.has_result(self.site.task)
             and outer.tip == self.parents[outer.ns]
             and outer.is_needed
             for outer in self.outer
         )
 
-    async def find_moved_tips(self) -> None:
-        """Find the tips of kept states that earlier attempts at the open superstep have moved."""
-        at = self.loaded_at
-        if at and not self._branches and at == self.tip and self.lease.token.newest != at:
-            await find_moved_tips(self.lease, at)
-
     def add_types(self, *hints: Any) -> None:
         """Let the codec encode the types that these annotations name."""
-        self._encoder.codec = self.codec.with_annotations(*hints)
+        self.encoder.codec = self.codec.with_annotations(*hints)
 
     @cached_property
     def digests(self) -> Digests:

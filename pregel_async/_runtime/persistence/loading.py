@@ -11,143 +11,135 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from checkpoint_savers.chain import ChainReader, ChainWriter
-from checkpoint_savers.codec import Codec
 from checkpoint_savers.records import CALLER, MADE_IN, Chain, CheckpointId
 from checkpoint_savers.saver_port import PAGE
 
 from ..._core.board import Board
-from ..._core.program import Program
-from .at_exit import AtExitWriter
+from .at_exit import AtExitWriter, InnerGraphs
 from .call_site import CallSite
 from .commit_writers import CommitWriter
-from .encoder import Encoder
 from .lease import ThreadLease
+from .loaded_namespace import LoadedNamespace
 from .namespaces import has_child, ids_in, made_on, parents_of, was_made_on
 from .overlapped import OverlappedWriter
 from .records import AMENDED, amend_again
 from .restore import restore
-from .start_point import StartPoint
-from .task_records import TaskRecords
 
 
-class NamespaceLoader:
-    """Loads one namespace for one graph."""
-
-    def __init__(self, writer: CommitWriter, codec: Codec, program: Program) -> None:
-        self._writer = writer
-        self._lease: ThreadLease = writer.lease
-        self._codec = codec
-        self._program = program
-
-    async def read(self, at: CheckpointId | None = None) -> Sequence[Chain]:
-        """Return the rows up to a checkpoint, or up to the head, as a sequence of one; empty if nothing is stored."""
-        chain = await self._lease.saver.read(self._lease.thread_id, self._writer.ns, at)
-        return () if chain is None else (chain,)
-
-    def begin_empty(self, site: CallSite) -> StartPoint:
-        """Return the start point of an empty namespace."""
-        encoder = Encoder(self._program, self._codec)
-        records = TaskRecords(self._program, encoder, self._writer)
-        return StartPoint(site=site, writer=self._writer, encoder=encoder, records=records, scope=self._lease.scope)
-
-    async def load(self, chain: Chain, site: CallSite, *, fork: bool = False) -> StartPoint:
-        """Return the start point at a stored checkpoint, the last one of `chain`.
-
-        Args:
-            chain: the checkpoint's rows and task records.
-            site: where the graph is called from.
-            fork: continue on a new branch, even if the checkpoint is a tip.
-        """
-        writer, lease, program, row = self._writer, self._lease, self._program, chain.rows[-1]
-        at, thread_id, start = row.checkpoint_id, lease.thread_id, self.begin_empty(site)
-        writer.head = chain.head
-        reader = ChainReader(thread_id, writer.ns, chain.rows)
-        state = reader.state(at)
-        board = restore(program, state, row.step, self._codec, thread_id=thread_id)
-        start.encoder.remember(board, state)
-        writer.chain, writer.stored, writer.stored_step = ChainWriter.resume(reader, at), at, row.step
-        # A checkpoint that has a child is run again, which needs a new branch. The tip of another branch is continued,
-        # and becomes the head.
-        if at != chain.head and not fork:
-            fork = await has_child(lease.saver, thread_id, writer.ns, at)
-            writer.moves_head = not fork
-        # On a new branch the superstep runs anew, so its task records stay with the old branch. The record of updates
-        # that calls made to the open superstep (`AMENDED`) is loaded: these updates are part of the state.
-        start.records.load([record for record in chain.records if not fork or record.task_id == AMENDED])
-        start.at, start.step, start.board, start.branches = at, row.step, board, fork
-        start.scope = row.metadata.get(MADE_IN, thread_id)
-        self._amend(start, board)
-        return start
-
-    def load_unstored(self, before: StartPoint, site: CallSite) -> StartPoint:
-        """Return the start point of an earlier call of this run, which is not stored yet (durability "exit")."""
-        start = self.begin_empty(site)
-        start.at, start.step, start.branches, start.scope = before.at, before.step, before.branches, before.scope
-        start.records.results, start.records.names = before.records.results, before.records.names
-        state = self._writer.chain.state
-        board = restore(self._program, state, start.step, self._codec, thread_id=self._lease.thread_id)
-        start.board = board
-        self._amend(start, board)
-        pending = [each.metadata for each in self._writer.chain.deferred if each.checkpoint_id == self._writer.tip]
-        is_same_call = any(site.made_checkpoint(metadata) for metadata in pending)
-        if is_same_call or (before.continues and before.site.is_same(site)):
-            start.continue_call(before.site)
-        return start
-
-    def _amend(self, start: StartPoint, board: Board) -> None:
-        if AMENDED in start.records.results:
-            scope = start.scope, ids_in(self._writer.ns, start.site.caller)
-            amend_again(self._program, board, start.records.results[AMENDED], self._codec, scope)
-
-    async def find(self, site: CallSite, outer: CommitWriter, outer_at: CheckpointId) -> StartPoint:
-        """Return the start point: an earlier attempt at this call, the tip of a kept state, or an empty namespace.
-
-        Args:
-            site: where the graph is called from.
-            outer: the outer graph's writer.
-            outer_at: the checkpoint at which the outer graph was loaded.
-        """
-        lease = self._lease
-        if lease.fresh and self._writer.ns not in lease.visited:
-            # The thread was empty when this run acquired it, and the run has not written this namespace: save the read.
-            return self.begin_empty(site)
-        for chain in await self.read():
-            self._writer.head = chain.head
-            for found in await self._earlier_attempt(chain, site, outer, outer_at):
-                start = await self.load(found, site)
-                start.continue_call(CallSite.of(found.rows[-1]))
-                return start
-            for tip in self._tips(chain, site):
-                for found in await self.read(tip):
-                    return await self.load(found, site)
-        return self.begin_empty(site)
-
-    async def _earlier_attempt(
-        self, chain: Chain, site: CallSite, outer: CommitWriter, outer_at: CheckpointId
-    ) -> Sequence[Chain]:
-        """Return the newest state of an earlier attempt at this call, as a sequence of one; empty if there is none."""
-        lease, tip = self._lease, outer.tip
-        if was_made_on(chain.rows[-1], outer.ns, tip, site.caller):
-            return (chain,)
-        if tip != outer_at:
-            return ()  # this run made the outer checkpoint, so any state made on it is the head, checked above
-        found = await made_on(lease.saver, lease.thread_id, self._writer.ns, outer.ns, tip, caller=site.caller)
-        return () if found is None else await self.read(found[0])
-
-    def _tips(self, chain: Chain, site: CallSite) -> Sequence[CheckpointId]:
-        """Return the tip of a kept state on this branch of the root graph, as a sequence of one."""
-        if not site.caller:
-            return ()
-        if parents_of(chain.rows[-1]).get("") == site.parents[""]:
-            return (chain.head,)  # moved in the root's open superstep, so that no root checkpoint has it yet
-        tips, ns = self._lease.tips, self._writer.ns
-        return (tips[ns],) if ns in tips else ()
+def begin_writing(lease: ThreadLease, ns: str) -> tuple[CommitWriter, tuple[InnerGraphs, ...]]:
+    """Return the root graph's writer for the run's durability. With "exit", return the run's subgraph calls, too."""
+    if lease.durability == "exit":
+        at_exit = AtExitWriter(lease, ns)
+        return at_exit, (at_exit.graphs,)
+    return (OverlappedWriter if lease.durability == "async" else CommitWriter)(lease, ns), ()
 
 
-def commit_writer(lease: ThreadLease, ns: str) -> CommitWriter:
-    """Return the root graph's writer for the run's durability."""
-    kinds = {"sync": CommitWriter, "async": OverlappedWriter, "exit": AtExitWriter}
-    return kinds[lease.durability](lease, ns)
+async def read_chain(namespace: LoadedNamespace, at: CheckpointId | None = None) -> Sequence[Chain]:
+    """Return the rows up to a checkpoint, or up to the head, as a sequence of one; empty if nothing is stored."""
+    chain = await namespace.lease.saver.read(namespace.lease.thread_id, namespace.ns, at)
+    return () if chain is None else (chain,)
+
+
+async def load_checkpoint(namespace: LoadedNamespace, chain: Chain, *, fork: bool = False) -> None:
+    """Load a stored checkpoint, the last one of `chain`, into an empty namespace.
+
+    Args:
+        namespace: the namespace.
+        chain: the checkpoint's rows and task records.
+        fork: continue on a new branch, even if the checkpoint is a tip.
+    """
+    writer, lease, row = namespace.writer, namespace.lease, chain.rows[-1]
+    at, thread_id = row.checkpoint_id, lease.thread_id
+    writer.head = chain.head
+    reader = ChainReader(thread_id, namespace.ns, chain.rows)
+    state = reader.state(at)
+    board = restore(namespace.program, state, row.step, namespace.codec, thread_id=thread_id)
+    namespace.encoder.remember(board, state)
+    writer.chain, writer.stored, writer.stored_step = ChainWriter.resume(reader, at), at, row.step
+    # A checkpoint that has a child is run again, which needs a new branch. The tip of another branch is continued, and
+    # becomes the head.
+    if at != chain.head and not fork:
+        fork = await has_child(lease.saver, thread_id, namespace.ns, at)
+        writer.moves_head = not fork
+    # On a new branch the superstep runs anew, so its task records stay with the old branch. The record of updates that
+    # calls made to the open superstep (`AMENDED`) is loaded: these updates are part of the state.
+    namespace.task_records.load([record for record in chain.records if not fork or record.task_id == AMENDED])
+    namespace.loaded_at, namespace.step, namespace.branches = at, row.step, fork
+    namespace.scope = row.metadata.get(MADE_IN, thread_id)
+    _take_board(namespace, board)
+
+
+def load_unstored(namespace: LoadedNamespace, earlier: LoadedNamespace) -> None:
+    """Load the state of an earlier call of this run, which is not stored yet (durability "exit").
+
+    Args:
+        namespace: the empty namespace, with the writer of the earlier call.
+        earlier: the earlier call.
+    """
+    records, writer, site = namespace.task_records, namespace.writer, namespace.site
+    records.results, records.names = earlier.task_records.results, earlier.task_records.names
+    namespace.loaded_at, namespace.step, namespace.branches = earlier.loaded_at, earlier.step, earlier.branches
+    namespace.scope = earlier.scope
+    state, thread_id = writer.chain.state, namespace.lease.thread_id
+    _take_board(namespace, restore(namespace.program, state, namespace.step, namespace.codec, thread_id=thread_id))
+    pending = [each.metadata for each in writer.chain.deferred if each.checkpoint_id == writer.tip]
+    is_same_call = any(site.made_checkpoint(metadata) for metadata in pending)
+    if is_same_call or (earlier.continues and earlier.site.is_same(site)):
+        namespace.continue_call(earlier.site)
+
+
+def _take_board(namespace: LoadedNamespace, board: Board) -> None:
+    """Make this the loaded board, with the updates that calls made to the open superstep."""
+    namespace.board = board
+    amended = namespace.task_records.results.get(AMENDED)
+    if amended is not None:
+        scope = namespace.scope, ids_in(namespace.ns, namespace.caller)
+        amend_again(namespace.program, board, amended, namespace.codec, scope)
+
+
+async def load_latest(namespace: LoadedNamespace, outer: LoadedNamespace) -> None:
+    """Load what a subgraph's call continues: an earlier attempt at this call, or the tip of a kept state.
+
+    The namespace stays empty if there is neither.
+
+    Args:
+        namespace: the empty namespace.
+        outer: the outer graph's namespace.
+    """
+    if namespace.lease.fresh and namespace.ns not in namespace.lease.visited:
+        # The thread was empty when this run acquired it, and the run has not written this namespace: save the read.
+        return
+    for chain in await read_chain(namespace):
+        namespace.writer.head = chain.head
+        for found in await _earlier_attempt(namespace, chain, outer):
+            await load_checkpoint(namespace, found)
+            namespace.continue_call(CallSite.of(found.rows[-1]))
+            return
+        for tip in _tips(namespace, chain):
+            for found in await read_chain(namespace, tip):
+                await load_checkpoint(namespace, found)
+                return
+
+
+async def _earlier_attempt(namespace: LoadedNamespace, chain: Chain, outer: LoadedNamespace) -> Sequence[Chain]:
+    """Return the newest state of an earlier attempt at this call, as a sequence of one; empty if there is none."""
+    lease, tip = namespace.lease, outer.writer.tip
+    if was_made_on(chain.rows[-1], outer.ns, tip, namespace.caller):
+        return (chain,)
+    if tip != outer.loaded_at:
+        return ()  # this run made the outer checkpoint, so any state made on it is the head, checked above
+    found = await made_on(lease.saver, lease.thread_id, namespace.ns, outer.ns, tip, caller=namespace.caller)
+    return () if found is None else await read_chain(namespace, found[0])
+
+
+def _tips(namespace: LoadedNamespace, chain: Chain) -> Sequence[CheckpointId]:
+    """Return the tip of a kept state on this branch of the root graph, as a sequence of one."""
+    if not namespace.caller:
+        return ()
+    if parents_of(chain.rows[-1]).get("") == namespace.parents[""]:
+        return (chain.head,)  # moved in the root's open superstep, so that no root checkpoint has it yet
+    tips = namespace.lease.tips
+    return (tips[namespace.ns],) if namespace.ns in tips else ()
 
 
 async def find_moved_tips(lease: ThreadLease, at: CheckpointId) -> None:

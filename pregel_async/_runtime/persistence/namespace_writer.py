@@ -24,11 +24,12 @@ from ..._core.program import Program, Write
 from ..._core.task import Failed, Outcome, Paused, Task
 from ...errors import CheckpointNotFoundError
 from ..observing.error_text import with_notes
-from .at_exit import AtExitWriter
+from .at_exit import InnerGraphs
 from .call_site import CallIdentity, CallSite
+from .commit_writers import CommitWriter
 from .lease import ThreadLease
 from .loaded_namespace import LoadedNamespace
-from .loading import NamespaceLoader, commit_writer
+from .loading import begin_writing, find_moved_tips, load_checkpoint, load_latest, load_unstored, read_chain
 from .namespaces import NO_TASK, ids_in
 from .outcome_records import OutcomeRecords
 from .records import AMENDED, BETWEEN, NOT_RECORDED
@@ -40,7 +41,25 @@ Source = Literal["input", "loop", "update", "fork"]
 
 
 class NamespaceWriter(LoadedNamespace):
-    """Writes one namespace of a leased thread."""
+    """Writes one namespace of a leased thread.
+
+    Args:
+        graphs: the run's subgraph calls, as a tuple of one, with durability "exit"; empty with others.
+    """
+
+    def __init__(
+        self,
+        writer: CommitWriter,
+        codec: Codec,
+        program: Program,
+        site: CallSite,
+        metadata: dict[str, Any],
+        outer: tuple[NamespaceWriter, ...] = (),
+        *,
+        graphs: tuple[InnerGraphs, ...],
+    ) -> None:
+        super().__init__(writer, codec, program, site, metadata, outer)
+        self.graphs = graphs
 
     @classmethod
     async def open(
@@ -71,17 +90,17 @@ class NamespaceWriter(LoadedNamespace):
             CorruptCheckpointError: a stored value cannot be decoded.
             StorageError: reading failed.
         """
-        loader = NamespaceLoader(commit_writer(lease, ns), codec, program)
-        start = loader.begin_empty(CallSite())
+        writer, graphs = begin_writing(lease, ns)
+        namespace = cls(writer, codec, program, CallSite(), metadata, graphs=graphs)
         if lease.fresh:
             # A fresh thread has nothing to read. A pending cancellation is raised here as the read would raise it.
             await anyio.lowlevel.checkpoint_if_cancelled()
         else:
-            for chain in await loader.read(at):
-                start = await loader.load(chain, CallSite.of(chain.rows[-1]), fork=fork)
-        if at and not start.at:
+            for chain in await read_chain(namespace, at):
+                namespace.site = CallSite.of(chain.rows[-1])
+                await load_checkpoint(namespace, chain, fork=fork)
+        if at and not namespace.loaded_at:
             raise CheckpointNotFoundError(lease.thread_id, at)
-        namespace = cls(lease, codec, program, start, metadata)
         namespace.counter.load()
         if not ns:
             lease.tips = {name: CheckpointId(tip) for name, tip in namespace.writer.chain.state.tips.items()}
@@ -119,34 +138,43 @@ class NamespaceWriter(LoadedNamespace):
             caller=caller or NO_TASK,
             identity=CallIdentity(*identity or ("", "")),
         )
-        writer = outer.writer.nested(ns, keeps_state=site.caller != NO_TASK)
-        loader = NamespaceLoader(writer, codec, program)
         # With "exit" an earlier call of this run is not stored yet, so that reading would not find its state.
-        earlier = writer.graphs.earlier(ns) if isinstance(writer, AtExitWriter) and not at else ()
-        if at:
-            start = loader.begin_empty(site)
-            for chain in await loader.read(at):
-                start = await loader.load(chain, site, fork=outer.tip != outer.loaded_at)
-            if not start.at:
-                raise CheckpointNotFoundError(lease.thread_id, at)
-            if site.caller:
-                lease.move_tip(ns, at)
-            start.continues = True
-        elif earlier:
-            start = NamespaceLoader(earlier[0].writer, codec, program).load_unstored(earlier[0], site)
+        earlier = [] if at else [call for graphs in outer.graphs for call in graphs.earlier(ns)]
+        writer = earlier[0].writer if earlier else outer.writer.nested(ns, keeps_state=site.caller != NO_TASK)
+        namespace = cls(writer, codec, program, site, outer.metadata, (outer,), graphs=outer.graphs)
+        if earlier:
+            load_unstored(namespace, earlier[0])
         else:
-            start = await loader.find(site, outer.writer, outer.loaded_at)
-        namespace = cls(lease, codec, program, start, outer.metadata, (outer,))
-        if not earlier:
+            if at:
+                for chain in await read_chain(namespace, at):
+                    await load_checkpoint(namespace, chain, fork=outer.tip != outer.loaded_at)
+                if not namespace.loaded_at:
+                    raise CheckpointNotFoundError(lease.thread_id, at)
+                if site.caller:
+                    lease.move_tip(ns, at)
+                namespace.continues = True
+            else:
+                await load_latest(namespace, outer)
             namespace.counter.load()
-        if isinstance(namespace.writer, AtExitWriter):
-            namespace.writer.graphs.add(ns, namespace, namespace.writer)
+        for graphs in namespace.graphs:
+            graphs.add(namespace)
         return namespace
+
+    async def find_moved_tips(self) -> None:
+        """Find the tips of kept states that earlier attempts at the open superstep have moved."""
+        at = self.loaded_at
+        if at and not self.branches and at == self.tip and self.lease.token.newest != at:
+            await find_moved_tips(self.lease, at)
+
+    @cached_property
+    def _origin(self) -> dict[str, Any]:
+        """The entries of the call site for the metadata of each checkpoint."""
+        return self.site.metadata
 
     @cached_property
     def _outcomes(self) -> OutcomeRecords:
         """Makes the records of outcomes. Created on first use: most runs write no task record."""
-        return OutcomeRecords(self.task_records, self._encoder, self.counter, self.lease.environment)
+        return OutcomeRecords(self.task_records, self.encoder, self.counter, self.lease.environment)
 
     def branch_off(self, board: Board) -> None:
         """Start the new branch with a copy of the loaded checkpoint, if this run is on a new branch.
@@ -156,8 +184,8 @@ class NamespaceWriter(LoadedNamespace):
         """
         # Task records are keyed by checkpoint and task, and both branches plan the same task ids. Without a checkpoint
         # of its own, the new branch would overwrite the records of the old one.
-        if self._branches:
-            self._branches = False
+        if self.branches:
+            self.branches = False
             delta = Delta(
                 keyframe=False,
                 ts=self.lease.environment.now(),
@@ -171,9 +199,9 @@ class NamespaceWriter(LoadedNamespace):
                 results={},
             )
             metadata = {**self.metadata, "source": "fork", "step": board.step, **self._origin}
-            if self._scope != self.thread_id:  # the copied superstep keeps the task ids of the original thread
-                metadata[MADE_IN] = self._scope
-            self._step = board.step
+            if self.scope != self.thread_id:  # the copied superstep keeps the task ids of the original thread
+                metadata[MADE_IN] = self.scope
+            self.step = board.step
             self.writer.add(delta, board.step, metadata)
             if AMENDED in self.task_records.results:
                 self._stage(AMENDED, -1, self.task_records.results[AMENDED])
@@ -191,14 +219,14 @@ class NamespaceWriter(LoadedNamespace):
             Exception: a channel or a reducer refused the update; nothing was stored.
         """
         records = self.task_records
-        results = {task_id: (0, result) for task_id, result in records.answered(answers).items()}
+        results = {task_id: (0, result) for task_id, result in records.with_answers(answers).items()}
         if edits:
             before = records.results.get(AMENDED, NOT_RECORDED)
             earlier = () if before is NOT_RECORDED else (*before.writes, (BETWEEN, b""))
-            data = self._encoder.writes(edits)
+            data = self.encoder.writes(edits)
             self.branch_off(board)
             number = sum(channel == BETWEEN for channel, _ in earlier)
-            scope = self._scope, ids_in(self.ns, self.caller)  # the scope of the ids of messages in the update
+            scope = self.scope, ids_in(self.ns, self.caller)  # the scope of the ids of messages in the update
             amend(self.program, board, edits, scope=scope, number=number)
             results[AMENDED] = (-1, TaskResult(name="", writes=(*earlier, *data)))
         if results:
@@ -245,10 +273,10 @@ class NamespaceWriter(LoadedNamespace):
         records, writer, lease, step = self.task_records, self.writer, self.lease, board.step
         state, now = writer.chain.state, lease.environment.now()
         try:
-            delta = self._encoder.delta(board, state, ran, outcomes, records.results, now)
+            delta = self.encoder.delta(board, state, ran, outcomes, records.results, now)
         except UnstorableValueError as error:
             if source == "input":  # no task wrote it: raise for the input's key instead
-                self._encoder.locate(board)
+                self.encoder.locate(board)
             elif source == "loop":
                 await self.fail(ran, self._outcomes.refused(ran, outcomes, error), error)
             raise
@@ -263,9 +291,7 @@ class NamespaceWriter(LoadedNamespace):
             if source == "loop" or closes:
                 writer.clear(records.failures(ran, outcomes))
             records.results = {}
-        if isinstance(writer, AtExitWriter):
-            writer.graphs.drop_closed(self)
-        self._branches, self._scope, self._step = False, lease.scope, step
+        self.branches, self.scope, self.step = False, lease.scope, step
         metadata = {**self.metadata, "source": source, "step": step, **self._origin}
         if lease.scope != lease.thread_id:
             metadata[MADE_IN] = lease.scope
@@ -379,7 +405,7 @@ class NamespaceWriter(LoadedNamespace):
         Raises:
             UnstorableValueError: a write cannot be encoded.
         """
-        result = TaskResult(name=task.node.name, writes=self._encoder.writes(writes))
+        result = TaskResult(name=task.node.name, writes=self.encoder.writes(writes))
         self._stage(task.id, task.index, self.counter.with_spent(task.id, result))
 
     def copy_as_sibling(self, board: Board) -> None:
@@ -391,7 +417,7 @@ class NamespaceWriter(LoadedNamespace):
         records, writer = self.task_records, self.writer
         writer.chain = writer.chain.sibling()
         records.results = {task_id: result for task_id, result in records.results.items() if task_id == AMENDED}
-        self._branches = True
+        self.branches = True
         self.branch_off(board)
 
     async def commit_edit(self) -> None:

@@ -44,14 +44,14 @@ class OutcomeRecords:
         except UnstorableValueError as error:
             error.add_note(f"written by {_named(task)}")
             raise
-        asked = _NOTHING_ASKED if routed else self._records.asked_of(task.id)
+        asked = _NOTHING_ASKED if routed else self._records.answers_to_repeat(task.id)
         unknown = self._records.unknown_writes(task.id)
         return TaskResult(name=task.node.name, writes=(*data, *unknown), routed=routed, **asked)
 
     def handled_failure(self, task: Task, error: BaseException) -> TaskResult:
         """Return the record of a task that failed and has an error handler to run."""
         failed = self._failure(task.node.name, error)
-        return msgspec.structs.replace(failed, handled=True, **self._records.asked_of(task.id))
+        return msgspec.structs.replace(failed, handled=True, **self._records.answers_to_repeat(task.id))
 
     def superstep_failure(self, error: BaseException) -> TaskRecord:
         """Return the row for a superstep that failed although all of its tasks have results."""
@@ -68,9 +68,9 @@ class OutcomeRecords:
             if isinstance(outcome, Failed):
                 results.append(self._failed(task, outcome))
             elif isinstance(outcome, Paused):
-                results.append(self._paused(outcome.by or task, outcome))
+                results.append(self._paused(outcome.handler_task or task, outcome))
             elif isinstance(outcome, Finished):
-                results += self._finished(outcome.by or task, outcome)
+                results += self._finished(outcome.handler_task or task, outcome)
         self._counter.with_unrecorded(results)
         rows = [self._records.row(task.id, task.index, result) for task, result in results]
         # Before `publish`, which sums up the records.
@@ -79,7 +79,7 @@ class OutcomeRecords:
         return rows
 
     def _finished(self, task: Task, outcome: Finished) -> list[tuple[Task, TaskResult]]:
-        """Return the record of a result; empty if it is recorded already, or cannot be encoded: it runs again then."""
+        """Return the record of a result; empty if it has one, or cannot be encoded, so that the task runs again."""
         if self._records.has_result(task.id):
             return []
         try:
@@ -95,7 +95,7 @@ class OutcomeRecords:
             writes=writes,
             routed=not outcome.has_run,
             interrupts=self._encoder.questions(outcome.interrupts),
-            **self._records.asked_of(task.id, outcome.interrupts),
+            **self._records.answers_to_repeat(task.id, outcome.interrupts),
         )
         return task, self._counter.with_spent(task.id, result)
 
@@ -109,7 +109,7 @@ class OutcomeRecords:
         if outcome.has_run:
             writes = (*writes, *records.unknown_writes(acting.id))
         failed = self._failure(acting.node.name, outcome.error, writes, runs_again=runs_again)
-        failed = msgspec.structs.replace(failed, **records.asked_of(acting.id))
+        failed = msgspec.structs.replace(failed, **records.answers_to_repeat(acting.id))
         return acting, self._counter.with_spent(acting.id, failed)
 
     def _own_writes(self, outcome: Failed | Paused) -> tuple[EncodedWrites, bool]:
@@ -134,7 +134,7 @@ class OutcomeRecords:
         for task, outcome in zip(tasks, outcomes, strict=True):
             if (
                 isinstance(outcome, Finished)
-                and not self._records.has_result((outcome.by or task).id)
+                and not self._records.has_result((outcome.handler_task or task).id)
                 and not self._can_be_stored(outcome.writes)
             ):
                 error.add_note(f"written by {_named(task)}")

@@ -91,7 +91,7 @@ def restore(program: Program, state: EncodedState, step: int, codec: Codec, *, t
             error.add_note(f"channel {name!r} of thread {thread_id!r} holds it")
             raise
         if type(channel) is LastValue and not kind.endswith(UNFIT) and not fits(channel.typ, value):
-            reason = f"channel {name!r} holds a {type(value).__name__}, which is no {_named(channel.typ)}"
+            reason = f"channel {name!r} holds a {type(value).__name__}, which does not fit {_named(channel.typ)}"
             raise GraphChangedError(thread_id, name, reason)
         stored[name] = value
     if stored.get(SENDS):

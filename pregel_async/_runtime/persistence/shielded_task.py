@@ -48,35 +48,35 @@ class BegunCommit(ShieldedWork):
     Args:
         loop: the running event loop.
         begin: hands the transaction to the saver; see `SaverPort.begin_commit`.
-        settled: called on the event loop when the transaction is stored, or with its error.
+        on_end: called on the event loop when the transaction is stored, or with its error.
     """
 
     def __init__(
         self,
         loop: Loop,
         begin: Callable[[Waiter], Callable[[], None]],
-        settled: Callable[[BaseException | None], None],
+        on_end: Callable[[BaseException | None], None],
     ) -> None:
         super().__init__(loop)
-        self._settled = [settled]  # emptied at the end, so that the transaction's objects are freed then
+        self._on_end = [on_end]  # emptied at the end, so that the transaction's objects are freed then
         try:
             self._result = [begin(Waiter(loop.threadsafe_caller(), self._end))]
         except BaseException as error:
-            self._settle(error)
+            self._finish(error)
 
     def _end(self) -> None:
         try:
             self._result.pop()()
         except BaseException as error:
-            self._settle(error)
+            self._finish(error)
         else:
-            self._settle(None)
+            self._finish(None)
 
-    def _settle(self, error: BaseException | None) -> None:
+    def _finish(self, error: BaseException | None) -> None:
         if error is not None:
             self._failures.append(error)
         try:
-            self._settled.pop()(error)
+            self._on_end.pop()(error)
         except BaseException as second:  # from a listener: raised where the transaction is waited for
             self._failures.append(second)
         finally:

@@ -50,17 +50,17 @@ def total_of(several: Iterable[Mapping[str, Amount]]) -> Amounts:
     return total
 
 
-def as_text(amounts: Mapping[str, Amount]) -> dict[str, str]:
+def write_amounts(amounts: Mapping[str, Amount]) -> dict[str, str]:
     """Return amounts as they are stored: an int as its digits, a Decimal as its text and a "d"."""
     return {name: str(amount) if isinstance(amount, int) else f"{amount}d" for name, amount in amounts.items()}
 
 
-def of_text(stored: Mapping[str, str]) -> Amounts:
+def read_amounts(stored: Mapping[str, str]) -> Amounts:
     """Return stored amounts. Raises `CorruptCheckpointError` if one is not an amount."""
     try:
         return {name: Decimal(text[:-1]) if text.endswith("d") else int(text) for name, text in stored.items()}
     except (ValueError, ArithmeticError) as error:
-        raise CorruptCheckpointError("what was spent", f"it is no amount ({error})") from error
+        raise CorruptCheckpointError("what was spent", f"it is not an amount ({error})") from error
 
 
 class SpendingLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,8 +90,8 @@ class Spending:
         before: amounts spent in the thread before this call.
     """
 
-    # One lock for all runs: it is held for an addition only, and creating a lock for each run would cost more. A lock
-    # at all, because plain functions spend from worker threads.
+    # A lock, because plain functions spend from worker threads. One lock for all runs: it is held for an addition only,
+    # and creating a lock for each run would cost more.
     _lock = threading.Lock()
 
     def __init__(self, environment: Environment, limits: SpendingLimits) -> None:

@@ -16,7 +16,7 @@ from checkpoint_savers.records import TaskId
 from ..._core.task import Task
 from .namespaces import NO_TASK
 from .records import NOT_RECORDED
-from .spending import Amounts, SpentBy, as_text, minus, of_text, plus, total_of
+from .spending import Amounts, SpentBy, minus, plus, read_amounts, total_of, write_amounts
 from .task_records import TaskRecords
 
 Inside = tuple[tuple[TaskId, str, dict[str, str]], ...]
@@ -55,19 +55,19 @@ class SpendingCounter:
             [(each.ns, task, ns) for each in outer]
         )  # the key of this graph's amounts
 
-    def by(self, task: TaskId) -> Amounts:
+    def unrecorded_of(self, task: TaskId) -> Amounts:
         """Return the unrecorded amounts of a task. The caller adds to them."""
         return self.unrecorded.setdefault(task, {})
 
     def recorded(self) -> Amounts:
         """Return the recorded amounts: of the thread, or of a subgraph since it was called."""
         inside = [self._inside[key] for key in self._keys()]
-        return total_of([of_text(self._records.totals), *self._of_records(), *inside])
+        return total_of([read_amounts(self._records.totals), *self._of_records(), *inside])
 
     def load(self) -> None:
         """Take the amounts of subgraphs from loaded records."""
         for task, ns, amounts in inside_of(self._records.results):
-            self._inside.setdefault((self.ns, task, ns), of_text(amounts))
+            self._inside.setdefault((self.ns, task, ns), read_amounts(amounts))
 
     def with_spent(self, task: TaskId, result: TaskResult) -> TaskResult:
         """Return a task's record with the total that the task has spent."""
@@ -75,11 +75,11 @@ class SpendingCounter:
         keys = [key for key in self._keys() if key[1] == task]
         if not spent_now and not keys and not before.spent:
             return result
-        spent = [spent_now, of_text(before.spent)]
+        spent = [spent_now, read_amounts(before.spent)]
         if result.finished:
             spent += [self._inside.pop(key) for key in keys]
             keys = []
-        return structs.replace(result, spent=as_text(total_of(spent)), subgraphs_spent=self._as_inside(keys))
+        return structs.replace(result, spent=write_amounts(total_of(spent)), subgraphs_spent=self._as_inside(keys))
 
     def with_unrecorded(self, results: list[tuple[Task, TaskResult]]) -> None:
         """Add the amounts of tasks without a record to the record of the first task that has no result."""
@@ -89,7 +89,7 @@ class SpendingCounter:
             if not result.finished:
                 seen = {inside[:2] for _, other in results for inside in other.subgraphs_spent}
                 keys = [key for key in self._keys() if key[1:] not in seen]
-                spent = as_text(total_of([of_text(result.spent), *self.unrecorded.values()]))
+                spent = write_amounts(total_of([read_amounts(result.spent), *self.unrecorded.values()]))
                 self.unrecorded.clear()
                 inside = (*result.subgraphs_spent, *self._as_inside(keys))
                 results[place] = task, structs.replace(result, spent=spent, subgraphs_spent=inside)
@@ -110,11 +110,11 @@ class SpendingCounter:
         below = [self._inside.pop(key) for key in self._keys()]
         changed = total_of([*self.unrecorded.values(), *recorded, *below])
         self.unrecorded.clear()
-        before = of_text(stored)
+        before = read_amounts(stored)
         total = {name: plus(before[name], amount) if name in before else amount for name, amount in changed.items()}
         if changed or stored:
             self._publish({**before, **total})
-        return {**stored, **as_text(total)} if anew else as_text(total)
+        return {**stored, **write_amounts(total)} if anew else write_amounts(total)
 
     def publish(self) -> None:
         """Report this graph's recorded total to the outer graph."""
@@ -136,7 +136,7 @@ class SpendingCounter:
         if not self.unrecorded:
             return
         for outer in self._outer:
-            into = outer.by(self._task)
+            into = outer.unrecorded_of(self._task)
             into.update(total_of([into, *self.unrecorded.values()]))
             self.unrecorded.clear()
 
@@ -152,10 +152,10 @@ class SpendingCounter:
         return [key for key in self._inside if key[0] == self.ns] if self._inside else []
 
     def _of_records(self) -> list[Amounts]:
-        return [of_text(result.spent) for result in self._records.results.values() if result.spent]
+        return [read_amounts(result.spent) for result in self._records.results.values() if result.spent]
 
     def _as_inside(self, keys: Sequence[SpentBy]) -> Inside:
-        return tuple([(key[1], key[2], as_text(self._inside[key])) for key in keys])
+        return tuple([(key[1], key[2], write_amounts(self._inside[key])) for key in keys])
 
 
 def inside_of(records: Mapping[TaskId, TaskResult]) -> Iterator[tuple[TaskId, str, dict[str, str]]]:

@@ -118,25 +118,27 @@ class TaskRecords:
         result = self.results.get(task.id, NOT_RECORDED) if self.results else NOT_RECORDED
         if result is NOT_RECORDED:
             return NEW
-        by = handler_of(task, result)
-        if by is None:
-            return self._reached(result, run, by) or (NEW if result.routed else Unfinished(self._decoded(result)))
+        handler = handler_of(task, result)
+        if handler is None:
+            return self._outcome_in(result, run, handler) or (
+                NEW if result.routed else Unfinished(self._decoded(result))
+            )
         kind, message, _ = result.error or ("", "", 0.0)
         left = Unfinished(failures=(RecordedFailureError(kind, message),))
-        return self._reached(self.results.get(by.id, NOT_RECORDED), run, by) or left
+        return self._outcome_in(self.results.get(handler.id, NOT_RECORDED), run, handler) or left
 
-    def _reached(self, result: TaskResult, run: Answered, by: Task | None) -> Finished | Paused | None:
+    def _outcome_in(self, result: TaskResult, run: Answered, handler: Task | None) -> Finished | Paused | None:
         """Return the result or the open questions in a record; None if the task has to run."""
         if result.finished:
             writes = self._decoded(result)
-            leaves = any(name == PARENT for name, _ in writes)
-            return Finished(writes, replayed=True, own=len(writes), leaves=leaves, by=by)
+            ends_graph = any(name == PARENT for name, _ in writes)
+            return Finished(writes, replayed=True, own=len(writes), ends_graph=ends_graph, handler_task=handler)
         # A call that answers other tasks' questions does not run this one: it would only ask again.
         if run.new_answers and result.interrupts and not any(key in run.new_answers for key, _ in result.interrupts):
             codec = self._encoder.codec
             asked = tuple([each for each in open_questions(result, codec) if each.id not in run.answers])
             if asked:
-                return Paused(asked, None if result.routed else self._decoded(result), by)
+                return Paused(asked, None if result.routed else self._decoded(result), handler)
         return None
 
     def recorded_instead(self, task: Task) -> str | None:
@@ -204,7 +206,7 @@ class TaskRecords:
         except UnstorableValueError:
             return False
 
-    def answered(self, answers: Mapping[str, Any]) -> dict[TaskId, TaskResult]:
+    def with_answers(self, answers: Mapping[str, Any]) -> dict[TaskId, TaskResult]:
         """Return the changed records of the tasks whose questions are answered now.
 
         Raises:
@@ -225,7 +227,7 @@ class TaskRecords:
                 )
         return changed
 
-    def asked_of(self, task_id: TaskId, questions: Sequence[Interrupt] = ()) -> RecordedAnswers:
+    def answers_to_repeat(self, task_id: TaskId, questions: Sequence[Interrupt] = ()) -> RecordedAnswers:
         """Return the answers that a task's next record has to repeat, and the tasks that depend on them.
 
         Args:
@@ -254,9 +256,13 @@ class TaskRecords:
         """
         # A last-value channel is overwritten by the write. Other channels have a reducer, which went with the code:
         # their updates stay in the superstep's records.
-        by = [(each.by or task).id for task, each in zip(ran, outcomes, strict=True) if isinstance(each, Finished)]
+        acting = [
+            (each.handler_task or task).id
+            for task, each in zip(ran, outcomes, strict=True)
+            if isinstance(each, Finished)
+        ]
         kinds = self._writer.chain.state.kinds
-        for task_id in (AMENDED, *by):
+        for task_id in (AMENDED, *acting):
             for name, data in self.unknown_writes(task_id):
                 if name not in kinds:
                     delta.kinds[name] = LastValue.kind
@@ -283,7 +289,7 @@ class TaskRecords:
         handled = {
             task.id
             for task, outcome in zip(ran, outcomes, strict=True)
-            if isinstance(outcome, Finished) and outcome.by is not None
+            if isinstance(outcome, Finished) and outcome.handler_task is not None
         }
         ns, tip = self._writer.ns, self._writer.tip
         return [

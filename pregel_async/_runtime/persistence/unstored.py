@@ -13,7 +13,7 @@ from checkpoint_savers.deltas import TaskResult
 from checkpoint_savers.records import CheckpointRow, EventRow, TaskId
 
 from ..._core.board import Board
-from ..._core.isolation import NO_CLASSES
+from ..._core.ownership import NO_CLASSES
 from ..._core.program import Program, Write
 from ..._core.task import NEW, Outcome, Paused, Recorded, Task
 from .digests import UNSTORED, Digests, fleeting_keys

@@ -19,7 +19,7 @@ from checkpoint_savers.codec import Codec, seal, unseal
 from checkpoint_savers.errors import CorruptCheckpointError, UnstorableValueError
 from checkpoint_savers.records import CheckpointId, EventKind, EventRow
 
-from ..._core.isolation import own
+from ..._core.ownership import own
 from ..._core.untracked import without_untracked
 from ..observing.error_text import text
 from .parts import Cursor, RawPart, Unit

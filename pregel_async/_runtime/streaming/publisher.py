@@ -17,10 +17,10 @@ from checkpoint_savers.records import CheckpointRow
 from ..._core.board import Board
 from ..._core.program import Program
 from ..._core.task import Failed, Finished, Outcome, Paused, Task
-from .kept_units import NOT_KEPT, Deliveries, KeptUnits, UnitCloser, Units
 from .modes import MODES, View
 from .modes.mode import Coerce, Mode
 from .parts import RawPart, routers_of
+from .stored_units import NO_UNITS, Deliveries, StoredUnits, UnitCloser, Units
 from .subscription import Subscription
 
 __all__ = ["NO_PUBLISHER", "Deliveries", "EventPublisher", "StreamView", "publisher_of", "publisher_of_subgraph"]
@@ -60,7 +60,7 @@ class EventPublisher:
     def __init__(
         self,
         views: Sequence[tuple[Subscription, View]],
-        units: Units = NOT_KEPT,
+        units: Units = NO_UNITS,
         timeout_pauses: Sequence[Callable[[], AbstractContextManager[None]]] = (),
     ) -> None:
         self.subscriptions = tuple([subscription for subscription, _ in views])
@@ -111,9 +111,9 @@ class EventPublisher:
 
     def closer_of_finished(self, task: Task, outcome: Finished) -> UnitCloser:
         """Return the closer of the units of a task whose result is recorded."""
-        by = outcome.by or task
-        ids = [task.id, routers_of(task.id), by.id, routers_of(by.id)] if self.units.are_stored else []
-        return self.units.closer(ids, lambda: self.finished(by, outcome))
+        acting = outcome.handler_task or task
+        ids = [task.id, routers_of(task.id), acting.id, routers_of(acting.id)] if self.units.are_stored else []
+        return self.units.closer(ids, lambda: self.finished(acting, outcome))
 
     def resumed(self, board: Board) -> Deliveries:
         deliveries = self.units.assign_units(
@@ -235,11 +235,11 @@ def publisher_of(
     """
     if not subscriptions:
         return NO_PUBLISHER
-    units: Units = NOT_KEPT
+    units: Units = NO_UNITS
     views: tuple[tuple[Subscription, View], ...] = ()
     for subscription in subscriptions:
         if subscription.recorder is not None:
-            units = KeptUnits(subscription, subscription.recorder, (), (), saved=True)
+            units = StoredUnits(subscription, subscription.recorder, (), (), saved=True)
         views = (*views, (subscription, _own_view(program, shown, subscription, "", thread_id, now)))
     return EventPublisher(views, units)
 

@@ -26,9 +26,9 @@ from ..persistence.namespace_writer import NamespaceWriter, Source
 from ..persistence.unstored import Persistence
 from ..platform.loop_turns import LoopTurns
 from .event_recorder import EventRecorder
-from .kept_units import NO_CLOSER, Deliveries, UnitCloser
 from .parts import END, RawPart, Unit
 from .publisher import NO_PUBLISHER, EventPublisher
+from .stored_units import NO_CLOSER, Deliveries, UnitCloser
 from .subscription import Subscription
 
 ListUnits = Callable[[bool], Iterator[Unit]]
@@ -266,7 +266,9 @@ class ShownEvents(RunEvents):
     def _pop_unreported(self) -> Deliveries:
         unreported, self._unreported = self._unreported, []
         publisher = self.publisher
-        return [delivery for task, each in unreported for delivery in publisher.finished(each.by or task, each)]
+        return [
+            delivery for task, each in unreported for delivery in publisher.finished(each.handler_task or task, each)
+        ]
 
     def _failures(self, errors: Sequence[BaseException], step: int) -> Deliveries:
         """Return the parts that report the run's failure to this call's readers. A failure is reported once."""
@@ -289,7 +291,7 @@ class ShownEvents(RunEvents):
         return self.publisher.closer_of_finished(task, outcome)
 
     async def finished(self, task: Task, outcome: Finished, *, at_barrier: bool = False) -> None:
-        deliveries = self.publisher.finished(outcome.by or task, outcome)
+        deliveries = self.publisher.finished(outcome.handler_task or task, outcome)
         try:
             await self._show(deliveries, at_barrier=at_barrier)
         except anyio.get_cancelled_exc_class():

@@ -16,7 +16,8 @@ from msgspec.structs import replace
 
 from checkpoint_savers.records import EventKey, EventRow
 
-from ..._core.isolation import isolate, own
+from ..._core.isolation import isolate
+from ..._core.ownership import own
 from ...errors import RunCancelledError, StreamFullError
 from ...types import RunStatus
 from ..observing.error_text import described

@@ -71,10 +71,10 @@ async def await_router(
     answers: list[T] = []  # empty if the scope was cancelled: then `raise_failure` raises
     try:
         with node_record.scope:
-            # In a task of its own: it runs while the router waits, and the router continues when it has ended.
+            # Storing has a task of its own, which runs while the router waits. The router continues after its end.
             answers.append(await call_on_first_wait(coroutine, lambda: (_wait_for_storage(node_record.begin()),)))
     finally:
-        # Whatever the router made of the cancellation.
+        # Also if the router has handled the cancellation and returned: the failure of the storage is the outcome.
         progress.recording = True
         node_record.raise_failure()
         progress.recording = False

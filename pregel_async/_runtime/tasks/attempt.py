@@ -17,8 +17,9 @@ from checkpoint_savers.errors import annotate
 
 from ..._core.board import Board
 from ..._core.copying import ATOMS
-from ..._core.isolation import advice_on_attribute, isolate, own
+from ..._core.isolation import advice_on_attribute, isolate
 from ..._core.naming import fold_message_ids
+from ..._core.ownership import own
 from ..._core.program import PARENT, RETURN, Node, Write
 from ..._core.task import Failed, Finished, NotStarted, Paused, Settled, Task, Unfinished
 from ...errors import (
@@ -200,12 +201,12 @@ async def _run(attempt: AttemptContext, progress: _AttemptProgress, *, contained
     """Run the node, then its routers."""
     task, board, program = attempt.task, attempt.board, attempt.graph.program
     node, writes = task.node, progress.writes
-    recorded, leaves = writes is not None, False
+    recorded, ends_graph = writes is not None, False
     if writes is None:
-        writes, leaves = await _node_writes(attempt, progress, contained=contained)
+        writes, ends_graph = await _node_writes(attempt, progress, contained=contained)
         progress.writes = writes
     else:
-        leaves = any(name == PARENT for name, _ in writes)
+        ends_graph = any(name == PARENT for name, _ in writes)
     everything = [*writes, *node.edges]
     if node.routers:
         attempt.start_routing()
@@ -223,8 +224,8 @@ async def _run(attempt: AttemptContext, progress: _AttemptProgress, *, contained
     if node.routers and attempt.calls.any:
         await attempt.calls.join()
     if attempt.open_questions or attempt.refusals:
-        _check_open(attempt)
-    return Finished(everything, own=len(writes), leaves=leaves)
+        _check_swallowed(attempt)
+    return Finished(everything, own=len(writes), ends_graph=ends_graph)
 
 
 async def _node_writes(
@@ -244,7 +245,7 @@ async def _node_writes(
     result: Any = None
     commands: list[Command] = []
     try:
-        call = _call if attempt.graph.overhears is None else _call_streaming_models
+        call = _call if attempt.graph.token_listener is None else _call_streaming_models
         result = await call(node, value, attempt, progress, contained=contained and not node.routers)
     except BaseException as error:
         commands = _commands_of(error, attempt)
@@ -256,19 +257,19 @@ async def _node_writes(
         except ParentCommand as error:
             commands = commands or _commands_of(error, attempt)
     if attempt.open_questions or attempt.refusals:
-        _check_open(attempt)
+        _check_swallowed(attempt)
     written = _writes_of(commands, attempt) if commands else node.writes(result)
     writes = [(name, item if type(item) in ATOMS else own(item, name, source)) for name, item in written]
-    leaves = False
+    ends_graph = False
     for name, item in writes:
         if name == PARENT:
-            leaves = True
+            ends_graph = True
             if task.is_planned:
-                _check_leaves(attempt, item)
-    return writes, leaves
+                _check_outer_command(attempt, item)
+    return writes, ends_graph
 
 
-def _check_open(attempt: AttemptContext) -> None:
+def _check_swallowed(attempt: AttemptContext) -> None:
     """Refuse the result of a node that swallowed an interrupt or a refusal, and returned."""
     # `gather(..., return_exceptions=True)` does that. The result would be made without the answer.
     if attempt.refusals:
@@ -280,7 +281,7 @@ def _check_open(attempt: AttemptContext) -> None:
         raise InterruptSwallowedError(attempt.task.node.name)
 
 
-def _check_leaves(attempt: AttemptContext, command: Command) -> None:
+def _check_outer_command(attempt: AttemptContext, command: Command) -> None:
     """Refuse a command for an outer graph that does not exist."""
     name, node = command.graph, attempt.task.node.name
     if not attempt.graph.outer:
@@ -399,10 +400,10 @@ def _writes_of(commands: list[Command], attempt: AttemptContext) -> list[Write]:
 async def _call_streaming_models(
     node: Node, value: Any, attempt: AttemptContext, progress: _AttemptProgress, *, contained: bool
 ) -> Any:
-    overhears = attempt.graph.overhears
-    assert overhears is not None
+    token_listener = attempt.graph.token_listener
+    assert token_listener is not None
     # Not contained: the context manager sets variables here, and the node must get a copy of that context.
-    with overhears(attempt.writer):
+    with token_listener(attempt.writer):
         return await _call(node, value, attempt, progress, contained=False)
 
 

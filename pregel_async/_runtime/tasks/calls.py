@@ -17,7 +17,8 @@ from typing import Any, Generic, TypeVar
 import anyio
 import anyio.lowlevel
 
-from ..._core.isolation import isolate, own_as_it_is
+from ..._core.isolation import isolate
+from ..._core.ownership import own_as_it_is
 from ..._core.program import PARENT, Node
 from ..._core.task import Cancelled, Failed, Finished, NotStarted, Outcome, Paused, Task
 from ...errors import (
@@ -305,7 +306,7 @@ def _error_of(outcome: Outcome | None, task: Task) -> BaseException | None:
         return GraphInterrupt(())
     if isinstance(outcome, Cancelled):
         return TaskCancelledError(task.node.name)
-    if isinstance(outcome, Finished) and outcome.leaves:
+    if isinstance(outcome, Finished) and outcome.ends_graph:
         return ParentCommand(tuple([command for name, command in outcome.writes if name == PARENT]))
     return None
 
@@ -384,7 +385,7 @@ class CalledTasks(Calls):
 
     async def wait_all(self) -> None:
         """Wait until all tasks have ended, because the caller stops at a question."""
-        # Cancelling them would be faster, but would lose their work, and the resume would run them again.
+        # Cancelling them would be faster, but their work would be lost, and the resume would run them again.
         for future in self._futures:
             await future.wait_until_ended()
 

@@ -23,7 +23,8 @@ from checkpoint_savers.records import CheckpointId, TaskId
 
 from ..._core.board import Board
 from ..._core.ids import interrupt_id
-from ..._core.isolation import isolate, own, own_as_it_is
+from ..._core.isolation import isolate
+from ..._core.ownership import own, own_as_it_is
 from ..._core.program import Node, Program
 from ..._core.stop import AT_BREAKPOINT, Stop, drained
 from ..._core.task import Finished, Outcome, Task
@@ -330,8 +331,8 @@ class GraphContext(msgspec.Struct, frozen=True, kw_only=True):
         open_attempts: the running attempts; only filled if `is_timed`.
         unrecorded: errors of storing the results of called tasks. Even if the node catches such an error, the superstep
             ends with it.
-        overhears: given the node's writer, returns a context manager within which chat models stream their tokens to
-            that writer; None if no reader has subscribed to them.
+        token_listener: returns a context manager for the node's writer, within which chat models stream their tokens
+            to that writer; None if no reader has subscribed to them.
     """
 
     run: RunContext
@@ -350,7 +351,7 @@ class GraphContext(msgspec.Struct, frozen=True, kw_only=True):
     is_timed: bool = False
     open_attempts: set[AttemptContext] = msgspec.field(default_factory=set)
     unrecorded: list[BaseException] = msgspec.field(default_factory=list)
-    overhears: Callable[[StreamWriter], AbstractContextManager[None]] | None = None
+    token_listener: Callable[[StreamWriter], AbstractContextManager[None]] | None = None
 
     def should_stop(self) -> bool:
         """Return True if a drain is requested, and note it as the reason why the call ends."""

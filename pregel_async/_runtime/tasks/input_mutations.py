@@ -10,7 +10,8 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from ..._core.isolation import CopiedDict, CopiedList, own
+from ..._core.isolation import CopiedDict, CopiedList
+from ..._core.ownership import own
 from ..._core.task import Task
 from ...errors import InPlaceChangeWarning
 

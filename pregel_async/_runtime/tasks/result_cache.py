@@ -77,8 +77,8 @@ class NodeResultCache:
                     return found
             outcome = await compute(NEW)
             computed.append(outcome)
-            # None shares nothing: of the tasks that wait for this result, one computes it next.
-            if not isinstance(outcome, Finished) or outcome.leaves:
+            # None is not shared: one of the tasks that wait for this result computes it next.
+            if not isinstance(outcome, Finished) or outcome.ends_graph:
                 return None
             try:
                 made = self._encode_writes(outcome.writes[: outcome.own])

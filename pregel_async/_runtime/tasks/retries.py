@@ -102,7 +102,7 @@ def _wait(
     # Of several failures in a group, the server with the longest Retry-After decides.
     asked = max((_retry_after(leaf, environment) for leaf in leaves_of(error)), default=0.0)
     if asked > wait:
-        # Earlier than asked would be refused again, and later than max_interval is not what the user allowed.
+        # An attempt before that time would be refused again, and the user allows no wait longer than max_interval.
         if asked > policy.max_interval:
             annotate(
                 error,

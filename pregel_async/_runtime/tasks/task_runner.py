@@ -31,8 +31,8 @@ from ..._core.task import NEW, Failed, Finished, NotStarted, Settled, Task, Unfi
 from ...errors import NodeError, RecordedFailureError, UnstorableValueError
 from ..observing.error_text import described
 from ..platform.event_loops import NEVER_CANCELLED, NativeCancellations
-from ..streaming.kept_units import Deliveries, UnitCloser
 from ..streaming.parts import routers_of
+from ..streaming.stored_units import Deliveries, UnitCloser
 from .attempt import run_attempt
 from .context import AttemptContext, GraphContext, ReplayRefusal
 from .retries import SINGLE_ATTEMPT, AttemptHistory, run_with_retries
@@ -209,15 +209,15 @@ class TaskRunner:
         """Run the node's error handler instead of the node. If the handler fails, a resume starts at the handler."""
         handler = task.node.handler
         assert handler is not None, "a failure is recorded for a handler"
-        graph, by = self._graph, task.handling(handler)
+        graph, handler_task = self._graph, task.handling(handler)
         graph.observation.handled(task, error, handler.name)
-        graph.events.publisher.units.attribute(task, by.id)  # events so far were stored with the failure
+        graph.events.publisher.units.attribute(task, handler_task.id)  # events so far were stored with the failure
         await graph.events.send(graph.events.publisher.failed((task,), (Failed(error),)))
-        await graph.events.send(graph.events.publisher.planned(self._board, (by,)))
-        outcome = await self._run_with_retries(by, NEW, (NodeError(task.node.name, task.id, error),))
+        await graph.events.send(graph.events.publisher.planned(self._board, (handler_task,)))
+        outcome = await self._run_with_retries(handler_task, NEW, (NodeError(task.node.name, task.id, error),))
         assert not isinstance(outcome, NotStarted), "a handler goes with its task, which has begun"
         if not isinstance(outcome, Failed):
-            return structs.replace(outcome, by=by)
+            return structs.replace(outcome, handler_task=handler_task)
         annotate(outcome.error, f"in the error handler of node {task.node.name!r}", context=error)
         if graph.persistence.is_stored:
             annotate(

@@ -48,7 +48,7 @@ class Timeout:
         ]
         self._since: dict[LimitKind, float] = dict.fromkeys(
             ("run", "idle"), environment.monotonic()
-        )  # from when each counts
+        )  # when each limit began to count
         self._scope = anyio.CancelScope()
         self._pauses = 0
         self._paused_at = 0.0
@@ -106,8 +106,8 @@ class Timeout:
 
     async def _tick(self) -> None:
         """Wait until the time is up, then cancel the work."""
-        # Deadlines move with pauses and activity, so this sleeps until the nearest one and looks again. The deadline of
-        # a cancel scope would not do: it can be moved on the event loop's thread only, and ignores the environment's
+        # Deadlines move with pauses and activity, so this sleeps until the nearest one and checks again. The deadline
+        # of a cancel scope would not do: it can be moved on the event loop's thread only, and ignores the environment's
         # clock.
         while True:
             if self._pauses:

@@ -51,7 +51,7 @@ async def run_in_thread(call: Callable[[Any], Any], value: Any, stop: Callable[[
                 scope.cancel()  # ends calls of the thread on this loop, such as a graph that it invoked
                 await wait_out(work.ended)
             raise
-    raise AssertionError("a native cancellation is none of the scope's")
+    raise AssertionError("a scope never swallows a native cancellation")
 
 
 class _ThreadCall:
@@ -276,13 +276,13 @@ class AbandonFence(Fence):
     async def admit(self, what: str, call: Callable[[], Awaitable[T]]) -> T:
         self.check(what)
         scope = anyio.CancelScope()
-        over = self._running[scope] = anyio.Event()
+        ended = self._running[scope] = anyio.Event()
         try:
             with scope:
                 return await call()
         finally:
             del self._running[scope]
-            over.set()
+            ended.set()
         raise self._refusal(what)
 
     def register_stream(self, stream: Closable) -> None:

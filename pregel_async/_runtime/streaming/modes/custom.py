@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
-from ...._core.isolation import isolate, own
+from ...._core.isolation import isolate
+from ...._core.ownership import own
 from ...._core.task import Task
 from ..parts import RawPart
 from .mode import Mode

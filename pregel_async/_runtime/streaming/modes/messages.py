@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from ...._core.board import Board
-from ...._core.isolation import isolate, own
+from ...._core.isolation import isolate
+from ...._core.ownership import own
 from ...._core.program import RETURN
 from ...._core.task import Finished, Task
 from ...._message_ids import derive_message_id, fingerprint

@@ -20,7 +20,7 @@ class Updates(Mode):
     name: ClassVar[str] = "updates"
 
     def finished(self, task: Task, outcome: Finished) -> Iterable[RawPart]:
-        if task.node.hidden or outcome.leaves:  # its commands update another graph
+        if task.node.hidden or outcome.ends_graph:  # its commands update another graph
             return
         chunk: dict[str, Any] = {task.node.name: as_update(outcome.writes, self.view.shown)}
         if outcome.replayed or outcome.cached:

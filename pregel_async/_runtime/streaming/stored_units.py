@@ -96,13 +96,13 @@ class Units:
             ns: the segments of the subgraph's namespace.
             saved: the subgraph records its own tasks.
         """
-        return NOT_KEPT
+        return NO_UNITS
 
 
-NOT_KEPT = Units()
+NO_UNITS = Units()
 
 
-class KeptUnits(Units):
+class StoredUnits(Units):
     """The units of a graph's run with stored events.
 
     Args:
@@ -221,8 +221,8 @@ class KeptUnits(Units):
 
     def of_subgraph(self, task: Task, ns: tuple[str, ...], *, saved: bool) -> Units:
         if not self._subscription.subgraphs:
-            return NOT_KEPT
-        return KeptUnits(
+            return NO_UNITS
+        return StoredUnits(
             self._subscription, self._recorder, ns[self._subscription.depth :], self.current(task), saved=saved
         )
 
@@ -249,7 +249,7 @@ NO_CLOSER = UnitCloser()
 class TaskUnitCloser(UnitCloser):
     """Closes the units of one task."""
 
-    def __init__(self, units: KeptUnits, ids: Sequence[str], last: Callable[[], Deliveries]) -> None:
+    def __init__(self, units: StoredUnits, ids: Sequence[str], last: Callable[[], Deliveries]) -> None:
         self._units = units
         self._ids = ids
         self._last = last
