@@ -297,7 +297,8 @@ class StateUpdate(msgspec.Struct, frozen=True, order=False):
         values: the update, as the node may return it.
         as_node: the node as which the update is made; END, `INPUT` and `"__copy__"` have the meanings that
             `Graph.aupdate_state` describes. None infers the node.
-        task_id: the id of one of the node's pending tasks; required if the node has several.
+        task_id: the id of one of the node's pending tasks. Required if the node has several, unless the superstep has
+            one update for each of them: these become their results in order.
     """
 
     values: Any

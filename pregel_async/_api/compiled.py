@@ -424,7 +424,8 @@ class Graph(GraphAttributes, Introspection, SyncVerbs[StateT, ContextT, InputT, 
             values: an update that the node may return; None changes nothing.
             as_node: the node's name; None infers the node, if only one is possible. `END` closes the superstep and
                 counts pending tasks without a result as done, `"__input__"` makes `values` a new input, and
-                `"__copy__"` copies the checkpoint and applies `values`, a list of updates, to the copy.
+                `"__copy__"` copies the checkpoint and applies `values`, a list of `(values, as_node)` or
+                `(values, as_node, task_id)`, to the copy, as the updates of one superstep.
             task_id: the id of one of the node's pending tasks; required if the node has several.
             on_conflict: "reject", the default, raises if a run owns the thread; "wait" waits until it is released.
 
@@ -454,7 +455,8 @@ class Graph(GraphAttributes, Introspection, SyncVerbs[StateT, ContextT, InputT, 
         Args:
             config: as in `aupdate_state`.
             supersteps: one list of updates per superstep; the updates of a list are folded together. In a list of
-                several, each update must name a node.
+                several, each update must name a node. If n tasks of a node are pending, n updates as this node without
+                task ids become their results, in the order of the tasks: so a fan-out of sends is rebuilt.
             on_conflict: as in `aupdate_state`.
 
         Returns:
