@@ -385,7 +385,7 @@ class PregelTask(TupleMethods, msgspec.Struct, frozen=True):
         name: the node's name.
         path: `("__pregel_pull", node)`, or `("__pregel_push", index, False)` for a send.
         error: the task's failure, if it failed and has not been resumed.
-        interrupts: the task's unanswered questions.
+        interrupts: the task's unanswered questions; of a superstep that is closed, all questions that the task asked.
         state: of a task that runs a subgraph: the config that addresses the subgraph's state, or its snapshot.
         result: the task's update once it has finished; None before.
     """
@@ -537,7 +537,7 @@ class StateSnapshot(TupleMethods, Generic[StateT_co]):
 
     @property
     def interrupts(self) -> tuple[Interrupt, ...]:
-        """All unanswered questions of the tasks."""
+        """All unanswered questions of the tasks; once the superstep is closed, all questions that they asked."""
         return self._decoded().interrupts
 
     @property

@@ -261,7 +261,10 @@ class NamespaceWriter(LoadedNamespace):
             if self.program.warned:
                 records.keep_unknown(ran, outcomes, delta)
             if source == "loop" or closes:
-                writer.clear(records.failures(ran, outcomes))
+                over, asked = records.failures(ran, outcomes)
+                writer.clear(over)
+                for record in asked:
+                    writer.stage(record)
             records.results = {}
         if isinstance(writer, AtExitWriter):
             writer.graphs.drop_closed(self)
@@ -379,7 +382,7 @@ class NamespaceWriter(LoadedNamespace):
         Raises:
             UnstorableValueError: a write cannot be encoded.
         """
-        result = TaskResult(name=task.node.name, writes=self._encoder.writes(writes))
+        result = self._outcomes.by_hand(task, writes)
         self._stage(task.id, task.index, self.counter.with_spent(task.id, result))
 
     def copy_as_sibling(self, board: Board) -> None:

@@ -7,7 +7,7 @@ reserved ids do not name tasks: `SUPERSTEP` and `AMENDED`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, TypeAlias
 
 from checkpoint_savers.codec import Codec
 from checkpoint_savers.deltas import TaskResult
@@ -33,6 +33,10 @@ NOT_RECORDED: Final = TaskResult(name="", routed=False)
 """The record of a task that has no record."""
 
 
+EncodedQuestions: TypeAlias = tuple[tuple[str, bytes], ...]
+"""Questions as (id, encoded value)."""
+
+
 def is_result(result: TaskResult) -> bool:
     """Return True if a record is the result of a planned task, which history shows."""
     # The result of a called task is its return value alone.
@@ -51,6 +55,18 @@ def open_questions(result: TaskResult, codec: Codec) -> Iterator[Interrupt]:
     for key, data in result.interrupts or ():
         if key not in result.answers:
             yield Interrupt(codec.decode(data, channel="interrupt()"), key)
+
+
+def questions_of(result: TaskResult) -> EncodedQuestions:
+    """Return all questions of a task's record, answered ones first, as (id, encoded value)."""
+    answered = {key for key, _ in result.asked}
+    return (*result.asked, *[each for each in result.interrupts or () if each[0] not in answered])
+
+
+def all_questions(result: TaskResult, codec: Codec) -> Iterator[Interrupt]:
+    """Yield all questions of a task, answered ones first."""
+    for key, data in questions_of(result):
+        yield Interrupt(codec.decode(data, channel="interrupt()"), key)
 
 
 def amend_again(program: Program, board: Board, result: TaskResult, codec: Codec, scope: tuple[str, str]) -> None:

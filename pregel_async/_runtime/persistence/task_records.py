@@ -21,7 +21,7 @@ from ...types import Interrupt
 from .commit_writers import CommitWriter, Key
 from .digests import is_changed
 from .encoder import EncodedWrites, Encoder
-from .records import AMENDED, NOT_RECORDED, SUPERSTEP, handler_of, is_result, open_questions
+from .records import AMENDED, NOT_RECORDED, SUPERSTEP, handler_of, is_result, open_questions, questions_of
 from .restore import UNFIT, is_unknown, warn_of_unknown
 
 
@@ -275,10 +275,11 @@ class TaskRecords:
             frame=write_record(result),
         )
 
-    def failures(self, ran: Sequence[Task], outcomes: Sequence[Outcome]) -> list[Key]:
-        """Return the keys of the records to delete when the superstep closes.
+    def failures(self, ran: Sequence[Task], outcomes: Sequence[Outcome]) -> tuple[list[Key], list[TaskRecord]]:
+        """Return the keys of the records to delete when the superstep closes, and the records to store instead.
 
-        Results and handled failures stay, because they are part of the history.
+        Results, handled failures and questions are part of the history. Of a record with questions, only these stay:
+        its answers and failures belong to a superstep that has to run again.
         """
         handled = {
             task.id
@@ -286,8 +287,13 @@ class TaskRecords:
             if isinstance(outcome, Finished) and outcome.by is not None
         }
         ns, tip = self._writer.ns, self._writer.tip
-        return [
-            (ns, tip, task_id)
-            for task_id, result in self.results.items()
-            if not is_result(result) and task_id not in handled
-        ]
+        over: list[Key] = []
+        asked: list[TaskRecord] = []
+        for index, (task_id, result) in enumerate(self.results.items()):
+            if is_result(result) or task_id in handled:
+                continue
+            if questions := questions_of(result):
+                asked.append(self.row(task_id, index, TaskResult(name=result.name, routed=False, asked=questions)))
+            else:
+                over.append((ns, tip, task_id))
+        return over, asked
