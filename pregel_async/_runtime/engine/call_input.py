@@ -9,7 +9,7 @@ import msgspec
 
 from ..._core.isolation import NO_CLASSES, REGISTERED, own
 from ..._core.program import Program, Write
-from ...errors import EmptyInputError, InvalidInputError, InvalidResumeError
+from ...errors import EmptyInputError, InvalidInputError, InvalidResumeError, UnknownInterruptError
 from ...types import Command, Interrupt
 
 
@@ -126,11 +126,13 @@ def answers_to(resume: Any, questions: Sequence[Interrupt], thread_id: str, *, i
     if isinstance(resume, Mapping) and resume and all(map(_is_id, resume)):
         for key in resume:
             if key not in ids:
-                raise InvalidResumeError(
+                raise UnknownInterruptError(
                     f"thread {thread_id!r} has no open question {key!r}: it was answered already, or never asked "
                     f"on this branch. Open are: {', '.join(ids) or 'none'}",
+                    reason="not_pending",
+                    interrupt_ids=[each for each in resume if each not in ids],
+                    pending_ids=ids,
                     thread_id=thread_id,
-                    open=ids,
                 )
         return {key: own(value) for key, value in resume.items()}
     if len(ids) == 1:
@@ -143,9 +145,10 @@ def answers_to(resume: Any, questions: Sequence[Interrupt], thread_id: str, *, i
             "thread never asked. Call with input None to continue",
             thread_id=thread_id,
         )
-    raise InvalidResumeError(
+    raise UnknownInterruptError(
         f"thread {thread_id!r} was given one answer, and {len(ids)} questions are open: pass "
         f"Command(resume={{id: answer}}) for some or all of {', '.join(ids)}",
+        reason="ambiguous",
+        pending_ids=ids,
         thread_id=thread_id,
-        open=ids,
     )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from checkpoint_savers.deltas import TaskResult
+from checkpoint_savers.deltas import TaskResult, questions_of
 from checkpoint_savers.errors import UnstorableValueError
 from checkpoint_savers.records import TaskId, TaskRecord
 
@@ -15,11 +15,11 @@ from ..._core.task import Failed, Finished, Outcome, Paused, Task
 from ..observing.error_text import described
 from ..platform.environment import Environment
 from .encoder import EncodedWrites, Encoder
-from .records import NOT_RECORDED, SUPERSTEP, handler_of, questions_of
+from .records import NOT_RECORDED, SUPERSTEP, handler_of
 from .spending_counter import SpendingCounter
 from .task_records import RecordedAnswers, TaskRecords
 
-_NOTHING_ASKED = RecordedAnswers(answers={}, askers={}, asked=())
+_NOTHING_ASKED = RecordedAnswers(answers={}, askers={}, asked=(), schemas={})
 
 
 class OutcomeRecords:
@@ -99,7 +99,7 @@ class OutcomeRecords:
         return (
             _NOTHING_ASKED
             if before is NOT_RECORDED
-            else RecordedAnswers(answers={}, askers={}, asked=questions_of(before))
+            else RecordedAnswers(answers={}, askers={}, asked=questions_of(before), schemas=before.schemas)
         )
 
     def _paused(self, task: Task, outcome: Paused) -> tuple[Task, TaskResult]:
@@ -123,7 +123,9 @@ class OutcomeRecords:
         if outcome.has_run:
             writes = (*writes, *records.unknown_writes(acting.id))
         failed = self._failure(acting.node.name, outcome.error, writes, runs_again=runs_again)
-        failed = msgspec.structs.replace(failed, **records.asked_of(acting.id))
+        # A refused answer is not kept: its question is open again, beside the failure.
+        reopened = records.reopened(acting.id)
+        failed = msgspec.structs.replace(failed, **records.asked_of(acting.id), interrupts=reopened)
         return acting, self._counter.with_spent(acting.id, failed)
 
     def _own_writes(self, outcome: Failed | Paused) -> tuple[EncodedWrites, bool]:
@@ -173,6 +175,7 @@ class OutcomeRecords:
         try:
             self._encoder.writes(asked.writes or ())
             self._encoder.questions(asked.interrupts)
+            self._encoder.schemas(asked.interrupts)
         except UnstorableValueError as error:
             error.add_note(f"of {_named(task)}")
             raise

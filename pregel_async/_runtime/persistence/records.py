@@ -7,10 +7,10 @@ reserved ids do not name tasks: `SUPERSTEP` and `AMENDED`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final, TypeAlias
+from typing import Final
 
 from checkpoint_savers.codec import Codec
-from checkpoint_savers.deltas import TaskResult
+from checkpoint_savers.deltas import TaskResult, questions_of
 from checkpoint_savers.records import TaskId
 
 from ..._core.amending import amend
@@ -33,10 +33,6 @@ NOT_RECORDED: Final = TaskResult(name="", routed=False)
 """The record of a task that has no record."""
 
 
-EncodedQuestions: TypeAlias = tuple[tuple[str, bytes], ...]
-"""Questions as (id, encoded value)."""
-
-
 def is_result(result: TaskResult) -> bool:
     """Return True if a record is the result of a planned task, which history shows."""
     # The result of a called task is its return value alone.
@@ -54,19 +50,19 @@ def open_questions(result: TaskResult, codec: Codec) -> Iterator[Interrupt]:
     """Yield a task's unanswered questions."""
     for key, data in result.interrupts or ():
         if key not in result.answers:
-            yield Interrupt(codec.decode(data, channel="interrupt()"), key)
-
-
-def questions_of(result: TaskResult) -> EncodedQuestions:
-    """Return all questions of a task's record, answered ones first, as (id, encoded value)."""
-    answered = {key for key, _ in result.asked}
-    return (*result.asked, *[each for each in result.interrupts or () if each[0] not in answered])
+            yield _question(result, key, data, codec)
 
 
 def all_questions(result: TaskResult, codec: Codec) -> Iterator[Interrupt]:
     """Yield all questions of a task, answered ones first."""
     for key, data in questions_of(result):
-        yield Interrupt(codec.decode(data, channel="interrupt()"), key)
+        yield _question(result, key, data, codec)
+
+
+def _question(result: TaskResult, key: str, data: bytes, codec: Codec) -> Interrupt:
+    schema = result.schemas.get(key)
+    described = None if schema is None else codec.decode(schema, channel="response_schema")
+    return Interrupt(codec.decode(data, channel="interrupt()"), key, described)
 
 
 def amend_again(program: Program, board: Board, result: TaskResult, codec: Codec, scope: tuple[str, str]) -> None:
