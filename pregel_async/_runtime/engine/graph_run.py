@@ -231,7 +231,9 @@ class GraphRun:
         self, board: Board, ran: Sequence[Task], outcomes: Sequence[Outcome], upcoming: Sequence[Task]
     ) -> None:
         if self._events.are_shown:
-            stops = self._breakpoints is not None and bool(upcoming) and self._breakpoints.between(ran, upcoming)
+            stops = (
+                self._breakpoints is not None and bool(upcoming) and self._breakpoints.between(ran, upcoming, outcomes)
+            )
             step = Superstep(board=board, ran=ran, outcomes=outcomes, upcoming=upcoming, stops=stops)
             await self._events.commit(self._persistence, step)
         elif self._persistence.is_stored:
