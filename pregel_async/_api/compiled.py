@@ -30,9 +30,9 @@ from .._runtime.platform.environment import Environment
 from .._runtime.streaming.stream import GraphStream
 from ..channels import BaseChannel
 from ..errors import ConfigError
-from ..node import PregelNode
+from ..node import PregelNode, shown_node
 from ..parts import GraphOutput, StreamPart
-from ..types import Command, Config, RunnableConfig, StateSnapshot, StateUpdate
+from ..types import Command, Config, RunnableConfig, StateSnapshot, StateUpdate, StreamMode
 from . import calls, threads
 from .attributes import GraphAttributes, Introspection
 from .definition import Definition
@@ -57,7 +57,12 @@ class PregelProtocol(Protocol[StateT, ContextT, InputT, OutputT]):
     ) -> OutputT: ...
 
     def stream(
-        self, input: InputT | Command | None, config: Config | None = None, *, context: ContextT | None = None
+        self,
+        input: InputT | Command | None,
+        config: Config | None = None,
+        *,
+        context: ContextT | None = None,
+        stream_mode: StreamMode | Sequence[StreamMode] | None = None,
     ) -> Iterator[Any]: ...
 
     def get_state(self, config: Config) -> StateSnapshot[StateT]: ...
@@ -73,7 +78,12 @@ class PregelProtocol(Protocol[StateT, ContextT, InputT, OutputT]):
     ) -> OutputT: ...
 
     def astream(
-        self, input: InputT | Command | None, config: Config | None = None, *, context: ContextT | None = None
+        self,
+        input: InputT | Command | None,
+        config: Config | None = None,
+        *,
+        context: ContextT | None = None,
+        stream_mode: StreamMode | Sequence[StreamMode] | None = None,
     ) -> AsyncIterator[Any]: ...
 
     async def aget_state(self, config: Config) -> StateSnapshot[StateT]: ...
@@ -495,10 +505,7 @@ class Graph(GraphAttributes, Introspection, SyncVerbs[StateT, ContextT, InputT, 
     @property
     def nodes(self) -> dict[str, PregelNode]:
         """The nodes by name, the hidden `START` included, if there is one."""
-        return {
-            name: PregelNode(name=name, channels=node.reads, triggers=node.triggers, bound=node.call)
-            for name, node in self._definition.program.nodes.items()
-        }
+        return {name: shown_node(node) for name, node in self._definition.program.nodes.items()}
 
     @property
     def channels(self) -> dict[str, BaseChannel[Any, Any, Any]]:
