@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from inspect import signature
 from typing import Any, TypedDict
 
@@ -42,6 +43,10 @@ def make_decision(state: State) -> dict[str, Any]:
     return {"decision": f"decided on {state.get('output')}"}
 
 
+def value_of(key: str, state: dict[str, Any]) -> Any:
+    return state.get(key)
+
+
 def example(**options: Any) -> Pregel:
     """Return the listing that the specification compiles its StateGraph to, with the writers that it leaves out."""
     keys = ("input", "output", "decision")
@@ -62,10 +67,7 @@ def example(**options: Any) -> Pregel:
                 triggers=(START,),
                 channels=START,
                 writers=(
-                    *[
-                        ChannelWriteEntry(key, mapper=lambda state, key=key: state.get(key), skip_none=True)
-                        for key in keys
-                    ],
+                    *[ChannelWriteEntry(key, mapper=partial(value_of, key), skip_none=True) for key in keys],
                     ChannelWriteEntry("branch:to:process_input", True),
                 ),
             ),
@@ -143,7 +145,7 @@ def test_the_parts_of_a_node() -> None:
         "slow", slow, retry_policy=retry, cache_policy=cache, timeout=2, metadata={"team": "a"}
     )
     graph = builder.add_node(make_decision).add_edge(START, "slow").add_edge("slow", "make_decision").compile()
-    node = graph.nodes["slow"]
+    node: Any = graph.nodes["slow"]
     assert (node.retry_policy, node.cache_policy, node.metadata, node.tags) == ((retry,), cache, {"team": "a"}, ())
     assert node.timeout.run_timeout == 2
     update, edge = node.writers
@@ -158,7 +160,7 @@ def test_the_parts_of_a_node_of_channels() -> None:
     """A node of a `Pregel` shows its entries and its tags, so that it can be used for another graph."""
     entry = ChannelWriteEntry("b", mapper=str)
     given = NodeBuilder().subscribe_only("a").do(len).write_to(entry, c=1).meta("fast", team="a")
-    channels = {"a": EphemeralValue(str), "b": LastValue(str), "c": LastValue(int)}
+    channels: dict[str, Any] = {"a": EphemeralValue(str), "b": LastValue(str), "c": LastValue(int)}
     graph = Pregel(nodes={"n": given}, channels=channels, input_channels="a", output_channels=["b", "c"])
     node = graph.nodes["n"]
     assert node.writers == (entry, ChannelWriteEntry("c", 1))

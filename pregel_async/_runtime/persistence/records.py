@@ -7,7 +7,7 @@ reserved ids do not name tasks: `SUPERSTEP` and `AMENDED`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 from checkpoint_savers.codec import Codec
 from checkpoint_savers.deltas import TaskResult, questions_of
@@ -61,7 +61,7 @@ def all_questions(result: TaskResult, codec: Codec) -> Iterator[Interrupt]:
 
 def _question(result: TaskResult, key: str, data: bytes, codec: Codec) -> Interrupt:
     schema = result.schemas.get(key)
-    described = None if schema is None else codec.decode(schema, channel="response_schema")
+    described: Any = None if schema is None else codec.decode(schema, channel="response_schema")
     return Interrupt(codec.decode(data, channel="interrupt()"), key, described)
 
 
