@@ -176,6 +176,7 @@ class TaskResult(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
             callers.
         call: of a task that a node calls, the digest of its arguments; empty for other tasks.
         asked: the questions that were answered, as (id, encoded value): an answer is used for no other question.
+        schemas: question id -> the encoded JSON schema of its answer, for questions that have one.
     """
 
     name: str
@@ -190,11 +191,26 @@ class TaskResult(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     askers: dict[str, tuple[str, ...]] = {}
     call: bytes = b""
     asked: tuple[tuple[str, bytes], ...] = ()
+    schemas: dict[str, bytes] = {}
 
     @property
     def finished(self) -> bool:
         """True if the task has a result, so that it need not run."""
         return self.routed and self.error is None and self.interrupts is None
+
+
+EncodedQuestions: TypeAlias = tuple[tuple[str, bytes], ...]
+"""Questions as (id, encoded value)."""
+
+
+def questions_of(result: TaskResult) -> EncodedQuestions:
+    """Return all questions of a task's record, answered ones first.
+
+    Args:
+        result: the record's content.
+    """
+    answered = {key for key, _ in result.asked}
+    return (*result.asked, *[each for each in result.interrupts or () if each[0] not in answered])
 
 
 def merge(first: Delta, second: Delta) -> Delta:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from .chain import ChainReader
 from .codec import Codec
-from .deltas import SENDS, read_record
+from .deltas import SENDS, TaskResult, questions_of, read_record
 from .errors import CorruptCheckpointError
 from .listing import GapFinder, check_gaps, is_listed
 from .metadata import id_text, metadata_matches
@@ -227,6 +227,13 @@ def address(config: Mapping[str, Any] | str) -> tuple[str | None, str | None, Ch
     return None if thread_id is None else id_text(thread_id), ns, checkpoint_id
 
 
+ERROR = "__error__"
+"""The channel under which pending writes show a task's failure."""
+
+INTERRUPT = "__interrupt__"
+"""The channel under which pending writes show the questions that a task has asked."""
+
+
 def tuple_of(reader: ChainReader, row: CheckpointRow, records: Sequence[TaskRecord], codec: Codec) -> CheckpointTuple:
     """Return a checkpoint as users get it.
 
@@ -245,11 +252,17 @@ def tuple_of(reader: ChainReader, row: CheckpointRow, records: Sequence[TaskReco
     where, values = f"thread {reader.thread_id!r}, checkpoint {row.checkpoint_id}", checkpoint["channel_values"]
     writes: list[tuple[TaskId, str, Any]] = []
     for record in records:
-        for channel, data in read_record(record, reader.thread_id).writes:
+        result = read_record(record, reader.thread_id)
+        for channel, data in result.writes:
             value = codec.decode(data, channel=channel)
             if channel == SENDS:
                 (value,) = filled_sends([value], values.__getitem__, where)
             writes.append((record.task_id, channel, value))
+        if result.error is not None:
+            kind, message, _ = result.error
+            writes.append((record.task_id, ERROR, f"{kind}({message!r})"))
+        if asked := questions_of(result):
+            writes.append((record.task_id, INTERRUPT, [_question(result, key, data, codec) for key, data in asked]))
 
     def config(checkpoint_id: CheckpointId) -> dict[str, Any]:
         return {
@@ -264,3 +277,13 @@ def tuple_of(reader: ChainReader, row: CheckpointRow, records: Sequence[TaskReco
         parent_config=None if row.parent_id is None else config(row.parent_id),
         pending_writes=tuple(writes),
     )
+
+
+def _question(result: TaskResult, key: str, data: bytes, codec: Codec) -> object:
+    schema = result.schemas.get(key)
+    fields = {
+        "value": codec.decode(data, channel="interrupt()"),
+        "id": key,
+        "response_schema": None if schema is None else codec.decode(schema, channel="response_schema"),
+    }
+    return codec.runtime_object("pregel_async.Interrupt", fields)

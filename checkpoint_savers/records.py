@@ -417,7 +417,9 @@ class CheckpointTuple(msgspec.Struct, frozen=True, kw_only=True):
         checkpoint: the state.
         metadata: the checkpoint's metadata.
         parent_config: addresses its parent; None for the first.
-        pending_writes: what tasks of the following superstep have written, as (task id, channel, value).
+        pending_writes: what is recorded of tasks of the following superstep, as (task id, channel, value): their
+            writes; failures under `"__error__"`, as text; and under `"__interrupt__"` the list of the questions that a
+            task has asked, as `Interrupt`s if the codec has that class, otherwise as `StoredObject`s.
     """
 
     config: Mapping[str, Any]

@@ -11,7 +11,7 @@ nodes that failed in one superstep are raised as an `ExceptionGroup`, in plan or
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from enum import Enum
 from reprlib import Repr
@@ -64,6 +64,7 @@ __all__ = [
     "GraphValidationError",
     "InPlaceChangeWarning",
     "InterruptSwallowedError",
+    "InvalidAnswerError",
     "InvalidCheckpointerError",
     "InvalidContextError",
     "InvalidCursorError",
@@ -102,6 +103,7 @@ __all__ = [
     "ThreadNotFoundError",
     "TypeRegistrationError",
     "UnknownBudgetError",
+    "UnknownInterruptError",
     "UnknownStoredKeyWarning",
     "UnknownTypeError",
     "UnreachableNodeWarning",
@@ -393,6 +395,55 @@ class InvalidResumeError(PregelError, ValueError, RuntimeError):
         self.thread_id = thread_id
         self.open = open
         super().__init__(message)
+
+
+class UnknownInterruptError(InvalidResumeError):
+    """Answers were given to questions that are not open, or one answer while several are open.
+
+    Nothing was run or stored, so the open questions can still be answered.
+
+    Attributes:
+        reason: "not_pending": the answers name questions that are not open; "ambiguous": one answer was given, and
+            several questions are open.
+        interrupt_ids: the ids of the answers that name no open question.
+        pending_ids: the ids of the open questions.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        reason: Literal["not_pending", "ambiguous"],
+        interrupt_ids: Sequence[str] = (),
+        pending_ids: Sequence[str] = (),
+        thread_id: str | None = None,
+    ) -> None:
+        self.reason = reason
+        self.interrupt_ids = tuple(interrupt_ids)
+        self.pending_ids = tuple(pending_ids)
+        super().__init__(message, thread_id=thread_id, open=self.pending_ids)
+
+
+class InvalidAnswerError(PregelError, ValueError):
+    """An answer does not fit the `response_schema` of its question, which is open again.
+
+    The node fails with this error even if its code catches it, and is neither retried nor handled. Nothing of the
+    answer is stored any more. Its cause is the error of pydantic or msgspec.
+
+    Attributes:
+        node: the name of the node or task that asked.
+        id: the id of the question.
+        problem: what does not fit, and where in the answer.
+    """
+
+    def __init__(self, node: str, id: str, problem: str) -> None:
+        self.node = node
+        self.id = id
+        self.problem = problem
+        super().__init__(
+            f"the answer to question {id} of node {node!r} does not fit its response_schema: {problem}. The answer was "
+            f"dropped, and the question is open again: pass Command(resume={{{id!r}: answer}}) with another answer"
+        )
 
 
 class OutsideRunError(PregelError, RuntimeError):

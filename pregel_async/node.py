@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from inspect import isawaitable
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeAlias
 
 import msgspec
 
@@ -52,6 +53,10 @@ class ChannelWriteEntry(msgspec.Struct, frozen=True):
     mapper: Callable[[Any], Any] | None = None
 
 
+NodeWriter: TypeAlias = ChannelWriteEntry | Callable[[Any], list[Write]]
+"""A write of a node, or a function that turns the node's result into pairs of channel and value."""
+
+
 class PregelNode(msgspec.Struct, frozen=True, kw_only=True):
     """A node of a compiled graph.
 
@@ -60,7 +65,9 @@ class PregelNode(msgspec.Struct, frozen=True, kw_only=True):
         channels: the channel whose bare value the node gets, or the channels of which it gets a mapping.
         triggers: the channels whose update makes the node run.
         bound: the function that runs.
-        writers: the writes of the node's result.
+        writers: what the node writes: an entry for each channel. Of a node of a compiled `StateGraph`: the function
+            that turns its result into pairs of channel and value, and an entry for each edge. (`get_graph` shows
+            conditional edges.)
         tags, metadata: the user's own.
         abandon_on_cancel: as in `NodeBuilder.abandon_on_cancel`.
         retry_policy, timeout, cache_policy, on_timeout: as in `StateGraph.add_node`.
@@ -70,7 +77,7 @@ class PregelNode(msgspec.Struct, frozen=True, kw_only=True):
     channels: str | tuple[str, ...]
     triggers: tuple[str, ...]
     bound: Callable[[Any], Any]
-    writers: tuple[ChannelWriteEntry, ...] = ()
+    writers: tuple[NodeWriter, ...] = ()
     tags: tuple[str, ...] = ()
     metadata: Mapping[str, Any] = {}
     abandon_on_cancel: bool = False
@@ -330,6 +337,56 @@ def own_policies(name: str, node: PregelNode) -> NodePolicies:
     )
 
 
+def entries_of(node: PregelNode) -> tuple[ChannelWriteEntry, ...]:
+    """Return the writes of a node of a `Pregel`.
+
+    Args:
+        node: the node.
+
+    Returns:
+        The entries.
+
+    Raises:
+        GraphValidationError: a writer is a function, as nodes of a compiled `StateGraph` have.
+    """
+    entries = tuple([each for each in node.writers if isinstance(each, ChannelWriteEntry)])
+    if len(entries) < len(node.writers):
+        raise GraphValidationError(f"the writers of node {node.name!r} are ChannelWriteEntry objects, and no functions")
+    return entries
+
+
+def shown_node(node: Node) -> PregelNode:
+    """Return a compiled node as users see it.
+
+    Args:
+        node: the compiled node.
+
+    Returns:
+        The public node.
+    """
+    return PregelNode(
+        name=node.name,
+        channels=node.reads,
+        triggers=node.triggers,
+        bound=node.call,
+        writers=(*_writers_of(node), *[ChannelWriteEntry(channel, value) for channel, value in node.edges]),
+        tags=node.tags,
+        metadata=dict(node.metadata),
+        abandon_on_cancel=node.abandons,
+        retry_policy=node.retry or None,
+        timeout=node.timeout,
+        cache_policy=node.cache,
+    )
+
+
+def _writers_of(node: Node) -> tuple[NodeWriter, ...]:
+    if node.writes is no_writes:
+        return ()
+    if isinstance(node.writes, partial) and node.writes.func is _written:
+        return tuple(node.writes.args[0])
+    return (node.writes,)
+
+
 def compile_node(name: str, node: PregelNode, *, blocking: bool, defaults: NodePolicies) -> Node:
     """Compile a public node to a node of the algorithm.
 
@@ -359,7 +416,7 @@ def compile_node(name: str, node: PregelNode, *, blocking: bool, defaults: NodeP
         reads=node.channels,
         call=node.bound,
         flavour=flavour,
-        writes=_writes(node.writers),
+        writes=_writes(entries_of(node)),
         injects=injects,
         tags=node.tags,
         metadata=node.metadata,
@@ -374,17 +431,18 @@ def _writes(entries: Sequence[ChannelWriteEntry]) -> Callable[[Any], list[Write]
     if not entries:
         return no_writes
 
-    def writes(result: Any) -> list[Write]:
-        made: list[Write] = []
-        for entry in entries:
-            value = result if entry.value is PASSTHROUGH else entry.value
-            if entry.mapper is not None:
-                value = entry.mapper(value)
-            if value is not None or not entry.skip_none:
-                made.append((entry.channel, value))
-        return made
+    return partial(_written, tuple(entries))  # a partial, and no closure: `_writers_of` finds the entries in it
 
-    return writes
+
+def _written(entries: Sequence[ChannelWriteEntry], result: Any) -> list[Write]:
+    made: list[Write] = []
+    for entry in entries:
+        value = result if entry.value is PASSTHROUGH else entry.value
+        if entry.mapper is not None:
+            value = entry.mapper(value)
+        if value is not None or not entry.skip_none:
+            made.append((entry.channel, value))
+    return made
 
 
 def _sequence(steps: Sequence[Callable[[Any], Any]]) -> Callable[[Any], Any]:

@@ -15,7 +15,7 @@ from ._core.program import INPUT_MARK, SENDS, Program, Write, build_program
 from ._runtime.streaming.modes import MODES
 from .channels import BaseChannel, LastValue
 from .errors import GraphValidationError, InvalidInputError, InvalidUpdateError
-from .node import NodeBuilder, PregelNode, compile_node, own_policies
+from .node import NodeBuilder, PregelNode, compile_node, entries_of, own_policies
 from .types import END, RESERVED, START, Command, Names, StreamMode
 
 __all__ = ["Pregel"]
@@ -28,11 +28,12 @@ class Pregel(Graph[Any, Any]):
         nodes: the nodes by name; a `NodeBuilder` is built.
         channels: the channels by name.
         input_channels: one channel, which takes the input as it is; or several, which take the entries of a mapping.
+            `[START]` takes the input as it is, too: a `StateGraph` has that channel.
         output_channels: the channels that a call returns, if they were written since the input: one channel as its
             bare value (None if it was not written), several as a mapping of those that were written.
         stream_channels: the channels that streams show; None for all channels. The state of a thread has all channels.
         checkpointer: the saver that stores threads; None stores nothing; True and False are for subgraphs.
-        stream_mode: the stream mode of `astream` calls without one; "values" by default.
+        stream_mode: the stream mode of `astream` calls without one; "updates" by default.
         store: the store that nodes get as `store`.
         interrupt_before, interrupt_after: nodes before or after which a run stops; "*" for all nodes.
         name: the graph's name, in messages and drawings.
@@ -62,7 +63,7 @@ class Pregel(Graph[Any, Any]):
         output_channels: Names,
         stream_channels: Names | None = None,
         checkpointer: BaseCheckpointSaver | bool | None = None,
-        stream_mode: StreamMode = "values",
+        stream_mode: StreamMode = "updates",
         **options: Unpack[PregelOptions],
     ) -> None:
         checked = checked_options("Pregel", PregelOptions, options)
@@ -123,7 +124,7 @@ def _draw(nodes: Mapping[str, PregelNode], program: Program) -> Drawing:
         Edge(source=START, target=name) for c in _as_tuple(program.inputs) for name in program.triggered.get(c, ())
     ]
     for name, node in nodes.items():
-        for entry in node.writers:
+        for entry in entries_of(node):
             edges += [Edge(source=name, target=end) for end in program.triggered.get(entry.channel, ())]
             if entry.channel in _as_tuple(program.outputs):
                 edges.append(Edge(source=name, target=END))
@@ -142,6 +143,8 @@ def _input_reader(inputs: str | tuple[str, ...], *, ignore: bool) -> Any:
     def read(given: Any) -> list[Write]:
         if isinstance(inputs, str):
             return [(inputs, given), (INPUT_MARK, True)]
+        if inputs == (START,) and not (isinstance(given, Mapping) and given.keys() == {START}):
+            return [(START, given), (INPUT_MARK, True)]
         if not isinstance(given, Mapping):
             raise InvalidInputError(f"the input is a mapping of {', '.join(inputs)}, not a {type(given).__name__}")
         unknown = [key for key in given if key not in inputs]
@@ -186,7 +189,7 @@ def _validate(
             raise GraphValidationError(f"the name {name!r} is reserved")
     used = [(f"node {name!r} subscribes to", channel) for name, node in nodes.items() for channel in node.triggers]
     used += [(f"node {name!r} reads", channel) for name, node in nodes.items() for channel in node.read_channels]
-    used += [(f"node {name!r} writes to", entry.channel) for name, node in nodes.items() for entry in node.writers]
+    used += [(f"node {name!r} writes to", entry.channel) for name, node in nodes.items() for entry in entries_of(node)]
     used += [("the input is", channel) for channel in _as_tuple(inputs)]
     used += [("the output is", channel) for channel in _as_tuple(outputs)] + [
         ("the stream shows", c) for c in _as_tuple(shown)

@@ -27,10 +27,15 @@ __all__ = [
     "spend",
 ]
 
+AnswerT = TypeVar("AnswerT")
 ContextT = TypeVar("ContextT")
 
 
-def interrupt(value: Any) -> Any:
+@overload
+def interrupt(value: Any, *, response_schema: type[AnswerT]) -> AnswerT: ...
+@overload
+def interrupt(value: Any, *, response_schema: Any = None) -> Any: ...
+def interrupt(value: Any, *, response_schema: Any = None) -> Any:
     """Pause the run to ask its caller a question, and return the answer once the run is resumed.
 
     Without an answer, the call raises `GraphInterrupt`, which ends the run. The question is stored with the thread and
@@ -45,6 +50,10 @@ def interrupt(value: Any) -> Any:
 
     Args:
         value: the question: any value that can be stored.
+        response_schema: the type of the answer (a pydantic model, a TypedDict, a dataclass, `int`), or a JSON schema.
+            Callers see it as the JSON schema `Interrupt.response_schema`. An answer is checked against a type, and
+            converted to it, when the node reaches this call. A JSON schema is only shown. A type is checked by
+            pydantic if it is installed and knows the type, else by msgspec.
 
     Returns:
         The answer: the `resume` of the command, or the value for this question's id in it.
@@ -53,9 +62,12 @@ def interrupt(value: Any) -> Any:
         GraphInterrupt: the question has no answer yet.
         NoCheckpointerError: the called graph has no checkpointer, so no answer could ever come.
         QuestionChangedError: the recorded answer belongs to another question.
+        InvalidAnswerError: the answer does not fit the type. The question is open again, and nothing of the answer is
+            kept.
+        ConfigError: `response_schema` is neither a JSON schema nor a type that can be checked.
         OutsideRunError: called outside a run.
     """
-    return current("interrupt()").ask(value)
+    return current("interrupt()").ask(value, response_schema)
 
 
 def spend(name: str, amount: Amount) -> None:

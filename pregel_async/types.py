@@ -193,12 +193,36 @@ def plain_name(name: Any) -> Any:
     return str.__str__(name) if isinstance(name, str) else name
 
 
+class TupleMethods:
+    """Methods of a named tuple, for the fields that LangGraph's named tuple of the same name has.
+
+    Attributes:
+        _fields: the names of these fields. Any other field is an attribute only.
+    """
+
+    # No real tuple: it would have to hold the decoded values, which a snapshot of a history decodes at the first need.
+    __slots__ = ()
+    _fields: ClassVar[tuple[str, ...]]
+
+    def __iter__(self) -> Iterator[Any]:
+        return (getattr(self, name) for name in self._fields)
+
+    def __len__(self) -> int:
+        return len(self._fields)
+
+    def __getitem__(self, index: int | slice) -> Any:
+        return getattr(self, self._fields[index]) if isinstance(index, int) else tuple(self)[index]
+
+    def _asdict(self) -> dict[str, Any]:
+        return dict(zip(self._fields, self, strict=True))
+
+
 @with_dataclass_fields
-class Send(msgspec.Struct, frozen=True, order=False):
+class Send(TupleMethods, msgspec.Struct, frozen=True, order=False):
     """One extra run of a node in the next superstep, with an input of its own.
 
     A router returns sends, alone or in a list; each becomes a task. The node gets the argument as its input, isolated
-    like any input and not merged with the state.
+    like any input and not merged with the state. `node, arg = send` unpacks it.
 
     Attributes:
         node: the name of the node to run.
@@ -208,6 +232,8 @@ class Send(msgspec.Struct, frozen=True, order=False):
     Raises:
         ValueError, TypeError: the timeout is not positive and finite, or no time.
     """
+
+    _fields: ClassVar[tuple[str, ...]] = ("node", "arg")
 
     node: str
     arg: Any
@@ -284,21 +310,31 @@ class Interrupt:
         value: the value that the node passed to `interrupt()`.
         id: 32 hex digits, the same on every attempt and resume. Answer with `Command(resume={id: answer})`. The default
             is for tests: no question of a run has it.
+        response_schema: the JSON schema of the answer; None if the node named none.
     """
 
     value: Any
     id: str = "placeholder-id"
+    response_schema: dict[str, Any] | None = dataclasses.field(default=None, hash=False)  # a dict has no hash
+
+    @property
+    def when(self) -> Literal["during"]:
+        """When the node asks: always "during" its run. A breakpoint (`interrupt_before`) stops without a question."""
+        return "during"
 
 
-class StateUpdate(msgspec.Struct, frozen=True, order=False):
-    """One update of `abulk_update_state`.
+class StateUpdate(TupleMethods, msgspec.Struct, frozen=True, order=False):
+    """One update of `abulk_update_state`. `values, as_node, task_id = update` unpacks it.
 
     Attributes:
         values: the update, as the node may return it.
         as_node: the node as which the update is made; END, `INPUT` and `"__copy__"` have the meanings that
             `Graph.aupdate_state` describes. None infers the node.
-        task_id: the id of one of the node's pending tasks; required if the node has several.
+        task_id: the id of one of the node's pending tasks. Required if the node has several, unless the superstep has
+            one update for each of them: these become their results in order.
     """
+
+    _fields: ClassVar[tuple[str, ...]] = ("values", "as_node", "task_id")
 
     values: Any
     as_node: str | None = None
@@ -348,30 +384,6 @@ class TaskFailure(msgspec.Struct, frozen=True):
         return f"{self.type}: {self.message}"
 
 
-class TupleMethods:
-    """Methods of a named tuple, for the fields that LangGraph's named tuple of the same name has.
-
-    Attributes:
-        _fields: the names of these fields. Any other field is an attribute only.
-    """
-
-    # No real tuple: it would have to hold the decoded values, which a snapshot of a history decodes at the first need.
-    __slots__ = ()
-    _fields: ClassVar[tuple[str, ...]]
-
-    def __iter__(self) -> Iterator[Any]:
-        return (getattr(self, name) for name in self._fields)
-
-    def __len__(self) -> int:
-        return len(self._fields)
-
-    def __getitem__(self, index: int | slice) -> Any:
-        return getattr(self, self._fields[index]) if isinstance(index, int) else tuple(self)[index]
-
-    def _asdict(self) -> dict[str, Any]:
-        return dict(zip(self._fields, self, strict=True))
-
-
 @with_dataclass_fields
 class PregelTask(TupleMethods, msgspec.Struct, frozen=True):
     """A task of the superstep that follows a checkpoint.
@@ -384,7 +396,7 @@ class PregelTask(TupleMethods, msgspec.Struct, frozen=True):
         name: the node's name.
         path: `("__pregel_pull", node)`, or `("__pregel_push", index, False)` for a send.
         error: the task's failure, if it failed and has not been resumed.
-        interrupts: the task's unanswered questions.
+        interrupts: the task's unanswered questions; of a superstep that is closed, all questions that the task asked.
         state: of a task that runs a subgraph: the config that addresses the subgraph's state, or its snapshot.
         result: the task's update once it has finished; None before.
     """
@@ -536,7 +548,7 @@ class StateSnapshot(TupleMethods, Generic[StateT_co]):
 
     @property
     def interrupts(self) -> tuple[Interrupt, ...]:
-        """All unanswered questions of the tasks."""
+        """All unanswered questions of the tasks; once the superstep is closed, all questions that they asked."""
         return self._decoded().interrupts
 
     @property

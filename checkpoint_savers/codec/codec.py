@@ -319,6 +319,15 @@ class Codec:
         tags: dict[str, ObjectReader] = {**RUNTIME_READERS, **self._tags}
         return self._decoded(Loader(_READERS, TolerantTags(tags)), data, channel)
 
+    def runtime_object(self, tag: str, fields: dict[str, object]) -> object:
+        """Return an object of a class of the runtime, or a `StoredObject` if the codec does not have the class.
+
+        Args:
+            tag: the tag of the class, such as `"pregel_async.Interrupt"`.
+            fields: the object's fields.
+        """
+        return self._tags.get(tag, RUNTIME_READERS[tag]).make(fields, None)
+
     def _decoded(self, loader: Loader, data: bytes | memoryview, channel: str) -> object:
         try:
             if len(data) > FEW:

@@ -30,9 +30,9 @@ from .._runtime.platform.environment import Environment
 from .._runtime.streaming.stream import GraphStream
 from ..channels import BaseChannel
 from ..errors import ConfigError
-from ..node import PregelNode
+from ..node import PregelNode, shown_node
 from ..parts import GraphOutput, StreamPart
-from ..types import Command, Config, RunnableConfig, StateSnapshot, StateUpdate
+from ..types import Command, Config, RunnableConfig, StateSnapshot, StateUpdate, StreamMode
 from . import calls, threads
 from .attributes import GraphAttributes, Introspection
 from .definition import Definition
@@ -57,7 +57,12 @@ class PregelProtocol(Protocol[StateT, ContextT, InputT, OutputT]):
     ) -> OutputT: ...
 
     def stream(
-        self, input: InputT | Command | None, config: Config | None = None, *, context: ContextT | None = None
+        self,
+        input: InputT | Command | None,
+        config: Config | None = None,
+        *,
+        context: ContextT | None = None,
+        stream_mode: StreamMode | Sequence[StreamMode] | None = None,
     ) -> Iterator[Any]: ...
 
     def get_state(self, config: Config) -> StateSnapshot[StateT]: ...
@@ -73,7 +78,12 @@ class PregelProtocol(Protocol[StateT, ContextT, InputT, OutputT]):
     ) -> OutputT: ...
 
     def astream(
-        self, input: InputT | Command | None, config: Config | None = None, *, context: ContextT | None = None
+        self,
+        input: InputT | Command | None,
+        config: Config | None = None,
+        *,
+        context: ContextT | None = None,
+        stream_mode: StreamMode | Sequence[StreamMode] | None = None,
     ) -> AsyncIterator[Any]: ...
 
     async def aget_state(self, config: Config) -> StateSnapshot[StateT]: ...
@@ -424,7 +434,8 @@ class Graph(GraphAttributes, Introspection, SyncVerbs[StateT, ContextT, InputT, 
             values: an update that the node may return; None changes nothing.
             as_node: the node's name; None infers the node, if only one is possible. `END` closes the superstep and
                 counts pending tasks without a result as done, `"__input__"` makes `values` a new input, and
-                `"__copy__"` copies the checkpoint and applies `values`, a list of updates, to the copy.
+                `"__copy__"` copies the checkpoint and applies `values`, a list of `(values, as_node)` or
+                `(values, as_node, task_id)`, to the copy, as the updates of one superstep.
             task_id: the id of one of the node's pending tasks; required if the node has several.
             on_conflict: "reject", the default, raises if a run owns the thread; "wait" waits until it is released.
 
@@ -454,7 +465,8 @@ class Graph(GraphAttributes, Introspection, SyncVerbs[StateT, ContextT, InputT, 
         Args:
             config: as in `aupdate_state`.
             supersteps: one list of updates per superstep; the updates of a list are folded together. In a list of
-                several, each update must name a node.
+                several, each update must name a node. If n tasks of a node are pending, n updates as this node without
+                task ids become their results, in the order of the tasks: so a fan-out of sends is rebuilt.
             on_conflict: as in `aupdate_state`.
 
         Returns:
@@ -493,10 +505,7 @@ class Graph(GraphAttributes, Introspection, SyncVerbs[StateT, ContextT, InputT, 
     @property
     def nodes(self) -> dict[str, PregelNode]:
         """The nodes by name, the hidden `START` included, if there is one."""
-        return {
-            name: PregelNode(name=name, channels=node.reads, triggers=node.triggers, bound=node.call)
-            for name, node in self._definition.program.nodes.items()
-        }
+        return {name: shown_node(node) for name, node in self._definition.program.nodes.items()}
 
     @property
     def channels(self) -> dict[str, BaseChannel[Any, Any, Any]]:

@@ -124,22 +124,11 @@ class Editor:
         made: list[tuple[Task, list[Write]]] = []
         # True if an update is made as a node without a pending task. It then gets a checkpoint of its own, even while
         # other tasks are pending.
-        forces_checkpoint = False
-        for update in updates:
-            if update.as_node is None and update.values is None:
-                forces_checkpoint = True
-                continue
-            node = self._node(update.as_node)
-            task = self._pending(pending, node, update.task_id)
+        forces_checkpoint = any(_is_empty(update) for update in updates)
+        for update, node, task in self._matched(updates, pending):
             if task is None:
                 forces_checkpoint = True
                 task = Task(node, self._board.step + 1, -1, self._scope)
-            elif any(task is other for other, _ in made):
-                raise InvalidUpdateError(
-                    f"two updates of one superstep are for task {task.id} of node {node.name!r}, which has one result: "
-                    "make one update of them, or put them into two supersteps",
-                    node=node.name,
-                )
             made.append((task, await self._writes(task, update.values)))
         for task, writes in made:
             if task.index >= 0:
@@ -181,30 +170,59 @@ class Editor:
             raise InvalidUpdateError(f"there is no node {name!r} to update as; there are {there}", node=name)
         return nodes[name]
 
-    def _pending(self, pending: Sequence[Task], node: Node, task_id: str | None) -> Task | None:
-        """Return the pending task whose result an update becomes; None if the node has no pending task."""
-        mine = [
+    def _matched(
+        self, updates: Sequence[StateUpdate], pending: Sequence[Task]
+    ) -> list[tuple[StateUpdate, Node, Task | None]]:
+        """Return each update with its node, and with the pending task whose result it becomes.
+
+        The task is None if the node has no pending task. Updates as one node without task ids become the results of the
+        node's pending tasks, in plan order, if there are as many updates as tasks that no other update names.
+        """
+        named = [(update, self._node(update.as_node)) for update in updates if not _is_empty(update)]
+        # By position, because a caller may pass one update object several times.
+        chosen: dict[int, Task] = {}
+        for at, (update, node) in enumerate(named):
+            if update.task_id is not None:
+                task = self._task_named(pending, node, update)
+                if any(task is other for other in chosen.values()):
+                    raise _two_results(node, task)
+                chosen[at] = task
+        taken = {task.id for task in chosen.values()}
+        for node in {node.name: node for _, node in named}.values():
+            mine = [at for at, (update, other) in enumerate(named) if other is node and update.task_id is None]
+            there = self._open_tasks(pending, node)
+            rest = [task for task in there if task.id not in taken]
+            if len(mine) == len(rest):
+                chosen.update(zip(mine, rest, strict=True))
+            elif mine and len(rest) > 1:
+                raise InvalidUpdateError(
+                    f"it is ambiguous which task of node {node.name!r} this update stands for: {len(rest)} are "
+                    f"pending. Pass task_id=, one of {', '.join(task.id for task in rest)}; or pass {len(rest)} "
+                    "updates in one superstep of abulk_update_state, which become their results in this order",
+                    node=node.name,
+                )
+            elif mine and there:
+                raise _two_results(node, (rest or there)[0])
+        return [(update, node, chosen.get(at)) for at, (update, node) in enumerate(named)]
+
+    def _open_tasks(self, pending: Sequence[Task], node: Node) -> list[Task]:
+        return [
             task
             for task in pending
             if task.node.name == node.name
             and (self._thread.fold_failed or not isinstance(self._recorded(task), Finished))
         ]
-        if task_id is not None:
-            for task in mine:
-                if task.id == task_id:
-                    return task
-            raise InvalidUpdateError(
-                f"no task {task_id!r} of node {node.name!r} is pending; pending are: "
-                f"{', '.join(task.id for task in mine) or 'none'}",
-                node=node.name,
-            )
-        if len(mine) > 1:
-            raise InvalidUpdateError(
-                f"it is ambiguous which task of node {node.name!r} this update stands for: {len(mine)} are pending. "
-                f"Pass task_id=, one of {', '.join(task.id for task in mine)}",
-                node=node.name,
-            )
-        return mine[0] if mine else None
+
+    def _task_named(self, pending: Sequence[Task], node: Node, update: StateUpdate) -> Task:
+        mine = self._open_tasks(pending, node)
+        for task in mine:
+            if task.id == update.task_id:
+                return task
+        raise InvalidUpdateError(
+            f"no task {update.task_id!r} of node {node.name!r} is pending; pending are: "
+            f"{', '.join(task.id for task in mine) or 'none'}",
+            node=node.name,
+        )
 
     async def _writes(self, task: Task, values: Any) -> list[Write]:
         """Return the writes that the node would have made: its update, its edges, and its routers' destinations."""
@@ -279,11 +297,15 @@ class Editor:
         values: Any = () if update.values is None else update.values
         if not isinstance(values, (list, tuple)):
             raise _invalid_copy_values(values)
-        for each in values:
-            more = StateUpdate(*each) if isinstance(each, (list, tuple)) and 2 <= len(each) <= 3 else each
-            if not isinstance(more, StateUpdate):
-                raise _invalid_copy_values(more)
-            await self._update([more])
+        updates = [
+            StateUpdate(*each) if isinstance(each, (list, tuple)) and 2 <= len(each) <= 3 else each for each in values
+        ]
+        for each in updates:
+            if not isinstance(each, StateUpdate):
+                raise _invalid_copy_values(each)
+        if updates:
+            (checked,) = check_updates([updates])
+            await self._update(checked)
 
     async def _fold(
         self, done: list[tuple[Task, Finished]], others: list[tuple[Task, Finished]], left: list[Task]
@@ -319,6 +341,19 @@ def _invalid_copy_values(given: object) -> InvalidUpdateError:
     return InvalidUpdateError(
         f"an update as {COPY!r} has no values, or a list of updates for the copy, each (values, as_node), "
         f"not a {type(given).__name__}"
+    )
+
+
+def _is_empty(update: StateUpdate) -> bool:
+    """Return True if an update only makes a checkpoint: it names no node, and has no values."""
+    return update.as_node is None and update.values is None
+
+
+def _two_results(node: Node, task: Task) -> InvalidUpdateError:
+    return InvalidUpdateError(
+        f"two updates of one superstep are for task {task.id} of node {node.name!r}, which has one result: make one "
+        "update of them, or put them into two supersteps",
+        node=node.name,
     )
 
 

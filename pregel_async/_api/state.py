@@ -30,10 +30,11 @@ from checkpoint_savers.records import (
 )
 
 from .._core import superstep
+from .._core.board import Board
 from .._core.program import Program, Write
 from .._core.task import PUSH, Task
 from .._runtime.persistence.namespaces import NO_TASK, config_of, ids_in, made_on, namespace_of, parents_of
-from .._runtime.persistence.records import AMENDED, SUPERSTEP, amend_again, handler_of, open_questions
+from .._runtime.persistence.records import AMENDED, SUPERSTEP, all_questions, amend_again, handler_of, open_questions
 from .._runtime.persistence.restore import is_unknown, restore, unknown_values
 from .._runtime.persistence.spending import Amounts, read_amounts, total_of
 from .._runtime.persistence.spending_counter import inside_of
@@ -234,17 +235,20 @@ class StateReader:
         amended = entries.get(AMENDED)
         if amended is not None:
             amend_again(program, board, amended, self._codec, scope)
+        followed = bool(children) or row.metadata.get(FOLLOWED) == CLOSED
         planned: list[tuple[Task, PregelTask, bool]] = []
         for task in superstep.plan(program, board, scope):
             by, entry = _entry_of(task, entries)
             # The shown result cannot decide this: with a single stream channel, a finished task that wrote nothing
             # shows None.
             finished = entry is not None and entry.finished
-            planned.append((task, self._task(task, by, entry, entries, children), finished))
+            shown = self._task(task, by, entry, entries, children)
+            if followed:
+                shown = structs.replace(shown, **self._closed(task, by, entries, board))
+            planned.append((task, shown, finished))
         # `next` has all tasks of a closed superstep, and the unfinished tasks of an open one. If all tasks of an open
         # superstep have finished, `next` has all of them: empty, it would say that the thread has finished, although
         # the superstep is still to be folded.
-        followed = bool(children) or row.metadata.get(FOLLOWED) == CLOSED
         closed = followed or all(finished for _, _, finished in planned)
         failed = entries.get(SUPERSTEP)
         tasks = _sends_first([shown for _, shown, _ in planned])
@@ -290,15 +294,28 @@ class StateReader:
         writes: list[Write] | None = None
         if entry is not None and entry.finished:
             writes = self._decoded(entry.writes)
-        elif entry is None:
+        else:  # the record of a closed superstep may hold the task's questions alone
             closed = (self._closed_writes(by, child) for child in children)
             writes = next((found for found in closed if found is not None), None)
-        result = None
-        if writes is not None:
-            update = as_update(writes, self._program.shown)
-            result = {} if update is None and not isinstance(self._program.shown, str) else update
+        result = None if writes is None else self._as_result(writes)
         asked = () if entry is None else tuple(open_questions(entry, self._codec))
         return PregelTask(id=task.id, name=task.node.name, path=task.path, error=error, interrupts=asked, result=result)
+
+    def _closed(self, task: Task, by: Task, entries: Mapping[TaskId, TaskResult], board: Board) -> dict[str, Any]:
+        """Return the fields of a task that differ once its superstep is closed: its questions, and the input's update.
+
+        Args:
+            task, by, entries: as in `_task`.
+            board: the checkpoint's state.
+        """
+        if task.node.hidden:  # it copies the input to the state, so that its result need not be stored
+            return {"result": self._as_result(task.node.writes(board.input_of(task.node)))}
+        mine = [entries[each] for each in dict.fromkeys((task.id, by.id)) if each in entries]
+        return {"interrupts": tuple([asked for entry in mine for asked in all_questions(entry, self._codec)])}
+
+    def _as_result(self, writes: list[Write]) -> Any:
+        update = as_update(writes, self._program.shown)
+        return {} if update is None and not isinstance(self._program.shown, str) else update
 
     async def _state_inside(
         self, stored: StoredCheckpoint, task: Task, *, whole: bool

@@ -426,7 +426,11 @@ def options_of_call(
 
 
 def node_names(program: Program, names: All | Sequence[str] | None, what: str) -> frozenset[str]:
-    """Check names of nodes, and return them as a set; the empty set for None. Raises `ConfigError`."""
+    """Check names of nodes and error handlers, and return them as a set; the empty set for None.
+
+    Raises:
+        ConfigError: there is no such node or handler.
+    """
     shown = frozenset(name for name, node in program.nodes.items() if not node.hidden)
     if names is None:
         return frozenset()
@@ -434,8 +438,9 @@ def node_names(program: Program, names: All | Sequence[str] | None, what: str) -
         return shown
     if isinstance(names, str) or not isinstance(cast("object", names), Iterable):
         raise ConfigError(f'{what} is a list of nodes, or "*" for all, not {names!r}')
+    handlers = {node.handler.name for node in program.nodes.values() if node.handler is not None}
     for name in names:
-        if not isinstance(cast("object", name), str) or name not in shown:
+        if not isinstance(cast("object", name), str) or not (name in shown or name in handlers):
             raise ConfigError(f"{what} names {name!r}, and graph {program.name!r} has no such node")
     return frozenset(names)
 

@@ -78,15 +78,18 @@ class Breakpoints(msgspec.Struct, frozen=True):
 
     Attributes:
         before: stop before nodes with these names.
-        after: stop after nodes with these names.
+        after: stop after nodes or error handlers with these names.
     """
 
     before: frozenset[str] = frozenset()
     after: frozenset[str] = frozenset()
 
-    def between(self, ran: Sequence[Task], upcoming: Sequence[Task]) -> bool:
-        """Return True if the run stops between the tasks `ran` and `upcoming`."""
-        return any(task.node.name in self.after for task in ran) or any(
+    def between(self, ran: Sequence[Task], upcoming: Sequence[Task], outcomes: Sequence[Outcome] = ()) -> bool:
+        """Return True if the run stops between the tasks `ran`, with these outcomes, and `upcoming`."""
+        handled = [
+            each.handler_task for each in outcomes if isinstance(each, Finished) and each.handler_task is not None
+        ]
+        return any(task.node.name in self.after for task in (*ran, *handled)) or any(
             task.node.name in self.before for task in upcoming
         )
 
@@ -153,7 +156,7 @@ async def run(
         # Planned before the checkpoint: the commit of a superstep after which nothing is left releases the lease.
         upcoming = plan(program, board, scope)
         await port.checkpoint(board, tasks, outcomes, upcoming)
-        if breakpoints is not None and breakpoints.between(tasks, upcoming):
+        if breakpoints is not None and breakpoints.between(tasks, upcoming, outcomes):
             return False
         tasks = upcoming
         # Freed before the next superstep waits: Python's collector traverses every object of a waiting run again and

@@ -210,15 +210,15 @@ async def test_a_loop_with_an_exit() -> None:
         input_channels="value",
         output_channels="value",
         stream_channels=["value"],
+        stream_mode="values",
         blocking=False,
     )
     assert [chunk async for chunk in graph.astream("a")] == [{"value": "a" * n} for n in (2, 4, 8, 16)] + [{}]
 
 
-async def test_the_default_mode_is_values() -> None:
-    """Raw Pregel streams `values` of all channels by default, and shows nothing before the first
-    superstep."""
-    assert [chunk async for chunk in doubling().astream("x")] == [{"b": "xx"}]
+async def test_the_values_of_a_pregel() -> None:
+    """Raw Pregel streams the `values` of all channels, and shows nothing before the first superstep."""
+    assert [chunk async for chunk in doubling().astream("x", stream_mode="values")] == [{"b": "xx"}]
 
 
 async def test_every_kind_of_channel_together() -> None:

@@ -31,3 +31,11 @@ def opener(kind: str, path: Path) -> Iterator[Open]:
     else:
         with made_schema() as schema:
             yield lambda: PostgresSaver(conninfo(), schema=schema, setup=False)
+
+
+@asynccontextmanager
+async def opened(kind: str, path: Path) -> AsyncIterator[BaseCheckpointSaver]:
+    """Open a saver of a kind for one test."""
+    with opener(kind, path) as open_saver:
+        async with open_saver() as saver:
+            yield saver

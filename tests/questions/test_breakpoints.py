@@ -175,12 +175,40 @@ async def test_a_new_input_at_a_breakpoint(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_an_answer_at_a_breakpoint(saver: BaseCheckpointSaver) -> None:
-    """A breakpoint is no question: an answer given there is an error, and nothing runs."""
-    made = Chain(saver, interrupt_before=["b"])
+    """A breakpoint is no question: an answer there lets the run continue, as None does, and answers nothing; answers by
+    id are refused. A thread that has finished, or whose node has failed, refuses an answer."""
+    made = Chain(saver, interrupt_before=["b", "c"])
     await made.graph.ainvoke({}, "t")
     with pytest.raises(InvalidResumeError):
-        await made.graph.ainvoke(Command(resume="x"), "t")
+        await made.graph.ainvoke(Command(resume={"0" * 32: "x"}), "t")
     assert made.ran == {"a": 1}
+    assert (await made.graph.ainvoke(Command(resume="x", update={"note": "y"}), "t")) == {
+        "log": ["a", "b"],
+        "note": "y",
+    }
+    made.broken = {"c"}
+    with pytest.raises(ValueError, match="c"):
+        await made.graph.ainvoke(Command(resume="x"), "t")
+    with pytest.raises(InvalidResumeError):
+        await made.graph.ainvoke(Command(resume="x"), "t")
+    made.broken = set()
+    assert (await made.graph.ainvoke(None, "t"))["log"] == ["a", "b", "c"]
+    with pytest.raises(InvalidResumeError):
+        await made.graph.ainvoke(Command(resume="x"), "t")
+    assert made.ran == {"a": 1, "b": 1, "c": 2}
+
+
+async def test_an_answer_at_a_breakpoint_is_for_no_later_question(saver: BaseCheckpointSaver) -> None:
+    """P8: the node after the breakpoint asks its question: the answer was given before that."""
+
+    async def asks(state: State) -> Any:
+        return {"log": [interrupt("?")]}
+
+    graph = StateGraph(State).add_node("a", asks).add_edge(START, "a").compile(saver, interrupt_before=["a"])
+    await graph.ainvoke({}, "t")
+    asked: Any = await graph.ainvoke(Command(resume="go"), "t")
+    assert [each.value for each in asked["__interrupt__"]] == ["?"]
+    assert (await graph.ainvoke(Command(resume="yes"), "t")) == {"log": ["yes"]}
 
 
 async def test_an_update_at_a_breakpoint(saver: BaseCheckpointSaver) -> None:
@@ -328,6 +356,33 @@ async def test_streams_of_a_breakpoint_in_a_subgraph(saver: BaseCheckpointSaver)
     assert chunks == [("updates", {"__interrupt__": ()})]
     chunks = [chunk async for chunk in graph.astream(None, "t", stream_mode=["updates", "values"])]
     assert chunks[1:] == [("updates", {"sub0": {"log": ["a", "b", "c"]}}), ("values", {"log": ["a", "b", "c"]})]
+
+
+async def test_streams_of_subgraphs_at_a_breakpoint(saver: BaseCheckpointSaver) -> None:
+    """With `subgraphs=True` too, a stop is one chunk, at the called graph, however many subgraphs have stopped, and
+    at whatever depth. A reader that a node has of its own sees the stop of the graph that the node runs."""
+    _, inner = nested(None, 1, interrupt_before=["b"])
+    made = StateGraph(State).add_node("one", inner).add_node("two", inner).add_edge(START, "one").add_edge(START, "two")
+    graph = made.compile(saver)
+
+    async def stops(given: Any) -> list[Any]:
+        stream = graph.astream(given, "t", stream_mode="updates", subgraphs=True)
+        return [ns for ns, chunk in [part async for part in stream] if chunk == {"__interrupt__": ()}]
+
+    assert await stops({}) == [()]
+    assert (await graph.aget_state("t")).next == ("one", "two")
+    assert await stops(Command(resume="go")) == []
+    assert (await graph.aget_state("t")).values["log"] == list("abcabc")
+
+    seen: list[Any] = []
+
+    async def reads(state: State) -> None:
+        async for chunk in Chain(None, interrupt_before=["b"]).graph.astream({}):
+            seen.append(chunk)
+
+    read = StateGraph(State).add_node("reads", reads).add_edge(START, "reads").compile(saver)
+    chunks = [part async for part in read.astream({}, "u", stream_mode="updates", subgraphs=True)]
+    assert (seen, chunks[-1]) == ([{"a": {"log": ["a"]}}, {"__interrupt__": ()}], ((), {"__interrupt__": ()}))
 
 
 async def test_a_breakpoint_in_a_subgraph_and_a_question(saver: BaseCheckpointSaver) -> None:

@@ -230,8 +230,8 @@ async def test_a_question_and_its_answer(saver: BaseCheckpointSaver) -> None:
     assert await graph.ainvoke(Command(resume="so"), "t") == {"log": ["so"], "note": "in"}
     state = await graph.aget_state("t")
     assert (state.next, state.interrupts, state.tasks) == ((), (), ())
-    for state in [state async for state in graph.aget_state_history("t")]:
-        assert state.interrupts == ()
+    asked = [state.interrupts for state in [state async for state in graph.aget_state_history("t")]]
+    assert asked == [(), (question,), ()], "the history keeps it"
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import msgspec
 
 from ..._core.ownership import NO_CLASSES, REGISTERED, own
 from ..._core.program import Program, Write
-from ...errors import EmptyInputError, InvalidInputError, InvalidResumeError
+from ...errors import EmptyInputError, InvalidInputError, InvalidResumeError, UnknownInterruptError
 from ...types import Command, Interrupt
 
 
@@ -106,16 +106,17 @@ def _is_id(key: object) -> bool:
     return isinstance(key, str) and len(key) == 32 and _DIGITS.issuperset(key)
 
 
-def answers_to(resume: Any, questions: Sequence[Interrupt], thread_id: str) -> dict[str, Any]:
+def answers_to(resume: Any, questions: Sequence[Interrupt], thread_id: str, *, is_untouched: bool) -> dict[str, Any]:
     """Match a command's answers with the open questions.
 
     Args:
         resume: one answer, or a mapping of question ids to answers.
         questions: the open questions.
         thread_id: the thread, for messages.
+        is_untouched: tasks are pending, and none has failed or was answered, as where a breakpoint has stopped a run.
 
     Returns:
-        The answers by question id.
+        The answers by question id; empty for one answer at a breakpoint, which only lets the run continue.
 
     Raises:
         InvalidResumeError: an answer fits no open question, or one answer could be for several.
@@ -125,24 +126,29 @@ def answers_to(resume: Any, questions: Sequence[Interrupt], thread_id: str) -> d
     if isinstance(resume, Mapping) and resume and all(map(_is_id, resume)):
         for key in resume:
             if key not in ids:
-                raise InvalidResumeError(
+                raise UnknownInterruptError(
                     f"thread {thread_id!r} has no open question {key!r}: it was answered already, or never asked "
                     f"on this branch. Open are: {', '.join(ids) or 'none'}",
+                    reason="not_pending",
+                    interrupt_ids=[each for each in resume if each not in ids],
+                    pending_ids=ids,
                     thread_id=thread_id,
-                    open=ids,
                 )
         return {key: own(value) for key, value in resume.items()}
     if len(ids) == 1:
         return {ids[0]: own(resume)}
+    if not ids and is_untouched:
+        return {}
     if not ids:
         raise InvalidResumeError(
             f"thread {thread_id!r} was given an answer, and no question is open: it was answered already, or the "
             "thread never asked. Call with input None to continue",
             thread_id=thread_id,
         )
-    raise InvalidResumeError(
+    raise UnknownInterruptError(
         f"thread {thread_id!r} was given one answer, and {len(ids)} questions are open: pass "
         f"Command(resume={{id: answer}}) for some or all of {', '.join(ids)}",
+        reason="ambiguous",
+        pending_ids=ids,
         thread_id=thread_id,
-        open=ids,
     )

@@ -105,6 +105,15 @@ class Encoder:
         """Return encoded questions by id. Raises `UnstorableValueError`."""
         return tuple([(each.id, self.codec.encode(each.value, channel="interrupt()")) for each in interrupts])
 
+    def schemas(self, interrupts: Sequence[Interrupt]) -> dict[str, bytes]:
+        """Return the encoded schemas of answers, by question id. Raises `UnstorableValueError`."""
+        encode = self.codec.encode
+        return {
+            each.id: encode(each.response_schema, channel="response_schema")
+            for each in interrupts
+            if each.response_schema is not None
+        }
+
     def remember(self, board: Board, state: EncodedState) -> None:
         """Remember how a loaded board's large lists are stored, so that appending encodes only new elements."""
         self._last = {

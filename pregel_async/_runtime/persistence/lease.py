@@ -71,11 +71,14 @@ class ThreadLease:
             calling task's.
         askers: the tasks whose result depends on the answer to a question, by question id: the task that asked, and
             the tasks that called it. For all recorded questions of the root graph's open superstep.
+        refused: the ids of the questions whose answers this run has refused, because they do not fit.
         kept_graphs: the last run of each subgraph that keeps its state, by namespace: the outer checkpoint and the
             task that ran it, and whether it is still running.
         ids: makes the checkpoint ids of all namespaces of the thread.
         event_listeners: called with event rows once they are stored; empty if the run stores no events.
     """
+
+    refused: frozenset[str] = frozenset()  # replaced on the first use, which few runs have
 
     def __init__(
         self, saver: BaseCheckpointSaver, environment: Environment, lease: Lease, durability: Durability = "sync"

@@ -10,6 +10,7 @@ import msgspec
 from checkpoint_savers.codec import Codec
 from checkpoint_savers.records import CheckpointId, EventRow, TaskId
 
+from ..._core import superstep
 from ..._core.board import Board
 from ..._core.program import Program
 from ..._core.task import Recorded, Task
@@ -18,6 +19,7 @@ from .call_site import CallSite
 from .commit_writers import CommitWriter
 from .digests import Digests, fleeting_keys
 from .encoder import Encoder
+from .namespaces import ids_in
 from .spending import Amounts
 from .spending_counter import SpendingCounter
 from .task_records import Answered, TaskRecords
@@ -200,6 +202,18 @@ class LoadedNamespace:
     def has_records(self) -> bool:
         """Whether the open superstep has task records."""
         return bool(self.task_records.results)
+
+    def is_untouched(self, board: Board) -> bool:
+        """Return True if tasks are pending, and none of the open superstep has failed or was answered.
+
+        Args:
+            board: the loaded board.
+        """
+        results = self.task_records.results.values()
+        # On a new branch the superstep runs anew. An answer there would be meant for a question of the old branch.
+        if self.branches or any(each.error is not None or each.answers for each in results):
+            return False
+        return bool(superstep.plan(self.program, board, (self.scope, ids_in(self.ns, self.caller))))
 
     def questions(self) -> list[Interrupt]:
         """Return the open questions of the open superstep's tasks, in plan order."""

@@ -289,7 +289,10 @@ class NamespaceWriter(LoadedNamespace):
             if self.program.warned:
                 records.keep_unknown(ran, outcomes, delta)
             if source == "loop" or closes:
-                writer.clear(records.failures(ran, outcomes))
+                over, asked = records.failures(ran, outcomes)
+                writer.clear(over)
+                for record in asked:
+                    writer.stage(record)
             records.results = {}
         self.branches, self.scope, self.step = False, lease.scope, step
         metadata = {**self.metadata, "source": source, "step": step, **self._origin}
@@ -405,7 +408,7 @@ class NamespaceWriter(LoadedNamespace):
         Raises:
             UnstorableValueError: a write cannot be encoded.
         """
-        result = TaskResult(name=task.node.name, writes=self.encoder.writes(writes))
+        result = self._outcomes.by_hand(task, writes)
         self._stage(task.id, task.index, self.counter.with_spent(task.id, result))
 
     def copy_as_sibling(self, board: Board) -> None:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from checkpoint_savers.deltas import TaskResult
+from checkpoint_savers.deltas import TaskResult, questions_of
 from checkpoint_savers.errors import UnstorableValueError
-from checkpoint_savers.records import TaskRecord
+from checkpoint_savers.records import TaskId, TaskRecord
 
 from ..._core.program import Write
 from ..._core.task import Failed, Finished, Outcome, Paused, Task
@@ -19,7 +19,7 @@ from .records import NOT_RECORDED, SUPERSTEP, handler_of
 from .spending_counter import SpendingCounter
 from .task_records import RecordedAnswers, TaskRecords
 
-_NOTHING_ASKED = RecordedAnswers(answers={}, askers={}, asked=())
+_NOTHING_ASKED = RecordedAnswers(answers={}, askers={}, asked=(), schemas={})
 
 
 class OutcomeRecords:
@@ -44,9 +44,13 @@ class OutcomeRecords:
         except UnstorableValueError as error:
             error.add_note(f"written by {_named(task)}")
             raise
-        asked = _NOTHING_ASKED if routed else self._records.answers_to_repeat(task.id)
+        asked = self._asked(task.id) if routed else self._records.answers_to_repeat(task.id)
         unknown = self._records.unknown_writes(task.id)
         return TaskResult(name=task.node.name, writes=(*data, *unknown), routed=routed, **asked)
+
+    def by_hand(self, task: Task, writes: Sequence[Write]) -> TaskResult:
+        """Return the record of writes that an update makes as a pending task. Raises `UnstorableValueError`."""
+        return TaskResult(name=task.node.name, writes=self._encoder.writes(writes), **self._asked(task.id))
 
     def handled_failure(self, task: Task, error: BaseException) -> TaskResult:
         """Return the record of a task that failed and has an error handler to run."""
@@ -86,7 +90,17 @@ class OutcomeRecords:
             writes = self._encoder.writes(outcome.writes)
         except UnstorableValueError:
             return []
-        return [(task, self._counter.with_spent(task.id, TaskResult(name=task.node.name, writes=writes)))]
+        result = TaskResult(name=task.node.name, writes=writes, **self._asked(task.id))
+        return [(task, self._counter.with_spent(task.id, result))]
+
+    def _asked(self, task_id: TaskId) -> RecordedAnswers:
+        """Return the part of a finished task's record that shows its questions in the history, without the answers."""
+        before = self._records.results.get(task_id, NOT_RECORDED)
+        return (
+            _NOTHING_ASKED
+            if before is NOT_RECORDED
+            else RecordedAnswers(answers={}, askers={}, asked=questions_of(before), schemas=before.schemas)
+        )
 
     def _paused(self, task: Task, outcome: Paused) -> tuple[Task, TaskResult]:
         writes, _ = self._own_writes(outcome)
@@ -109,7 +123,9 @@ class OutcomeRecords:
         if outcome.has_run:
             writes = (*writes, *records.unknown_writes(acting.id))
         failed = self._failure(acting.node.name, outcome.error, writes, runs_again=runs_again)
-        failed = msgspec.structs.replace(failed, **records.answers_to_repeat(acting.id))
+        # A refused answer is not kept: its question is open again, beside the failure.
+        reopened = records.reopened(acting.id)
+        failed = msgspec.structs.replace(failed, **records.answers_to_repeat(acting.id), interrupts=reopened)
         return acting, self._counter.with_spent(acting.id, failed)
 
     def _own_writes(self, outcome: Failed | Paused) -> tuple[EncodedWrites, bool]:
@@ -159,6 +175,7 @@ class OutcomeRecords:
         try:
             self._encoder.writes(asked.writes or ())
             self._encoder.questions(asked.interrupts)
+            self._encoder.schemas(asked.interrupts)
         except UnstorableValueError as error:
             error.add_note(f"of {_named(task)}")
             raise

@@ -7,10 +7,10 @@ reserved ids do not name tasks: `SUPERSTEP` and `AMENDED`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 from checkpoint_savers.codec import Codec
-from checkpoint_savers.deltas import TaskResult
+from checkpoint_savers.deltas import TaskResult, questions_of
 from checkpoint_savers.records import TaskId
 
 from ..._core.amending import amend
@@ -50,7 +50,19 @@ def open_questions(result: TaskResult, codec: Codec) -> Iterator[Interrupt]:
     """Yield a task's unanswered questions."""
     for key, data in result.interrupts or ():
         if key not in result.answers:
-            yield Interrupt(codec.decode(data, channel="interrupt()"), key)
+            yield _question(result, key, data, codec)
+
+
+def all_questions(result: TaskResult, codec: Codec) -> Iterator[Interrupt]:
+    """Yield all questions of a task, answered ones first."""
+    for key, data in questions_of(result):
+        yield _question(result, key, data, codec)
+
+
+def _question(result: TaskResult, key: str, data: bytes, codec: Codec) -> Interrupt:
+    schema = result.schemas.get(key)
+    described: Any = None if schema is None else codec.decode(schema, channel="response_schema")
+    return Interrupt(codec.decode(data, channel="interrupt()"), key, described)
 
 
 def amend_again(program: Program, board: Board, result: TaskResult, codec: Codec, scope: tuple[str, str]) -> None:

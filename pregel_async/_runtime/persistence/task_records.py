@@ -7,7 +7,7 @@ from typing import Any, Final, Protocol, TypedDict
 
 import msgspec
 
-from checkpoint_savers.deltas import Delta, TaskResult, read_record, write_record
+from checkpoint_savers.deltas import Delta, EncodedQuestions, TaskResult, questions_of, read_record, write_record
 from checkpoint_savers.errors import UnstorableValueError
 from checkpoint_savers.patches import MIN_INCREMENTAL, as_incremental, decode
 from checkpoint_savers.records import TaskId, TaskRecord
@@ -21,7 +21,14 @@ from ...types import Interrupt
 from .commit_writers import CommitWriter, Key
 from .digests import is_changed
 from .encoder import EncodedWrites, Encoder
-from .records import AMENDED, NOT_RECORDED, SUPERSTEP, handler_of, is_result, open_questions
+from .records import (
+    AMENDED,
+    NOT_RECORDED,
+    SUPERSTEP,
+    handler_of,
+    is_result,
+    open_questions,
+)
 from .restore import UNFIT, is_unknown, warn_of_unknown
 
 
@@ -51,6 +58,7 @@ class RecordedAnswers(TypedDict):
     answers: dict[str, bytes]
     askers: dict[str, tuple[str, ...]]
     asked: tuple[tuple[str, bytes], ...]
+    schemas: dict[str, bytes]
 
 
 _NO_NAMES: Final[frozenset[str]] = frozenset()
@@ -236,10 +244,19 @@ class TaskRecords:
         """
         # A record replaces the task's earlier one. Answers must survive it: an attempt after a failure gets them again.
         before, askers = self.results.get(task_id, NOT_RECORDED), self._writer.lease.askers
+        refused = self._writer.lease.refused
         keys = [*before.answers, *(each.id for each in questions)]
         return RecordedAnswers(
-            answers=before.answers, askers={key: askers[key] for key in keys if key in askers}, asked=before.asked
+            answers={key: data for key, data in before.answers.items() if key not in refused},
+            askers={key: askers[key] for key in keys if key in askers},
+            asked=tuple([each for each in before.asked if each[0] not in refused]),
+            schemas={**before.schemas, **self._encoder.schemas(questions)},
         )
+
+    def reopened(self, task_id: TaskId) -> EncodedQuestions | None:
+        """Return a task's questions whose answers this run has refused: they are open again. None if there are none."""
+        refused, before = self._writer.lease.refused, self.results.get(task_id, NOT_RECORDED)
+        return tuple([each for each in questions_of(before) if each[0] in refused]) or None
 
     def unknown_writes(self, task_id: TaskId) -> EncodedWrites:
         """Return a task's recorded writes to keys that the graph does not have."""
@@ -281,10 +298,11 @@ class TaskRecords:
             frame=write_record(result),
         )
 
-    def failures(self, ran: Sequence[Task], outcomes: Sequence[Outcome]) -> list[Key]:
-        """Return the keys of the records to delete when the superstep closes.
+    def failures(self, ran: Sequence[Task], outcomes: Sequence[Outcome]) -> tuple[list[Key], list[TaskRecord]]:
+        """Return the keys of the records to delete when the superstep closes, and the records to store instead.
 
-        Results and handled failures stay, because they are part of the history.
+        Results, handled failures and questions are part of the history. Of a record with questions, only these stay:
+        its answers and failures belong to a superstep that has to run again.
         """
         handled = {
             task.id
@@ -292,8 +310,17 @@ class TaskRecords:
             if isinstance(outcome, Finished) and outcome.handler_task is not None
         }
         ns, tip = self._writer.ns, self._writer.tip
-        return [
-            (ns, tip, task_id)
-            for task_id, result in self.results.items()
-            if not is_result(result) and task_id not in handled
-        ]
+        over: list[Key] = []
+        asked: list[TaskRecord] = []
+        for index, (task_id, result) in enumerate(self.results.items()):
+            if is_result(result) or task_id in handled:
+                continue
+            if questions := questions_of(result):
+                asked.append(self.row(task_id, index, _questions_only(result, questions)))
+            else:
+                over.append((ns, tip, task_id))
+        return over, asked
+
+
+def _questions_only(result: TaskResult, questions: EncodedQuestions) -> TaskResult:
+    return TaskResult(name=result.name, routed=False, asked=questions, schemas=result.schemas)

@@ -33,6 +33,7 @@ from ...errors import (
     CallsChangedError,
     EmptyChannelError,
     GraphInterrupt,
+    InvalidAnswerError,
     InvalidUpdateError,
     NoCheckpointerError,
     NodeError,
@@ -69,7 +70,7 @@ if TYPE_CHECKING:
 else:
     ContextT = TypeVar("ContextT")
 
-ReplayRefusal = CallsChangedError | QuestionChangedError | NoCheckpointerError
+ReplayRefusal = CallsChangedError | QuestionChangedError | NoCheckpointerError | InvalidAnswerError
 RefusalT = TypeVar("RefusalT", bound=ReplayRefusal)
 
 PREVIOUS: Final = "__previous__"
@@ -88,6 +89,9 @@ NAMED_BASE: Final = 1 << 49
 REPLACEMENT_BASE: Final = 1 << 50
 """First number of calls that run instead of the recorded one, whose record stays."""
 
+
+_NO_SCHEMA: Final[tuple[dict[str, Any] | None, Callable[[Any], Any]]] = (None, isolate)
+"""The schema of a question that takes any answer."""
 
 _NO_NAMES: set[str] = set()
 """The empty set that all attempts share until they make a named call. Most never do, so a set each would be wasted."""
@@ -111,7 +115,8 @@ class ExecutionInfo(msgspec.Struct, frozen=True):
         thread_id: the thread's id; None if the run has no thread.
         run_id: the id of the call of the root graph; None if a unit test gave none.
         node_attempt: the number of this attempt at the task, from 1.
-        node_first_attempt_time: when the first attempt began, in unix seconds; None if the node has no retry policy.
+        node_first_attempt_time: when the first attempt began, in unix seconds; of a node that has neither a retry
+            policy nor a parameter for its runtime, when its code first asked for it. None if a unit test gave none.
     """
 
     checkpoint_id: CheckpointId | None
@@ -396,12 +401,13 @@ class AttemptContext:
         failures: the failure that the task handles, if it is an error handler; else empty.
         timeouts: the attempt's timeout; empty if it has none.
         observed: notifies observers of the attempt.
-        refusals: errors raised because a question, call or graph run differs from the recorded one, or because a
-            question cannot be stored. The attempt fails with the last one, even if the node's code catches it.
+        refusals: errors raised because a question, call or graph run differs from the recorded one, a question cannot
+            be stored, or an answer does not fit. The attempt fails with the last one, even if its code catches it.
     """
 
     __slots__ = (
         "_added",
+        "_began",
         "_concurrent",
         "_counts",
         "_ended",
@@ -446,6 +452,7 @@ class AttemptContext:
         self.host = graph.run.loop.current_task() if host is None else host
         self.slot = UNLIMITED if graph.limiter is None else Slot(graph.limiter)
         self._ended = False
+        self._began = 0.0
         caller = CURRENT.get()
         self.callers: tuple[AttemptContext, ...] = () if caller is None else (caller, *caller.callers)
         self.attempts = attempts
@@ -660,14 +667,17 @@ class AttemptContext:
                     stack.enter_context(caller.waiting())
             yield
 
-    def ask(self, value: Any) -> Any:
+    def ask(self, value: Any, response_schema: Any = None) -> Any:
         """Return the answer to a question, or raise the question.
 
         Args:
             value: the question.
+            response_schema: a JSON schema, or the type of the answer; None for any answer.
 
         Raises:
             GraphInterrupt: the question has no answer yet.
+            InvalidAnswerError: the answer does not fit the type.
+            ConfigError: `response_schema` is neither a JSON schema nor a type that can be checked.
             QuestionChangedError: the answer was given to another question.
             NoCheckpointerError: the run stores nothing, so the question could never be answered.
             OutsideRunError: the node has ended.
@@ -679,6 +689,7 @@ class AttemptContext:
         if isinstance(run_context.lease, NoLease):
             *_, root = self.chain_in_run()
             raise self.refuse(NoCheckpointerError(self.task.node.name, root.graph.program.name))
+        described, convert = _NO_SCHEMA if response_schema is None else self._read_schema(response_schema)
         index = self.number("ask", lambda digests: digests.fingerprint((value,)))
         # Advanced before the lookup: an answered question takes a position, too, or the later ones would shift.
         position = self.next_position(index)
@@ -686,12 +697,32 @@ class AttemptContext:
         answers = run_context.answers
         if key in answers:
             self._compare_question(key, own(value))  # as it was stored
-            return isolate(answers[key])
-        question = Interrupt(own(value), key)
+            answer = isolate(answers[key])
+            return answer if described is None else self._fitted(key, answer, convert)
+        question = Interrupt(own(value), key, described)
         self.open_questions[position] = (question,)
         run_context.lease.askers[key] = self._askers()
         # Isolated: the code may catch the exception and change the value, which is not stored yet.
-        raise GraphInterrupt((Interrupt(isolate(question.value), key),))
+        raise GraphInterrupt((Interrupt(isolate(question.value), key, described),))
+
+    def _read_schema(self, schema: Any) -> tuple[dict[str, Any], Callable[[Any], Any]]:
+        from .answer_schemas import read_schema  # few questions have a schema
+
+        return read_schema(schema)
+
+    def _fitted(self, key: str, answer: Any, convert: Callable[[Any], Any]) -> Any:
+        """Return an answer as the type of its question has it, or refuse the answer."""
+        from .answer_schemas import MismatchError
+
+        lease = self.graph.run.lease
+        assert isinstance(lease, ThreadLease), "a run without a thread has no answers"
+        try:
+            return convert(answer)
+        except MismatchError as mismatch:
+            # Noted at the lease, for the records of this task and of its callers in outer graphs.
+            lease.refused |= {key}
+            error = InvalidAnswerError(self.task.node.name, key, str(mismatch))
+            raise self.refuse(error) from mismatch.__cause__
 
     def _askers(self) -> tuple[TaskId, ...]:
         """Return the tasks whose result depends on an answer to this one: itself, and its callers in the run."""
@@ -914,8 +945,19 @@ class AttemptContext:
             thread_id=run_context.lease.thread_id,
             run_id=run_context.run_id,
             node_attempt=self.attempts.number,
-            node_first_attempt_time=self.attempts.first_attempt_time,
+            node_first_attempt_time=self._first_attempt_time,
         )
+
+    @property
+    def _first_attempt_time(self) -> float:
+        """When the first attempt began: with a retry policy exactly, else when this was first read."""
+        # The injection of the runtime reads this before the node's code runs. Reading the clock for each attempt would
+        # cost every node something that few of them use.
+        first = self.attempts.first_attempt_time
+        if first is not None:
+            return first
+        self._began = self._began or self.graph.run.environment.now()
+        return self._began
 
     @property
     def error(self) -> NodeError | None:

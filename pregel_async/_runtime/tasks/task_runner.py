@@ -27,7 +27,7 @@ from checkpoint_savers.errors import annotate
 from ..._core.board import Board
 from ..._core.isolation import isolate
 from ..._core.program import Write
-from ..._core.task import NEW, Failed, Finished, NotStarted, Settled, Task, Unfinished
+from ..._core.task import NEW, Failed, Finished, NotStarted, Paused, Settled, Task, Unfinished
 from ...errors import NodeError, RecordedFailureError, UnstorableValueError
 from ..observing.error_text import described
 from ..platform.event_loops import NEVER_CANCELLED, NativeCancellations
@@ -131,6 +131,9 @@ class TaskRunner:
             error = outcome.error
             closing = await self._close_events(task)
             await self._graph.persistence.record_failure(task, error, closing)
+            # Only after a failure in this run: a resume finds the failure recorded, and goes on with the handler.
+            if task.node.handler.name in self._graph.options.interrupt_before:
+                return Paused((), handler_task=task.handling(task.node.handler))
         return await self._run_handler(task, error)
 
     async def collect(self, task: Task, failed: Failed, channel: str) -> Settled:

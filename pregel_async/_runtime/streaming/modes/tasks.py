@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from typing import Any, ClassVar
 
 from ...._core.board import Board
@@ -46,7 +47,7 @@ class Tasks(Mode):
 
     def paused(self, board: Board, paused: Sequence[tuple[Task, Paused]]) -> Iterable[RawPart]:
         for task, outcome in paused:
-            asked = [{"value": isolate(question.value), "id": question.id} for question in outcome.interrupts]
+            asked = [asdict(isolate(question)) for question in outcome.interrupts]
             yield self.part_of(task, {**self._ended(task, {}), "interrupts": asked})
 
     def failed(self, task: Task, outcome: Failed) -> Iterable[RawPart]:

@@ -28,11 +28,18 @@ class Updates(Mode):
         yield self.part_of(task, chunk)
 
     def paused(self, board: Board, paused: Sequence[tuple[Task, Paused]]) -> Iterable[RawPart]:
-        for task, outcome in paused:
+        asked = [(task, outcome) for task, outcome in paused if outcome.interrupts]
+        for task, outcome in asked:
             yield self.part_of(task, {INTERRUPT: isolate(outcome.interrupts)})
+        # Tasks without questions run subgraphs that have stopped at a breakpoint. One part reports that the run has
+        # stopped, at the called graph and not at each subgraph on the way, because it is the run that is resumed.
+        if not asked and not self.view.ns:
+            for task, _ in paused[:1]:
+                yield self.part_of(task, {INTERRUPT: ()})
 
     def stopped(self, board: Board) -> Iterable[RawPart]:
-        yield self.part(board.step + 1, {INTERRUPT: ()})
+        if not self.view.ns:  # else the part of the called graph reports it
+            yield self.part(board.step + 1, {INTERRUPT: ()})
 
 
 def as_update(writes: Sequence[Write], shown: str | tuple[str, ...], empty: Any = None) -> Any:
