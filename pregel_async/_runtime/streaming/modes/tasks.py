@@ -21,9 +21,9 @@ class Tasks(Mode):
     `{"id", "name", "error", "result", "interrupts"}` of each task when it ends.
 
     A task whose result was recorded earlier is planned but does not run: it has no second part here, and a part in
-    `updates`. The result of a key that the task wrote repeatedly is `{"$writes": [value, ...]}`. `error` is the
-    exception object. A task that a node calls has `((args), {keyword args})` as input and `{"__return__": value}` as
-    result.
+    `updates`. `result` maps the channels that the task wrote to their values, or to `{"$writes": [value, ...]}` if it
+    wrote a channel repeatedly, also where `updates` shows the bare value of one channel. `error` is the exception
+    object. A task that a node calls has `((args), {keyword args})` as input and `{"__return__": value}` as result.
     """
 
     name: ClassVar[str] = "tasks"
@@ -63,10 +63,10 @@ class Tasks(Mode):
         return {"id": task.id, "name": task.node.name, "error": None, "result": result, "interrupts": []}
 
 
-def _as_result(writes: Sequence[Write], shown: str | tuple[str, ...]) -> Any:
-    """Return a task's writes as `as_update` does, but as `{"$writes": [...]}` for a key that has several."""
-    update = as_update(writes, shown, {})
-    if isinstance(shown, str) or not isinstance(update, list):
+def _as_result(writes: Sequence[Write], shown: str | tuple[str, ...]) -> dict[str, Any]:
+    """Return a task's writes as a mapping of the channels shown, with `{"$writes": [...]}` if a channel has several."""
+    update = as_update(writes, (shown,) if isinstance(shown, str) else shown, {})
+    if not isinstance(update, list):
         return update
     values: dict[str, list[Any]] = {}
     for each in update:
