@@ -103,6 +103,15 @@ def langchain(session: nox.Session) -> None:
 
 
 @nox.session
+def langgraph(session: nox.Session) -> None:
+    """Programs written for LangGraph, run with both libraries: the suite runs them with this one."""
+    install(session, "test")
+    session.install("-q", "langgraph", "langchain-core", "langsmith", "langfuse")
+    tests = ["tests/langgraph_programs"]
+    pytest(session, "-q", "-p", "no:langsmith_plugin", *tests)
+
+
+@nox.session
 def adapters(session: nox.Session) -> None:
     """Tokens and errors of real SDKs: the suite skips those that are not installed."""
     install(session, "test")
