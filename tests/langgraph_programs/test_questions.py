@@ -251,3 +251,35 @@ def test_a_retry_does_not_ask_again(library: Any) -> None:
     graph.invoke({"log": []}, CONFIG)
     assert graph.invoke(library.Command(resume="A"), CONFIG)["log"] == ["A"]
     assert ran == ["A", "A"]
+
+
+def test_an_answer_is_for_the_question_that_was_asked(library: Any) -> None:
+    """A node that runs again and asks something else fails. LangGraph: the answer goes to the changed question."""
+    questions = ["now?", "later?"]
+    graph = parallel(library, n=lambda state: {"log": [library.interrupt(questions.pop(0))]})
+    graph.invoke({"log": []}, CONFIG)
+    if library.is_langgraph:
+        assert graph.invoke(library.Command(resume="yes"), CONFIG)["log"] == ["yes"]
+    else:
+        with pytest.raises(Exception, match="now\\?"):
+            graph.invoke(library.Command(resume="yes"), CONFIG)
+
+
+def test_a_replays_question_has_the_same_id(library: Any) -> None:
+    """It depends on where it is asked. LangGraph: each branch has new ids."""
+    graph = parallel(library, n=asks(library, "?"))
+    (asked,) = graph.invoke({"log": []}, CONFIG)["__interrupt__"]
+    start = next(state for state in graph.get_state_history(CONFIG) if state.next == ("n",)).config
+    graph.invoke(library.Command(resume="first"), CONFIG)
+    (again,) = graph.invoke(None, start)["__interrupt__"]
+    assert (again.id == asked.id) is not library.is_langgraph
+
+
+def test_the_unanswered_do_not_run(library: Any) -> None:
+    """An answer by id runs the nodes that it is for. LangGraph: the others run too, and ask again."""
+    ran: list[str] = []
+    graph = parallel(library, a=asks(library, "a?", ran=ran, name="a"), b=asks(library, "b?", ran=ran, name="b"))
+    first = next(each for each in graph.invoke({"log": []}, CONFIG)["__interrupt__"] if each.value == "a?")
+    ran.clear()
+    graph.invoke(library.Command(resume={first.id: "A"}), CONFIG)
+    assert sorted(ran) == (["a", "b"] if library.is_langgraph else ["a"])

@@ -344,3 +344,56 @@ def test_two_runs_of_one_thread(library: Any) -> None:
     finally:
         may_end.set()
         first.join()
+
+
+def test_a_retried_workflow_does_not_call_finished_tasks_again(library: Any) -> None:
+    """Their results are those of the first attempt. LangGraph: they run again within the run, though not on a resume."""
+    ran: list[str] = []
+
+    @library.task
+    def fetch() -> str:
+        ran.append("fetch")
+        return "fetched"
+
+    policy = library.RetryPolicy(initial_interval=0.001, jitter=False)
+
+    @library.entrypoint(checkpointer=library.InMemorySaver(), retry_policy=policy)
+    def workflow(given: str) -> str:
+        fetched = fetch().result()
+        ran.append("attempt")
+        if ran.count("attempt") == 1:
+            raise ConnectionError("again")
+        return fetched
+
+    assert workflow.invoke("x", CONFIG) == "fetched"
+    assert ran.count("fetch") == (2 if library.is_langgraph else 1)
+
+
+def test_a_changed_call_is_not_given_a_recorded_result(library: Any) -> None:
+    """A task that is called with other arguments on a resume is refused. LangGraph: it returns the recorded result."""
+    numbers = [1, 2]
+
+    @library.task
+    def double(x: int) -> int:
+        return 2 * x
+
+    @library.entrypoint(checkpointer=library.InMemorySaver())
+    def workflow(given: str) -> int:
+        doubled = double(numbers[0]).result()
+        library.interrupt("go on?")
+        return doubled
+
+    workflow.invoke("x", CONFIG)
+    numbers.pop(0)
+    if library.is_langgraph:
+        assert workflow.invoke(library.Command(resume=True), CONFIG) == 2
+    else:
+        with pytest.raises(Exception, match="double"):
+            workflow.invoke(library.Command(resume=True), CONFIG)
+
+
+def test_a_tuple_of_modes_labels_its_chunks(library: Any) -> None:
+    """As a list does. LangGraph: chunks of a tuple of modes are bare."""
+    builder = library.StateGraph(State).add_node("a", says("a")).add_edge(library.START, "a")
+    *_, last = builder.compile().stream({"log": []}, stream_mode=("updates", "values"))
+    assert last == ({"log": ["a"]} if library.is_langgraph else ("values", {"log": ["a"]}))
