@@ -14,7 +14,7 @@ from msgspec import structs
 
 from checkpoint_savers.children import start_soon
 
-from .._checks.config import is_elsewhere, merge_configs, settings_of, without_address
+from .._checks.config import is_elsewhere, merge_configs, metadata_in_streams, settings_of, without_address
 from .._checks.options import (
     BY_REFERENCE,
     BatchOptions,
@@ -481,6 +481,8 @@ def _start(
 ) -> Coroutine[Any, Any, RunResult]:
     settings, outer = call.settings, call.outer
     subscriptions = call.printed if subscription is None else (*call.printed, subscription)
+    for each in subscriptions:
+        each.metadata = metadata_in_streams(settings.config)
     audience = Audience(
         shown=graph.shown,
         subscriptions=subscriptions,

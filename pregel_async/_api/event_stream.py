@@ -17,7 +17,7 @@ import msgspec
 from .._checks.config import DEFAULT_RECURSION_LIMIT, merge_configs
 from .._checks.options import EventOptions, checked_options, names_of_modes
 from .._core.isolation import isolate
-from .._core.program import RETURN, Program
+from .._core.program import Program
 from .._core.task import PUSH, Path, Task
 from .._runtime.platform.event_loops import on_asyncio
 from .._runtime.streaming.parts import RawPart, bare
@@ -256,7 +256,8 @@ class _EventBuilder:
         yield from self._ends_inside(run)
         if part.data["error"] is None and not part.data["interrupts"]:
             result = part.data["result"]
-            output = result[RETURN] if task.is_called else result
+            # A called task and a graph with one output channel show the bare value.
+            output = result if part.is_keyed else next(iter(result.values()), None)
             yield run.event("stream", {"chunk": output})
             yield run.event("end", {"output": isolate(output), "input": run.input})
 
@@ -348,7 +349,8 @@ class _EventBuilder:
         if model is None:
             about = {name: value for name, value in metadata.items() if name != "tags"}
             name = about.get("ls_model_name") or "chat_model"
-            model = self._inside(node, name, [*self._tags, *metadata.get("tags", ())], about, None, "chat_model")
+            tags = [*dict.fromkeys([*self._tags, *metadata.get("tags", ())])]
+            model = self._inside(node, name, tags, about, None, "chat_model")
             self._models[key] = model
             yield model.event("start", {"input": {}})
         model.chunks.append(message)

@@ -211,6 +211,13 @@ def _metadata(config: RunnableConfig) -> dict[str, Any]:
     return stored
 
 
+def metadata_in_streams(config: RunnableConfig) -> dict[str, Any]:
+    """Return the metadata that streams show with each task and message, with the tags of the config under "tags"."""
+    metadata = {key: value for key, value in config.get("metadata", {}).items() if key not in _OF_A_NODE and key != RUN}
+    tags = config.get("tags", ())
+    return {**metadata, "tags": list(tags)} if tags else metadata
+
+
 def _run_id(config: RunnableConfig) -> str | None:
     run_id = config.get("run_id")
     return None if run_id is None else str(run_id)

@@ -102,11 +102,12 @@ def test_the_start_and_the_end_of_a_task(library: Any) -> None:
     assert (ended["error"], ended["result"], ended["interrupts"]) == (None, {"log": ["a"]}, [])
 
 
-def test_a_task_has_its_nodes_metadata(library: Any) -> None:
-    """Keys of the framework's own are left out."""
+def test_a_task_has_the_metadata_of_its_call_and_node(library: Any) -> None:
+    """Its tags are among it, and keys of the framework's own are left out."""
     builder = library.StateGraph(State).add_node("a", says("a"), metadata={"team": "owls"}).add_edge(library.START, "a")
-    begun, _ = builder.compile().stream({"log": []}, stream_mode="tasks")
-    assert begun["metadata"] == {"team": "owls"}
+    config = {"metadata": {"user": "ann"}, "tags": ["night"]}
+    begun, _ = builder.compile().stream({"log": []}, config, stream_mode="tasks")
+    assert begun["metadata"] == {"user": "ann", "team": "owls", "tags": ["night"]}
 
 
 def test_tasks_of_a_workflow(library: Any) -> None:
@@ -339,10 +340,12 @@ def test_messages_are_shown_once(library: Any) -> None:
 
     builder = library.StateGraph(library.MessagesState).add_node(first).add_node(passes_on)
     graph = builder.add_edge(library.START, "first").add_edge("first", "passes_on").compile()
-    chunks = list(graph.stream({"messages": [{"role": "user", "content": "hi", "id": "m0"}]}, stream_mode="messages"))
+    given = {"messages": [{"role": "user", "content": "hi", "id": "m0"}]}
+    chunks = list(graph.stream(given, {"metadata": {"user": "ann"}, "tags": ["night"]}, stream_mode="messages"))
     assert len(chunks) == 1
     _, metadata = chunks[0]
     assert metadata["langgraph_node"] == "first" and metadata["langgraph_step"] == 1
+    assert metadata["user"] == "ann" and metadata.get("tags", ["night"]) == ["night"]
 
 
 def test_version_2_has_one_shape(library: Any) -> None:

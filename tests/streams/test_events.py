@@ -12,7 +12,7 @@ import pytest
 
 from checkpoint_savers import InMemorySaver
 from checkpoint_savers.caches import InMemoryCache
-from pregel_async import START, CachePolicy, StateGraph, get_stream_writer, interrupt, task
+from pregel_async import START, CachePolicy, StateGraph, entrypoint, get_stream_writer, interrupt, task
 from pregel_async.errors import ConfigError
 
 pytestmark = pytest.mark.anyio
@@ -204,6 +204,18 @@ async def test_a_cached_result_ends_its_node() -> None:
         ("on_chain_start", None),
         ("on_chain_end", {"x": 1}),
     ]
+
+
+async def test_the_events_of_a_workflow() -> None:
+    """The output of the entrypoint's node, and of a called task, is what the function returned."""
+
+    @entrypoint()
+    async def flow(n: int) -> int:
+        return await double(n) + 1
+
+    found = await events(flow, 3, version="v2")
+    ends = {event["name"]: event["data"]["output"] for event in found if event["event"] == "on_chain_end"}
+    assert ends["double"] == 6 and ends["flow"] == 7
 
 
 async def test_closing_the_stream_cancels_the_run() -> None:

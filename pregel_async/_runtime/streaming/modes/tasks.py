@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from ...._core.board import Board
@@ -37,7 +37,7 @@ class Tasks(Mode):
                     "input": _input_of(board, task),
                     "triggers": task.triggers if task.send < 0 else (PUSH,),
                 }
-                metadata = metadata_of(task)
+                metadata = metadata_of(task, self.view.metadata)
                 yield self.part_of(task, {**planned, "metadata": metadata} if metadata else planned)
 
     def finished(self, task: Task, outcome: Finished) -> Iterable[RawPart]:
@@ -63,7 +63,7 @@ class Tasks(Mode):
         return {"id": task.id, "name": task.node.name, "error": None, "result": result, "interrupts": []}
 
 
-def _as_result(writes: Sequence[Write], shown: str | tuple[str, ...]) -> dict[str, Any]:
+def _as_result(writes: Sequence[Write], shown: str | tuple[str, ...]) -> Any:
     """Return a task's writes as a mapping of the channels shown, with `{"$writes": [...]}` if a channel has several."""
     update = as_update(writes, (shown,) if isinstance(shown, str) else shown, {})
     if not isinstance(update, list):
@@ -75,11 +75,12 @@ def _as_result(writes: Sequence[Write], shown: str | tuple[str, ...]) -> dict[st
     return {key: each[0] if len(each) == 1 else {"$writes": each} for key, each in values.items()}
 
 
-def metadata_of(task: Task) -> dict[str, Any]:
-    """Return a copy of the node's metadata, with its tags under "tags"."""
+def metadata_of(task: Task, of_call: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of the metadata of a call and of a task's node, with the tags of both under "tags"."""
     node = task.node
-    metadata = isolate(dict(node.metadata))
-    return {**metadata, "tags": list(node.tags)} if node.tags else metadata
+    metadata = isolate({**of_call, **node.metadata})
+    tags = [*of_call.get("tags", ()), *node.tags]
+    return {**metadata, "tags": tags} if tags else metadata
 
 
 def _input_of(board: Board, task: Task) -> Any:
