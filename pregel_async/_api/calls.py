@@ -481,8 +481,9 @@ def _start(
 ) -> Coroutine[Any, Any, RunResult]:
     settings, outer = call.settings, call.outer
     subscriptions = call.printed if subscription is None else (*call.printed, subscription)
-    for each in subscriptions:
-        each.metadata = metadata_in_streams(settings.config)
+    if "metadata" in settings.config or "tags" in settings.config:
+        for each in subscriptions:
+            each.metadata = metadata_in_streams(settings.config)
     audience = Audience(
         shown=graph.shown,
         subscriptions=subscriptions,
