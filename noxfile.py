@@ -94,11 +94,20 @@ def savers(session: nox.Session) -> None:
 
 @nox.session
 def langchain(session: nox.Session) -> None:
-    """Working with langchain-core's messages and with orjson, where they are installed: the suite skips these tests."""
+    """Working with langchain-core and with orjson, where they are installed: the suite skips these tests."""
     install(session, "test")
     session.install("-q", "langchain-core", "orjson")
     tests = ["tests/messages/test_langchain.py", "tests/messages/test_messages.py", "tests/test_doc_names.py"]
-    tests.append("tests/questions/test_serialised_questions.py")
+    tests += ["tests/questions/test_serialised_questions.py", "tests/langchain"]
+    pytest(session, "-q", "-p", "no:langsmith_plugin", *tests)
+
+
+@nox.session
+def langgraph(session: nox.Session) -> None:
+    """Programs written for LangGraph, run with both libraries: the suite runs them with this one."""
+    install(session, "test")
+    session.install("-q", "langgraph", "langchain-core", "langsmith", "langfuse")
+    tests = ["tests/langgraph_programs"]
     pytest(session, "-q", "-p", "no:langsmith_plugin", *tests)
 
 

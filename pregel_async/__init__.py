@@ -104,6 +104,8 @@ __all__ = [
 plugins.register("renderers", "pregel_async.drawing")
 plugins.register("model tokens", "pregel_async.adapters.langchain")
 plugins.register("message types", "pregel_async.langchain")
+plugins.register("tracing", "pregel_async.langchain.tracing")
+plugins.register("runnables", "pregel_async.langchain.runnables")
 
 __getattr__ = exported(__name__, dict.fromkeys(("TaskFuture", "entrypoint", "task"), ".functional"))
 

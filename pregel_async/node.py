@@ -19,6 +19,7 @@ from ._checks.node_policies import (
     flavour_of,
     node_policies,
 )
+from ._checks.runnables import as_function
 from ._core.program import Node, Write, no_writes
 from ._runtime.tasks.injection import injections_of
 from ._runtime.tasks.worker_threads import run_in_thread
@@ -185,7 +186,7 @@ class NodeBuilder:
         """Add a function to run. A function that is added later gets the result of the one before.
 
         Args:
-            action: a function or coroutine function of one argument.
+            action: a function or coroutine function of one argument, or a runnable of langchain-core.
 
         Returns:
             The builder.
@@ -193,6 +194,7 @@ class NodeBuilder:
         Raises:
             GraphValidationError: `action` is not callable.
         """
+        action = as_function(action)
         if not callable(action):
             raise GraphValidationError(f"a node's action is callable, and {action!r} is not")
         self._steps.append(action)

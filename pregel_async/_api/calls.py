@@ -14,7 +14,7 @@ from msgspec import structs
 
 from checkpoint_savers.children import start_soon
 
-from .._checks.config import is_elsewhere, merge_configs, settings_of, without_address
+from .._checks.config import is_elsewhere, merge_configs, metadata_in_streams, settings_of, without_address
 from .._checks.options import (
     BY_REFERENCE,
     BatchOptions,
@@ -43,11 +43,12 @@ from .._runtime.streaming.stream import GraphStream
 from .._runtime.streaming.subscription import Subscription
 from .._runtime.tasks.context import CONCURRENT_BASE, CURRENT, AttemptContext
 from .._runtime.tasks.run_options import RunOptions
+from .._runtime.tasks.tracing import Tracer
 from ..errors import ConfigError, OutsideRunError
 from ..parts import GraphOutput
-from ..types import INTERRUPT, Config, Interrupt, Names, OverflowPolicy, StreamWriter
+from ..types import INTERRUPT, Config, Interrupt, Names, OverflowPolicy, RunnableConfig, StreamWriter
 from .definition import Definition
-from .plugins import plugin
+from .plugins import RUNNABLES, plugin
 
 OutputT = TypeVar("OutputT")
 
@@ -83,8 +84,10 @@ def _sink_into(chunks: list[Any], shape: Shape) -> Unbounded:
     return Unbounded(lambda part: chunks.append(shape(part)))
 
 
-def stream(graph: Definition, given: Any, config: Config | None, options: StreamOptions) -> GraphStream[Any]:
-    """See `Graph.astream`."""
+def stream(
+    graph: Definition, given: Any, config: Config | None, options: StreamOptions, shape: Shape | None = None
+) -> GraphStream[Any]:
+    """See `Graph.astream`. `shape` makes the chunks instead of the options."""
     asked, after = options.get("stream_mode"), options.get("after")
     if after is not None and asked is None:
         raise ConfigError("after= needs stream_mode=: pass the modes with which the run was streamed before")
@@ -123,7 +126,7 @@ def stream(graph: Definition, given: Any, config: Config | None, options: Stream
                 await subscription.put(subscription.error_part(error, 0))
             raise
 
-    return GraphStream(work, buffer, checked.shape, subscription, cursor=after)
+    return GraphStream(work, buffer, shape or checked.shape, subscription, cursor=after)
 
 
 async def batch(
@@ -368,17 +371,19 @@ def _prepare(
     A config that names a thread makes the call a run of its own, unless it is the config of the calling node or of an
     enclosing one.
     """
+    outer = inherits_from = CURRENT.get()
+    if RUNNABLES in sys.modules:
+        config = plugin("tracing").with_ambient(config, outer)
     if config is None and checked.call is not None:
         return checked.call
     mine = merge_configs(graph.config, config)
-    outer = inherits_from = CURRENT.get()
     if outer is not None:
         own_saver = graph.saver is not None and not outer.graph.run.is_stored
         if own_saver or all(is_elsewhere(mine, here) for here in outer.configs()):
-            inherited = outer.graph.config if own_saver else None
+            inherited = _inherited_config(outer) if own_saver else None
             mine, outer, inherits_from = merge_configs(inherited, mine), None, outer if own_saver else None
         else:
-            mine = merge_configs(outer.graph.config, without_address(mine))
+            mine = merge_configs(_inherited_config(outer), without_address(mine))
     if outer is None and graph.checkpointer is True:
         raise ConfigError(
             f"graph {graph.name!r} is compiled with checkpointer=True, which is for a graph that a node runs: it "
@@ -408,6 +413,15 @@ def _prepare(
     if number < CONCURRENT_BASE and graph.checkpointer is not False:
         digest = outer.digest_of_input(given)
     return _PreparedCall(settings, outer, number, digest, printed)
+
+
+def _inherited_config(outer: AttemptContext) -> RunnableConfig:
+    """Return the settings of the calling node's graph, without those that belong to its own run for tracers."""
+    # The callbacks of the node are nested in its run, and come with the call: by its config, or by the context.
+    config = outer.graph.config
+    if outer.graph.tracer is None:
+        return config
+    return cast("RunnableConfig", {key: value for key, value in config.items() if key not in ("callbacks", "run_name")})
 
 
 def _printed(checked: _CheckedOptions) -> tuple[Subscription, ...]:
@@ -443,13 +457,39 @@ def _start_run(
     subscription: Subscription | None,
     begun: tuple[Callable[[NamespaceWriter], Awaitable[bool]], ...],
 ) -> Coroutine[Any, Any, RunResult]:
+    if RUNNABLES not in sys.modules:
+        return _start(graph, given, call, subscription, begun, None)
+    settings = call.settings
+    if call.outer is None and settings.run_id is None:  # one id for the run and for its trace
+        settings = structs.replace(settings, run_id=graph.environment.new_id())
+        call = structs.replace(call, settings=settings)
+    tracer = plugin("tracing").GraphTracer(graph.program, settings, call.outer)
+    work = partial(_start, graph, given, call, subscription, begun, tracer)
+    running: Coroutine[Any, Any, RunResult] = tracer.run(
+        given, work, lambda ended: ended.board.output(graph.program, graph.program.outputs)
+    )
+    return running
+
+
+def _start(
+    graph: Definition,
+    given: Any,
+    call: _PreparedCall,
+    subscription: Subscription | None,
+    begun: tuple[Callable[[NamespaceWriter], Awaitable[bool]], ...],
+    tracer: Tracer[AttemptContext] | None,
+) -> Coroutine[Any, Any, RunResult]:
     settings, outer = call.settings, call.outer
     subscriptions = call.printed if subscription is None else (*call.printed, subscription)
+    if "metadata" in settings.config or "tags" in settings.config:
+        for each in subscriptions:
+            each.metadata = metadata_in_streams(settings.config)
     audience = Audience(
         shown=graph.shown,
         subscriptions=subscriptions,
         codec=graph.events_codec,
         token_listener=_model_token_listener(),
+        tracer=tracer,
         begun=begun,
     )
     if outer is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import copy
+import sys
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from types import GenericAlias
 from typing import TYPE_CHECKING, Any, Protocol, Self, Unpack, cast, overload, runtime_checkable
@@ -37,6 +37,8 @@ from . import calls, threads
 from .attributes import GraphAttributes, Introspection
 from .definition import Definition
 from .drawing import Drawing
+from .plugins import RUNNABLES, plugin
+from .runnable_verbs import RunnableVerbs
 from .sync_verbs import ContextT, InputT, OutputT, StateT, SyncVerbs
 
 __all__ = ["Graph", "PregelProtocol"]
@@ -95,7 +97,7 @@ class PregelProtocol(Protocol[StateT, ContextT, InputT, OutputT]):
     ) -> RunnableConfig: ...
 
 
-class Graph(GraphAttributes, Introspection, SyncVerbs[StateT, ContextT, InputT, OutputT]):
+class Graph(GraphAttributes, Introspection, RunnableVerbs, SyncVerbs[StateT, ContextT, InputT, OutputT]):
     """A compiled graph, made by `StateGraph.compile()` or `Pregel(...)`.
 
     The graph holds no state of a run, so one object serves concurrent runs on any thread and event loop.
@@ -107,6 +109,8 @@ class Graph(GraphAttributes, Introspection, SyncVerbs[StateT, ContextT, InputT, 
 
     def __init__(self, definition: Definition) -> None:
         self._definition = definition
+        if RUNNABLES in sys.modules:
+            plugin("runnables")  # registers the class with `Runnable`
 
     def with_config(self, config: Config | None = None, **keys: Any) -> Self:
         """Return a copy of the graph with config settings bound to it. The config of a call overrides them.
@@ -121,9 +125,7 @@ class Graph(GraphAttributes, Introspection, SyncVerbs[StateT, ContextT, InputT, 
         Raises:
             ConfigError: a key is unknown or in the wrong place, or a value has the wrong type.
         """
-        bound = copy.copy(self)
-        bound.config = merge_configs(self.config, config, keys)
-        return bound
+        return self.copy({"config": merge_configs(self.config, config, keys)})
 
     def with_checkpointer(self, checkpointer: BaseCheckpointSaver | bool | None) -> Self:
         """Return a copy of the graph with another checkpointer.
@@ -138,9 +140,7 @@ class Graph(GraphAttributes, Introspection, SyncVerbs[StateT, ContextT, InputT, 
         Raises:
             InvalidCheckpointerError: `checkpointer` is no saver, True, False or None.
         """
-        bound = copy.copy(self)
-        bound.checkpointer = checkpointer
-        return bound
+        return self.copy({"checkpointer": checkpointer})
 
     @overload
     async def ainvoke(
@@ -491,16 +491,7 @@ class Graph(GraphAttributes, Introspection, SyncVerbs[StateT, ContextT, InputT, 
             ConfigError: the graph was compiled without a cache, or has no such node.
             StorageError: the cache failed.
         """
-        program, results = self._definition.program, self._definition.results
-        if results is None:
-            raise ConfigError(f"graph {self.name!r} has no cache to clear: compile it with one")
-        if isinstance(nodes, str):
-            raise ConfigError(f"aclear_cache takes a list of nodes' names, not {nodes!r}")
-        known = program.nodes
-        for name in nodes or ():
-            if name not in known:
-                raise ConfigError(f"aclear_cache names {name!r}, and graph {self.name!r} has no such node")
-        await results.clear([known[name] for name in (known if nodes is None else nodes)])
+        await self._definition.clear_results(nodes)
 
     @property
     def nodes(self) -> dict[str, PregelNode]:
@@ -544,10 +535,7 @@ class Graph(GraphAttributes, Introspection, SyncVerbs[StateT, ContextT, InputT, 
         Returns:
             The entries of this graph's input channels; `state` itself if it is no dict, or if one channel takes it.
         """
-        inputs = self._definition.program.inputs
-        if isinstance(inputs, str) or not isinstance(state, dict):
-            return state
-        return {key: state[key] for key in inputs if key in state}
+        return self._definition.input_from(state)
 
     def output_from(self, state: Any) -> Any:
         """Select the output of a call from a thread's state.
@@ -558,12 +546,7 @@ class Graph(GraphAttributes, Introspection, SyncVerbs[StateT, ContextT, InputT, 
         Returns:
             The entries of the output channels; `state` itself if it is a bare value.
         """
-        shown, outputs = self._definition.program.shown, self._definition.program.outputs
-        if isinstance(shown, str) or not isinstance(state, dict):
-            return state
-        if isinstance(outputs, str):
-            return state.get(outputs)
-        return {key: state[key] for key in outputs if key in state}
+        return self._definition.output_from(state)
 
     def events_codec(self) -> Codec:
         """Return the codec that knows the types of this graph and of all its subgraphs, for stored events.
@@ -616,19 +599,7 @@ class Graph(GraphAttributes, Introspection, SyncVerbs[StateT, ContextT, InputT, 
         Raises:
             ConfigError: `xray` is neither True, False nor a number of levels.
         """
-        if not isinstance(cast("object", xray), int) or xray < 0:
-            raise ConfigError(f"xray is True, False or a number of levels, not {xray!r}")
-        return self._outline(()).expanded(xray)
-
-    def _outline(self, enclosing: tuple[Graph[Any, Any], ...]) -> Drawing:
-        inside = (*enclosing, self)
-        subgraphs = {
-            name: cast("Graph[Any, Any]", graphs[0])._outline(inside)
-            for name, graphs in self._definition.subgraph_index.by_node.items()
-            # A graph may run itself: without this check, the recursion would not end.
-            if graphs and not any(graphs[0] is one for one in inside)
-        }
-        return self._drawing().with_marks(self._definition.options, subgraphs)
+        return _drawn(self, xray)
 
     def _drawing(self) -> Drawing:
         """Return the drawing of this graph without marks and subgraphs."""
@@ -637,3 +608,21 @@ class Graph(GraphAttributes, Introspection, SyncVerbs[StateT, ContextT, InputT, 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
         """Return the graph's image for a notebook, with its subgraphs drawn."""
         return self.get_graph(xray=True)._repr_mimebundle_(include, exclude)
+
+
+def _drawn(graph: Graph[Any, Any], xray: bool | int) -> Drawing:
+    if not isinstance(cast("object", xray), int) or xray < 0:
+        raise ConfigError(f"xray is True, False or a number of levels, not {xray!r}")
+    return _outline(graph, ()).expanded(xray)
+
+
+def _outline(graph: Graph[Any, Any], enclosing: tuple[Graph[Any, Any], ...]) -> Drawing:
+    """Return the drawing of a graph, with those of its subgraphs."""
+    inside = (*enclosing, graph)
+    subgraphs = {
+        name: _outline(cast("Graph[Any, Any]", graphs[0]), inside)
+        for name, graphs in graph._definition.subgraph_index.by_node.items()
+        # A graph may run itself: without this check, the recursion would not end.
+        if graphs and not any(graphs[0] is one for one in inside)
+    }
+    return graph._drawing().with_marks(graph._definition.options, subgraphs)

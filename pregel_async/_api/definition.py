@@ -25,7 +25,7 @@ from .._runtime.streaming.subscription import LiveRuns
 from .._runtime.tasks.result_cache import NodeResultCache
 from .._runtime.tasks.run_options import RunOptions
 from .._runtime.tasks.subgraphs import reachable
-from ..errors import GraphValidationError, InvalidCheckpointerError
+from ..errors import ConfigError, GraphValidationError, InvalidCheckpointerError
 from ..types import RunnableConfig, StreamMode
 from .stored_types import codec_of, with_hints, with_runtime_types
 
@@ -194,6 +194,34 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return StreamView(
             channels=self.stream_channels, coerce=self.coerce_state, stored_subgraphs=self.subgraph_index.keeps_state
         )
+
+    async def clear_results(self, nodes: Sequence[str] | None) -> None:
+        """Remove the cached results of nodes; see `Graph.aclear_cache`."""
+        known = self.program.nodes
+        if self.results is None:
+            raise ConfigError(f"graph {self.name!r} has no cache to clear: compile it with one")
+        if isinstance(nodes, str):
+            raise ConfigError(f"aclear_cache takes a list of nodes' names, not {nodes!r}")
+        for name in nodes or ():
+            if name not in known:
+                raise ConfigError(f"aclear_cache names {name!r}, and graph {self.name!r} has no such node")
+        await self.results.clear([known[name] for name in (known if nodes is None else nodes)])
+
+    def input_from(self, state: Any) -> Any:
+        """Select the input from the state of an enclosing graph; see `Graph.input_from`."""
+        inputs = self.program.inputs
+        if isinstance(inputs, str) or not isinstance(state, dict):
+            return state
+        return {key: state[key] for key in inputs if key in state}
+
+    def output_from(self, state: Any) -> Any:
+        """Select the output from a thread's state; see `Graph.output_from`."""
+        shown, outputs = self.program.shown, self.program.outputs
+        if isinstance(shown, str) or not isinstance(state, dict):
+            return state
+        if isinstance(outputs, str):
+            return state.get(outputs)
+        return {key: state[key] for key in outputs if key in state}
 
     def with_checkpointer(self, checkpointer: BaseCheckpointSaver | bool | None) -> Self:
         """Replace the checkpointer. Raises `InvalidCheckpointerError`."""

@@ -11,9 +11,13 @@ from importlib import import_module
 from types import ModuleType
 from typing import Literal, TypeAlias
 
-Role: TypeAlias = Literal["renderers", "model tokens", "message types"]
+Role: TypeAlias = Literal["renderers", "model tokens", "message types", "tracing", "runnables"]
 """The role of a plugin: a package of renderers that draw graphs; a module that streams the tokens of langchain-core's
-models; a module that stores langchain-core's messages."""
+models; a module that stores langchain-core's messages; a module that shows runs to langchain-core's callbacks; and one
+that makes runnables of graphs."""
+
+RUNNABLES = "langchain_core.runnables"
+"""Without this module in the process, nothing can see a run by callbacks, or use a graph as a runnable."""
 
 _registered: dict[Role, str] = {}
 

@@ -13,6 +13,7 @@ from checkpoint_savers.metadata import id_text, plain_scalar
 from checkpoint_savers.records import RUN, CheckpointId
 
 from .._runtime.engine.settings import Settings
+from .._runtime.tasks.context import NODE_METADATA
 from .._runtime.tasks.result_cache import NodeResultCache
 from .._runtime.tasks.run_options import RunOptions
 from ..errors import ConfigError
@@ -21,11 +22,22 @@ from ..types import Config, RunnableConfig, plain_name
 DEFAULT_RECURSION_LIMIT = 10_007
 
 _TOP = frozenset(RunnableConfig.__annotations__)
+_KINDS: tuple[tuple[str, type, *tuple[type, ...]], ...] = (
+    ("metadata", Mapping),
+    ("tags", list),
+    ("run_id", str, UUID),
+    ("run_name", str),
+)
 _ADDRESS = frozenset(("thread_id", "checkpoint_id", "checkpoint_ns", "checkpoint_map"))
+_OF_A_NODE = _ADDRESS | set(NODE_METADATA)
+"""Metadata that describes a node's place in a run, or repeats the address. A node that passes on its config passes it
+on too, and it is not stored with the checkpoints of the graph that is called."""
 
 
 def merge_configs(*configs: Config | None) -> RunnableConfig:
-    """Merge configs: later ones override earlier ones; `configurable` and `metadata` are merged by key, `tags` joined.
+    """Merge configs: later ones override earlier ones.
+
+    `configurable` and `metadata` are merged by key; `tags` and `callbacks` are joined.
 
     Raises:
         ConfigError: a key is unknown or in the wrong place, or a value has the wrong type.
@@ -39,10 +51,34 @@ def merge_configs(*configs: Config | None) -> RunnableConfig:
             if key in ("configurable", "metadata"):
                 merged[key] = {**merged.get(key, {}), **cast("Mapping[str, Any]", value)}
             elif key == "tags":
-                merged[key] = [*merged.get(key, []), *cast("list[str]", value)]
+                tags = merged.get(key, [])
+                merged[key] = [*tags, *(tag for tag in cast("list[str]", value) if tag not in tags)]
+            elif key == "callbacks" and key in merged:
+                merged[key] = _joined_callbacks(merged[key], value)
             else:
                 merged[key] = value
     return cast("RunnableConfig", merged)
+
+
+def _joined_callbacks(first: Any, second: Any) -> Any:
+    """Return the handlers of two `callbacks`, each a list or a callback manager of langchain-core."""
+    if isinstance(first, list) and isinstance(second, list):
+        return [*first, *(handler for handler in second if not any(handler is one for one in first))]
+    if not isinstance(first, list) and not isinstance(second, list):
+        return first.merge(second)
+    # The manager knows the run in which the handlers' runs are nested. A copy: the caller's own is not changed.
+    manager, handlers = (second.copy(), first) if isinstance(first, list) else (first.copy(), second)
+    for handler in handlers:
+        manager.add_handler(handler, True)
+    return manager
+
+
+def _check_callbacks(given: Any) -> None:
+    if not isinstance(given, list) and not hasattr(given, "add_handler"):
+        raise ConfigError(
+            "config['callbacks'] is a list of langchain-core's callback handlers, or a callback manager, not a "
+            f"{type(given).__name__}"
+        )
 
 
 def _checked(given: Config) -> Mapping[str, Any]:
@@ -65,9 +101,12 @@ def _checked(given: Config) -> Mapping[str, Any]:
     for key in configurable:
         if key in _TOP:
             raise ConfigError(f"{key!r} belongs at the top of the config, not under 'configurable'")
-    for key, kind in (("metadata", Mapping), ("tags", list), ("run_id", str), ("run_name", str)):
-        if config.get(key) is not None and not isinstance(config[key], kind):
-            raise ConfigError(f"config[{key!r}] is a {kind.__name__}, not a {type(config[key]).__name__}")
+    for key, *kinds in _KINDS:
+        if config.get(key) is not None and not isinstance(config[key], tuple(kinds)):
+            names = " or a ".join(kind.__name__ for kind in kinds)
+            raise ConfigError(f"config[{key!r}] is a {names}, not a {type(config[key]).__name__}")
+    if config.get("callbacks") is not None:
+        _check_callbacks(config["callbacks"])
     return {key: value for key, value in config.items() if value is not None or key == "max_concurrency"}
 
 
@@ -160,7 +199,7 @@ def _metadata(config: RunnableConfig) -> dict[str, Any]:
     dict with which a service describes the run.
     """
     own = {key: value for key, value in config.get("configurable", {}).items() if key not in _ADDRESS}
-    shown: dict[str, Any] = {**own, **config.get("metadata", {}), "run_id": config.get("run_id") or ""}
+    shown: dict[str, Any] = {**own, **config.get("metadata", {}), "run_id": _run_id(config) or ""}
     for key, value in shown.items():
         _check_text(f"{key}: {value}" if isinstance(value, str) else str(key), "metadata or a configurable")
         if isinstance(value, float) and not math.isfinite(value):
@@ -172,11 +211,23 @@ def _metadata(config: RunnableConfig) -> dict[str, Any]:
     return stored
 
 
+def metadata_in_streams(config: RunnableConfig) -> dict[str, Any]:
+    """Return the metadata that streams show with each task and message, with the tags of the config under "tags"."""
+    metadata = {key: value for key, value in config.get("metadata", {}).items() if key not in _OF_A_NODE and key != RUN}
+    tags = config.get("tags", ())
+    return {**metadata, "tags": list(tags)} if tags else metadata
+
+
+def _run_id(config: RunnableConfig) -> str | None:
+    run_id = config.get("run_id")
+    return None if run_id is None else str(run_id)
+
+
 def _storable_metadata(given: Mapping[str, Any]) -> dict[str, Any]:
     return {
         plain_name(key): plain
         for key, value in given.items()
-        if (plain := plain_scalar(value)) is not None and not str(key).startswith("__")
+        if (plain := plain_scalar(value)) is not None and not str(key).startswith("__") and key not in _OF_A_NODE
     }
 
 
@@ -211,7 +262,7 @@ def settings_of(
         thread_id=thread_id,
         at=checkpoint_id,
         travels=travels,
-        run_id=config.get("run_id"),
+        run_id=_run_id(config),
         limit=_positive_int(config, "recursion_limit") or DEFAULT_RECURSION_LIMIT,
         max_concurrency=_positive_int(config, "max_concurrency"),
         metadata=metadata,

@@ -147,6 +147,20 @@ class StreamOptions(_ViewOptions[ContextT], Generic[ContextT], total=False):
     version: Literal["v1", "v2"]
 
 
+class EventOptions(CallOptions[ContextT], Generic[ContextT], total=False):
+    """Options of `astream_events` and `stream_events`."""
+
+    version: Literal["v2"]
+    stream_mode: Modes | None
+    include_names: Sequence[str] | None
+    include_types: Sequence[str] | None
+    include_tags: Sequence[str] | None
+    exclude_names: Sequence[str] | None
+    exclude_types: Sequence[str] | None
+    exclude_tags: Sequence[str] | None
+    transformers: None
+
+
 class StreamedParts(_ViewOptions[ContextT], Generic[ContextT], total=False):
     """Options of an `astream` that yields parts."""
 

@@ -33,7 +33,8 @@ from .._api.sync_verbs import ContextT, InputT, OutputT, StateT
 from .._checks.annotations import class_of, resolve_alias
 from .._checks.node_policies import RetryPolicies, TimeoutOption, check_abandonable, check_on_timeout, node_policies
 from .._checks.options import CompileOptions, PolicyOptions, checked_options, takes, takes_deprecated
-from .._runtime.tasks.injection import check_signature, hints_of, injections_of, is_generator, name_of_call
+from .._checks.runnables import as_function, name_of_action
+from .._runtime.tasks.injection import check_signature, hints_of, injections_of, is_generator
 from ..errors import GraphValidationError
 from ..policies import CachePolicy, OnTimeout
 from ..types import END, RESERVED, START, Command, Send, plain_name
@@ -235,7 +236,7 @@ class StateGraph(GraphSpec, Generic[SchemaT, ContextSchemaT, InputSchemaT, Outpu
         else:
             if action is not None:
                 raise GraphValidationError("add_node takes a name and a function, or a function")
-            action, name = node, node.name if isinstance(node, Graph) else name_of_call(node)
+            action, name = node, node.name if isinstance(node, Graph) else name_of_action(node)
         if name in self.nodes:
             raise GraphValidationError(f"there is a node {name!r} already")
         if not name or name == "*" or name.startswith("__") or name in RESERVED or any(mark in name for mark in "|:"):
@@ -246,7 +247,7 @@ class StateGraph(GraphSpec, Generic[SchemaT, ContextSchemaT, InputSchemaT, Outpu
         if isinstance(action, Graph):
             graph, call = action, action.ainvoke
         else:
-            call = action
+            call = as_function(action)
             injects = _check_action(name, call)
         if abandon_on_cancel:
             check_abandonable(call, f"node {name!r}")
@@ -348,7 +349,7 @@ class StateGraph(GraphSpec, Generic[SchemaT, ContextSchemaT, InputSchemaT, Outpu
             raise GraphValidationError("add_sequence takes at least one node")
         before: str | None = None
         for node in nodes:
-            name, action = node if isinstance(node, tuple) else (name_of_call(node), node)
+            name, action = node if isinstance(node, tuple) else (name_of_action(node), node)
             self.add_node(name, action)
             if before is not None:
                 self.add_edge(before, name)
@@ -423,7 +424,9 @@ class StateGraph(GraphSpec, Generic[SchemaT, ContextSchemaT, InputSchemaT, Outpu
         """
         if source == END:
             raise GraphValidationError("an edge cannot start at END")
-        source, name = plain_name(source), name_of_call(path)
+        source, name = plain_name(source), name_of_action(path)
+        if not isinstance(path, Graph):
+            path = as_function(path)
         injects = _check_action(f"{source}/{name}", path)
         if name in self.branches.get(source, {}):
             raise GraphValidationError(
@@ -633,11 +636,10 @@ def _check_action(name: str, call: Any) -> tuple[tuple[str, str], ...]:
     if isinstance(call, Graph):
         raise GraphValidationError(f"the action of {name!r} is a graph: it can be a node, and not a router")
     if not callable(call):
-        if callable(getattr(call, "ainvoke", None)):  # a Runnable of langchain-core: a chain, a model, a graph
-            advice = "Pass the method that does the work: add_node(name, runnable.ainvoke)"
-        else:
-            advice = "Name and function go together: add_node(name, function), add_sequence([(name, function), ...])"
-        raise GraphValidationError(f"the action of {name!r} is a function, and {call!r} is not callable. {advice}")
+        raise GraphValidationError(
+            f"the action of {name!r} is a function, and {call!r} is not callable. Name and function go together: "
+            "add_node(name, function), add_sequence([(name, function), ...])"
+        )
     if is_generator(call):
         raise GraphValidationError(f"the action of {name!r} is a generator: return an update instead of yielding")
     injects = injections_of(call, after=1)

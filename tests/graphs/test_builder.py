@@ -302,12 +302,6 @@ def two_arguments(state: State, other: int) -> None: ...
 def keyword_argument(state: State, *, other: int) -> None: ...
 
 
-class Chain:
-    """Like langchain-core's Runnables: with methods, but not callable."""
-
-    async def ainvoke(self, state: Any) -> Any: ...
-
-
 @pytest.mark.parametrize(
     ("add", "says"),
     [
@@ -315,7 +309,6 @@ class Chain:
         (lambda b: b.add_node("n", None), "no action"),
         (lambda b: b.add_node("n", 1), "not callable"),
         (lambda b: b.add_node(1), "not callable"),
-        (lambda b: b.add_node("n", Chain()), r"not callable. Pass the method .*: add_node\(name, runnable.ainvoke\)"),
         (lambda b: b.add_node(a_function, a_function), "add_node takes"),
         (lambda b: b.add_node("a", a_function), "'a' already"),
         (lambda b: b.add_node("", a_function), "reserved"),

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import operator
+import uuid
 from typing import Annotated, Any, TypedDict
 
 import anyio
 import pytest
 
 from checkpoint_savers import InMemorySaver
-from pregel_async import END, START, Send, StateGraph
+from pregel_async import END, START, Command, RunnableConfig, Send, StateGraph, get_config
 from pregel_async._checks.config import merge_configs
-from pregel_async.errors import ConfigError, GraphRecursionError, PregelError
+from pregel_async.errors import ConfigError, GraphRecursionError, PregelError, UnsettableAttributeError
 
 pytestmark = pytest.mark.anyio
 
@@ -33,7 +34,8 @@ WRONG: list[tuple[Any, str]] = [
     ({"checkpoint_id": "c"}, "'checkpoint_id' belongs under 'configurable'"),
     ({"checkpoint_ns": ""}, "'checkpoint_ns' belongs under 'configurable'"),
     ({"recursionlimit": 5}, "unknown config key 'recursionlimit'"),
-    ({"callbacks": []}, "unknown config key 'callbacks'"),
+    ({"callbacks": "x"}, "callbacks"),
+    ({"callbacks": object()}, "callbacks"),
     ({1: 2}, "unknown config key 1"),
     ({"configurable": {"recursion_limit": 5}}, "'recursion_limit' belongs at the top"),
     ({"configurable": {"metadata": {}}}, "'metadata' belongs at the top"),
@@ -99,8 +101,10 @@ async def test_configs_that_are_refused(config: Any, says: str) -> None:
             "run_name": "n",
         },
         {"max_concurrency": None, "recursion_limit": None, "tags": None, "metadata": None},
+        {"callbacks": None, "run_id": None, "run_name": None},
+        {"callbacks": [object()], "run_id": uuid.UUID(int=5)},
     ],
-    ids=[str(index) for index in range(9)],
+    ids=[str(index) for index in range(11)],
 )
 async def test_configs_that_are_taken(config: Any) -> None:
     """A config is LangGraph's mapping, or only the thread's id; other keys under `configurable` belong to the user."""
@@ -307,3 +311,96 @@ async def test_a_loop_that_ends_at_its_limit() -> None:
     made = StateGraph(State).add_node("n", lambda state: {"log": ["n"]}).add_edge(START, "n")
     made.add_conditional_edges("n", lambda state: "n" if len(state["log"]) < 5 else END)
     assert len((await made.compile(blocking=False).ainvoke({}, {"recursion_limit": 5}))["log"]) == 5
+
+
+async def test_a_run_id_may_be_a_uuid() -> None:
+    """A UUID is stored with the checkpoints, and shown to nodes, as its text."""
+    run_id, seen = uuid.UUID(int=5), list[Any]()
+    builder = StateGraph(State).add_node("n", lambda state, runtime: seen.append(runtime.execution_info.run_id))
+    made = builder.add_edge(START, "n").compile(InMemorySaver())
+    await made.ainvoke({}, {**ON_A_THREAD, "run_id": run_id})
+    metadata = (await made.aget_state("t")).metadata
+    assert seen == [str(run_id)]
+    assert metadata is not None
+    assert metadata["run_id"] == str(run_id)
+
+
+async def test_metadata_says_where_a_node_runs() -> None:
+    """`config["metadata"]` in a node has LangGraph's entries for superstep, node, triggers, path, namespace and thread,
+    the node's own metadata, and the caller's; `get_config()` too. They are not stored with checkpoints, nor passed to
+    the checkpoints of a graph that is called with the node's config."""
+    seen: dict[str, Any] = {}
+
+    def sent(state: Any, config: RunnableConfig) -> None:
+        seen["sent"] = config["metadata"]
+
+    async def first(state: Any, config: RunnableConfig) -> Any:
+        seen["first"] = config["metadata"]
+        assert get_config()["metadata"] == config["metadata"]
+        await inner.ainvoke({}, config)
+        return Command(goto=Send("sent", {}))
+
+    def within(state: Any, config: RunnableConfig) -> None:
+        seen["within"] = config["metadata"]
+
+    inner = StateGraph(State).add_node(within).add_edge(START, "within").compile()
+    builder = StateGraph(State).add_node("first", first, metadata={"own": [1]}).add_node(sent).add_edge(START, "first")
+    made = builder.compile(InMemorySaver())
+    await made.ainvoke({}, {**ON_A_THREAD, "metadata": {"mine": 1}})
+    ns = {name: metadata.pop("langgraph_checkpoint_ns") for name, metadata in seen.items()}
+    common = {"mine": 1, "thread_id": "t"}
+    assert seen == {
+        "first": {
+            **common,
+            "langgraph_step": 1,
+            "langgraph_node": "first",
+            "langgraph_triggers": ("branch:to:first",),
+            "langgraph_path": ("__pregel_pull", "first"),
+            "own": [1],
+        },
+        "within": {
+            **common,
+            "langgraph_step": 1,
+            "langgraph_node": "within",
+            "langgraph_triggers": ("branch:to:within",),
+            "langgraph_path": ("__pregel_pull", "within"),
+            "own": [1],
+        },
+        "sent": {
+            **common,
+            "langgraph_step": 2,
+            "langgraph_node": "sent",
+            "langgraph_triggers": ("__pregel_push",),
+            "langgraph_path": ("__pregel_push", 0, False),
+        },
+    }
+    assert ns["within"].startswith(f"{ns['first']}|within:")
+    async for snapshot in made.aget_state_history("t"):
+        assert snapshot.metadata is not None
+        assert not [key for key in snapshot.metadata if key.startswith("langgraph")]
+
+
+def test_names_and_copies() -> None:
+    """`get_name` appends a suffix; `copy` changes attributes of the copy only, and refuses those that cannot be set."""
+    made = graph(name="g")
+    assert (made.get_name(), made.get_name("_input"), made.get_name("_input", name="h")) == ("g", "g_input", "h_input")
+    copied = made.copy({"name": "other", "step_timeout": 5})
+    assert (copied.name, copied.step_timeout, made.name, made.step_timeout) == ("other", 5, "g", None)
+    assert made.copy().name == "g"
+    with pytest.raises(UnsettableAttributeError):
+        made.copy({"nam": "other"})
+
+
+@pytest.mark.one_loop
+async def test_an_object_with_ainvoke_and_invoke_is_a_node() -> None:
+    """A runnable is recognised by its methods, without langchain-core; it gets the node's config."""
+
+    class Runs:
+        def invoke(self, state: Any, config: Any) -> Any:
+            raise AssertionError("asyncio uses ainvoke")
+
+        async def ainvoke(self, state: Any, config: Any) -> Any:
+            return {"note": config["metadata"]["langgraph_node"]}
+
+    made = StateGraph(State).add_node("n", Runs()).add_node(Runs()).add_edge(START, "n").add_edge("n", "Runs")
+    assert (await made.compile().ainvoke({}))["note"] == "Runs"

@@ -568,7 +568,7 @@ async def test_inherited_settings(saver: BaseCheckpointSaver) -> None:
                 get_runtime().context,
                 get_store(),
                 config["tags"],
-                config["metadata"],
+                config["metadata"]["m"],
                 config["configurable"]["mine"],
                 config["max_concurrency"],
                 config["run_id"],
@@ -586,7 +586,7 @@ async def test_inherited_settings(saver: BaseCheckpointSaver) -> None:
         "run_id": "r",
     }
     await graph.ainvoke({}, config, context={"user": "u"})
-    assert seen == [({"user": "u"}, "a store", ["x"], {"m": 1}, 1, 3, "r")] * 2
+    assert seen == [({"user": "u"}, "a store", ["x"], 1, 1, 3, "r")] * 2
 
 
 async def test_max_concurrency_of_one_does_not_deadlock(saver: BaseCheckpointSaver) -> None:

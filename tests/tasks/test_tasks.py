@@ -1590,7 +1590,8 @@ async def test_updates_of_tasks(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_task_events(saver: BaseCheckpointSaver) -> None:
-    """Input `((args), {keyword args})`, result `{"__return__": value}`; a failed call has its error."""
+    """Input `((args), {keyword args})`, result `{"__return__": value}`, and `{"__end__": value}` of the entrypoint; a failed
+    call has its error."""
 
     @task
     async def double(x: int, *, plus: int) -> int:
@@ -1612,6 +1613,7 @@ async def test_task_events(saver: BaseCheckpointSaver) -> None:
     assert begun["id"] == ended["id"]
     assert begun["input"] == ((1,), {"plus": 1})
     assert ended["result"] == {"__return__": 3}
+    assert events[-1]["result"] == {"__end__": 3}
     assert isinstance(events[2]["error"], Oops)
 
 

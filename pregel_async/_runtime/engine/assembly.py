@@ -56,6 +56,8 @@ def run_of(
     # A subgraph uses the control and the cached results of its outer graph, unless its call has its own.
     for node in outer[:1]:
         control, results = control or node.graph.control, results or node.graph.results
+    if audience.tracer is not None:
+        audience.tracer.attach(persistence, ns)
     graph = GraphContext(
         run=run_context,
         program=program,
@@ -73,6 +75,7 @@ def run_of(
         open_attempts=set() if program.is_timed else NO_ATTEMPTS,
         results=results,
         token_listener=audience.token_listener if publisher.shows_messages else None,
+        tracer=audience.tracer,
     )
     runner = Runner(graph, width, turns)
     return GraphRun(graph, settings, (run_context.scope, ids_in(ns, caller)), runner)

@@ -15,8 +15,10 @@ from ...types import RunnableConfig, StreamWriter
 from ..persistence.namespace_writer import NamespaceWriter
 from ..streaming.publisher import StreamView
 from ..streaming.subscription import Subscription
+from ..tasks.context import AttemptContext
 from ..tasks.result_cache import NodeResultCache
 from ..tasks.run_options import RunOptions
+from ..tasks.tracing import Tracer
 
 
 class Settings(RunOptions, frozen=True, kw_only=True):
@@ -56,6 +58,7 @@ class Audience(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         subscriptions: the call's subscriptions: that which prints, and that of its reader. Empty if there are none.
         codec: makes the codec that encodes stored events.
         token_listener: shows the output of models that a node calls; see `GraphContext`.
+        tracer: shows the run to the callbacks of langchain-core; see `GraphContext`.
         begun: callbacks, called in turn once the thread is leased and loaded. The run stops if one returns False.
     """
 
@@ -63,4 +66,5 @@ class Audience(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     subscriptions: tuple[Subscription, ...] = ()
     codec: Callable[[], Codec]
     token_listener: Callable[[StreamWriter], AbstractContextManager[None]] | None = None
+    tracer: Tracer[AttemptContext] | None = None
     begun: tuple[Callable[[NamespaceWriter], Awaitable[bool]], ...] = ()

@@ -7,9 +7,9 @@ A full buffer may make the run wait. Readers that reconnect join the subscriptio
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from threading import get_ident
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 from msgspec.structs import replace
@@ -130,6 +130,7 @@ class Subscription:
         modes: the names of the stream modes.
         channels: the channels of the called graph to show; None for the graph's own choice.
         subgraphs: the subgraphs' parts are included.
+        metadata: the metadata of the call's config, with its tags under "tags".
         reports_errors: the run's failure is published as a part of its own.
         records_events: the events are to be stored with the run's commits.
         sinks: the readers' buffers. The first belongs to the call itself.
@@ -171,6 +172,7 @@ class Subscription:
         )  # the modes that code which cannot wait publishes in
         self.channels = channels
         self.subgraphs = subgraphs
+        self.metadata: Mapping[str, Any] = {}
         self.reports_errors = reports_errors
         self.records_events = records_events
         self.has_own_task = has_own_task

@@ -99,7 +99,8 @@ async def run_attempt(
         if task.timeout is not None:
             return await _timed(attempt, progress, contained=contained)
         try:
-            return await _run(attempt, progress, contained=contained)
+            run = _run if graph.tracer is None else _run_traced
+            return await run(attempt, progress, contained=contained)
         except BaseException as error:
             return await _outcome_after_raise(attempt, error, progress)
     finally:
@@ -141,7 +142,8 @@ async def _timed(attempt: AttemptContext, progress: _AttemptProgress, *, contain
 async def _outcome(attempt: AttemptContext, progress: _AttemptProgress, *, contained: bool) -> Settled:
     """Return the outcome of an attempt, leaving timeouts aside."""
     try:
-        return await _run(attempt, progress, contained=contained)
+        run = _run if attempt.graph.tracer is None else _run_traced
+        return await run(attempt, progress, contained=contained)
     except BaseException as error:
         return await _outcome_after_raise(attempt, error, progress)
 
@@ -197,10 +199,30 @@ class _AttemptProgress:
         self.record = record
 
 
+async def _run_traced(attempt: AttemptContext, progress: _AttemptProgress, *, contained: bool) -> Finished:
+    """Run the node and its routers, as a run of the callbacks of langchain-core."""
+    tracer = attempt.graph.tracer
+    assert tracer is not None
+    value = _traced_input(attempt.board, attempt.task)
+    # Not contained: the tracer sets variables here, and the node must get a copy of that context.
+    return await tracer.attempt(attempt, value, partial(_run, attempt, progress, contained=False))
+
+
+def _traced_input(board: Board, task: Task) -> Any:
+    """Return the node's input for callbacks; None if making it fails, because the node then fails with the reason."""
+    # Apart from the node's own input: a handler may keep it, or change it.
+    if task.send >= 0:
+        return isolate(task.arg)
+    try:
+        return board.input_of(task.node)
+    except Exception:
+        return None
+
+
 async def _run(attempt: AttemptContext, progress: _AttemptProgress, *, contained: bool) -> Finished:
     """Run the node, then its routers."""
     task, board, program = attempt.task, attempt.board, attempt.graph.program
-    node, writes = task.node, progress.writes
+    node, writes, tracer = task.node, progress.writes, attempt.graph.tracer
     recorded, ends_graph = writes is not None, False
     if writes is None:
         writes, ends_graph = await _node_writes(attempt, progress, contained=contained)
@@ -213,13 +235,22 @@ async def _run(attempt: AttemptContext, progress: _AttemptProgress, *, contained
     for router in node.routers:
         injected = attempt.inject(router.injects) if router.injects else {}
         message_ids = fold_message_ids([task], [writes], task.scope, task.step) if program.assigns_message_ids else None
-        answer = router.call(board.view_of(router, program, writes, message_ids), **injected)
-        if isawaitable(answer):
-            if recorded:
-                answer = await answer
-            else:
-                record = partial(progress.record, attempt.graph, task, writes)
-                answer, recorded = await await_router(answer, attempt, record, progress)
+        view = board.view_of(router, program, writes, message_ids)
+        traced = None if tracer is None else await tracer.router(attempt, router.name, view)
+        try:
+            answer = router.call(view, **injected)
+            if isawaitable(answer):
+                if recorded:
+                    answer = await answer
+                else:
+                    record = partial(progress.record, attempt.graph, task, writes)
+                    answer, recorded = await await_router(answer, attempt, record, progress)
+        except BaseException as error:
+            if traced is not None:
+                await traced.fail(error)
+            raise
+        if traced is not None:
+            await traced.end(answer)
         everything.extend([(name, own(item, name)) for name, item in router.route(answer)])
     if node.routers and attempt.calls.any:
         await attempt.calls.join()
@@ -247,6 +278,8 @@ async def _node_writes(
     try:
         call = _call if attempt.graph.token_listener is None else _call_streaming_models
         result = await call(node, value, attempt, progress, contained=contained and not node.routers)
+        if attempt.graph.tracer is not None:
+            attempt.graph.tracer.returned(attempt, result)
     except BaseException as error:
         commands = _commands_of(error, attempt)
     for check in checks:

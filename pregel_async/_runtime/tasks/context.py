@@ -27,7 +27,7 @@ from ..._core.isolation import isolate
 from ..._core.ownership import own, own_as_it_is
 from ..._core.program import Node, Program
 from ..._core.stop import AT_BREAKPOINT, Stop, drained
-from ..._core.task import Finished, Outcome, Task
+from ..._core.task import PUSH, Finished, Outcome, Task
 from ..._message_ids import TASK, derive_message_id, fingerprint
 from ...errors import (
     CallsChangedError,
@@ -61,6 +61,7 @@ from .run_options import RunOptions
 from .slots import UNLIMITED, ConcurrencyLimiter, Slot
 from .stream_writer import SILENT, Writer
 from .timeouts import AttemptTimeout
+from .tracing import Tracer
 from .worker_threads import NO_FENCE, AbandonFence
 
 if TYPE_CHECKING:
@@ -92,6 +93,16 @@ REPLACEMENT_BASE: Final = 1 << 50
 
 _NO_SCHEMA: Final[tuple[dict[str, Any] | None, Callable[[Any], Any]]] = (None, isolate)
 """The schema of a question that takes any answer."""
+
+NODE_METADATA: Final = (
+    "langgraph_step",
+    "langgraph_node",
+    "langgraph_triggers",
+    "langgraph_path",
+    "langgraph_checkpoint_ns",
+)
+"""The entries of `config["metadata"]` that describe where a node runs. `AttemptContext.metadata` makes them."""
+
 
 _NO_NAMES: set[str] = set()
 """The empty set that all attempts share until they make a named call. Most never do, so a set each would be wasted."""
@@ -338,6 +349,7 @@ class GraphContext(msgspec.Struct, frozen=True, kw_only=True):
             ends with it.
         token_listener: returns a context manager for the node's writer, within which chat models stream their tokens
             to that writer; None if no reader has subscribed to them.
+        tracer: shows the graph's run to the callbacks of langchain-core; None if langchain-core is not in use.
     """
 
     run: RunContext
@@ -357,6 +369,7 @@ class GraphContext(msgspec.Struct, frozen=True, kw_only=True):
     open_attempts: set[AttemptContext] = msgspec.field(default_factory=set)
     unrecorded: list[BaseException] = msgspec.field(default_factory=list)
     token_listener: Callable[[StreamWriter], AbstractContextManager[None]] | None = None
+    tracer: Tracer[AttemptContext] | None = None
 
     def should_stop(self) -> bool:
         """Return True if a drain is requested, and note it as the reason why the call ends."""
@@ -899,17 +912,35 @@ class AttemptContext:
     @property
     def config(self) -> RunnableConfig:
         """The call's config, completed with the node's namespace and checkpoint."""
-        # A new one for each access: nodes may change it in place.
-        info = self.info
-        config: dict[str, Any] = own_as_it_is(self.graph.config)
+        # A new one for each access: nodes may change it in place. Callbacks are the caller's objects, and not copied.
+        info, tracer = self.info, self.graph.tracer
+        given: dict[str, Any] = {**self.graph.config}
+        callbacks = given.pop("callbacks", None)
+        config: dict[str, Any] = own_as_it_is(given)
         config["configurable"] = {**config.get("configurable", {}), "checkpoint_ns": info.checkpoint_ns}
         if info.thread_id is not None:
             config["configurable"]["thread_id"] = info.thread_id
         if info.checkpoint_id is not None:
             config["configurable"]["checkpoint_id"] = info.checkpoint_id
-        config["metadata"] = {**config.get("metadata", {})}
-        config["run_id"] = info.run_id
+        config["metadata"] = {**config.get("metadata", {}), **self.metadata}
+        if tracer is None:
+            config["run_id"] = info.run_id
+            if callbacks is not None:
+                config["callbacks"] = callbacks
+        else:
+            # A model that is called with this config would take the run's id and name for its own.
+            config.pop("run_id", None)
+            config.pop("run_name", None)
+            config["callbacks"] = tracer.callbacks()
         return config  # type: ignore[return-value]  # a RunnableConfig, made key by key
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """Where the node runs, and the node's own metadata, for the config of the node and for tracers."""
+        task, thread_id = self.task, self.graph.run.lease.thread_id
+        place = (task.step, task.node.name, task.triggers or (PUSH,), task.path, self.ns)
+        thread = {} if thread_id is None else {"thread_id": thread_id}
+        return {**thread, **dict(zip(NODE_METADATA, place, strict=True)), **isolate(dict(task.node.metadata))}
 
     def configs(self) -> Iterator[RunnableConfig]:
         """Yield the configs of this attempt and its callers in the same call, innermost first."""

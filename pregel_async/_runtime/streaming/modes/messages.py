@@ -110,9 +110,10 @@ class Messages(Mode):
     def _metadata(self, task: Task, metadata: Mapping[str, Any]) -> dict[str, Any]:
         own_ns = f"{task.node.name}:{task.id}"
         ns = f"{self.view.checkpoint_ns}|{own_ns}" if self.view.checkpoint_ns else own_ns
-        mine = metadata_of(task)
+        mine = metadata_of(task, self.view.metadata)
         given = isolate(own(dict(metadata)))
-        tags = [*mine.get("tags", ()), *given.get("tags", ())]
+        # Callbacks of models repeat the tags of the call.
+        tags = list(dict.fromkeys([*mine.get("tags", ()), *given.get("tags", ())]))
         return {
             "langgraph_step": task.step,
             "langgraph_node": task.node.name,

@@ -27,6 +27,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
         ns: the graph's namespace, relative to the graph that was called.
         checkpoint_ns: the graph's namespace in storage.
         thread_id: the thread of the run; None if it has none.
+        metadata: the metadata of the call's config, with its tags under "tags".
         now: the run's clock, in Unix seconds.
         coerce: converts a state to the schema's class; None leaves it a mapping.
         stored_subgraphs: returns the nodes that run a subgraph which stores its state, each with True if the subgraph
@@ -40,6 +41,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     ns: tuple[str, ...]
     checkpoint_ns: str
     thread_id: str | None
+    metadata: Mapping[str, Any]
     now: Callable[[], float]
     coerce: Coerce | None
     stored_subgraphs: Callable[[], Mapping[str, bool]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, ClassVar
 
@@ -22,9 +22,9 @@ class Tasks(Mode):
     `{"id", "name", "error", "result", "interrupts"}` of each task when it ends.
 
     A task whose result was recorded earlier is planned but does not run: it has no second part here, and a part in
-    `updates`. The result of a key that the task wrote repeatedly is `{"$writes": [value, ...]}`. `error` is the
-    exception object. A task that a node calls has `((args), {keyword args})` as input and `{"__return__": value}` as
-    result.
+    `updates`. `result` maps the channels that the task wrote to their values, or to `{"$writes": [value, ...]}` if it
+    wrote a channel repeatedly, also where `updates` shows the bare value of one channel. `error` is the exception
+    object. A task that a node calls has `((args), {keyword args})` as input and `{"__return__": value}` as result.
     """
 
     name: ClassVar[str] = "tasks"
@@ -38,7 +38,7 @@ class Tasks(Mode):
                     "input": _input_of(board, task),
                     "triggers": task.triggers if task.send < 0 else (PUSH,),
                 }
-                metadata = metadata_of(task)
+                metadata = metadata_of(task, self.view.metadata)
                 yield self.part_of(task, {**planned, "metadata": metadata} if metadata else planned)
 
     def finished(self, task: Task, outcome: Finished) -> Iterable[RawPart]:
@@ -65,9 +65,9 @@ class Tasks(Mode):
 
 
 def _as_result(writes: Sequence[Write], shown: str | tuple[str, ...]) -> Any:
-    """Return a task's writes as `as_update` does, but as `{"$writes": [...]}` for a key that has several."""
-    update = as_update(writes, shown, {})
-    if isinstance(shown, str) or not isinstance(update, list):
+    """Return a task's writes as a mapping of the channels shown, with `{"$writes": [...]}` if a channel has several."""
+    update = as_update(writes, (shown,) if isinstance(shown, str) else shown, {})
+    if not isinstance(update, list):
         return update
     values: dict[str, list[Any]] = {}
     for each in update:
@@ -76,11 +76,12 @@ def _as_result(writes: Sequence[Write], shown: str | tuple[str, ...]) -> Any:
     return {key: each[0] if len(each) == 1 else {"$writes": each} for key, each in values.items()}
 
 
-def metadata_of(task: Task) -> dict[str, Any]:
-    """Return a copy of the node's metadata, with its tags under "tags"."""
+def metadata_of(task: Task, of_call: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of the metadata of a call and of a task's node, with the tags of both under "tags"."""
     node = task.node
-    metadata = isolate(dict(node.metadata))
-    return {**metadata, "tags": list(node.tags)} if node.tags else metadata
+    metadata = isolate({**of_call, **node.metadata})
+    tags = [*of_call.get("tags", ()), *node.tags]
+    return {**metadata, "tags": tags} if tags else metadata
 
 
 def _input_of(board: Board, task: Task) -> Any:

@@ -1,5 +1,7 @@
 """Use the messages of langchain-core: store them, and fold them into lists of langchain-core's classes.
 
+Importing this package also registers compiled graphs as virtual subclasses of langchain-core's `Runnable`.
+
 Storing them needs a codec in which their classes are registered: `with_messages` makes one.
 `pregel_async.messages.add_messages` accepts langchain-core's messages as they are. The `add_messages` of this module is
 for graphs that come from LangGraph: it converts every message to langchain-core's classes.
@@ -22,10 +24,19 @@ from typing import Any, Final
 from checkpoint_savers.codec import Codec
 from checkpoint_savers.codec.annotations import classes
 
-from .messages import InvalidMessageError, fold_messages
-from .messages import add_messages as add_any_messages
+from ..messages import InvalidMessageError, fold_messages
+from ..messages import add_messages as add_any_messages
 
-__all__ = ["MESSAGE_TYPES", "add_messages", "names_messages", "with_messages"]
+__all__ = [
+    "MESSAGE_TYPES",
+    "GraphCallbackHandler",
+    "GraphInterruptEvent",
+    "GraphResumeEvent",
+    "GraphRunnable",
+    "add_messages",
+    "names_messages",
+    "with_messages",
+]
 
 try:
     # Imported by name, and so untyped: type-checking this package must not require langchain-core.
@@ -38,6 +49,10 @@ except ModuleNotFoundError as error:
         "pip install 'langchain-core>=0.3'",
         name="langchain_core",
     ) from error
+
+# After the check above, since these need langchain-core too.
+from .graph_callbacks import GraphCallbackHandler, GraphInterruptEvent, GraphResumeEvent
+from .runnables import GraphRunnable
 
 _KINDS: Final = ("AI", "Human", "System", "Tool", "Function", "Chat")
 

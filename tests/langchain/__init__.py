@@ -1,0 +1,1 @@
+"""Graphs and langchain-core: callbacks, runnables and event streams."""
