@@ -19,7 +19,7 @@ from itertools import chain
 from typing import Final, NamedTuple
 from zlib import crc32
 
-from ..records import CheckpointRow, Commit, Lease
+from ..records import Commit, Lease
 from .ids import StoredId, write_id
 from .rows import bind_row
 from .schema import execute_with_retry
@@ -74,30 +74,28 @@ def bind(lease: Lease, commit: Commit) -> tuple[NewCheckpoint, ...]:
     head = None if commit.expected_head is None else write_id(commit.expected_head)
     bound: list[NewCheckpoint] = []
     for row in commit.rows:
-        bound.append(_bind(lease, commit, row, head, releases=commit.releases and row is commit.rows[-1]))
-        head = bound[-1].id
+        ns, id, parent, base, step, (counts, text), _, frame = bind_row(row, pinned=False)
+        bound.append(
+            NewCheckpoint(
+                lease.thread_id,
+                lease.epoch,
+                lease.owner.run_id,
+                commit.expires_at,
+                commit.releases and row is commit.rows[-1],
+                ns,
+                head,
+                id,
+                parent,
+                base,
+                step,
+                metadata_key(text),
+                counts,
+                text,
+                frame,
+            )
+        )
+        head = id
     return tuple(bound)
-
-
-def _bind(lease: Lease, commit: Commit, row: CheckpointRow, head: StoredId | None, *, releases: bool) -> NewCheckpoint:
-    ns, id, parent, base, step, (counts, text), _, frame = bind_row(row, pinned=False)
-    return NewCheckpoint(
-        lease.thread_id,
-        lease.epoch,
-        lease.owner.run_id,
-        commit.expires_at,
-        releases,
-        ns,
-        head,
-        id,
-        parent,
-        base,
-        step,
-        metadata_key(text),
-        counts,
-        text,
-        frame,
-    )
 
 
 def metadata_key(text: str) -> int:

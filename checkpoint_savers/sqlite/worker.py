@@ -102,7 +102,8 @@ class Job(WorkItem[T]):
         Returns:
             The job.
         """
-        job: Job[None] = Job(cast("Callable[..., None]", work), args, writes=True, size=size)
+        callable_with_all: Callable[..., None] = work
+        job: Job[None] = Job(callable_with_all, args, writes=True, size=size)
         job.grouped = True
         return job
 

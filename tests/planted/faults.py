@@ -347,7 +347,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault(
         "half-a-transaction-of-many",
         "P3: of several commits in one transaction, the failing one is stored in part",
-        "Worker._run_together",
+        "Worker._run_group",
         'cursor.execute("ROLLBACK TO job")',
         "pass",
         ("tests/savers/test_sqlite_commits.py::test_waiting_commits_share_a_transaction",),
