@@ -36,7 +36,7 @@ from ..records import (
     ThreadHeader,
 )
 from ..saver_port import PAGE
-from . import files, reading, rows, schema, upkeep, writing
+from . import files, reading, rows, schema, supersteps, upkeep, writing
 from .client import SqliteClient
 from .files import DatabaseSize
 from .ids import write_id
@@ -127,7 +127,8 @@ class SqliteSaver(SqliteClient, BaseCheckpointSaver):
             SaverClosedError: the saver is open already.
         """
         await self._connect(
-            partial(schema.prepare, name=self.path, synchronous=self.synchronous, busy_timeout=self.busy_timeout),
+            # No method: the worker would reference the saver, and Python would not free a saver that was never closed.
+            partial(_prepare, name=self.path, synchronous=self.synchronous, busy_timeout=self.busy_timeout),
             partial(schema.upgraded_since, name=self.path),
         )
         return self
@@ -180,28 +181,22 @@ class SqliteSaver(SqliteClient, BaseCheckpointSaver):
 
     def _commit_job(self, lease: Lease, commit: Commit) -> Job[None]:
         # Encoded in the caller's thread: the connection's thread, which all callers share, only executes statements.
-        new = tuple([rows.bind_row(row, pinned=False) for row in commit.rows])
+        new = supersteps.bind(lease, commit)
         records = tuple([rows.bind_record(record) for record in commit.records])
         events = tuple([rows.bind_event(event) for event in commit.events])
-        clears = tuple([(ns, write_id(checkpoint_id), task_id) for ns, checkpoint_id, task_id in commit.clears])
-        head = None if commit.expected_head is None else write_id(commit.expected_head)
-        moved = None if commit.head is None else (commit.head[0], write_id(commit.head[1]))
-        return self._write_job(
-            writing.commit,
-            (
-                lease,
-                new,
-                head,
-                records,
-                clears,
-                commit.expires_at,
-                commit.releases,
-                moved,
-                events,
-                dict(commit.metadata),
-            ),
-            size=_size_of(new) + _size_of(records) + _size_of(events),
+        columns = writing.CommitColumns(
+            lease=lease,
+            rows=new,
+            moved=None if commit.head is None else (commit.head[0], write_id(commit.head[1])),
+            expected_head=None if commit.expected_head is None else write_id(commit.expected_head),
+            records=records,
+            clears=tuple([(ns, write_id(checkpoint_id), task_id) for ns, checkpoint_id, task_id in commit.clears]),
+            expires_at=commit.expires_at,
+            releases=commit.releases,
+            events=events,
+            metadata=dict(commit.metadata),
         )
+        return Job.of_group(writing.commit, columns, size=_size_of(new) + _size_of(records) + _size_of(events))
 
     async def record(self, lease: Lease, records: Sequence[TaskRecord], *, expires_at: float) -> None:
         new = [rows.bind_record(record) for record in records]
@@ -380,6 +375,13 @@ class SqliteSaver(SqliteClient, BaseCheckpointSaver):
             await anyio.sleep(random.uniform(0.001, 0.02))
             emptied = await self._connection.run(Job(files.truncate, writes=True, bare=True))
         return emptied
+
+
+def _prepare(
+    connection: sqlite3.Connection, name: str, *, synchronous: Literal["FULL", "NORMAL"], busy_timeout: float
+) -> None:
+    schema.prepare(connection, name, synchronous=synchronous, busy_timeout=busy_timeout)
+    supersteps.prepare(connection, time.monotonic() + busy_timeout)
 
 
 def _release_acquired(db: sqlite3.Cursor, acquired: Job[Lease]) -> None:

@@ -12,9 +12,10 @@ jobs that are queued while a commit waits for the disk can share the next commit
 
 Jobs are taken in the order in which they were submitted, in batches of bounded size, so a job waits only for those
 before it and for its batch. In a batch, readers run first, since in WAL mode nothing blocks them; then all writers in
-one transaction, each inside a savepoint. A failing job rolls back only its own changes. If the shared transaction fails
-(the disk is full), it is rolled back and each job gets a transaction of its own, so that each caller gets its own
-result. Last come jobs that cannot run in a transaction (VACUUM): equal ones run once for all their callers.
+one transaction, each inside a savepoint. A failing job rolls back only its own changes. Jobs that can share their
+statements (commits) run as one, and one by one if that fails. If the shared transaction fails (the disk is full), it is
+rolled back and each job gets a transaction of its own, so that each caller gets its own result. Last come jobs that
+cannot run in a transaction (VACUUM): equal ones run once for all their callers.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ import random
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import groupby
 from queue import SimpleQueue
 from typing import Any, NamedTuple, TypeVar, TypeVarTuple, cast
 
@@ -41,6 +43,7 @@ from .open_file import OpenFile
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
+Args = TypeVar("Args", bound=tuple[Any, ...])
 
 MAX_JOBS = 128
 """Number of jobs in a batch, at most. With so many, one wait for the disk is cheap per job."""
@@ -60,9 +63,12 @@ class Job(WorkItem[T]):
         writes: True if it needs the write lock.
         size: bytes that it is going to write, approximately.
         bare: True to call it outside of any transaction.
+
+    Attributes:
+        grouped: True if `work` takes the arguments of any number of jobs, as one sequence: see `of_group`.
     """
 
-    __slots__ = ("args", "bare", "size", "work", "writes")
+    __slots__ = ("args", "bare", "grouped", "size", "work", "writes")
 
     def __init__(
         self,
@@ -81,6 +87,25 @@ class Job(WorkItem[T]):
         self.writes = writes
         self.size = size
         self.bare = bare
+        self.grouped = False
+
+    @classmethod
+    def of_group(cls, work: Callable[[sqlite3.Cursor, Sequence[Args]], None], args: Args, *, size: int) -> Job[None]:
+        """Return a writing job that shares its statements with the jobs around it that have the same `work`.
+
+        Args:
+            work: called as for other jobs, with the arguments of one or more jobs, in order. If it raises for several,
+                their changes are rolled back and it is called for each of them.
+            args: the arguments of this job.
+            size: bytes that it is going to write, approximately.
+
+        Returns:
+            The job.
+        """
+        callable_with_all: Callable[..., None] = work
+        job: Job[None] = Job(callable_with_all, args, writes=True, size=size)
+        job.grouped = True
+        return job
 
 
 class ServingConnection(sqlite3.Connection):
@@ -321,7 +346,7 @@ class Worker(Hosted):
                 self._begin_writing(cursor)
             else:
                 self._begin(cursor, "BEGIN")
-            job.value = job.work(cursor, *job.args)
+            _call(cursor, [job])
             cursor.execute("COMMIT")
         except BaseException as error:
             # The work may have returned a value before COMMIT failed.
@@ -341,18 +366,8 @@ class Worker(Hosted):
                 job.error = self._translate(cursor, error)
             return True
         try:
-            for job in jobs:
-                cursor.execute("SAVEPOINT job")
-                try:
-                    job.value = job.work(cursor, *job.args)
-                except BaseException as error:
-                    # SQLite may have rolled back the whole transaction, except on a constraint violation, which undoes
-                    # only its own statement.
-                    if isinstance(error, sqlite3.Error) and not isinstance(error, sqlite3.IntegrityError):
-                        raise
-                    job.error = self._translate(cursor, error)
-                    cursor.execute("ROLLBACK TO job")
-                cursor.execute("RELEASE job")
+            for _, group in groupby(jobs, lambda job: job.work if job.grouped else job):
+                self._run_group(cursor, list(group))
             cursor.execute("COMMIT")
         except BaseException:
             _roll_back(cursor)
@@ -360,6 +375,26 @@ class Worker(Hosted):
                 job.value = job.error = None
             return False
         return True
+
+    def _run_group(self, cursor: sqlite3.Cursor, jobs: list[Job[Any]]) -> None:
+        """Run jobs that share their statements, or a single job, in the shared transaction."""
+        failed = False
+        cursor.execute("SAVEPOINT job")
+        try:
+            _call(cursor, jobs)
+        except BaseException as error:
+            # SQLite may have rolled back the whole transaction, except on a constraint violation, which undoes only its
+            # own statement.
+            if isinstance(error, sqlite3.Error) and not isinstance(error, sqlite3.IntegrityError):
+                raise
+            failed = True
+            if len(jobs) == 1:
+                jobs[0].error = self._translate(cursor, error)
+            cursor.execute("ROLLBACK TO job")
+        cursor.execute("RELEASE job")
+        if failed and len(jobs) > 1:
+            for job in jobs:
+                self._run_group(cursor, [job])
 
     def _run_bare(self, cursor: sqlite3.Cursor, work: Callable[[sqlite3.Cursor], Any], jobs: list[Job[Any]]) -> None:
         """Run the work of equal jobs once, outside of any transaction."""
@@ -416,6 +451,15 @@ class Worker(Hosted):
                 explained.__cause__ = error
                 return explained
         return translate(error, self._name)
+
+
+def _call(cursor: sqlite3.Cursor, jobs: list[Job[Any]]) -> None:
+    """Call the work of jobs that share their statements, or of a single job."""
+    first = jobs[0]
+    if first.grouped:
+        first.work(cursor, [job.args for job in jobs])
+    else:
+        first.value = first.work(cursor, *first.args)
 
 
 def _wake(jobs: list[Job[Any]]) -> None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import groupby
 from typing import Any, NamedTuple
-from zlib import crc32
 
 from ..errors import CorruptCheckpointError, ThreadBusyError, ThreadNotFoundError
 from ..metadata import with_changes, with_defaults, write_metadata
@@ -29,10 +29,12 @@ from .rows import (
     validated,
     write_owner,
 )
+from .supersteps import NewCheckpoint, insert, metadata_key, next_metadata_key
 
 _THREAD = "SELECT key, epoch, run_id, owner, expires_at, newest, head FROM thread WHERE id = ?"
 _ADD_THREAD = "INSERT INTO thread (id, epoch, run_id, owner, expires_at) VALUES (?, 1, ?, ?, ?)"
 _ACQUIRE_THREAD = "UPDATE thread SET epoch = ?, run_id = ?, owner = ?, expires_at = ? WHERE key = ?"
+_KEY = "SELECT key FROM thread WHERE id = ?"
 _LEASE = "SELECT key, epoch, run_id, head FROM thread WHERE id = ?"
 _RENEW = "UPDATE thread SET expires_at = ? WHERE key = ?"
 _ADVANCE = "UPDATE thread SET expires_at = ?, newest = max(ifnull(newest, ''), ?) WHERE key = ?"
@@ -66,9 +68,6 @@ _DELETE = (
 
 ROOT = 0
 """Key of the root graph's namespace, in every thread."""
-
-_METADATA_KEYS = 1 << 23
-"""Number of keys for a thread's metadata texts: SQLite stores keys below this in three bytes."""
 
 
 def acquire(
@@ -125,65 +124,93 @@ def renew(db: sqlite3.Cursor, lease: Lease, expires_at: float) -> None:
     db.execute(_RENEW, (expires_at, check_lease(db, lease)[0]))
 
 
-def commit(
-    db: sqlite3.Cursor,
-    lease: Lease,
-    rows: Sequence[CheckpointColumns],
-    expected_head: StoredId | None,
-    records: Iterable[RecordColumns],
-    clears: Iterable[tuple[str, StoredId, str]],
-    expires_at: float,
-    releases: bool,
-    moved: tuple[str, StoredId] | None,
-    events: Iterable[EventColumns],
-    metadata: Mapping[str, Any],
-) -> None:
-    """Store a superstep. See `SaverPort.commit`; the arguments are the fields of a `Commit`, bound.
+class CommitColumns(NamedTuple):
+    """The fields of a `Commit`, bound, with the lease. Encoded by the caller's thread, before the transaction begins.
 
-    Args:
-        db: a cursor in a writing transaction.
+    Attributes:
         lease: the run's lease.
         rows: new checkpoints of one namespace, in order.
+        moved: without rows: a namespace and the stored checkpoint that becomes its head.
         expected_head: the head before.
         records: records to put.
         clears: records to delete: namespace, checkpoint and task id.
         expires_at: the lease's new expiry, in unix seconds.
         releases: True to release the lease, too.
-        moved: a namespace and the stored checkpoint that becomes its head, if there are no new rows.
         events: rows of events to add.
         metadata: entries for the thread's metadata. Keys that the thread has already are not changed.
+    """
+
+    lease: Lease
+    rows: Sequence[NewCheckpoint]
+    moved: tuple[str, StoredId] | None
+    expected_head: StoredId | None
+    records: Sequence[RecordColumns]
+    clears: Sequence[tuple[str, StoredId, str]]
+    expires_at: float
+    releases: bool
+    events: Sequence[EventColumns]
+    metadata: Mapping[str, Any]
+
+
+def commit(db: sqlite3.Cursor, commits: Iterable[CommitColumns]) -> None:
+    """Store supersteps, of any number of runs. See `SaverPort.commit`.
+
+    The checkpoints of all of them are stored together. What few commits have takes statements of its own.
+
+    Args:
+        db: a cursor in a writing transaction.
+        commits: the supersteps, in order.
 
     Raises:
-        ThreadBusyError: with `lost=True`: the lease is no longer held, or the head is not the expected one.
+        ThreadBusyError: with `lost=True`: a lease is no longer held, or a head is not the expected one. If there are
+            several commits, the error may name another one's thread: roll back and store them one by one.
     """
-    thread, head = check_lease(db, lease)
-    target = (rows[-1].ns, rows[-1].id) if rows else moved
-    if target is None:
-        db.execute(_RENEW, (expires_at, thread))
+    for has_rows, group in groupby(commits, _has_rows):
+        same = list(group)
+        if has_rows and not insert(db, [row for each in same for row in each.rows]):
+            raise lease_lost(db, same[0].lease.thread_id)
+        for each in same:
+            if not has_rows:
+                _move_head(db, each)
+            if each.clears or each.records or each.events or each.metadata or (each.releases and not has_rows):
+                _store_rest(db, each)
+
+
+def _has_rows(commit: CommitColumns) -> bool:
+    return bool(commit.rows)
+
+
+def _move_head(db: sqlite3.Cursor, commit: CommitColumns) -> None:
+    """Check and renew the lease of a commit without rows, and move the head if it is to be moved."""
+    thread, head = check_lease(db, commit.lease)
+    if commit.moved is None:
+        db.execute(_RENEW, (commit.expires_at, thread))
+        return
+    ns, tip = commit.moved
+    space = namespace_key(db, thread, ns)
+    if ns:
+        (head,) = db.execute(_HEAD, (space,)).fetchone()
+    if head != commit.expected_head or not is_stored(db, thread, space, tip):
+        raise lease_lost(db, commit.lease.thread_id)
+    if ns:
+        db.execute(_ADVANCE, (commit.expires_at, tip, thread))
+        db.execute(_MOVE_SPACE, (tip, space))
     else:
-        ns, tip = target
-        space = namespace_key(db, thread, ns)
-        # The root's head is in the thread's own row, which each commit updates anyway: a root graph's commit touches
-        # one row less than a subgraph's.
-        if ns:
-            (head,) = db.execute(_HEAD, (space,)).fetchone()
-        if head != expected_head or not (rows or is_stored(db, thread, space, tip)):
-            raise lease_lost(db, lease.thread_id)
-        if ns:
-            db.execute(_ADVANCE, (expires_at, tip, thread))
-            db.execute(_MOVE_SPACE, (tip, space))
-        else:
-            db.execute(_ADVANCE_ROOT, (expires_at, tip, tip, thread))
-        for row in rows:
-            add_row(db, thread, space, row)
+        db.execute(_ADVANCE_ROOT, (commit.expires_at, tip, tip, thread))
+
+
+def _store_rest(db: sqlite3.Cursor, commit: CommitColumns) -> None:
+    """Store what a commit has besides checkpoints. Its lease has been checked in this transaction."""
+    (thread,) = db.execute(_KEY, (commit.lease.thread_id,)).fetchone()
     # Cleared before records are put: a record of the same task in this commit replaces the cleared one.
-    for name, checkpoint, task_id in clears:
+    for name, checkpoint, task_id in commit.clears:
         db.execute(_CLEAR_RECORD, (thread, namespace_key(db, thread, name), checkpoint, task_id))
-    put_records(db, thread, records)
-    add_events(db, thread, events)
-    if metadata:
-        set_metadata(db, thread, with_defaults(thread_metadata(db, thread, location(lease.thread_id, "")), metadata))
-    if releases:
+    put_records(db, thread, commit.records)
+    add_events(db, thread, commit.events)
+    if commit.metadata:
+        before = thread_metadata(db, thread, location(commit.lease.thread_id, ""))
+        set_metadata(db, thread, with_defaults(before, commit.metadata))
+    if commit.releases and not commit.rows:  # with rows, the statement that inserted them has released it
         _release(db, thread)
 
 
@@ -445,9 +472,7 @@ def _require_writable(db: sqlite3.Cursor) -> None:
 
 def _metadata_key(db: sqlite3.Cursor, thread: int, metadata: MetadataText) -> int:
     """Return the key of a metadata text in a thread; insert the text if it is new."""
-    # The key is a hash of the text, so that an equal text is found by primary key, without an index of texts. On a
-    # collision the next free key is used.
-    key = crc32(metadata.text.encode()) % _METADATA_KEYS
+    key = metadata_key(metadata.text)
     while True:
         found = db.execute(_METADATA, (thread, key)).fetchone()
         if found is None:
@@ -455,7 +480,7 @@ def _metadata_key(db: sqlite3.Cursor, thread: int, metadata: MetadataText) -> in
             return key
         if found == metadata:
             return key
-        key = (key + 1) % _METADATA_KEYS
+        key = next_metadata_key(key)
 
 
 class _ThreadRow(NamedTuple):

@@ -186,13 +186,37 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault(
         "head",
         "P6: a commit that expects another head is stored",
-        "writing.commit",
-        "head != expected_head or ",
+        "supersteps._advance_root",
+        " AND head IS NEW.head",
         "",
         (
             "tests/savers/test_conformance.py::TestSqliteSaver::test_a_refused_commit_changes_nothing",
             "tests/savers/test_conformance.py::TestSqliteSaver::test_the_head_is_compared",
         ),
+    ),
+    Fault(
+        "epoch-of-supersteps",
+        "P6: a former owner stores a superstep",
+        "supersteps._advance",
+        " AND epoch = NEW.epoch",
+        "",
+        ("tests/savers/test_conformance.py::TestSqliteSaver::test_its_own_run_may_acquire_again",),
+    ),
+    Fault(
+        "owner-of-supersteps",
+        "P6: a superstep is stored under a lease with the same epoch on a thread that was deleted and created again",
+        "supersteps._advance",
+        " AND run_id = NEW.run_id",
+        "",
+        ("tests/savers/test_conformance.py::TestSqliteSaver::test_epoch_and_owner_are_both_compared",),
+    ),
+    Fault(
+        "batch-after-a-failed-commit",
+        "P3: commits that share a statement with one that fails are not stored",
+        "Worker._run_group",
+        "if failed and len(jobs) > 1:",
+        "if False:",
+        ("tests/savers/test_sqlite_commits.py::test_waiting_commits_share_a_transaction",),
     ),
     Fault(
         "live-leases-are-taken",
@@ -323,7 +347,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault(
         "half-a-transaction-of-many",
         "P3: of several commits in one transaction, the failing one is stored in part",
-        "Worker._run_together",
+        "Worker._run_group",
         'cursor.execute("ROLLBACK TO job")',
         "pass",
         ("tests/savers/test_sqlite_commits.py::test_waiting_commits_share_a_transaction",),

@@ -417,7 +417,7 @@ async def test_a_context_that_holds_its_own_stream_is_collected(read: bool) -> N
     assert left() is None
 
 
-HELD = {"none": (83, 0), "memory": (116, 0), "sqlite": (117, 123)}
+HELD = {"none": (78, 0), "memory": (108, 0), "sqlite": (109, 116)}
 """The most objects that Python's collector visits for a run whose node waits, and for one whose commit does, including
 those of the task, the task group and the event around it."""
 

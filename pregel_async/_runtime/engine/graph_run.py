@@ -85,19 +85,22 @@ class GraphRun:
         scalars = self._persistence.kept_scalars or REGISTERED.get()
         token = REGISTERED.set(scalars)
         try:
-            tasks = await (self._resume(call_input) if resumed else self._apply_input(call_input))
-            self._begun = True
-            done = await superstep.run(
+            supersteps = superstep.run(
                 self._program,
                 self._board,
                 self,
                 scope=self._scope,
                 limit=self._limit,
-                tasks=tasks,
+                tasks=await (self._resume(call_input) if resumed else self._apply_input(call_input)),
                 breakpoints=self._breakpoints,
                 resumed=resumed and not call_input.is_input,
                 barrier=self._barrier if self._graph.control is not None or run_context.spending.is_limited else None,
             )
+            self._begun = True
+            # Thousands of runs may wait at once, and Python's collector traverses all that they hold: the input is not
+            # among it.
+            del call_input
+            done = await supersteps
             self._events.begin()  # does nothing if `execute` has called it
             if done:
                 self._events.done("done")

@@ -115,7 +115,9 @@ async def _run_unstored(root_call: _RootCall, kept_scalars: frozenset[type]) -> 
     )
     persistence = Unstored(program, run_context.scope)
     graph_run = run_of(program, settings, audience, run_context, persistence, root_call.observation, publisher)
-    return _raise_if_stopped(run_context, await graph_run.run(call_input))
+    running = graph_run.run(call_input)
+    del call_input  # see `GraphRun.run`
+    return _raise_if_stopped(run_context, await running)
 
 
 async def _run_stored(root_call: _RootCall, saver: BaseCheckpointSaver, codec: Codec, thread_id: str) -> RunResult:
@@ -160,7 +162,9 @@ async def _run_stored(root_call: _RootCall, saver: BaseCheckpointSaver, codec: C
 
             pruner = RunPruner(lease, settings.retention, keeps_events=keeps_events)
             work = partial(pruner.prune_after, work)
-        return _raise_if_stopped(run_context, await lease.keep_alive_during(work))
+        running = lease.keep_alive_during(work)
+        del call_input, work  # see `GraphRun.run`
+        return _raise_if_stopped(run_context, await running)
 
 
 def _raise_if_stopped(run_context: RunContext, result: RunResult) -> RunResult:

@@ -87,7 +87,9 @@ async def _run_with_timer(
 ) -> T:
     timer = DelayedCompanion(seconds, companion)
     try:
-        return await work()
+        running = work()
+        del work  # a waiting run need not hold it, nor what it was called with
+        return await running
     finally:
         await timer.end()
 

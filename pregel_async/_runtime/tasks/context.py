@@ -480,7 +480,7 @@ class AttemptContext:
         self.refusals: tuple[ReplayRefusal, ...] = ()
         self.worker = 0
         self.held_back = False
-        self.owed: list[Subscription] = []
+        self.owed: tuple[Subscription, ...] = ()
         node = task.node
         self.fence = NO_FENCE
         if node.abandons:
@@ -543,8 +543,8 @@ class AttemptContext:
 
     async def wait_for_readers(self) -> None:
         """Wait until the readers have caught up with the parts that this attempt wrote."""
-        # Swapped before the wait: a write of another task of the node, meanwhile, starts a list of its own.
-        owed, self.owed = self.owed, []
+        # Swapped before the wait: a write of another task of the node, meanwhile, adds to an empty tuple.
+        owed, self.owed = self.owed, ()
         with self.waiting():
             for subscription in owed:
                 await subscription.wait_until_drained()

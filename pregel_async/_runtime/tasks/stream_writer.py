@@ -25,7 +25,7 @@ class WritingAttempt(Protocol):
     """
 
     task: Task
-    owed: list[Subscription]
+    owed: tuple[Subscription, ...]
     fence: Fence
 
     @property
@@ -87,7 +87,7 @@ class Writer:
                 is_owed = subscription in attempt.owed
                 reserved.append((subscription, subscription.put_nowait(part, owes=is_owed)))
                 if not is_owed and subscription.is_backlogged:
-                    attempt.owed.append(subscription)
+                    attempt.owed = (*attempt.owed, subscription)
             return _BackPressure(attempt, reserved) if attempt.owed else NO_WAIT
         try:
             attempt.fence.run("a stream writer", partial(_put_all, attempt, deliveries))
