@@ -19,9 +19,8 @@ from ._checks.node_policies import (
     flavour_of,
     node_policies,
 )
-from ._checks.runnables import as_function
 from ._core.program import Node, Write, no_writes
-from ._runtime.tasks.injection import injections_of
+from ._runtime.tasks.injection import as_function, injections_of
 from ._runtime.tasks.worker_threads import run_in_thread
 from .errors import GraphValidationError
 from .policies import CachePolicy, OnTimeout, RetryPolicy

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 import anyio
 import msgspec
@@ -20,6 +20,7 @@ from .._checks.options import (
     BatchOptions,
     CallOptions,
     InvokeOptions,
+    Modes,
     StreamOptions,
     check_capacity,
     check_version,
@@ -43,12 +44,14 @@ from .._runtime.streaming.stream import GraphStream
 from .._runtime.streaming.subscription import Subscription
 from .._runtime.tasks.context import CONCURRENT_BASE, CURRENT, AttemptContext
 from .._runtime.tasks.run_options import RunOptions
-from .._runtime.tasks.tracing import Tracer
 from ..errors import ConfigError, OutsideRunError
 from ..parts import GraphOutput
 from ..types import INTERRUPT, Config, Interrupt, Names, OverflowPolicy, RunnableConfig, StreamWriter
 from .definition import Definition
 from .plugins import RUNNABLES, plugin
+
+if TYPE_CHECKING:
+    from .._runtime.tasks.tracing import Tracer  # loaded by programs with langchain-core only
 
 OutputT = TypeVar("OutputT")
 
@@ -88,10 +91,10 @@ def stream(
     graph: Definition, given: Any, config: Config | None, options: StreamOptions, shape: Shape | None = None
 ) -> GraphStream[Any]:
     """See `Graph.astream`. `shape` makes the chunks instead of the options."""
-    asked, after = options.get("stream_mode"), options.get("after")
-    if after is not None and asked is None:
+    after = options.get("after")
+    if after is not None and options.get("stream_mode") is None:
         raise ConfigError("after= needs stream_mode=: pass the modes with which the run was streamed before")
-    checked = _checked(graph, options, graph.stream_mode if asked is None else asked)
+    checked = _checked(graph, options, modes_of(graph, options))
     cursor = None if after is None else _read_cursor(graph, given, after, checked.version)
     if checked.keeps_events:
         _require_checkpointer_for_events(graph)
@@ -127,6 +130,12 @@ def stream(
             raise
 
     return GraphStream(work, buffer, shape or checked.shape, subscription, cursor=after)
+
+
+def modes_of(graph: Definition, options: Mapping[str, Any]) -> Modes:
+    """Return the stream modes of a call: those of its options, or the graph's."""
+    asked: Modes | None = options.get("stream_mode")
+    return graph.stream_mode if asked is None else asked
 
 
 async def batch(
@@ -371,12 +380,12 @@ def _prepare(
     A config that names a thread makes the call a run of its own, unless it is the config of the calling node or of an
     enclosing one.
     """
-    outer = inherits_from = CURRENT.get()
     if RUNNABLES in sys.modules:
-        config = plugin("tracing").with_ambient(config, outer)
+        config = plugin("tracing").with_ambient(config, CURRENT.get())
     if config is None and checked.call is not None:
         return checked.call
     mine = merge_configs(graph.config, config)
+    outer = inherits_from = CURRENT.get()
     if outer is not None:
         own_saver = graph.saver is not None and not outer.graph.run.is_stored
         if own_saver or all(is_elsewhere(mine, here) for here in outer.configs()):
@@ -443,11 +452,31 @@ def _run(
     subscription: Subscription | None = None,
     begun: tuple[Callable[[NamespaceWriter], Awaitable[bool]], ...] = (),
 ) -> Coroutine[Any, Any, RunResult]:
-    caller = CURRENT.get()
+    caller, start = CURRENT.get(), _start_traced_run if RUNNABLES in sys.modules else _start_run
     if caller is None or not caller.fence.may_abandon:
-        return _start_run(graph, given, call, subscription, begun)
+        return start(graph, given, call, subscription, begun)
     # The caller may be in a worker thread that can be abandoned. Its fence then cancels the run and waits for its end.
-    return caller.fence.admit("a graph", partial(_start_run, graph, given, call, subscription, begun))
+    return caller.fence.admit("a graph", partial(start, graph, given, call, subscription, begun))
+
+
+def _start_traced_run(
+    graph: Definition,
+    given: Any,
+    call: _PreparedCall,
+    subscription: Subscription | None,
+    begun: tuple[Callable[[NamespaceWriter], Awaitable[bool]], ...],
+) -> Coroutine[Any, Any, RunResult]:
+    """Run a graph, and show the run to callbacks of langchain-core."""
+    settings = call.settings
+    if call.outer is None and settings.run_id is None:  # one id for the run and for its trace
+        settings = structs.replace(settings, run_id=graph.environment.new_id())
+        call = structs.replace(call, settings=settings)
+    tracer = plugin("tracing").GraphTracer(graph.program, settings, call.outer)
+    work = partial(_start_run, graph, given, call, subscription, begun, tracer)
+    running: Coroutine[Any, Any, RunResult] = tracer.run(
+        given, work, lambda ended: ended.board.output(graph.program, graph.program.outputs)
+    )
+    return running
 
 
 def _start_run(
@@ -456,28 +485,7 @@ def _start_run(
     call: _PreparedCall,
     subscription: Subscription | None,
     begun: tuple[Callable[[NamespaceWriter], Awaitable[bool]], ...],
-) -> Coroutine[Any, Any, RunResult]:
-    if RUNNABLES not in sys.modules:
-        return _start(graph, given, call, subscription, begun, None)
-    settings = call.settings
-    if call.outer is None and settings.run_id is None:  # one id for the run and for its trace
-        settings = structs.replace(settings, run_id=graph.environment.new_id())
-        call = structs.replace(call, settings=settings)
-    tracer = plugin("tracing").GraphTracer(graph.program, settings, call.outer)
-    work = partial(_start, graph, given, call, subscription, begun, tracer)
-    running: Coroutine[Any, Any, RunResult] = tracer.run(
-        given, work, lambda ended: ended.board.output(graph.program, graph.program.outputs)
-    )
-    return running
-
-
-def _start(
-    graph: Definition,
-    given: Any,
-    call: _PreparedCall,
-    subscription: Subscription | None,
-    begun: tuple[Callable[[NamespaceWriter], Awaitable[bool]], ...],
-    tracer: Tracer[AttemptContext] | None,
+    tracer: Tracer[AttemptContext] | None = None,
 ) -> Coroutine[Any, Any, RunResult]:
     settings, outer = call.settings, call.outer
     subscriptions = call.printed if subscription is None else (*call.printed, subscription)

@@ -34,11 +34,10 @@ from ..node import PregelNode, shown_node
 from ..parts import GraphOutput, StreamPart
 from ..types import Command, Config, RunnableConfig, StateSnapshot, StateUpdate, StreamMode
 from . import calls, threads
-from .attributes import GraphAttributes, Introspection
+from .attributes import GraphAttributes, Introspection, RunnableVerbs
 from .definition import Definition
 from .drawing import Drawing
 from .plugins import RUNNABLES, plugin
-from .runnable_verbs import RunnableVerbs
 from .sync_verbs import ContextT, InputT, OutputT, StateT, SyncVerbs
 
 __all__ = ["Graph", "PregelProtocol"]

@@ -15,7 +15,7 @@ from uuid import UUID
 import msgspec
 
 from .._checks.config import DEFAULT_RECURSION_LIMIT, merge_configs
-from .._checks.options import EventOptions, checked_options, names_of_modes
+from .._checks.options import EventOptions, Modes, checked_options, names_of_modes
 from .._core.isolation import isolate
 from .._core.program import Program
 from .._core.task import PUSH, Path, Task
@@ -30,7 +30,7 @@ from .definition import Definition
 from .plugins import RUNNABLES
 from .sync_verbs import SyncStream
 
-Event = dict[str, Any]
+EventDict = dict[str, Any]
 
 FILTERS: Final = tuple(f"{verb}_{what}" for verb in ("include", "exclude") for what in ("names", "types", "tags"))
 
@@ -46,7 +46,7 @@ def run_name(program: Program) -> str:
 
 def events_of(
     graph: Definition, as_runnable: Callable[[], Any], given: Any, config: Config | None, options: dict[str, Any]
-) -> AsyncGenerator[Event]:
+) -> AsyncGenerator[EventDict]:
     """See `Graph.astream_events`.
 
     Args:
@@ -65,13 +65,12 @@ def events_of(
         if isinstance(names, str):
             raise ConfigError(f"{name} is a list of texts, not {names!r}")
     merged: Mapping[str, Any] = merge_configs(graph.config, config)
-    if options.get("stream_mode") is None:
-        options["stream_mode"] = graph.stream_mode
-    names_of_modes(options["stream_mode"])
-    return _events(graph, as_runnable, given, merged, options, filters)
+    shown = calls.modes_of(graph, options)
+    names_of_modes(shown)
+    return _events(graph, as_runnable, given, merged, {**options, "stream_mode": shown}, shown, filters)
 
 
-def sync_stream(verb: str, events: AsyncGenerator[Event], graph: Definition) -> SyncStream[Event]:
+def sync_stream(verb: str, events: AsyncGenerator[EventDict], graph: Definition) -> SyncStream[EventDict]:
     """See `Graph.stream_events`."""
     from .._runtime.sync.background_portal import check_thread
 
@@ -86,8 +85,9 @@ async def _events(
     given: Any,
     config: Mapping[str, Any],
     options: dict[str, Any],
+    shown: Modes,
     filters: dict[str, Any],
-) -> AsyncGenerator[Event]:
+) -> AsyncGenerator[EventDict]:
     if RUNNABLES in sys.modules and on_asyncio():
         run_id = config.get("run_id")
         # langchain-core adds its own limit of 25 to a config without one, and takes ids of runs as objects.
@@ -96,7 +96,7 @@ async def _events(
             config["run_id"] = _uuid(run_id)
         events = as_runnable().astream_events(given, config, version="v2", **filters, **options)
     else:
-        events = _own_events(graph, given, config, options, filters)
+        events = _own_events(graph, given, config, options, shown, filters)
     try:
         async for event in events:
             yield event
@@ -112,10 +112,14 @@ def _uuid(run_id: object) -> UUID:
 
 
 async def _own_events(
-    graph: Definition, given: Any, config: Mapping[str, Any], options: dict[str, Any], filters: Mapping[str, Any]
-) -> AsyncGenerator[Event]:
+    graph: Definition,
+    given: Any,
+    config: Mapping[str, Any],
+    options: dict[str, Any],
+    shown: Modes,
+    filters: Mapping[str, Any],
+) -> AsyncGenerator[EventDict]:
     """Make events of the parts of the run's stream."""
-    shown = options.pop("stream_mode")
     modes = names_of_modes(shown)
     run_id = str(config.get("run_id") or graph.environment.new_id())
     # `tasks` before the modes that are shown: a node's own events come before the chunk of the graph.
@@ -124,12 +128,12 @@ async def _own_events(
     builder = _EventBuilder(graph, config, run_id, given)
     allows = _filter(filters)
 
-    def chunk_of(part: RawPart) -> Event:
+    def chunk_of(part: RawPart) -> EventDict:
         data = bare(part)
         return builder.root.event("stream", {"chunk": data if isinstance(shown, str) else (part.mode, data)})
 
     # The update of a task is published before the end of the task, and shown after it, as in LangGraph.
-    updates: dict[str, Event] = {}
+    updates: dict[str, EventDict] = {}
     stream = calls.stream(graph, given, cast("Config", {**config, "run_id": run_id}), every, shape=lambda part: part)
     async with stream as parts:
         for event in builder.start():
@@ -151,10 +155,10 @@ async def _own_events(
             yield event
 
 
-def _filter(filters: Mapping[str, Any]) -> Callable[[Event], bool]:
+def _filter(filters: Mapping[str, Any]) -> Callable[[EventDict], bool]:
     """Return the function that decides whether an event is shown."""
 
-    def matches(verb: str, event: Event) -> bool:
+    def matches(verb: str, event: EventDict) -> bool:
         kind = event["event"].removeprefix("on_").rpartition("_")[0]
         return (
             event["name"] in (filters.get(f"{verb}_names") or ())
@@ -179,7 +183,7 @@ class _Run(msgspec.Struct, kw_only=True):
     chunks: list[Any] = []
     ended: bool = False
 
-    def event(self, what: Literal["start", "stream", "end"], data: dict[str, Any]) -> Event:
+    def event(self, what: Literal["start", "stream", "end"], data: dict[str, Any]) -> EventDict:
         return {
             "event": f"on_{self.kind}_{what}",
             "data": data,
@@ -223,10 +227,10 @@ class _EventBuilder:
         self._models: dict[tuple[str, Any], _Run] = {}
         self._states: dict[tuple[str, ...], Any] = {}
 
-    def start(self) -> Iterator[Event]:
+    def start(self) -> Iterator[EventDict]:
         yield self.root.event("start", {"input": self.root.input})
 
-    def end(self) -> Iterator[Event]:
+    def end(self) -> Iterator[EventDict]:
         yield self.root.event("end", {"output": self._output(())})
 
     def is_open(self, task: Task) -> bool:
@@ -234,7 +238,7 @@ class _EventBuilder:
         run = self._tasks.get(task.id)
         return run is not None and not run.ended
 
-    def of_part(self, part: RawPart) -> Iterator[Event]:
+    def of_part(self, part: RawPart) -> Iterator[EventDict]:
         """Yield the events of a part, except those of the called graph itself."""
         if part.mode == "values":
             self._states[part.ns] = part
@@ -245,7 +249,7 @@ class _EventBuilder:
         elif part.mode == "messages" and part.task is not None:
             yield from self._of_message(part, self._tasks.get(part.task.id))
 
-    def _of_task(self, part: RawPart, task: Task) -> Iterator[Event]:
+    def _of_task(self, part: RawPart, task: Task) -> Iterator[EventDict]:
         if "input" in part.data:
             yield from self._graph_start(part.ns)
             run = self._tasks[task.id] = self._started(part, task)
@@ -261,7 +265,7 @@ class _EventBuilder:
             yield run.event("stream", {"chunk": output})
             yield run.event("end", {"output": isolate(output), "input": run.input})
 
-    def _of_recorded(self, part: RawPart, run: _Run | None) -> Iterator[Event]:
+    def _of_recorded(self, part: RawPart, run: _Run | None) -> Iterator[EventDict]:
         """End a task that has started and does not run, because its result is recorded or cached."""
         if run is not None and not run.ended:
             run.ended = True
@@ -300,7 +304,7 @@ class _EventBuilder:
             chunks=[],
         )
 
-    def _graph_start(self, ns: tuple[str, ...]) -> Iterator[Event]:
+    def _graph_start(self, ns: tuple[str, ...]) -> Iterator[EventDict]:
         """Start the run of a subgraph with its first part."""
         known = self._graphs.get(ns)
         if known is not None and not known.ended:
@@ -325,7 +329,7 @@ class _EventBuilder:
         # A graph that keeps its state has no task's id in its namespace.
         return next(run for run in reversed(self._tasks.values()) if run.name == node and not run.ended)
 
-    def _ends_inside(self, outer: _Run) -> Iterator[Event]:
+    def _ends_inside(self, outer: _Run) -> Iterator[EventDict]:
         """End the models and graphs inside a task that ends."""
         for model in self._models.values():
             if model.parent_ids[-1] == outer.run_id and not model.ended:
@@ -340,7 +344,7 @@ class _EventBuilder:
         part = self._states.get(ns)
         return None if part is None else isolate(bare(part))
 
-    def _of_message(self, part: RawPart, node: _Run | None) -> Iterator[Event]:
+    def _of_message(self, part: RawPart, node: _Run | None) -> Iterator[EventDict]:
         if node is None or node.ended:
             return  # a message that the node has returned, and no token of a model
         message, metadata = bare(part)

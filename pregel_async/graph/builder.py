@@ -33,8 +33,14 @@ from .._api.sync_verbs import ContextT, InputT, OutputT, StateT
 from .._checks.annotations import class_of, resolve_alias
 from .._checks.node_policies import RetryPolicies, TimeoutOption, check_abandonable, check_on_timeout, node_policies
 from .._checks.options import CompileOptions, PolicyOptions, checked_options, takes, takes_deprecated
-from .._checks.runnables import as_function, name_of_action
-from .._runtime.tasks.injection import check_signature, hints_of, injections_of, is_generator
+from .._runtime.tasks.injection import (
+    as_function,
+    check_signature,
+    hints_of,
+    injections_of,
+    is_generator,
+    name_of_call,
+)
 from ..errors import GraphValidationError
 from ..policies import CachePolicy, OnTimeout
 from ..types import END, RESERVED, START, Command, Send, plain_name
@@ -236,7 +242,7 @@ class StateGraph(GraphSpec, Generic[SchemaT, ContextSchemaT, InputSchemaT, Outpu
         else:
             if action is not None:
                 raise GraphValidationError("add_node takes a name and a function, or a function")
-            action, name = node, node.name if isinstance(node, Graph) else name_of_action(node)
+            action, name = node, node.name if isinstance(node, Graph) else name_of_call(node)
         if name in self.nodes:
             raise GraphValidationError(f"there is a node {name!r} already")
         if not name or name == "*" or name.startswith("__") or name in RESERVED or any(mark in name for mark in "|:"):
@@ -349,7 +355,7 @@ class StateGraph(GraphSpec, Generic[SchemaT, ContextSchemaT, InputSchemaT, Outpu
             raise GraphValidationError("add_sequence takes at least one node")
         before: str | None = None
         for node in nodes:
-            name, action = node if isinstance(node, tuple) else (name_of_action(node), node)
+            name, action = node if isinstance(node, tuple) else (name_of_call(node), node)
             self.add_node(name, action)
             if before is not None:
                 self.add_edge(before, name)
@@ -424,7 +430,7 @@ class StateGraph(GraphSpec, Generic[SchemaT, ContextSchemaT, InputSchemaT, Outpu
         """
         if source == END:
             raise GraphValidationError("an edge cannot start at END")
-        source, name = plain_name(source), name_of_action(path)
+        source, name = plain_name(source), name_of_call(path)
         if not isinstance(path, Graph):
             path = as_function(path)
         injects = _check_action(f"{source}/{name}", path)

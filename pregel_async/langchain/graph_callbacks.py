@@ -57,7 +57,7 @@ class GraphResumeEvent:
 
 
 class GraphCallbackHandler(_callbacks.BaseCallbackHandler):  # type: ignore[misc]  # a class without types, see above
-    """A callback handler that is also told of pauses and resumes. Subclass it, and pass it in a config's `callbacks`.
+    """A callback handler that also receives pauses and resumes. Subclass it, and pass it in a config's `callbacks`.
 
     The methods may be coroutine functions. Their exceptions are logged, unless `raise_error` is True.
     """

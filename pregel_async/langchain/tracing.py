@@ -203,7 +203,7 @@ class GraphTracer:
         finally:
             self._results.pop(attempt, None)
 
-    async def router(self, attempt: AttemptContext, name: str, view: Any) -> TracedRouter | None:
+    async def router(self, attempt: AttemptContext, name: str, view: Any) -> RouterTrace | None:
         if self._run is None:
             return None
         around = self.callbacks()
@@ -217,7 +217,7 @@ class GraphTracer:
         config["callbacks"].add_tags([f"seq:step:{position}"], False)
         run = await _awaited(_manager_of(config).on_chain_start(None, view, name=name))
         config["callbacks"] = run.get_child()
-        return TracedRouter(run, _CHILD.set(config))
+        return RouterTrace(run, _CHILD.set(config))
 
     def _config_of(self, attempt: AttemptContext, callbacks: Any) -> dict[str, Any]:
         """Return the config with which the code of an attempt calls runnables."""
@@ -235,7 +235,7 @@ class GraphTracer:
         }
 
 
-class TracedRouter:
+class RouterTrace:
     """One call of a router, inside the run of its node."""
 
     def __init__(self, run: Any, token: Token[Any]) -> None:
@@ -298,6 +298,8 @@ async def _reported(run: Any) -> AsyncIterator[list[Any]]:
     ended: list[Any] = []
     try:
         yield ended
+    except GeneratorExit:  # the coroutine is closed, and may not await
+        raise
     except BaseException as error:
         await _failed(run, error)
         raise

@@ -15,6 +15,14 @@ NO_SHIELD = "anyio.CancelScope()"
 
 FAULTS: Final[tuple[Fault, ...]] = (
     Fault(
+        "metadata-of-nodes",
+        "P10: where the calling node runs is stored with each checkpoint of the graph that it calls",
+        "config._storable_metadata",
+        " and key not in _OF_A_NODE",
+        "",
+        ("tests/graphs/test_config.py::test_metadata_says_where_a_node_runs",),
+    ),
+    Fault(
         "node-interrupt",
         "P8: the question of a raised NodeInterrupt is neither shown nor stored",
         "attempt._ask",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -18,7 +18,9 @@ from ..streaming.subscription import Subscription
 from ..tasks.context import AttemptContext
 from ..tasks.result_cache import NodeResultCache
 from ..tasks.run_options import RunOptions
-from ..tasks.tracing import Tracer
+
+if TYPE_CHECKING:
+    from ..tasks.tracing import Tracer  # loaded by programs with langchain-core only
 
 
 class Settings(RunOptions, frozen=True, kw_only=True):

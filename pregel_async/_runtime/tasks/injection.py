@@ -6,6 +6,7 @@ import contextlib
 import functools
 import inspect
 import re
+import sys
 import types
 from collections.abc import Callable, Mapping
 from typing import Any, get_args, get_origin, get_type_hints
@@ -56,10 +57,33 @@ def _resolved(function: Any) -> dict[str, Any]:
 
 
 def name_of_call(call: Any) -> str:
-    """Return the name of a function, or of the class of a callable object. That of a partial is its function's."""
+    """Return the name of a function, of the class of a callable object, or of a runnable of langchain-core.
+
+    The name of a partial is its function's.
+    """
+    if is_runnable(call) and callable(get_name := getattr(call, "get_name", None)):
+        return str(get_name())
     while isinstance(call, functools.partial):
         call = call.func
     return getattr(call, "__name__", None) or type(call).__name__
+
+
+def is_runnable(given: Any) -> bool:
+    """Return True if an object is run by its `ainvoke` instead of being called: a chain, a model, a tool, a graph."""
+    if callable(given):
+        # Some runnables can be called too, in an older way that takes no config.
+        known = sys.modules.get("langchain_core.runnables")
+        return known is not None and isinstance(given, known.Runnable)
+    return callable(getattr(given, "ainvoke", None)) and callable(getattr(given, "invoke", None))
+
+
+def as_function(given: Any) -> Any:
+    """Return a function that runs a runnable with the config of its node. Anything else is returned as it is."""
+    if not is_runnable(given):
+        return given
+    from .runnable_action import RunnableAction  # imported here: most graphs have no runnables
+
+    return RunnableAction(given)
 
 
 def is_generator(call: Any) -> bool:

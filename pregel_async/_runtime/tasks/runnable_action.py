@@ -1,4 +1,4 @@
-"""Recognise runnables of langchain-core that are passed as functions: chains, models, tools, graphs of LangGraph."""
+"""Run a runnable of langchain-core as a node. Imported by the first one that a graph gets."""
 
 from __future__ import annotations
 
@@ -8,31 +8,9 @@ from typing import Any
 
 import anyio.to_thread
 
-from .._runtime.platform.event_loops import on_asyncio
-from .._runtime.tasks.injection import name_of_call
-from ..types import RunnableConfig
-
-
-def is_runnable(given: Any) -> bool:
-    """Return True if an object is run by its `ainvoke` instead of being called."""
-    if callable(given):
-        # Some runnables can be called too, in an older way that takes no config.
-        known = sys.modules.get("langchain_core.runnables")
-        return known is not None and isinstance(given, known.Runnable)
-    return callable(getattr(given, "ainvoke", None)) and callable(getattr(given, "invoke", None))
-
-
-def name_of_action(given: Any) -> str:
-    """Return the name of a function, of the class of a callable object, or of a runnable."""
-    if not is_runnable(given):
-        return name_of_call(given)
-    get_name = getattr(given, "get_name", None)
-    return str(get_name()) if callable(get_name) else type(given).__name__
-
-
-def as_function(given: Any) -> Any:
-    """Return a function that runs a runnable with the config of its node. Anything else is returned as it is."""
-    return RunnableAction(given) if is_runnable(given) else given
+from ...types import RunnableConfig
+from ..platform.event_loops import on_asyncio
+from .injection import name_of_call
 
 
 class RunnableAction:
@@ -44,7 +22,7 @@ class RunnableAction:
 
     def __init__(self, runnable: Any) -> None:
         self.runnable = runnable
-        self.__name__ = name_of_action(runnable)
+        self.__name__ = name_of_call(runnable)
         known = sys.modules.get("langchain_core.runnables")
         is_sequence = known is not None and isinstance(runnable, known.RunnableSequence)
         # As in LangGraph, callbacks see the steps of a sequence directly inside the node's run.
