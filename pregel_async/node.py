@@ -64,6 +64,8 @@ class PregelNode(msgspec.Struct, frozen=True, kw_only=True):
         tags, metadata: the user's own.
         abandon_on_cancel: as in `NodeBuilder.abandon_on_cancel`.
         retry_policy, timeout, cache_policy, on_timeout: as in `StateGraph.add_node`.
+        subgraphs: in `Graph.nodes`, the graph that the node runs and that stores its state, as `Graph.get_subgraphs`
+            finds it; else empty.
     """
 
     name: str = ""
@@ -78,6 +80,7 @@ class PregelNode(msgspec.Struct, frozen=True, kw_only=True):
     timeout: TimeoutOption | None = None
     cache_policy: CachePolicy | None = None
     on_timeout: OnTimeout | None = None
+    subgraphs: tuple[Any, ...] = ()
 
     @property
     def action(self) -> Callable[[Any], Any]:

@@ -493,8 +493,15 @@ class Graph(GraphAttributes, Introspection, SyncVerbs[StateT, ContextT, InputT, 
     @property
     def nodes(self) -> dict[str, PregelNode]:
         """The nodes by name, the hidden `START` included, if there is one."""
+        stored = self._definition.subgraph_index.stored
         return {
-            name: PregelNode(name=name, channels=node.reads, triggers=node.triggers, bound=node.call)
+            name: PregelNode(
+                name=name,
+                channels=node.reads,
+                triggers=node.triggers,
+                bound=node.call,
+                subgraphs=(stored[name],) if name in stored else (),
+            )
             for name, node in self._definition.program.nodes.items()
         }
 
