@@ -103,6 +103,15 @@ def langchain(session: nox.Session) -> None:
 
 
 @nox.session
+def langgraph(session: nox.Session) -> None:
+    """Importing threads that LangGraph has written, where it is installed: the suite skips these tests."""
+    install(session, "test")
+    session.install("-q", "langgraph", "langgraph-checkpoint-sqlite", "langgraph-checkpoint-postgres")
+    tests = ["tests/from_langgraph", "tests/cli/test_cli_langgraph_import.py"]
+    pytest(session, "-n", "2", "-q", "-p", "no:langsmith_plugin", *tests)
+
+
+@nox.session
 def adapters(session: nox.Session) -> None:
     """Tokens and errors of real SDKs: the suite skips those that are not installed."""
     install(session, "test")

@@ -103,7 +103,7 @@ def by_slot(state: State) -> Any:
 
 
 def by_property(state: State) -> Any:
-    services.writer  # noqa: B018
+    assert services.writer is not None
     return services.leader.invoke(state)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import types
 from collections.abc import Iterator
-from typing import Any, Final, TypeAlias, TypeVar, cast
+from typing import Any, Final, TypeAlias, TypeVar
 
 from .fingerprints import cell_content
 
@@ -54,10 +54,8 @@ def _module_of(call: Any) -> str:
     seen: set[int] = set()
     while id(call) not in seen:
         seen.add(id(call))
-        if isinstance(call, functools.partial):
-            call = cast("functools.partial[Any]", call).func
-        else:
-            call = _own(call, "__wrapped__", call)
+        inner: Any = call
+        call = inner.func if isinstance(inner, functools.partial) else _own(inner, "__wrapped__", inner)
     return getattr(call, "__module__", "")
 
 
