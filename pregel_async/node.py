@@ -311,6 +311,22 @@ class NodeBuilder:
         )
 
 
+def shown_node(node: Node, subgraph: object) -> PregelNode:
+    """Return a node of the algorithm as `Graph.nodes` shows it.
+
+    Args:
+        node: the node.
+        subgraph: the graph that it runs and that stores its state; None for none.
+    """
+    return PregelNode(
+        name=node.name,
+        channels=node.reads,
+        triggers=node.triggers,
+        bound=node.call,
+        subgraphs=() if subgraph is None else (subgraph,),
+    )
+
+
 def own_policies(name: str, node: PregelNode) -> NodePolicies:
     """Read the policies of a node, without defaults.
 

@@ -30,7 +30,7 @@ from .._runtime.platform.environment import Environment
 from .._runtime.streaming.stream import GraphStream
 from ..channels import BaseChannel
 from ..errors import ConfigError
-from ..node import PregelNode
+from ..node import PregelNode, shown_node
 from ..parts import GraphOutput, StreamPart
 from ..types import Command, Config, RunnableConfig, StateSnapshot, StateUpdate
 from . import calls, threads
@@ -493,17 +493,8 @@ class Graph(GraphAttributes, Introspection, SyncVerbs[StateT, ContextT, InputT, 
     @property
     def nodes(self) -> dict[str, PregelNode]:
         """The nodes by name, the hidden `START` included, if there is one."""
-        stored = self._definition.subgraph_index.stored
-        return {
-            name: PregelNode(
-                name=name,
-                channels=node.reads,
-                triggers=node.triggers,
-                bound=node.call,
-                subgraphs=(stored[name],) if name in stored else (),
-            )
-            for name, node in self._definition.program.nodes.items()
-        }
+        stored, nodes = self._definition.subgraph_index.stored, self._definition.program.nodes
+        return {name: shown_node(node, stored.get(name)) for name, node in nodes.items()}
 
     @property
     def channels(self) -> dict[str, BaseChannel[Any, Any, Any]]:

@@ -10,7 +10,7 @@ from typing import Any, cast
 import msgspec
 
 from ..types import Interrupt, Overwrite, Send
-from .stored import EncodedValue, LangGraphNotInstalledError, StoredCheckpoint, UndecodableThreadError
+from .stored import EncodedValue, LangGraphCheckpoint, LangGraphNotInstalledError, UndecodableThreadError
 
 
 class DecodedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,7 +101,7 @@ class Decoder:
             for number in range(count)
         ]
 
-    def checkpoint(self, stored: StoredCheckpoint) -> DecodedCheckpoint:
+    def checkpoint(self, stored: LangGraphCheckpoint) -> DecodedCheckpoint:
         """Decode a checkpoint.
 
         Raises:

@@ -20,7 +20,7 @@ from ..errors import ConfigError, InvalidUpdateError
 from .decoding import Decoder
 from .mapping import ImportedQuestion, MappedThread, map_thread
 from .sources import open_source
-from .stored import Source, StoredThread, UndecodableThreadError
+from .stored import StoredThread, ThreadSource, UndecodableThreadError
 
 ImportStatus = Literal["imported", "replaced", "would be imported", "would be replaced", "exists", "refused"]
 """What has become of a thread."""
@@ -67,8 +67,9 @@ async def import_threads(
     """Import threads of LangGraph's into the saver that a graph was compiled with.
 
     LangGraph has to be installed, and the classes of the application's values to be importable. LangGraph's serializer
-    imports the classes that the data names, so import only databases that you trust. The source is only read. A thread is stored in one transaction, so that an import that is killed leaves each thread whole or not at
-    all, and may be repeated: threads that the saver has are left alone.
+    imports the classes that the data names, so import only databases that you trust. The source is only read. A thread
+    is stored in one transaction, so that an import that is killed leaves each thread whole or not at all, and may be
+    repeated: threads that the saver has are left alone.
 
     Args:
         graph: the graph that will continue the threads. Its nodes and keys should be those of the LangGraph program.
@@ -131,7 +132,7 @@ class _Importer:
         # LangGraph's threads hold messages of langchain-core, whether or not a schema of the graph names their classes.
         self._codec = plugin("message types").with_messages(self._definition.codec)
 
-    async def thread(self, source: Source, thread_id: str) -> ThreadReport:
+    async def thread(self, source: ThreadSource, thread_id: str) -> ThreadReport:
         """Import one thread."""
         exists = bool(await self._saver.scan(thread_id, None, limit=1))
         if exists and not self._replace:

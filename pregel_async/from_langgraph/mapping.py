@@ -41,7 +41,7 @@ from ..errors import PregelError
 from ..messages import messages_in
 from ..types import END, RESERVED, START, Interrupt
 from .decoding import DecodedCheckpoint, Decoder
-from .stored import StoredCheckpoint, StoredThread, StoredWrite, UndecodableThreadError
+from .stored import LangGraphCheckpoint, StoredThread, StoredWrite, UndecodableThreadError
 
 LANGGRAPH_ID: Final = "langgraph_checkpoint_id"
 """The metadata key of an imported checkpoint that holds the id which LangGraph gave to it."""
@@ -175,7 +175,7 @@ class _CheckpointMapper:
         self.encoder = Encoder(program, codec)
         self.chain = ChainWriter.start(scope[1])
 
-    def board(self, stored: StoredCheckpoint, decoded: DecodedCheckpoint) -> Board:
+    def board(self, stored: LangGraphCheckpoint, decoded: DecodedCheckpoint) -> Board:
         """Return the board of a checkpoint."""
         program, values = self._program, dict(decoded.values)
         if decoded.format < _WITH_CHANNELS:
@@ -209,7 +209,7 @@ class _CheckpointMapper:
             ran=self._ran(stored, decoded),
         )
 
-    def _ran(self, stored: StoredCheckpoint, decoded: DecodedCheckpoint) -> tuple[str, ...]:
+    def _ran(self, stored: LangGraphCheckpoint, decoded: DecodedCheckpoint) -> tuple[str, ...]:
         """Return the nodes of the checkpoint's superstep: those that have seen the newest versions."""
         # LangGraph stores no more, and finds the node of an update without `as_node` in the same way.
         if stored.metadata.get("source") == "input":
@@ -224,7 +224,7 @@ class _CheckpointMapper:
 
     def row(
         self,
-        stored: StoredCheckpoint,
+        stored: LangGraphCheckpoint,
         decoded: DecodedCheckpoint,
         board: Board,
         before: tuple[Board, DecodedCheckpoint] | None,
@@ -370,7 +370,7 @@ class _ThreadMapper:
         return rows
 
     def _pending(
-        self, stored: StoredCheckpoint, decoded: DecodedCheckpoint, board: Board
+        self, stored: LangGraphCheckpoint, decoded: DecodedCheckpoint, board: Board
     ) -> list[tuple[Task, _TaskWrites]]:
         """Return the tasks planned on a checkpoint of which LangGraph has stored something, in plan order."""
         by_task: dict[str, list[StoredWrite]] = {}

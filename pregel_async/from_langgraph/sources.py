@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-from .stored import EncodedValue, NotLangGraphError, Source, StoredCheckpoint, StoredThread, StoredWrite
+from .stored import EncodedValue, LangGraphCheckpoint, NotLangGraphError, StoredThread, StoredWrite, ThreadSource
 
 _POSTGRES: Final = ("postgres://", "postgresql://")
 
 
-def open_source(source: str) -> Source:
+def open_source(source: str) -> ThreadSource:
     """Open a database of LangGraph's for reading.
 
     Args:
@@ -83,7 +83,7 @@ class SqliteSource:
         return [str(row[0]) for row in found]
 
     def thread(self, thread_id: str, *, history: bool) -> StoredThread | None:
-        """Read a thread; see `Source.thread`."""
+        """Read a thread; see `ThreadSource.thread`."""
         with self._reading() as connection:
             listed = connection.execute(
                 "SELECT checkpoint_ns, checkpoint_id, parent_checkpoint_id FROM checkpoints WHERE thread_id = ?",
@@ -91,7 +91,7 @@ class SqliteSource:
             ).fetchall()
             return _thread(thread_id, listed, self._checkpoint, history=history)
 
-    def _checkpoint(self, thread_id: str, ns: str, checkpoint_id: str) -> StoredCheckpoint:
+    def _checkpoint(self, thread_id: str, ns: str, checkpoint_id: str) -> LangGraphCheckpoint:
         key = (thread_id, ns, checkpoint_id)
         kind, body, metadata = self._connection.execute(
             "SELECT type, checkpoint, metadata FROM checkpoints "
@@ -103,7 +103,7 @@ class SqliteSource:
             f"WHERE thread_id = ? AND checkpoint_ns = ? AND checkpoint_id = ? ORDER BY {self._path}, task_id, idx",
             key,
         )
-        return StoredCheckpoint(
+        return LangGraphCheckpoint(
             checkpoint_id=checkpoint_id,
             body=EncodedValue(kind, body),
             metadata={} if metadata is None else json.loads(metadata),
@@ -169,7 +169,7 @@ class PostgresSource:
             self._connection.rollback()
 
     def thread(self, thread_id: str, *, history: bool) -> StoredThread | None:
-        """Read a thread; see `Source.thread`."""
+        """Read a thread; see `ThreadSource.thread`."""
         try:
             listed = self._rows(
                 "SELECT checkpoint_ns, checkpoint_id, parent_checkpoint_id FROM checkpoints WHERE thread_id = %s",
@@ -179,7 +179,7 @@ class PostgresSource:
         finally:
             self._connection.rollback()
 
-    def _checkpoint(self, thread_id: str, ns: str, checkpoint_id: str) -> StoredCheckpoint:
+    def _checkpoint(self, thread_id: str, ns: str, checkpoint_id: str) -> LangGraphCheckpoint:
         key = (thread_id, ns, checkpoint_id)
         ((document, metadata),) = self._rows(
             "SELECT checkpoint, metadata FROM checkpoints "
@@ -199,7 +199,7 @@ class PostgresSource:
             f"WHERE thread_id = %s AND checkpoint_ns = %s AND checkpoint_id = %s ORDER BY {self._path}, task_id, idx",
             key,
         )
-        return StoredCheckpoint(
+        return LangGraphCheckpoint(
             checkpoint_id=checkpoint_id,
             document=document,
             blobs={channel: EncodedValue(kind, bytes(blob or b"")) for channel, kind, blob in blobs},
@@ -215,7 +215,7 @@ class PostgresSource:
 def _thread(
     thread_id: str,
     listed: Iterable[tuple[str, str, str | None]],
-    read: Callable[[str, str, str], StoredCheckpoint],
+    read: Callable[[str, str, str], LangGraphCheckpoint],
     *,
     history: bool,
 ) -> StoredThread | None:
@@ -231,7 +231,7 @@ def _thread(
         return None
     # LangGraph's ids sort by creation, and it continues a thread from the greatest one.
     branch = branch_of(max(parents), parents)
-    kept: dict[str, StoredCheckpoint] = {}
+    kept: dict[str, LangGraphCheckpoint] = {}
     for ns, ids in namespaces.items():
         # The namespace of a subgraph that keeps its state has no task ids.
         for checkpoint_id in sorted(ids, reverse=True) if not _has_task(ns) else ():

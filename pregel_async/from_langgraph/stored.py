@@ -41,7 +41,7 @@ class StoredWrite(msgspec.Struct, frozen=True, kw_only=True):
     value: EncodedValue
 
 
-class StoredCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
+class LangGraphCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     """A checkpoint of a graph.
 
     Attributes:
@@ -75,13 +75,13 @@ class StoredThread(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     thread_id: str
-    checkpoints: Sequence[StoredCheckpoint]
+    checkpoints: Sequence[LangGraphCheckpoint]
     others: int
     namespaces: Mapping[str, int]
-    kept: Mapping[str, StoredCheckpoint] = {}
+    kept: Mapping[str, LangGraphCheckpoint] = {}
 
 
-class Source(Protocol):
+class ThreadSource(Protocol):
     """A database of LangGraph's, open for reading."""
 
     def thread_ids(self) -> list[str]:

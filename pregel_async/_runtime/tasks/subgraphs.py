@@ -15,8 +15,8 @@ from .fingerprints import cell_content
 
 T = TypeVar("T")
 
-Names: TypeAlias = tuple[str, ...]
-"""The attributes that the code around a value names: only these may be read from the value, on its path to a graph."""
+AttributeNames: TypeAlias = tuple[str, ...]
+"""The attributes that the code around a value names: only these are read from the value, on its path to a graph."""
 
 
 def reachable(call: Any, kind: type[T]) -> Iterator[T]:
@@ -31,9 +31,10 @@ def reachable(call: Any, kind: type[T]) -> Iterator[T]:
     """
     # Functions of other modules are not searched: through a library, half of Python may be reachable.
     module = _module_of(call)
-    todo: list[tuple[Any, Names]] = [(call, ())]
+    todo: list[tuple[Any, AttributeNames]] = [(call, ())]
     found: dict[int, T] = {}  # by id; the reference keeps the id from being reused
-    seen: dict[tuple[int, Names], Any] = {}  # with the names: another function may name other attributes of an object
+    # With the names: another function may name other attributes of an object.
+    seen: dict[tuple[int, AttributeNames], Any] = {}
     while todo:
         value, names = todo.pop()
         if isinstance(value, kind):
@@ -59,7 +60,7 @@ def _module_of(call: Any) -> str:
     return getattr(call, "__module__", "")
 
 
-def _named_by(value: Any, module: str) -> Iterator[tuple[Any, Names]]:
+def _named_by(value: Any, module: str) -> Iterator[tuple[Any, AttributeNames]]:
     """Yield what a value leads to by itself, whatever the code around it names."""
     match value:
         case list() | tuple():
@@ -87,7 +88,7 @@ def _named_by(value: Any, module: str) -> Iterator[tuple[Any, Names]]:
         yield wrapped, ()
 
 
-def _named_by_code(function: types.FunctionType) -> Iterator[tuple[Any, Names]]:
+def _named_by_code(function: types.FunctionType) -> Iterator[tuple[Any, AttributeNames]]:
     names = _names_in(function.__code__)
     # Cells hold the variables of enclosing functions that this function, or a function defined in it, uses.
     yield from ((cell_content(cell), names) for cell in function.__closure__ or ())
@@ -97,13 +98,13 @@ def _named_by_code(function: types.FunctionType) -> Iterator[tuple[Any, Names]]:
 
 
 @functools.lru_cache(maxsize=1024)
-def _names_in(code: types.CodeType) -> Names:
+def _names_in(code: types.CodeType) -> AttributeNames:
     """Return the globals and attributes that code names, and those of the functions defined in it, each once."""
     inner = [name for const in code.co_consts if isinstance(const, types.CodeType) for name in _names_in(const)]
     return tuple(dict.fromkeys([*code.co_names, *inner]))
 
 
-def _attributes(owner: Any, names: Names) -> Iterator[tuple[Any, Names]]:
+def _attributes(owner: Any, names: AttributeNames) -> Iterator[tuple[Any, AttributeNames]]:
     """Yield the values of an object's attributes with the given names. Their own attributes are searched as well."""
     # Not the exact path of the bytecode: `holder = self.holder` followed by `holder.graph` has to be found too.
     if names and not isinstance(owner, (types.FunctionType, types.MethodType)):
