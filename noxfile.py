@@ -104,11 +104,13 @@ def langchain(session: nox.Session) -> None:
 
 @nox.session
 def langgraph(session: nox.Session) -> None:
-    """Programs written for LangGraph, run with both libraries: the suite runs them with this one."""
+    """Programs written for LangGraph, run with both libraries, and threads imported from its savers' databases: the suite
+    runs the programs with this library only."""
     install(session, "test")
-    session.install("-q", "langgraph", "langchain-core", "langsmith", "langfuse")
-    tests = ["tests/langgraph_programs"]
-    pytest(session, "-q", "-p", "no:langsmith_plugin", *tests)
+    packages = ("langgraph", "langgraph-checkpoint-sqlite", "langgraph-checkpoint-postgres")
+    session.install("-q", *packages, "langchain-core", "langsmith", "langfuse")
+    tests = ["tests/langgraph_programs", "tests/from_langgraph", "tests/cli/test_cli_langgraph_import.py"]
+    pytest(session, "-n", workers(), "-q", "-p", "no:langsmith_plugin", *tests)
 
 
 @nox.session

@@ -24,6 +24,7 @@ from .runtime import (
     get_store,
     get_stream_writer,
     interrupt,
+    push_message,
     spend,
 )
 from .types import (
@@ -96,6 +97,7 @@ __all__ = [
     "get_stream_writer",
     "interrupt",
     "open_sync",
+    "push_message",
     "set_defaults",
     "spend",
     "task",

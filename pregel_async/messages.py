@@ -271,6 +271,26 @@ def _parse_message(given: Any) -> Any:
     return None
 
 
+def with_own_id(given: Any) -> Any:
+    """Return a value as a message with an id, in the form that a list of messages holds.
+
+    Args:
+        given: a message, or a string, pair or chunk that stands for one, as for `add_messages`.
+
+    Returns:
+        The message; a copy with an id, derived from the running task, if it had none.
+
+    Raises:
+        InvalidMessageError: the value is no message, or removes a message and has no id.
+    """
+    message = _require_message(given)
+    if _id_of(message) is not None:
+        return message
+    if _is_removal(message):
+        raise InvalidMessageError(f"{message!r} removes a message and has no id")
+    return with_id(message, next_id(message))
+
+
 def messages_without_id(update: Any) -> Iterator[tuple[int, Any, Any]]:
     """Yield the messages of an update that a fold has to give an id.
 

@@ -71,6 +71,8 @@ class PregelNode(msgspec.Struct, frozen=True, kw_only=True):
         tags, metadata: the user's own.
         abandon_on_cancel: as in `NodeBuilder.abandon_on_cancel`.
         retry_policy, timeout, cache_policy, on_timeout: as in `StateGraph.add_node`.
+        subgraphs: in `Graph.nodes`, the graph that the node runs and that stores its state, as `Graph.get_subgraphs`
+            finds it; else empty.
     """
 
     name: str = ""
@@ -85,6 +87,7 @@ class PregelNode(msgspec.Struct, frozen=True, kw_only=True):
     timeout: TimeoutOption | None = None
     cache_policy: CachePolicy | None = None
     on_timeout: OnTimeout | None = None
+    subgraphs: tuple[Any, ...] = ()
 
     @property
     def action(self) -> Callable[[Any], Any]:
@@ -356,11 +359,12 @@ def entries_of(node: PregelNode) -> tuple[ChannelWriteEntry, ...]:
     return entries
 
 
-def shown_node(node: Node) -> PregelNode:
+def shown_node(node: Node, subgraph: object) -> PregelNode:
     """Return a compiled node as users see it.
 
     Args:
         node: the compiled node.
+        subgraph: the graph that it runs and that stores its state; None for none.
 
     Returns:
         The public node.
@@ -377,6 +381,7 @@ def shown_node(node: Node) -> PregelNode:
         retry_policy=node.retry or None,
         timeout=node.timeout,
         cache_policy=node.cache,
+        subgraphs=() if subgraph is None else (subgraph,),
     )
 
 

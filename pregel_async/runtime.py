@@ -1,4 +1,4 @@
-"""Functions for the code of nodes: ask questions, count spending, and access config, store and stream of the run.
+"""Functions for the code of nodes: ask questions, push messages, count spending, and access config, store and stream.
 
 Each function finds the running node by a context variable, and so works at any call depth, in tasks that the node
 starts, and in worker threads.
@@ -13,6 +13,7 @@ from checkpoint_savers import ports
 from ._runtime.persistence.spending import Amount
 from ._runtime.tasks.context import ExecutionInfo, Runtime, current
 from ._runtime.tasks.control import RunControl
+from .messages import messages_in, with_own_id
 from .types import RunnableConfig, StreamWriter
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "get_store",
     "get_stream_writer",
     "interrupt",
+    "push_message",
     "spend",
 ]
 
@@ -68,6 +70,35 @@ def interrupt(value: Any, *, response_schema: Any = None) -> Any:
         OutsideRunError: called outside a run.
     """
     return current("interrupt()").ask(value, response_schema)
+
+
+def push_message(message: Any, *, state_key: str | None = "messages") -> Any:
+    """Show a message to readers of the stream mode "messages" at once, and write it to the state.
+
+    The message becomes part of the state with the node's result, before what the node returns; of a node that fails or
+    asks a question nothing is written. It is shown once: not again when the node has finished or returns it too. The
+    call does not wait for slow readers; the node waits for them at its next await.
+
+    Args:
+        message: a message, or what stands for one, as for `add_messages`. One that removes a message is not shown.
+        state_key: the key that the message is written to; None to show it only.
+
+    Returns:
+        The message with its id. A message without an id gets one derived from the task, which is the same on a retry.
+
+    Raises:
+        InvalidMessageError: the value is no message.
+        InvalidUpdateError: the graph has no such key, or a called task pushes: its caller writes the state.
+        OutsideRunError: called outside a run.
+    """
+    attempt = current("push_message()")
+    attempt.check("push_message()")
+    pushed = with_own_id(message)
+    if state_key is not None:
+        attempt.push("push_message()", state_key, pushed)
+    if any(True for _ in messages_in(pushed)):
+        attempt.writer.message(pushed)
+    return pushed
 
 
 def spend(name: str, amount: Amount) -> None:

@@ -495,7 +495,8 @@ class Graph(GraphAttributes, Introspection, RunnableVerbs, SyncVerbs[StateT, Con
     @property
     def nodes(self) -> dict[str, PregelNode]:
         """The nodes by name, the hidden `START` included, if there is one."""
-        return {name: shown_node(node) for name, node in self._definition.program.nodes.items()}
+        stored, nodes = self._definition.subgraph_index.stored, self._definition.program.nodes
+        return {name: shown_node(node, stored.get(name)) for name, node in nodes.items()}
 
     @property
     def channels(self) -> dict[str, BaseChannel[Any, Any, Any]]:

@@ -1,4 +1,4 @@
-"""The commands `threads ...`, which need no graph: list, show, copy, prune, erase, export and import stored threads."""
+"""The commands `threads ...`: list, show, copy, prune, erase, export and import stored threads."""
 
 from __future__ import annotations
 
@@ -14,7 +14,15 @@ from typing import Annotated, Any, TypeVar
 import anyio
 import typer
 
-from checkpoint_savers import BaseCheckpointSaver, Pruned, Retention, SqliteSaver, ThreadHeader, ThreadNotFoundError
+from checkpoint_savers import (
+    BaseCheckpointSaver,
+    InMemorySaver,
+    Pruned,
+    Retention,
+    SqliteSaver,
+    ThreadHeader,
+    ThreadNotFoundError,
+)
 from checkpoint_savers.owner import is_live
 from checkpoint_savers.records import ThreadDump
 from checkpoint_savers.upkeep.export import export_threads, import_threads
@@ -23,6 +31,7 @@ from checkpoint_savers.upkeep.threads import erase_threads
 from .exit_codes import DbOption, TracebackOption, report_errors
 from .formatting import escape, format_columns, plural, print_json
 from .history import database_exists
+from .langgraph_import import LangGraphImport, load_for_langgraph, print_reports
 from .target import NotStoredError, UsageError
 
 T = TypeVar("T")
@@ -214,21 +223,71 @@ def export_(
 
 @threads.command("import")
 def import_(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A file that `threads export` wrote.")],
+    file: Annotated[
+        Path | None, typer.Argument(metavar="[FILE]", help="A file that `threads export` wrote.", show_default=False)
+    ] = None,
     name: Annotated[
         str | None, typer.Option("--as", metavar="ID", help="What the file's only thread is to be called.")
     ] = None,
     db: DbOption = "pregel.db",
     postgres: PostgresOption = None,
     schema: SchemaOption = "public",
+    from_langgraph: Annotated[
+        str | None,
+        typer.Option(
+            "--from-langgraph", metavar="FILE|URL", help="Import from a database of LangGraph's savers instead."
+        ),
+    ] = None,
+    graph: Annotated[
+        str | None,
+        typer.Option("--graph", metavar="MODULE:GRAPH", help="From LangGraph: the graph that continues the threads."),
+    ] = None,
+    ids: Annotated[
+        list[str] | None,
+        typer.Option("--thread", metavar="ID", help="From LangGraph: only this one; may be given again."),
+    ] = None,
+    history: Annotated[bool, typer.Option("--history", help="From LangGraph: earlier checkpoints too.")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="From LangGraph: replace threads that exist.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", "-n", help="From LangGraph: only report.")] = False,
+    as_json: JsonOption = False,
     traceback: TracebackOption = False,
 ) -> None:
-    """Make threads of those of a file, and print their ids. An SQLite file is made if it is missing."""
+    """Make threads of those of a file, and print their ids. An SQLite file is made if it is missing.
+
+    With --from-langgraph, print what became of each thread, and what cannot be kept of it.
+    """
     with report_errors(full=traceback):
-        if not file.exists():
-            raise UsageError(f"there is no file {file}")
+        if from_langgraph is not None:
+            if file is not None or name is not None:
+                raise UsageError("--from-langgraph names the database to import: leave out FILE and --as")
+            if graph is None:
+                raise UsageError("--from-langgraph needs --graph MODULE:GRAPH, the graph that continues the threads")
+            request = LangGraphImport(
+                source=from_langgraph,
+                target=load_for_langgraph(graph),
+                thread_ids=ids,
+                history=history,
+                replace=replace,
+                dry_run=dry_run,
+            )
+            # A dry run makes no file.
+            saver = InMemorySaver() if dry_run and postgres is None and not database_exists(db) else None
+            reports = _run_with_saver(db, postgres, schema, request.run, new=True, saver=saver)
+            print_reports(reports, as_json=as_json)
+            if any(report.status == "refused" for report in reports):
+                raise typer.Exit(1)
+            return
+        if graph is not None or ids or history or replace or dry_run or as_json:
+            raise UsageError(
+                "--graph, --thread, --history, --replace, --dry-run and --json need --from-langgraph, which is missing"
+            )
+        if file is None:
+            raise UsageError("name the FILE to import, or a database with --from-langgraph")
+        exported = file
+        if not exported.exists():
+            raise UsageError(f"there is no file {exported}")
         made = _run_with_saver(
-            db, postgres, schema, lambda saver: import_threads(saver, file, thread_id=name), new=True
+            db, postgres, schema, lambda saver: import_threads(saver, exported, thread_id=name), new=True
         )
         print("\n".join(map(escape, made)))
 
@@ -240,11 +299,15 @@ def _run_with_saver(
     work: Callable[[BaseCheckpointSaver], Awaitable[T]],
     *,
     new: bool = False,
+    saver: BaseCheckpointSaver | None = None,
 ) -> T:
-    """Open the database, and call `work` with its saver."""
+    """Open the database, and call `work` with its saver; with `saver` instead, if one is given."""
+    instead = saver
 
     async def opened() -> T:
         saver: AbstractAsyncContextManager[BaseCheckpointSaver]
+        if instead is not None:
+            return await work(instead)
         if postgres is not None:
             from checkpoint_savers import PostgresSaver
 

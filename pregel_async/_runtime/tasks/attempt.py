@@ -293,6 +293,8 @@ async def _node_writes(
         _check_swallowed(attempt)
     written = _writes_of(commands, attempt) if commands else node.writes(result)
     writes = [(name, item if type(item) in ATOMS else own(item, name, source)) for name, item in written]
+    if attempt.pushed:
+        writes = [*attempt.pushed, *writes]
     ends_graph = False
     for name, item in writes:
         if name == PARENT:

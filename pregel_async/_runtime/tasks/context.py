@@ -25,7 +25,7 @@ from ..._core.board import Board
 from ..._core.ids import interrupt_id
 from ..._core.isolation import isolate
 from ..._core.ownership import own, own_as_it_is
-from ..._core.program import Node, Program
+from ..._core.program import Node, Program, Write
 from ..._core.stop import AT_BREAKPOINT, Stop, drained
 from ..._core.task import PUSH, Finished, Outcome, Task
 from ..._message_ids import TASK, derive_message_id, fingerprint
@@ -107,6 +107,9 @@ NODE_METADATA: Final = (
 
 _NO_NAMES: set[str] = set()
 """The empty set that all attempts share until they make a named call. Most never do, so a set each would be wasted."""
+
+_PUSHING: Final = threading.Lock()
+"""Held while an attempt appends to `AttemptContext.pushed`. One for all, as it is held for a moment only."""
 
 
 def _no_heartbeat() -> None:
@@ -415,6 +418,7 @@ class AttemptContext:
         failures: the failure that the task handles, if it is an error handler; else empty.
         timeouts: the attempt's timeout; empty if it has none.
         observed: notifies observers of the attempt.
+        pushed: writes that the node's code has made besides its result.
         refusals: errors raised because a question, call or graph run differs from the recorded one, a question cannot
             be stored, or an answer does not fit. The attempt fails with the last one, even if its code catches it.
     """
@@ -440,6 +444,7 @@ class AttemptContext:
         "open_questions",
         "owed",
         "positions",
+        "pushed",
         "refusals",
         "slot",
         "task",
@@ -479,6 +484,7 @@ class AttemptContext:
         self._added: dict[str, itertools.count[int]] = {}  # counts equal messages without an id, by content
         self._names: set[str] = _NO_NAMES  # the names of named calls
         self.refusals: tuple[ReplayRefusal, ...] = ()
+        self.pushed: tuple[Write, ...] = ()
         self.worker = 0
         self.held_back = False
         self.owed: tuple[Subscription, ...] = ()
@@ -859,6 +865,36 @@ class AttemptContext:
         content = fingerprint(message)
         number = next(self._added.setdefault(content, itertools.count()))
         return derive_message_id(self.task.id, "add_messages", number, 0, content)
+
+    def push(self, what: str, key: str, value: Any) -> None:
+        """Write a value to a state key, before the writes of the node's result. A failed attempt writes nothing.
+
+        Args:
+            what: names the operation in messages.
+            key: the state key.
+            value: the value.
+
+        Raises:
+            InvalidUpdateError: the graph has no such key, or a called task is running, whose caller writes the state.
+        """
+        node, keys = self.task.node.name, self.graph.program.keys
+        advice = "pass state_key=None to show it only"
+        if self.task.is_called:
+            raise InvalidUpdateError(
+                f"{what} was called in task {node!r}, which writes no state: its caller gets what it returns. Return "
+                f"the message and let the node write it, or {advice}",
+                node=node,
+            )
+        if key not in keys:
+            raise InvalidUpdateError(
+                f"{what} in node {node!r} writes the key {key!r}, and graph {self.graph.program.name!r} has no such "
+                f"key; it has {', '.join(sorted(keys))}. Name one of them as state_key=, or {advice}",
+                channel=key,
+                node=node,
+            )
+        write = key, own(value, key)
+        with _PUSHING:  # worker threads of the node may push at the same time
+            self.pushed = (*self.pushed, write)
 
     def number_of_name(self, task: str, key: str) -> int:
         """Return the number of a call that is identified by a name.

@@ -1,0 +1,1 @@
+"""Importing threads of LangGraph's: programs that both libraries run, and databases that LangGraph has written."""
