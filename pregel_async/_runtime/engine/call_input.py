@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -10,7 +10,8 @@ import msgspec
 from ..._core.ownership import NO_CLASSES, REGISTERED, own
 from ..._core.program import Program, Write
 from ...errors import EmptyInputError, InvalidInputError, InvalidResumeError, UnknownInterruptError
-from ...types import Command, Interrupt
+from ...types import Command
+from ..persistence.namespace_writer import NamespaceWriter
 
 
 # `gc=False`: every waiting run holds one, which Python's collector would visit again and again.
@@ -106,14 +107,12 @@ def _is_id(key: object) -> bool:
     return isinstance(key, str) and len(key) == 32 and _DIGITS.issuperset(key)
 
 
-def answers_to(resume: Any, questions: Sequence[Interrupt], thread_id: str, *, is_untouched: bool) -> dict[str, Any]:
+def answers_to(resume: Any, namespace: NamespaceWriter) -> dict[str, Any]:
     """Match a command's answers with the open questions.
 
     Args:
         resume: one answer, or a mapping of question ids to answers.
-        questions: the open questions.
-        thread_id: the thread, for messages.
-        is_untouched: tasks are pending, and none has failed or was answered, as where a breakpoint has stopped a run.
+        namespace: the loaded thread.
 
     Returns:
         The answers by question id; empty for one answer at a breakpoint, which only lets the run continue.
@@ -122,7 +121,7 @@ def answers_to(resume: Any, questions: Sequence[Interrupt], thread_id: str, *, i
         InvalidResumeError: an answer fits no open question, or one answer could be for several.
     """
     # A mapping is taken for answers by id only if all of its keys look like ids: a single answer may be a mapping, too.
-    ids = tuple(question.id for question in questions)
+    thread_id, ids = namespace.thread_id, tuple(question.id for question in namespace.questions())
     if isinstance(resume, Mapping) and resume and all(map(_is_id, resume)):
         for key in resume:
             if key not in ids:
@@ -137,7 +136,7 @@ def answers_to(resume: Any, questions: Sequence[Interrupt], thread_id: str, *, i
         return {key: own(value) for key, value in resume.items()}
     if len(ids) == 1:
         return {ids[0]: own(resume)}
-    if not ids and is_untouched:
+    if not ids and namespace.is_untouched():
         return {}
     if not ids:
         raise InvalidResumeError(

@@ -148,12 +148,8 @@ class GraphRun:
         """
         namespace, board, run_context = self._persistence, self._board, self._graph.run
         assert isinstance(namespace, NamespaceWriter), "only a stored namespace can be resumed"
-        thread_id = namespace.thread_id
         if call_input.is_command:
-            answers = {}
-            if call_input.answers:
-                is_untouched = namespace.is_untouched(board)
-                answers = answers_to(call_input.resume, namespace.questions(), thread_id, is_untouched=is_untouched)
+            answers = answers_to(call_input.resume, namespace) if call_input.answers else {}
             await namespace.resume(board, answers, self._program.validated(board.values, call_input.writes))
             run_context.new_answers = answers
         loaded = namespace.tip
@@ -234,10 +230,8 @@ class GraphRun:
         self, board: Board, ran: Sequence[Task], outcomes: Sequence[Outcome], upcoming: Sequence[Task]
     ) -> None:
         if self._events.are_shown:
-            stops = (
-                self._breakpoints is not None and bool(upcoming) and self._breakpoints.between(ran, upcoming, outcomes)
-            )
-            step = Superstep(board=board, ran=ran, outcomes=outcomes, upcoming=upcoming, stops=stops)
+            stops = upcoming and self._breakpoints and self._breakpoints.between(ran, upcoming, outcomes)
+            step = Superstep(board=board, ran=ran, outcomes=outcomes, upcoming=upcoming, stops=bool(stops))
             await self._events.commit(self._persistence, step)
         elif self._persistence.is_stored:
             await self._persistence.commit(board, ran, outcomes, upcoming)

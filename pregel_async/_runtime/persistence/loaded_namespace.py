@@ -203,17 +203,13 @@ class LoadedNamespace:
         """Whether the open superstep has task records."""
         return bool(self.task_records.results)
 
-    def is_untouched(self, board: Board) -> bool:
-        """Return True if tasks are pending, and none of the open superstep has failed or was answered.
-
-        Args:
-            board: the loaded board.
-        """
+    def is_untouched(self) -> bool:
+        """Return True if tasks are pending, and none of the open superstep has failed or was answered."""
         results = self.task_records.results.values()
         # On a new branch the superstep runs anew. An answer there would be meant for a question of the old branch.
         if self.branches or any(each.error is not None or each.answers for each in results):
             return False
-        return bool(superstep.plan(self.program, board, (self.scope, ids_in(self.ns, self.caller))))
+        return bool(superstep.plan(self.program, self.start, (self.scope, ids_in(self.ns, self.caller))))
 
     def questions(self) -> list[Interrupt]:
         """Return the open questions of the open superstep's tasks, in plan order."""
