@@ -104,12 +104,11 @@ def langchain(session: nox.Session) -> None:
 
 @nox.session
 def langgraph(session: nox.Session) -> None:
-    """Programs written for LangGraph, run with both libraries, and threads imported from its savers' databases: the suite
-    runs the programs with this library only."""
+    """Programs written for LangGraph, run with both libraries, and threads imported from databases of its savers."""
     install(session, "test")
     packages = ("langgraph", "langgraph-checkpoint-sqlite", "langgraph-checkpoint-postgres")
     session.install("-q", *packages, "langchain-core", "langsmith", "langfuse")
-    tests = ["tests/langgraph_programs", "tests/from_langgraph", "tests/cli/test_cli_langgraph_import.py"]
+    tests = ["tests/langgraph_programs", "tests/from_langgraph"]
     pytest(session, "-n", workers(), "-q", "-p", "no:langsmith_plugin", *tests)
 
 

@@ -95,7 +95,9 @@ def push_message(message: Any, *, state_key: str | None = "messages") -> Any:
     attempt.check("push_message()")
     pushed = with_own_id(message)
     if state_key is not None:
-        attempt.push("push_message()", state_key, pushed)
+        from ._runtime.tasks.pushed_writes import push_write  # few nodes push
+
+        push_write(attempt, "push_message()", state_key, pushed)
     if any(True for _ in messages_in(pushed)):
         attempt.writer.message(pushed)
     return pushed

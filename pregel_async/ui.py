@@ -1,4 +1,4 @@
-"""Messages that tell a user interface which components to show: `push_ui_message`, `delete_ui_message`.
+"""Messages that name the components which a user interface shows: `push_ui_message`, `delete_ui_message`.
 
     class State(TypedDict):
         messages: Annotated[list[Any], add_messages]
@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias, TypedDict, cast
 
 from ._runtime.tasks.context import AttemptContext, current
+from ._runtime.tasks.pushed_writes import push_write
 from .errors import InvalidUpdateError
 
 __all__ = [
@@ -191,5 +192,5 @@ def _running(what: str) -> AttemptContext:
 
 def _push(attempt: AttemptContext, what: str, message: AnyUIMessage, state_key: str | None) -> None:
     if state_key is not None:
-        attempt.push(what, state_key, message)
+        push_write(attempt, what, state_key, message)
     attempt.writer(message)

@@ -20,7 +20,6 @@ from .._checks.options import (
     BatchOptions,
     CallOptions,
     InvokeOptions,
-    Modes,
     StreamOptions,
     check_capacity,
     check_version,
@@ -91,10 +90,10 @@ def stream(
     graph: Definition, given: Any, config: Config | None, options: StreamOptions, shape: Shape | None = None
 ) -> GraphStream[Any]:
     """See `Graph.astream`. `shape` makes the chunks instead of the options."""
-    after = options.get("after")
-    if after is not None and options.get("stream_mode") is None:
+    asked, after = options.get("stream_mode"), options.get("after")
+    if after is not None and asked is None:
         raise ConfigError("after= needs stream_mode=: pass the modes with which the run was streamed before")
-    checked = _checked(graph, options, modes_of(graph, options))
+    checked = _checked(graph, options, graph.stream_mode if asked is None else asked)
     cursor = None if after is None else _read_cursor(graph, given, after, checked.version)
     if checked.keeps_events:
         _require_checkpointer_for_events(graph)
@@ -130,12 +129,6 @@ def stream(
             raise
 
     return GraphStream(work, buffer, shape or checked.shape, subscription, cursor=after)
-
-
-def modes_of(graph: Definition, options: Mapping[str, Any]) -> Modes:
-    """Return the stream modes of a call: those of its options, or the graph's."""
-    asked: Modes | None = options.get("stream_mode")
-    return graph.stream_mode if asked is None else asked
 
 
 async def batch(

@@ -65,7 +65,8 @@ def events_of(
         if isinstance(names, str):
             raise ConfigError(f"{name} is a list of texts, not {names!r}")
     merged: Mapping[str, Any] = merge_configs(graph.config, config)
-    shown = calls.modes_of(graph, options)
+    asked = options.get("stream_mode")
+    shown = graph.stream_mode if asked is None else asked
     names_of_modes(shown)
     return _events(graph, as_runnable, given, merged, {**options, "stream_mode": shown}, shown, filters)
 

@@ -28,8 +28,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Protocol
 
-import msgspec
-
 from ..channels import MISSING, Topic
 from ..channels.abc import AnyChannel
 from ..errors import GraphRecursionError, InvalidUpdateError, NodeCancelledError, ParentCommand
@@ -40,6 +38,7 @@ from .isolation import drop_if_replaced
 from .naming import fold_message_ids
 from .ownership import own
 from .program import PARENT, SENDS, Program, Write
+from .stop import Breakpoints
 from .task import Cancelled, Failed, Finished, NotStarted, Outcome, Paused, Task
 
 Scope = tuple[str, str]
@@ -71,27 +70,6 @@ class Port(Protocol):
     async def fail(self, tasks: Sequence[Task], outcomes: Sequence[Outcome], error: BaseException) -> None:
         """Record a failed superstep. Its board is not used any more."""
         ...
-
-
-class Breakpoints(msgspec.Struct, frozen=True):
-    """Where a run stops between two supersteps.
-
-    Attributes:
-        before: stop before nodes with these names.
-        after: stop after nodes or error handlers with these names.
-    """
-
-    before: frozenset[str] = frozenset()
-    after: frozenset[str] = frozenset()
-
-    def between(self, ran: Sequence[Task], upcoming: Sequence[Task], outcomes: Sequence[Outcome] = ()) -> bool:
-        """Return True if the run stops between the tasks `ran`, with these outcomes, and `upcoming`."""
-        handled = [
-            each.handler_task for each in outcomes if isinstance(each, Finished) and each.handler_task is not None
-        ]
-        return any(task.node.name in self.after for task in (*ran, *handled)) or any(
-            task.node.name in self.before for task in upcoming
-        )
 
 
 async def run(

@@ -12,7 +12,7 @@ from pregel_async._core.amending import amend
 from pregel_async._core.board import Board
 from pregel_async._core.ids import interrupt_id
 from pregel_async._core.program import PARENT, SENDS, Program
-from pregel_async._core.superstep import Breakpoints
+from pregel_async._core.stop import Breakpoints
 from pregel_async._core.task import Cancelled, Failed, Finished, Outcome, Paused, Task
 from pregel_async.channels import BinaryOperatorAggregate, EphemeralValue, LastValue
 from pregel_async.errors import GraphRecursionError, InvalidUpdateError, ParentCommand

@@ -108,9 +108,6 @@ NODE_METADATA: Final = (
 _NO_NAMES: set[str] = set()
 """The empty set that all attempts share until they make a named call. Most never do, so a set each would be wasted."""
 
-_PUSHING: Final = threading.Lock()
-"""Held while an attempt appends to `AttemptContext.pushed`. One for all, as it is held for a moment only."""
-
 
 def _no_heartbeat() -> None:
     """The heartbeat of code that has no timeout."""
@@ -865,36 +862,6 @@ class AttemptContext:
         content = fingerprint(message)
         number = next(self._added.setdefault(content, itertools.count()))
         return derive_message_id(self.task.id, "add_messages", number, 0, content)
-
-    def push(self, what: str, key: str, value: Any) -> None:
-        """Write a value to a state key, before the writes of the node's result. A failed attempt writes nothing.
-
-        Args:
-            what: names the operation in messages.
-            key: the state key.
-            value: the value.
-
-        Raises:
-            InvalidUpdateError: the graph has no such key, or a called task is running, whose caller writes the state.
-        """
-        node, keys = self.task.node.name, self.graph.program.keys
-        advice = "pass state_key=None to show it only"
-        if self.task.is_called:
-            raise InvalidUpdateError(
-                f"{what} was called in task {node!r}, which writes no state: its caller gets what it returns. Return "
-                f"the message and let the node write it, or {advice}",
-                node=node,
-            )
-        if key not in keys:
-            raise InvalidUpdateError(
-                f"{what} in node {node!r} writes the key {key!r}, and graph {self.graph.program.name!r} has no such "
-                f"key; it has {', '.join(sorted(keys))}. Name one of them as state_key=, or {advice}",
-                channel=key,
-                node=node,
-            )
-        write = key, own(value, key)
-        with _PUSHING:  # worker threads of the node may push at the same time
-            self.pushed = (*self.pushed, write)
 
     def number_of_name(self, task: str, key: str) -> int:
         """Return the number of a call that is identified by a name.

@@ -83,7 +83,7 @@ def as_function(given: Any) -> Any:
         return given
     from .runnable_action import RunnableAction  # imported here: most graphs have no runnables
 
-    return RunnableAction(given)
+    return RunnableAction(given, name_of_call(given))
 
 
 def is_generator(call: Any) -> bool:

@@ -8,7 +8,8 @@ import msgspec
 
 from checkpoint_savers.upkeep.retention import Retention
 
-from ..._core.superstep import Breakpoints
+from ..._core.program import Node
+from ..._core.stop import Breakpoints
 from ...policies import OnFailure
 from ...types import ChangedQuestions, Durability, OnConflict
 from ..observing.observer import Observer
@@ -54,6 +55,10 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
         if not self.interrupt_before and not self.interrupt_after:
             return None
         return Breakpoints(self.interrupt_before, self.interrupt_after)
+
+    def stops_before(self, node: Node) -> bool:
+        """Return True if the run stops before this node."""
+        return node.name in self.interrupt_before
 
     @property
     def waits(self) -> bool:

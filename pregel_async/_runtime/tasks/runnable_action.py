@@ -10,7 +10,6 @@ import anyio.to_thread
 
 from ...types import RunnableConfig
 from ..platform.event_loops import on_asyncio
-from .injection import name_of_call
 
 
 class RunnableAction:
@@ -18,11 +17,12 @@ class RunnableAction:
 
     Args:
         runnable: an object with the methods of langchain-core's `Runnable`.
+        name: its name.
     """
 
-    def __init__(self, runnable: Any) -> None:
+    def __init__(self, runnable: Any, name: str) -> None:
         self.runnable = runnable
-        self.__name__ = name_of_call(runnable)
+        self.__name__ = name
         known = sys.modules.get("langchain_core.runnables")
         is_sequence = known is not None and isinstance(runnable, known.RunnableSequence)
         # As in LangGraph, callbacks see the steps of a sequence directly inside the node's run.

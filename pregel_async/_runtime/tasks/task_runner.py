@@ -132,7 +132,7 @@ class TaskRunner:
             closing = await self._close_events(task)
             await self._graph.persistence.record_failure(task, error, closing)
             # Only after a failure in this run: a resume finds the failure recorded, and goes on with the handler.
-            if task.node.handler.name in self._graph.options.interrupt_before:
+            if self._graph.options.stops_before(task.node.handler):
                 return Paused((), handler_task=task.handling(task.node.handler))
         return await self._run_handler(task, error)
 
