@@ -223,6 +223,11 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             return state.get(outputs)
         return {key: state[key] for key in outputs if key in state}
 
+    def modes_for(self, options: Mapping[str, Any]) -> StreamMode | Sequence[StreamMode]:
+        """Return the stream modes of a call: those of its options, or the graph's."""
+        asked: StreamMode | Sequence[StreamMode] | None = options.get("stream_mode")
+        return self.stream_mode if asked is None else asked
+
     def with_checkpointer(self, checkpointer: BaseCheckpointSaver | bool | None) -> Self:
         """Replace the checkpointer. Raises `InvalidCheckpointerError`."""
         checked = checked_saver(checkpointer)

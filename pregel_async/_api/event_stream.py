@@ -65,8 +65,7 @@ def events_of(
         if isinstance(names, str):
             raise ConfigError(f"{name} is a list of texts, not {names!r}")
     merged: Mapping[str, Any] = merge_configs(graph.config, config)
-    asked = options.get("stream_mode")
-    shown = graph.stream_mode if asked is None else asked
+    shown = graph.modes_for(options)
     names_of_modes(shown)
     return _events(graph, as_runnable, given, merged, {**options, "stream_mode": shown}, shown, filters)
 
