@@ -22,7 +22,7 @@ MODULES = (
     "pregel_async",
     *(f"pregel_async.{name}" for name in ("errors", "functional", "graph", "managed", "messages", "node", "observing")),
     *(f"pregel_async.{name}" for name in ("parts", "policies", "pregel", "runtime", "testing", "types", "channels")),
-    *(f"pregel_async.{name}" for name in ("adapters", "drawing", "serve", "otel")),
+    *(f"pregel_async.{name}" for name in ("adapters", "drawing", "prebuilt", "serve", "otel")),
     "checkpoint_savers",
     *(f"checkpoint_savers.{name}" for name in ("caches", "codec", "errors", "postgres", "sqlite", "stores", "upkeep")),
     *(f"checkpoint_savers.{name}" for name in ("abc", "metadata", "owner", "records", "saver_port")),
