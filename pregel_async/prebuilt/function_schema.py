@@ -9,7 +9,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
-from typing import Annotated, Any, Final, TypeAlias, get_args
+from typing import Annotated, Any, Final, TypeAlias, cast, get_args
 
 import msgspec
 
@@ -121,11 +121,11 @@ def validator_of(kind: Any) -> Callable[[Any], Any]:
 
 def explain(error: Exception) -> str:
     """Return what is wrong with a value, in one line."""
-    listed: Any = getattr(error, "errors", None)
-    if not callable(listed):
+    if not hasattr(error, "errors"):
         return str(error)
     # pydantic's text has the name of a class that the reader has not seen, and links.
-    return "; ".join(f"{'.'.join(map(str, each['loc'])) or 'value'}: {each['msg']}" for each in listed())
+    listed: list[Any] = cast("Any", error).errors()
+    return "; ".join(f"{'.'.join(map(str, each['loc'])) or 'value'}: {each['msg']}" for each in listed)
 
 
 def _with_msgspec(name: str, types: Mapping[str, Any], optional: set[str]) -> ArgumentSchema:

@@ -13,11 +13,12 @@ from checkpoint_savers.children import start_soon
 from .._api.sync_verbs import run_blocking
 from .._runtime.platform.environment import SystemEnvironment
 from .._runtime.tasks.context import CURRENT
+from ..adapters.conversation import calls_of
 from ..errors import InvalidInputError
 from ..functional import task
 from ..runtime import Runtime, get_runtime
 from ..types import END, Command, RunnableConfig
-from .conversation import calls_of, last_answer, messages_of, uses_langchain
+from .conversation import last_answer, messages_of, uses_langchain
 from .tool_call import AsyncToolCallWrapper, CallRunner, ToolCallRequest, ToolCallWrapper, check_wrapper
 from .tool_errors import HandleToolErrors, ToolErrorHandler, invalid_calls_only
 from .tool_results import Result
