@@ -107,8 +107,8 @@ def adapters(session: nox.Session) -> None:
     """Tokens and errors of real SDKs: the suite skips those that are not installed."""
     install(session, "test")
     session.install("-q", "langchain-core", "openai", "anthropic", "requests")
-    tests = ("tests/adapters", "tests/prebuilt/test_models.py", "tests/test_chat_service.py", "tests/failures/test_policies.py")
-    pytest(session, "-q", "-p", "no:langsmith_plugin", *tests)
+    tests = ["tests/adapters", "tests/prebuilt/test_models.py", "tests/test_chat_service.py"]
+    pytest(session, "-q", "-p", "no:langsmith_plugin", *tests, "tests/failures/test_policies.py")
 
 
 @nox.session

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..errors import GraphValidationError, PregelError
 
-__all__ = ["InvalidToolError", "ToolInjectionError", "ToolInvocationError"]
+__all__ = [
+    "InvalidToolError",
+    "StructuredOutputError",
+    "ToolInjectionError",
+    "ToolInvocationError",
+    "UnansweredCallsError",
+]
 
 
 class InvalidToolError(GraphValidationError, TypeError):
@@ -61,3 +67,34 @@ class ToolInvocationError(PregelError, ValueError):
             "Call the tool again with valid arguments."
         )
         super().__init__(self.message)
+
+
+class UnansweredCallsError(PregelError, ValueError):
+    """The conversation has tool calls without a tool message. Providers refuse such conversations.
+
+    Attributes:
+        ids: the ids of the calls.
+    """
+
+    def __init__(self, ids: Sequence[str]) -> None:
+        self.ids = tuple(ids)
+        super().__init__(
+            f"no tool message answers the tool calls {', '.join(map(repr, self.ids))}. Add a message with the role "
+            "'tool' and the tool_call_id for each of them, or remove the message with the calls"
+        )
+
+
+class StructuredOutputError(PregelError, ValueError):
+    """The model has not given an answer in the form of `response_format`, also after it was shown its error.
+
+    Attributes:
+        schema: the name of the form.
+        message: the model's last answer.
+        source: the error of the validation; None if the model gave no data.
+    """
+
+    def __init__(self, schema: str, why: str, message: Any, source: Exception | None = None) -> None:
+        self.schema = schema
+        self.message = message
+        self.source = source
+        super().__init__(f"the model gave no valid {schema!r}: {why}")

@@ -57,6 +57,12 @@ def schema_of_function(
             raise InvalidToolError(
                 repr(name), f"models cannot set {parameter}: name the parameters, or pass args_schema= to tool()"
             )
+        if isinstance(hints.get(parameter.name), str):
+            raise InvalidToolError(
+                repr(name),
+                f"the annotation {hints[parameter.name]!r} of {parameter.name!r} cannot be resolved: name what a "
+                "module defines or imports at run time",
+            )
     types = {each: hints.get(each, Any) for each in parameters}
     optional = {each for each, one in parameters.items() if one.default is not one.empty}
     make = _with_pydantic if any(_needs_pydantic(hint) for hint in types.values()) else _with_msgspec

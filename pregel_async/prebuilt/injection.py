@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import re
 from collections.abc import Mapping, Sequence
 from types import GenericAlias
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeAlias, cast, get_args, get_origin
@@ -158,16 +159,22 @@ def injections_in(parameters: Mapping[str, inspect.Parameter], hints: Mapping[st
 def _injection_of(name: str, hint: Any, is_optional: bool) -> Injection | None:
     if hint is inspect.Parameter.empty:
         return Injection(parameter=name, wanted="tool_runtime") if name == "runtime" else None
+    if isinstance(hint, str):  # not resolved; its other parts do not matter here
+        named = re.search(r"\b(ToolRuntime|Runtime)\b", hint)
+        if named is None:
+            return None
+        wanted: Wanted = "tool_runtime" if named[1] == "ToolRuntime" else "runtime"
+        return Injection(parameter=name, wanted=wanted, is_optional=is_optional)
     for part in _parts(hint):
         kind = part if isinstance(part, type) else type(part)
         names = [base.__name__ for base in kind.__mro__]
-        for mark, wanted in _MARKS.items():
+        for mark, meant in _MARKS.items():
             if mark in names:
                 field = getattr(part, "field", None)
-                return Injection(parameter=name, wanted=wanted, field=field, is_optional=is_optional)
-        for known, wanted in _CLASSES:
+                return Injection(parameter=name, wanted=meant, field=field, is_optional=is_optional)
+        for known, meant in _CLASSES:
             if part is known:
-                return Injection(parameter=name, wanted=wanted, is_optional=is_optional)
+                return Injection(parameter=name, wanted=meant, is_optional=is_optional)
         if isinstance(part, type) and part.__name__ == "ToolRuntime":
             return Injection(parameter=name, wanted="tool_runtime", is_optional=is_optional, kind=part)
     return None

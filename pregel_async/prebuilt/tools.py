@@ -195,7 +195,10 @@ def _parameters_of(call: Any) -> tuple[dict[str, inspect.Parameter], dict[str, A
         signature = inspect.signature(call).parameters
     except (TypeError, ValueError) as error:
         raise InvalidToolError(repr(name_of_call(call)), f"its signature cannot be read: {error}") from error
-    return {name: each for name, each in signature.items() if name not in bound}, hints_of(call)
+    parameters = {name: each for name, each in signature.items() if name not in bound}
+    # A text is an annotation that cannot be resolved, such as the name of a class that a function defines.
+    texts = {name: each.annotation for name, each in parameters.items() if isinstance(each.annotation, str)}
+    return parameters, texts | hints_of(call)
 
 
 def _of_function(

@@ -83,3 +83,21 @@ async def test_other_runnables() -> None:
         await as_model(RunnableLambda(lambda messages: 3)).answer(ModelCall(messages=["hi"]))
     with pytest.raises(InvalidModelError, match="it has no bind_tools"):
         await as_model(RunnableLambda(lambda messages: 3)).answer(ModelCall(messages=["hi"], tools=[as_tool(find)]))
+
+
+async def test_an_agent() -> None:
+    """Messages of the agent are langchain-core's if the model's are, and survive a saver."""
+    from checkpoint_savers import InMemorySaver
+    from pregel_async.prebuilt import create_react_agent
+
+    class Agent(Scripted):
+        def _generate(self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> Any:
+            asked = [] if isinstance(messages[-1], lc.ToolMessage) else [call("find", "1", q="a")]
+            answer = lc.AIMessage("" if asked else "done", tool_calls=asked)
+            return ChatResult(generations=[ChatGeneration(message=answer)])
+
+    agent = create_react_agent(Agent(), [find], prompt=lc.SystemMessage("s"), checkpointer=InMemorySaver())
+    done = await agent.ainvoke({"messages": [("user", "hi")]}, "t")
+    assert [type(message) for message in done["messages"][1:]] == [lc.AIMessage, lc.ToolMessage, lc.AIMessage]
+    assert done["messages"][-1].content == "done"
+    assert (await agent.aget_state("t")).values["messages"][2].content == "a"

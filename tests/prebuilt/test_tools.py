@@ -279,6 +279,23 @@ def test_a_parameter_without_a_schema_is_refused() -> None:
         as_tool(use)
 
 
+def test_annotations_that_cannot_be_resolved() -> None:
+    """A class of a function is unknown when the annotation is read: the model would be shown no type at all."""
+
+    class Local:
+        pass
+
+    def use(thing: Local) -> str:
+        return ""
+
+    def inject(rt: ToolRuntime[Local, Any], node: Runtime[Local]) -> str:
+        return ""
+
+    with pytest.raises(InvalidToolError, match="the annotation 'Local' of 'thing' cannot be resolved"):
+        as_tool(use)
+    assert as_tool(inject).args_schema["properties"] == {}
+
+
 def test_two_tools_of_one_name_are_refused() -> None:
     def find(x: int) -> int:
         return x
