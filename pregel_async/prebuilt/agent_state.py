@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, NotRequired, TypedDict, get_type_hints
+from typing import Annotated, Any, NotRequired, Required, TypedDict, get_args, get_origin, get_type_hints
 
 from .._core.fits import is_typed_dict
 from ..errors import GraphValidationError
-from ..managed import RemainingSteps
+from ..managed import ManagedValue, RemainingSteps
 from ..messages import add_messages
 
 __all__ = ["AgentState"]
@@ -54,10 +54,37 @@ def extended_schema(schema: Any, name: str, more: Mapping[str, Any]) -> Any:
             f"state_schema {schema.__name__!r} lacks {', '.join(map(repr, missing))}, which this agent writes: declare "
             "it there, or make the schema a TypedDict"
         )
+    return _typed_dict(name, {**_fields_of(schema, hints), **{key: NotRequired[hint] for key, hint in added.items()}})
+
+
+def schema_without(schema: Any, name: str, *keys: str) -> Any:
+    """Return a schema for outputs: without some keys, and without managed values, which no output has.
+
+    Args:
+        schema: a TypedDict.
+        name: the name of the new one.
+        keys: the keys to leave out.
+    """
+    fields = _fields_of(schema, get_type_hints(schema, include_extras=True))
+    kept = {key: hint for key, hint in fields.items() if key not in keys and not _is_managed(hint)}
+    return _typed_dict(name, kept)
+
+
+def _fields_of(schema: Any, hints: Mapping[str, Any]) -> dict[str, Any]:
     optional: frozenset[str] = schema.__optional_keys__
-    fields: dict[str, Any] = {}
-    for key, hint in hints.items():
-        fields[key] = NotRequired[hint] if key in optional else hint
-    fields.update({key: NotRequired[hint] for key, hint in added.items()})
+    qualified = (NotRequired, Required)
+    return {
+        key: NotRequired[hint] if key in optional and get_origin(hint) not in qualified else hint
+        for key, hint in hints.items()
+    }
+
+
+def _is_managed(hint: Any) -> bool:
+    if get_origin(hint) in (NotRequired, Required):
+        return _is_managed(get_args(hint)[0])
+    return any(isinstance(mark, type) and issubclass(mark, ManagedValue) for mark in getattr(hint, "__metadata__", ()))
+
+
+def _typed_dict(name: str, fields: Mapping[str, Any]) -> Any:
     make: Any = TypedDict  # type checkers know the call with literals only
-    return make(name, fields)
+    return make(name, dict(fields))

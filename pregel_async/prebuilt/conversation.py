@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any, TypedDict, cast
 
-from ..adapters.conversation import is_langchain, role_of
+from ..adapters.conversation import calls_of, is_langchain, role_of
 from ..adapters.fields import get_field
+from .errors import UnansweredCallsError
 
 
 class ToolMessage(TypedDict, total=False):
@@ -116,6 +117,15 @@ def as_dict(message: Any) -> Any:
     return make_tool_message(call, message.content, langchain=False, failed=failed, artifact=artifact)
 
 
+def as_langchain(message: Any) -> Any:
+    """Return the dict of a tool message as an object of langchain-core; any other message as it is."""
+    if not isinstance(message, dict):
+        return message
+    call = {"name": message.get("name") or "", "id": message["tool_call_id"]}
+    failed, artifact = message.get("status") == "error", message.get("artifact")
+    return make_tool_message(call, message["content"], langchain=True, failed=failed, artifact=artifact)
+
+
 def make_message(role: str, content: Any, *, langchain: bool, **more: Any) -> Any:
     """Make a message of a role, as a dict or as an object of langchain-core.
 
@@ -138,3 +148,28 @@ def messages_of(state: Any, key: str) -> list[Any]:
         return state
     found = get_field(state, key)
     return [] if found is None else cast("list[Any]", found)
+
+
+def pending_calls(messages: Sequence[Any]) -> list[Any]:
+    """Return the calls of the newest answer of a model that no tool message answers yet."""
+    answer = last_answer(messages)
+    answered = answered_calls(messages)
+    return [] if answer is None else [call for call in calls_of(answer) if call["id"] not in answered]
+
+
+def check_answered(messages: Sequence[Any]) -> None:
+    """Check that each tool call of a conversation is answered.
+
+    Args:
+        messages: the conversation.
+
+    Raises:
+        UnansweredCallsError: one is not.
+    """
+    asked = [call["id"] for message in messages if role_of(message) == "assistant" for call in calls_of(message)]
+    if not asked:
+        return
+    answered = {get_field(message, "tool_call_id") for message in messages if role_of(message) == "tool"}
+    missing = [id for id in asked if id not in answered]
+    if missing:
+        raise UnansweredCallsError(missing)

@@ -20,8 +20,15 @@ from ..runtime import Runtime
 from ..types import END, START, RunnableConfig, Send
 from .agent_state import AgentState, extended_schema
 from .any_model import as_model
-from .conversation import answered_calls, last_answer, make_message, uses_langchain, with_fields
-from .errors import UnansweredCallsError
+from .conversation import (
+    answered_calls,
+    check_answered,
+    last_answer,
+    make_message,
+    pending_calls,
+    uses_langchain,
+    with_fields,
+)
 from .langchain_models import is_langchain_model
 from .models import ChatModel, ModelCall
 from .structured import OutputSchema, ask_for, output_schema
@@ -262,31 +269,6 @@ class _Router:
         answered = answered_calls(messages)
         called = [call["name"] for call in calls_of(last_answer(messages)) if call["id"] in answered]
         return END if any(name in self._direct for name in called) else self._entry
-
-
-def pending_calls(messages: Sequence[Any]) -> list[Any]:
-    """Return the calls of the newest answer of a model that no tool message answers yet."""
-    answer = last_answer(messages)
-    answered = answered_calls(messages)
-    return [] if answer is None else [call for call in calls_of(answer) if call["id"] not in answered]
-
-
-def check_answered(messages: Sequence[Any]) -> None:
-    """Check that each tool call of a conversation is answered.
-
-    Args:
-        messages: the conversation.
-
-    Raises:
-        UnansweredCallsError: one is not.
-    """
-    asked = [call["id"] for message in messages if role_of(message) == "assistant" for call in calls_of(message)]
-    if not asked:
-        return
-    answered = {get_field(message, "tool_call_id") for message in messages if role_of(message) == "tool"}
-    missing = [id for id in asked if id not in answered]
-    if missing:
-        raise UnansweredCallsError(missing)
 
 
 def _is_message(value: Any) -> bool:

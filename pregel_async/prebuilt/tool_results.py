@@ -11,7 +11,7 @@ import msgspec
 from ..errors import InvalidUpdateError
 from ..messages import REMOVE_ALL_MESSAGES
 from ..types import Command
-from .conversation import as_dict, is_message, is_tool_message, make_tool_message, with_fields
+from .conversation import as_dict, as_langchain, is_message, is_tool_message, make_tool_message, with_fields
 from .langchain_tools import is_langchain_tool
 from .tools import Tool
 
@@ -58,6 +58,8 @@ def as_results(
         return [command]
     if is_tool_message(returned):
         # What a tool of langchain-core makes itself has its kind; a message that a function returns is left as it is.
+        if tool is None and langchain:
+            returned = as_langchain(returned)  # of a wrapper, which need not know the kind of the conversation
         converts = not langchain and tool is not None and is_langchain_tool(tool.source)
         return [_named(as_dict(returned) if converts else returned, call)]
     if isinstance(returned, list) and any(isinstance(each, Command) or is_tool_message(each) for each in returned):
