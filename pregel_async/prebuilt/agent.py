@@ -125,7 +125,7 @@ def create_agent(
     output = None if response_format is None else output_schema(response_format)
     if output is not None and output.name in node.tools_by_name:
         raise GraphValidationError(f"a tool has the name of response_format, {output.name!r}")
-    layout = _Layout(middleware, has_output=output is not None)
+    layout = _HookLayout(middleware, has_output=output is not None)
     agent = _ModelNode(
         model=model,
         tools=[*node.tools_by_name.values(), *(tool for tool in given if isinstance(tool, dict))],
@@ -146,7 +146,7 @@ def create_agent(
     has_tools = bool(node.tools_by_name or wrappers)
     if has_tools:
         builder.add_node(TOOLS, node)
-    layout.add_to(builder, _Router(node, output, layout, has_tools=has_tools))
+    layout.add_to(builder, _AgentRouter(node, output, layout, has_tools=has_tools))
     options: dict[str, Any] = {
         "interrupt_before": interrupt_before,
         "interrupt_after": interrupt_after,
@@ -170,7 +170,7 @@ def _schema(given: Any, middleware: Sequence[AgentMiddleware], output: OutputSch
     return extended_schema(schema, schema.__name__, more)
 
 
-class _Layout:
+class _HookLayout:
     """Where each hook is, and what runs before and after the model.
 
     Attributes:
@@ -191,7 +191,7 @@ class _Layout:
         self.for_tools = len(after) + 1
         self.for_answer = len(before) + 1 + len(after) + len(ends)
 
-    def add_to(self, builder: StateGraph[Any, Any, Any, Any], router: _Router) -> None:
+    def add_to(self, builder: StateGraph[Any, Any, Any, Any], router: _AgentRouter) -> None:
         """Add the nodes of the hooks, and all edges."""
         for hook, found in self._of.items():
             for each in found:
@@ -214,7 +214,7 @@ class _Layout:
     def _chain(
         self,
         builder: StateGraph[Any, Any, Any, Any],
-        router: _Router,
+        router: _AgentRouter,
         hook: str,
         found: Sequence[AgentMiddleware],
         then: str | None,
@@ -230,14 +230,14 @@ class _Layout:
                 builder.add_edge(source, target)
 
 
-class _Router:
+class _AgentRouter:
     """Decides what runs next.
 
     Attributes:
         has_tools: True if the agent has a node of tools.
     """
 
-    def __init__(self, node: ToolNode, output: OutputSchema | None, layout: _Layout, *, has_tools: bool) -> None:
+    def __init__(self, node: ToolNode, output: OutputSchema | None, layout: _HookLayout, *, has_tools: bool) -> None:
         self._node = node
         self._output = None if output is None else output.name
         self._layout = layout
@@ -327,7 +327,7 @@ class _ModelNode:
         middleware: Sequence[AgentMiddleware],
         output: OutputSchema | None,
         node: ToolNode,
-        layout: _Layout,
+        layout: _HookLayout,
         name: str | None,
     ) -> None:
         self._model = as_model(model)

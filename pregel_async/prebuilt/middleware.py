@@ -156,7 +156,15 @@ class AgentMiddleware:
         """
 
     async def abefore_agent(self, state: Any, runtime: Runtime[Any]) -> Any:
-        """Run `before_agent` as a coroutine method."""
+        """Run `before_agent` as a coroutine method.
+
+        Args:
+            state: the state.
+            runtime: the runtime of the node.
+
+        Returns:
+            As `before_agent`.
+        """
 
     def before_model(self, state: Any, runtime: Runtime[Any]) -> Any:
         """Run before each call of the model.
@@ -170,7 +178,15 @@ class AgentMiddleware:
         """
 
     async def abefore_model(self, state: Any, runtime: Runtime[Any]) -> Any:
-        """Run `before_model` as a coroutine method."""
+        """Run `before_model` as a coroutine method.
+
+        Args:
+            state: the state.
+            runtime: the runtime of the node.
+
+        Returns:
+            As `before_model`.
+        """
 
     def after_model(self, state: Any, runtime: Runtime[Any]) -> Any:
         """Run after each call of the model, before the tools. The last middleware runs first.
@@ -184,7 +200,15 @@ class AgentMiddleware:
         """
 
     async def aafter_model(self, state: Any, runtime: Runtime[Any]) -> Any:
-        """Run `after_model` as a coroutine method."""
+        """Run `after_model` as a coroutine method.
+
+        Args:
+            state: the state.
+            runtime: the runtime of the node.
+
+        Returns:
+            As `after_model`.
+        """
 
     def after_agent(self, state: Any, runtime: Runtime[Any]) -> Any:
         """Run once, after the last answer. The last middleware runs first.
@@ -198,7 +222,15 @@ class AgentMiddleware:
         """
 
     async def aafter_agent(self, state: Any, runtime: Runtime[Any]) -> Any:
-        """Run `after_agent` as a coroutine method."""
+        """Run `after_agent` as a coroutine method.
+
+        Args:
+            state: the state.
+            runtime: the runtime of the node.
+
+        Returns:
+            As `after_agent`.
+        """
 
     def wrap_model_call(self, request: ModelRequest, handler: Callable[[ModelRequest], ModelResponse]) -> Any:
         """Call the model by `handler`, any number of times. The first middleware is the outermost.
@@ -214,7 +246,15 @@ class AgentMiddleware:
     async def awrap_model_call(
         self, request: ModelRequest, handler: Callable[[ModelRequest], Awaitable[ModelResponse]]
     ) -> Any:
-        """Run `wrap_model_call` as a coroutine method."""
+        """Run `wrap_model_call` as a coroutine method.
+
+        Args:
+            request: the call.
+            handler: calls the model; await it.
+
+        Returns:
+            As `wrap_model_call`.
+        """
 
     def wrap_tool_call(self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Any]) -> Any:
         """Run a tool by `handler`; see `ToolCallWrapper`. The first middleware is the outermost.
@@ -230,7 +270,15 @@ class AgentMiddleware:
     async def awrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[Any]]
     ) -> Any:
-        """Run `wrap_tool_call` as a coroutine method."""
+        """Run `wrap_tool_call` as a coroutine method.
+
+        Args:
+            request: the call.
+            handler: runs the tool; await it.
+
+        Returns:
+            As `wrap_tool_call`.
+        """
 
 
 def method_of(middleware: AgentMiddleware, name: str) -> Callable[..., Awaitable[Any]] | None:

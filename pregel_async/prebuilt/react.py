@@ -143,7 +143,7 @@ def create_react_agent(
     if not node.tools_by_name:
         builder.add_edge(after_model, end)
     else:
-        router = _Router(entry=entry, end=end, sends=version == "v2", direct=direct)
+        router = _LoopRouter(entry=entry, end=end, sends=version == "v2", direct=direct)
         builder.add_node(TOOLS, node)
         ends = [TOOLS, end] if post_model_hook is None else [TOOLS, end, entry]
         builder.add_conditional_edges(after_model, router.after_model, ends)
@@ -247,7 +247,7 @@ class _StructuredResponse:
         return {"structured_response": await ask_for(self._schema, model, messages, config, {})}
 
 
-class _Router:
+class _LoopRouter:
     """Decides what runs after the model and after the tools."""
 
     def __init__(self, *, entry: str, end: str, sends: bool, direct: set[str]) -> None:
