@@ -96,9 +96,9 @@ def savers(session: nox.Session) -> None:
 def langchain(session: nox.Session) -> None:
     """Working with langchain-core and with orjson, where they are installed: the suite skips these tests."""
     install(session, "test")
-    session.install("-q", "langchain-core", "orjson")
+    session.install("-q", "langchain-core", "langgraph", "orjson")
     tests = ["tests/messages/test_langchain.py", "tests/messages/test_messages.py", "tests/test_doc_names.py"]
-    tests += ["tests/questions/test_serialised_questions.py", "tests/langchain"]
+    tests += ["tests/questions/test_serialised_questions.py", "tests/langchain", "tests/prebuilt"]
     pytest(session, "-q", "-p", "no:langsmith_plugin", *tests)
 
 
@@ -117,8 +117,8 @@ def adapters(session: nox.Session) -> None:
     """Tokens and errors of real SDKs: the suite skips those that are not installed."""
     install(session, "test")
     session.install("-q", "langchain-core", "openai", "anthropic", "requests")
-    tests = ("tests/adapters", "tests/test_chat_service.py", "tests/failures/test_policies.py")
-    pytest(session, "-q", "-p", "no:langsmith_plugin", *tests)
+    tests = ["tests/adapters", "tests/prebuilt/test_models.py", "tests/test_chat_service.py"]
+    pytest(session, "-q", "-p", "no:langsmith_plugin", *tests, "tests/failures/test_policies.py")
 
 
 @nox.session

@@ -95,10 +95,21 @@ SAYS = {
         "known are ['ann', 'bob']",
         "of whom ['ann'] likes something",
     ],
+    "15_agent.py": [
+        "    looking up Oslo (once)",
+        "may send_email run with {'to': 'ada', 'text': 'Sunny!'}? yes",
+        "    sending 'Sunny!' to ada",
+        "user: How is the weather in Oslo?",
+        "assistant: ['weather', 'send_email']",
+        "tool: Oslo is sunny",
+        "tool: sent",
+        "assistant: It is sunny in Oslo, and Ada knows.",
+    ],
 }
 """Lines that each example must print, in this order."""
 
 ONCE = {
+    "15_agent.py": ["    looking up Oslo (once)"],
     "03_durable_thread.py": ["    charging the card (this must happen once)"],
     "07_ask_a_person.py": ["    writing the reason (once)"],
     "09_workflow.py": ["    counting the words of 'one two'", "    counting the words of 'three'"],

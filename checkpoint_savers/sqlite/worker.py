@@ -102,7 +102,7 @@ class Job(WorkItem[T]):
         Returns:
             The job.
         """
-        callable_with_all: Callable[..., None] = work
+        callable_with_all: Any = work
         job: Job[None] = Job(callable_with_all, args, writes=True, size=size)
         job.grouped = True
         return job

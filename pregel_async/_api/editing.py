@@ -297,7 +297,7 @@ class Editor:
         values: Any = () if update.values is None else update.values
         if not isinstance(values, (list, tuple)):
             raise _invalid_copy_values(values)
-        updates = [
+        updates: list[Any] = [
             StateUpdate(*each) if isinstance(each, (list, tuple)) and 2 <= len(each) <= 3 else each for each in values
         ]
         for each in updates:

@@ -67,7 +67,8 @@ def _joined_callbacks(first: Any, second: Any) -> Any:
     if not isinstance(first, list) and not isinstance(second, list):
         return first.merge(second)
     # The manager knows the run in which the handlers' runs are nested. A copy: the caller's own is not changed.
-    manager, handlers = (second.copy(), first) if isinstance(first, list) else (first.copy(), second)
+    manager: Any = second.copy() if isinstance(first, list) else first.copy()
+    handlers: Any = first if isinstance(first, list) else second
     for handler in handlers:
         manager.add_handler(handler, True)
     return manager

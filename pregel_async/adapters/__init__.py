@@ -2,20 +2,27 @@
 
 No SDK is imported or needed: each stream is recognised by the shape of its items.
 
-    from pregel_async.adapters import stream_message
+    from pregel_async.adapters import as_openai, stream_message
 
     async def answer(chat):
-        stream = client.chat.completions.create(model="...", messages=chat["messages"], stream=True)
+        messages = as_openai(chat["messages"])
+        stream = client.chat.completions.create(model="...", messages=messages, stream=True)
         return {"messages": [await stream_message(stream)]}
+
+`as_openai`, `as_openai_responses` and `as_anthropic` convert a conversation to what the provider's API takes, and
+`read_message` converts an answer that was not streamed.
 """
 
 from __future__ import annotations
 
 from .errors import InvalidSourceError, StreamFailedError
+from .outgoing import AnthropicConversation, as_anthropic, as_openai, as_openai_responses
 from .shapes import InvalidToolCall, Message, MessageChunk, MessageWriter, ToolCall, ToolCallChunk, Usage
 from .streaming import stream_message, stream_message_sync
+from .whole import read_message
 
 __all__ = [
+    "AnthropicConversation",
     "InvalidSourceError",
     "InvalidToolCall",
     "Message",
@@ -25,6 +32,10 @@ __all__ = [
     "ToolCall",
     "ToolCallChunk",
     "Usage",
+    "as_anthropic",
+    "as_openai",
+    "as_openai_responses",
+    "read_message",
     "stream_message",
     "stream_message_sync",
 ]

@@ -431,9 +431,8 @@ class StateGraph(GraphSpec, Generic[SchemaT, ContextSchemaT, InputSchemaT, Outpu
         if source == END:
             raise GraphValidationError("an edge cannot start at END")
         source, name = plain_name(source), name_of_call(path)
-        if not isinstance(path, Graph):
-            path = as_function(path)
-        injects = _check_action(f"{source}/{name}", path)
+        router = _router_of(path)
+        injects = _check_action(f"{source}/{name}", router)
         if name in self.branches.get(source, {}):
             raise GraphValidationError(
                 f"{source!r} has a conditional edge {name!r} already: give the functions different names"
@@ -444,11 +443,11 @@ class StateGraph(GraphSpec, Generic[SchemaT, ContextSchemaT, InputSchemaT, Outpu
         elif path_map is not None:
             ends = {end: end for end in map(plain_name, path_map)}
         else:
-            literal = _literal_return(path)
+            literal = _literal_return(router)
             ends = None if literal is None else {end: end for end in map(plain_name, literal)}
-        schema = self._annotated_schema(path, f"input schema of router {name!r}", self.state_schema)
+        schema = self._annotated_schema(router, f"input schema of router {name!r}", self.state_schema)
         merge_channels(self.channels, schema, self.managed)
-        self.branches.setdefault(source, {})[name] = BranchSpec(path=path, input=schema, ends=ends, injects=injects)
+        self.branches.setdefault(source, {})[name] = BranchSpec(path=router, input=schema, ends=ends, injects=injects)
         return self
 
     def set_entry_point(self, key: str) -> Self:
@@ -661,6 +660,11 @@ def _destinations(call: Callable[..., Any] | None, given: Destinations | None) -
         return tuple((plain_name(name), None) for name in given)
     inside = [] if call is None else _arguments_in(hints_of(call).get("return"), Command)
     return tuple([(plain_name(name), None) for inner in inside for name in get_args(inner) if isinstance(name, str)])
+
+
+def _router_of(path: Any) -> Any:
+    """Return the function of a router. A graph stays as it is: the check of the router refuses it."""
+    return path if isinstance(path, Graph) else as_function(path)
 
 
 def _literal_return(path: Callable[..., Any]) -> tuple[Any, ...] | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator, Mapping
 from contextvars import Token
 from importlib import import_module
 from typing import Any, Final, TypeVar
@@ -60,7 +60,7 @@ def with_ambient(config: Config | None, outer: AttemptContext | None) -> Config 
     ambient: Mapping[str, Any] | None = _CHILD.get()
     if not ambient or (config is not None and not isinstance(config, (str, Mapping))):
         return config
-    given = {"configurable": {"thread_id": config}} if isinstance(config, str) else dict(config or {})
+    given: dict[str, Any] = {"configurable": {"thread_id": config}} if isinstance(config, str) else dict(config or {})
     added = {key: value for key, value in _inherited(ambient, outer).items() if value}
     if given.get("callbacks") is not None:
         added.pop("callbacks", None)
@@ -105,7 +105,9 @@ class GraphTracer:
     def __init__(self, program: Program, settings: Settings, outer: AttemptContext | None) -> None:
         config: Mapping[str, Any] = settings.config
         self._name = config.get("run_name") or run_name(program)
-        self._config = {key: value for key, value in config.items() if key not in ("run_name", "run_id")}
+        self._config: dict[str, Any] = {
+            key: value for key, value in config.items() if key not in ("run_name", "run_id")
+        }
         self._run_id = _as_uuid(settings.run_id) if outer is None else None
         place = ("thread_id", settings.thread_id) if outer is None else ("checkpoint_ns", outer.ns)
         if place[1] is not None:
@@ -293,7 +295,7 @@ async def _awaited(made: Any) -> Any:
 
 
 @contextlib.asynccontextmanager
-async def _reported(run: Any) -> AsyncIterator[list[Any]]:
+async def _reported(run: Any) -> AsyncGenerator[list[Any]]:
     """Report the end of a run: the output that the body appends to the list, or its exception."""
     ended: list[Any] = []
     try:
@@ -329,7 +331,7 @@ def _tapped(tap: Any, run_id: UUID, result: Any) -> AsyncIterator[Any]:
 
 
 @contextlib.contextmanager
-def _ambient(config: Mapping[str, Any]) -> Iterator[None]:
+def _ambient(config: Mapping[str, Any]) -> Generator[None]:
     """Set the config that runnables of the body inherit."""
     token = _CHILD.set(config)
     try:

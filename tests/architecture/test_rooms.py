@@ -34,6 +34,7 @@ PUBLIC = {
         "otel",
         "parts",
         "policies",
+        "prebuilt",
         "pregel",
         "pytest_plugin",
         "runtime",
@@ -147,7 +148,7 @@ def test_the_contracts_name_every_layer_of_the_kernel() -> None:
     around, kernel = contracts["layers"]["layers"][:3], contracts["layers"]["layers"][3:]
     assert around == [
         "pytest_plugin",
-        "cli",
+        "cli | prebuilt",
         "serve | testing | adapters | drawing | otel | langchain | from_langgraph",
     ]
     listed = [f"pregel_async.{name}" for layer in kernel for name in re.split(" [|:] ", layer)]

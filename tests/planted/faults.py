@@ -2089,4 +2089,20 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "if True:",
         ("tests/runtime/test_operation_counts.py::test_reading_a_long_list_decodes_each_row_once",),
     ),
+    Fault(
+        "tool-calls-unrecorded",
+        "P5: a finished tool call of a message runs again after a crash or a question",
+        "ToolNode.__call__",
+        "await _run_as_tasks(runner, calls)",
+        "await _run_together(runner, calls, runtime)",
+        ("tests/prebuilt/test_durable_calls.py::test_a_crash_between_two_calls",),
+    ),
+    Fault(
+        "approval-without-question",
+        "P8: a tool that needs approval runs without it",
+        "approval.approval_wrapper",
+        "if not (rule(request) if callable(rule) else rule):",
+        "if True:",
+        ("tests/prebuilt/test_agent.py::test_forms_of_approval",),
+    ),
 )

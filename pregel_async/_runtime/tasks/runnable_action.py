@@ -44,10 +44,9 @@ class RunnableAction:
 
 def _at_step(config: Any, position: int) -> Any:
     """Return a config whose callbacks see what is called with it as the step of a sequence, counted from 1."""
-    callbacks = None if config is None else config.get("callbacks")
-    if callbacks is None:
+    if config is None or config.get("callbacks") is None:
         return config
-    callbacks = callbacks.copy()
+    callbacks = config["callbacks"].copy()
     callbacks.tags = [tag for tag in callbacks.tags if not tag.startswith("seq:step:")]
     callbacks.add_tags([f"seq:step:{position}"], False)
     return {**config, "callbacks": callbacks}

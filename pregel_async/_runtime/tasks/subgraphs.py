@@ -127,11 +127,12 @@ def _inherited(owner: Any, name: str) -> Any:
     """Return the value that an object's class stores under a name: a class attribute, a slot, or a property's code."""
     for base in owner.__mro__ if isinstance(owner, type) else type(owner).__mro__:
         if name in base.__dict__:
-            value = base.__dict__[name]
+            value: Any = base.__dict__[name]
             if isinstance(value, types.MemberDescriptorType):
                 return None if isinstance(owner, type) else value.__get__(owner, type(owner))
             if isinstance(value, property) and not isinstance(owner, type):
                 value = value.fget
-            is_method = isinstance(value, types.FunctionType) and not isinstance(owner, type)
-            return types.MethodType(value, owner) if is_method else value
+            if isinstance(value, types.FunctionType) and not isinstance(owner, type):
+                return types.MethodType(value, owner)
+            return value
     return None

@@ -1,0 +1,90 @@
+"""The state of an agent, and schemas that are made of a user's schema and further keys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, NotRequired, Required, TypedDict, get_args, get_origin, get_type_hints
+
+from .._core.fits import is_typed_dict
+from ..errors import GraphValidationError
+from ..managed import ManagedValue, RemainingSteps
+from ..messages import add_messages
+
+__all__ = ["AgentState"]
+
+
+class AgentState(TypedDict):
+    """The state of an agent. Subclass it for more keys, which tools and hooks may read and write.
+
+    Keys:
+        messages: the conversation.
+        remaining_steps: the number of supersteps that the step limit still allows, for nodes and hooks to read.
+        structured_response: the answer in the form of `response_format`; absent without one.
+    """
+
+    messages: Annotated[list[Any], add_messages]
+    remaining_steps: NotRequired[RemainingSteps]
+    structured_response: NotRequired[Any]
+
+
+def extended_schema(schema: Any, name: str, more: Mapping[str, Any]) -> Any:
+    """Return a schema with more keys, which replace keys of the same names that are annotated with Any.
+
+    Args:
+        schema: the schema of the state.
+        name: the name of the new one.
+        more: annotations by key.
+
+    Returns:
+        A TypedDict; the schema itself if it has all keys already.
+
+    Raises:
+        GraphValidationError: the schema is no TypedDict, and lacks a key.
+    """
+    hints = get_type_hints(schema, include_extras=True)
+    plain = get_type_hints(schema)
+    added = {key: hint for key, hint in more.items() if key not in plain or plain[key] is Any}
+    if not added:
+        return schema
+    if not is_typed_dict(schema):
+        missing = [key for key in added if key not in plain]
+        if not missing:
+            return schema
+        raise GraphValidationError(
+            f"state_schema {schema.__name__!r} lacks {', '.join(map(repr, missing))}, which this agent writes: declare "
+            "it there, or make the schema a TypedDict"
+        )
+    return _typed_dict(name, {**_fields_of(schema, hints), **{key: NotRequired[hint] for key, hint in added.items()}})
+
+
+def schema_without(schema: Any, name: str, *keys: str) -> Any:
+    """Return a schema for outputs: without some keys, and without managed values, which no output has.
+
+    Args:
+        schema: a TypedDict.
+        name: the name of the new one.
+        keys: the keys to leave out.
+    """
+    fields = _fields_of(schema, get_type_hints(schema, include_extras=True))
+    kept = {key: hint for key, hint in fields.items() if key not in keys and not _is_managed(hint)}
+    return _typed_dict(name, kept)
+
+
+def _fields_of(schema: Any, hints: Mapping[str, Any]) -> dict[str, Any]:
+    optional: frozenset[str] = schema.__optional_keys__
+    qualified = (NotRequired, Required)
+    return {
+        key: NotRequired[hint] if key in optional and get_origin(hint) not in qualified else hint
+        for key, hint in hints.items()
+    }
+
+
+def _is_managed(hint: Any) -> bool:
+    if get_origin(hint) in (NotRequired, Required):
+        return _is_managed(get_args(hint)[0])
+    return any(isinstance(mark, type) and issubclass(mark, ManagedValue) for mark in getattr(hint, "__metadata__", ()))
+
+
+def _typed_dict(name: str, fields: Mapping[str, Any]) -> Any:
+    make: Any = TypedDict  # type checkers know the call with literals only
+    return make(name, dict(fields))

@@ -1,0 +1,53 @@
+"""`as_model`: choose the adapter for whatever was given as a model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .function_models import FunctionModel
+from .langchain_models import LangchainModel, is_langchain_model
+from .models import ChatModel, InvalidModelError
+from .sdk_models import model_of_string
+
+__all__ = ["as_model"]
+
+
+def as_model(given: Any) -> ChatModel:
+    """Return what was given as a model as a `ChatModel`.
+
+    Args:
+        given: a `ChatModel`; a chat model of langchain-core, or another Runnable of messages; a function of messages
+            and tools; or a string such as "openai:gpt-5", for the providers "openai" and "anthropic" and, if langchain
+            is installed, those that it knows.
+
+    Returns:
+        The model.
+
+    Raises:
+        InvalidModelError: it cannot be a model.
+    """
+    if is_langchain_model(given):
+        return LangchainModel(given)
+    if isinstance(given, str):
+        return model_of_string(given)
+    if isinstance(given, ChatModel):
+        return given
+    for path, function in (("chat.completions", "openai_chat"), ("messages.create", "anthropic_messages")):
+        if _has_path(given, path):
+            raise InvalidModelError(
+                type(given).__name__,
+                f"a client does not say which model is meant: pass {function}(client, 'the model')",
+            )
+    if callable(given):
+        return FunctionModel(given)
+    raise InvalidModelError(
+        type(given).__name__,
+        "a model is a chat model of langchain-core, a function of messages and tools, a string such as 'openai:gpt-5', "
+        "or the result of openai_chat(), openai_responses() or anthropic_messages()",
+    )
+
+
+def _has_path(given: Any, path: str) -> bool:
+    for name in path.split("."):
+        given = getattr(given, name, None)
+    return given is not None
