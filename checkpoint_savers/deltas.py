@@ -407,7 +407,8 @@ def write_record(result: TaskResult) -> bytes:
     Args:
         result: the record's content.
     """
-    return seal(_encode(result))
+    # Few records have schemas. The others take no byte for them, and are as version 0.1.0 wrote them.
+    return seal(_encode(result if result.schemas else msgspec.structs.astuple(result)[:-1]))
 
 
 def read_record(record: TaskRecord, thread_id: str) -> TaskResult:

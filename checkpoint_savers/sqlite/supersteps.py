@@ -28,8 +28,8 @@ MOST_ROWS: Final = 128
 """Number of rows of a statement, at most; a power of two."""
 
 MOST_BYTES: Final = 500_000
-"""Bytes of the payloads of a statement with more than one row, at most. SQLite copies the rows of such a statement into
-a table in memory, which would be spilled into a temporary file when it is large."""
+"""Bytes of the payloads and metadata of a statement with more than one row, at most. SQLite copies the rows of such a
+statement into a table in memory, which would be spilled into a temporary file when it is large."""
 
 METADATA_KEYS: Final = 1 << 23
 """Number of keys for a thread's metadata texts: SQLite stores keys below this in three bytes."""
@@ -219,7 +219,7 @@ def insert(db: sqlite3.Cursor, rows: Sequence[NewCheckpoint]) -> bool:
 def _statement_size(rows: Sequence[NewCheckpoint], most: int) -> int:
     """Return how many of the next rows one statement inserts: a power of two, so that SQLite compiles few texts."""
     size = 1 << (min(len(rows), most).bit_length() - 1)
-    while size > 1 and sum([len(row.frame) for row in rows[:size]]) > MOST_BYTES:
+    while size > 1 and sum([len(row.frame) + len(row.text) for row in rows[:size]]) > MOST_BYTES:
         size //= 2
     return size
 

@@ -144,6 +144,9 @@ class _Importer:
             mapped = await anyio.to_thread.run_sync(self._map, stored)
         except (UndecodableThreadError, UnstorableValueError, InvalidUpdateError) as error:
             return ThreadReport(thread_id=thread_id, status="refused", reason=str(error))
+        except (LookupError, TypeError, ValueError, AttributeError) as error:  # a field is missing, or of another type
+            reason = f"it is damaged, or of a format that is not known here ({type(error).__name__}: {error})"
+            return ThreadReport(thread_id=thread_id, status="refused", reason=reason)
         if self._dry_run:
             return _report(mapped, thread_id, "would be replaced" if exists else "would be imported")
         if exists:

@@ -43,10 +43,10 @@ def branch_of(newest: str, parents: Mapping[str, str | None]) -> list[str]:
         parents: the parent of each stored checkpoint.
     """
     branch: list[str] = []
-    at: str | None = newest
-    while at is not None and at in parents and at not in branch[-1:]:
+    left, at = {**parents}, newest
+    while at in left:
         branch.append(at)
-        at = parents[at]
+        at = left.pop(at) or ""
     return branch[::-1]
 
 

@@ -239,6 +239,29 @@ async def test_what_cannot_be_decoded_or_stored(file: str, monkeypatch: pytest.M
     assert [each async for each in graph.checkpointer.alist_threads()][0].thread_id == "b"
 
 
+@pytest.mark.parametrize(
+    ("column", "data", "reason"),
+    [
+        ("metadata", b"{", "JSONDecodeError"),
+        ("metadata", b"[]", "AttributeError"),
+        ("checkpoint", b"\x81\xa1v\x04", "KeyError: 'channel_versions'"),
+        ("checkpoint", b"\x90", "AttributeError"),
+        ("checkpoint", b"\xc1", "cannot decode"),
+    ],
+)
+async def test_damaged_threads(file: str, column: str, data: bytes, reason: str) -> None:
+    """A thread whose checkpoint lacks a field, or is none at all, is refused, and the threads after it are imported."""
+    for thread in ("a", "b"):
+        run_there(file, programs.review, {"topic": "owls"}, thread=thread)
+    with closing(sqlite3.connect(file)) as connection:
+        connection.execute(f"UPDATE checkpoints SET {column} = ? WHERE thread_id = 'a'", (data,))
+        connection.commit()
+    graph = programs.review(OURS).compile(InMemorySaver())
+    first, second = await imported(graph, file)
+    assert (first.status, second.status) == ("refused", "imported")
+    assert reason in first.reason
+
+
 async def test_keys_and_nodes_that_the_graph_lacks(file: str) -> None:
     """They are named, and the rest is imported."""
     run_there(file, programs.review, {"topic": "owls"}, thread="t")

@@ -76,6 +76,7 @@ def test_a_branch() -> None:
     parents = {"1": None, "2": "1", "3": "1", "4": "3", "6": "5"}
     assert branch_of("4", parents) == ["1", "3", "4"]
     assert branch_of("6", parents) == ["6"]
+    assert branch_of("a", {"a": "b", "b": "a"}) == ["b", "a"]  # a damaged database: not for ever
 
 
 def test_nothing_is_written(file: str) -> None:

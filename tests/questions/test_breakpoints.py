@@ -198,6 +198,33 @@ async def test_an_answer_at_a_breakpoint(saver: BaseCheckpointSaver) -> None:
     assert made.ran == {"a": 1, "b": 1, "c": 2}
 
 
+@pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+async def test_an_answer_at_a_breakpoint_before_an_error_handler(saver: BaseCheckpointSaver, durability: Any) -> None:
+    """There too, `Command(resume=...)` lets the run continue. A handler that has failed is no breakpoint."""
+    ran: list[str] = []
+
+    def fails(state: State) -> None:
+        ran.append("node")
+        raise ValueError("node")
+
+    def handles(state: State) -> dict[str, Any]:
+        ran.append("handler")
+        if ran.count("handler") == 1:
+            raise ValueError("handler")
+        return {"log": ["handled"]}
+
+    builder = StateGraph(State).add_node("a", fails, error_handler=handles).add_edge(START, "a")
+    graph: Any = builder.compile(saver, interrupt_before=["__error_handler__a"])
+    await graph.ainvoke({}, "t", durability=durability)
+    assert ran == ["node"]
+    with pytest.raises(ValueError, match="handler"):
+        await graph.ainvoke(Command(resume=True), "t", durability=durability)
+    with pytest.raises(InvalidResumeError):
+        await graph.ainvoke(Command(resume=True), "t", durability=durability)
+    assert await graph.ainvoke(None, "t", durability=durability) == {"log": ["handled"]}
+    assert ran == ["node", "handler", "handler"]
+
+
 async def test_an_answer_at_a_breakpoint_is_for_no_later_question(saver: BaseCheckpointSaver) -> None:
     """P8: the node after the breakpoint asks its question: the answer was given before that."""
 

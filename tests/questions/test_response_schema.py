@@ -241,6 +241,30 @@ async def test_two_refused_answers() -> None:
     assert await graph.ainvoke(Command(resume={ids["a"]: 1, ids["c"]: 3}), CONFIG) == {"log": [1, 2, 3]}
 
 
+async def test_beside_an_unanswered_question(saver: BaseCheckpointSaver) -> None:
+    """If a node has several open questions, a refused answer leaves the unanswered ones open, in each enclosing graph;
+    one call can answer them all."""
+
+    @task
+    async def ask(name: str) -> int:
+        return interrupt(name, response_schema=int)
+
+    async def asks(state: State) -> dict[str, Any]:
+        first, second = ask("first"), ask("second")
+        return {"log": [await first, await second]}
+
+    inner = StateGraph(State).add_node(asks).add_edge(START, "asks").compile()
+    graph = StateGraph(State).add_node("inner", inner).add_edge(START, "inner").compile(checkpointer=saver)
+    asked: Any = await graph.ainvoke({}, CONFIG)
+    ids = {each.value: each.id for each in asked["__interrupt__"]}
+    with pytest.raises(InvalidAnswerError):
+        await graph.ainvoke(Command(resume={ids["second"]: "x"}), CONFIG)
+    state = await graph.aget_state(CONFIG)
+    assert sorted([each.value for each in state.interrupts]) == ["first", "second"]
+    answers = {ids["first"]: 1, ids["second"]: 2}
+    assert await graph.ainvoke(Command(resume=answers), CONFIG) == {"log": [1, 2]}
+
+
 async def test_in_a_workflow(saver: BaseCheckpointSaver) -> None:
     """An entrypoint's question is checked as well."""
 

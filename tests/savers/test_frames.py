@@ -5,13 +5,15 @@ from __future__ import annotations
 import struct
 import zlib
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from checkpoint_savers import errors
 from checkpoint_savers.codec import seal, unseal
-from checkpoint_savers.records import FORMAT
+from checkpoint_savers.deltas import TaskResult, read_record, write_record
+from checkpoint_savers.records import FORMAT, CheckpointId, TaskId, TaskRecord
 
 BODY = b"\x93\x01\xa5hello\xc0"
 FRAME = seal(BODY)
@@ -98,3 +100,17 @@ def test_a_damaged_format_number_is_damage() -> None:
     """A flipped bit must not make a frame look like one of a later version."""
     for number in set(range(256)) - {FORMAT}:
         refused(FRAME[:2] + bytes((number,)) + FRAME[3:])
+
+
+def test_a_record_takes_no_byte_for_schemas_that_it_does_not_have() -> None:
+    """A record without schemas of answers has the twelve fields that version 0.1.0 wrote; both kinds are read."""
+    for result, fields in (
+        (TaskResult(name="n", writes=(("a", b"1"),), asked=(("q", b"2"),)), 12),
+        (TaskResult(name="n", asked=(("q", b"2"),), schemas={"q": b"3"}), 13),
+    ):
+        frame = write_record(result)
+        assert len(msgspec.msgpack.decode(unseal(frame, "here"))) == fields
+        stored = TaskRecord(
+            ns="", checkpoint_id=CheckpointId("c"), task_id=TaskId("t"), index=0, kind="result", frame=frame
+        )
+        assert read_record(stored, "t") == result

@@ -167,6 +167,19 @@ async def test_metadata_texts_with_one_key(saver: SqliteSaver, monkeypatch: pyte
     assert sorted(keys) == [(0,), (1,), (supersteps.METADATA_KEYS - 1,)]
 
 
+@pytest.mark.parametrize("large", ["frame", "metadata"])
+async def test_large_rows_take_statements_of_their_own(saver: SqliteSaver, large: str) -> None:
+    """SQLite copies the rows of a statement that has several: large payloads and large metadata are not among them."""
+    lease, half = await take(saver), supersteps.MOST_BYTES * 2 // 3
+    big: Any = {"frame": bytes(half)} if large == "frame" else {"metadata": {"note": "x" * half}}
+    both = supersteps.bind(lease, commit(row(1, **big), row(2, 1, **big)))
+    assert supersteps._statement_size(both, supersteps.MOST_ROWS) == 1
+    one = supersteps.bind(lease, commit(row(1, **big), row(2, 1)))
+    assert supersteps._statement_size(one, supersteps.MOST_ROWS) == 2
+    await saver.commit(lease, commit(row(1, **big), row(2, 1, **big)))
+    assert await head_of(saver) == cid(2)
+
+
 async def test_listings_use_their_index(saver: SqliteSaver) -> None:
     """P10: neither a read nor a page of a listing visits more rows than it returns, or sorts a thread; listings read
     no payload."""

@@ -204,10 +204,13 @@ class LoadedNamespace:
         return bool(self.task_records.results)
 
     def is_untouched(self) -> bool:
-        """Return True if tasks are pending, and none of the open superstep has failed or was answered."""
+        """Return True if tasks are pending, and none of the open superstep has failed or was answered.
+
+        A failure that is left to an error handler does not count.
+        """
         results = self.task_records.results.values()
         # On a new branch the superstep runs anew. An answer there would be meant for a question of the old branch.
-        if self.branches or any(each.error is not None or each.answers for each in results):
+        if self.branches or any((each.error and not each.handled) or each.answers for each in results):
             return False
         return bool(superstep.plan(self.program, self.start, (self.scope, ids_in(self.ns, self.caller))))
 

@@ -254,9 +254,15 @@ class TaskRecords:
         )
 
     def reopened(self, task_id: TaskId) -> EncodedQuestions | None:
-        """Return a task's questions whose answers this run has refused: they are open again. None if there are none."""
+        """Return a task's open questions if this run has refused the answer to one of them; else None.
+
+        The questions with refused answers are open again. The unanswered ones beside them stay open.
+        """
         refused, before = self._writer.lease.refused, self.results.get(task_id, NOT_RECORDED)
-        return tuple([each for each in questions_of(before) if each[0] in refused]) or None
+        questions = questions_of(before)
+        if not any(key in refused for key, _ in questions):
+            return None
+        return tuple([each for each in questions if each[0] in refused or each[0] not in before.answers])
 
     def unknown_writes(self, task_id: TaskId) -> EncodedWrites:
         """Return a task's recorded writes to keys that the graph does not have."""
