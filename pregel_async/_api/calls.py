@@ -6,7 +6,7 @@ import sys
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
 import anyio
 import msgspec
@@ -43,14 +43,12 @@ from .._runtime.streaming.stream import GraphStream
 from .._runtime.streaming.subscription import Subscription
 from .._runtime.tasks.context import CONCURRENT_BASE, CURRENT, AttemptContext
 from .._runtime.tasks.run_options import RunOptions
+from .._runtime.tasks.tracing import Tracer
 from ..errors import ConfigError, OutsideRunError
 from ..parts import GraphOutput
 from ..types import INTERRUPT, Config, Interrupt, Names, OverflowPolicy, RunnableConfig, StreamWriter
 from .definition import Definition
 from .plugins import RUNNABLES, plugin
-
-if TYPE_CHECKING:
-    from .._runtime.tasks.tracing import Tracer  # loaded by programs with langchain-core only
 
 OutputT = TypeVar("OutputT")
 

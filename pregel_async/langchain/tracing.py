@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator, Mapping
+from contextlib import AbstractContextManager
 from contextvars import Token
 from importlib import import_module
 from typing import Any, Final, TypeVar
@@ -174,14 +175,17 @@ class GraphTracer:
         ambient = _CHILD.get()
         return None if ambient is None else ambient.get("callbacks")
 
+    @property
+    def has_handlers(self) -> bool:
+        return self._run is not None
+
+    def ambient(self, attempt: AttemptContext) -> AbstractContextManager[None]:
+        return _ambient(_LazyConfig(lambda: self._config_of(attempt, self._config.get("callbacks"))))
+
     def returned(self, attempt: AttemptContext, result: Any) -> None:
-        if self._run is not None:
-            self._results[attempt] = result
+        self._results[attempt] = result
 
     async def attempt(self, attempt: AttemptContext, value: Any, work: Callable[[], Awaitable[T]]) -> T:
-        if self._run is None:
-            with _ambient(_LazyConfig(lambda: self._config_of(attempt, self._config.get("callbacks")))):
-                return await work()
         if self._resumes:
             await self._report_resume()
         task = attempt.task
@@ -205,9 +209,7 @@ class GraphTracer:
         finally:
             self._results.pop(attempt, None)
 
-    async def router(self, attempt: AttemptContext, name: str, view: Any) -> RouterTrace | None:
-        if self._run is None:
-            return None
+    async def router(self, attempt: AttemptContext, name: str, view: Any) -> RouterTrace:
         around = self.callbacks()
         config = self._config_of(attempt, around.copy())
         # As LangGraph counts: the node's function, its writes, then its routers. The hidden start has no function.

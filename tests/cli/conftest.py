@@ -49,7 +49,7 @@ def call(shell: Shell, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
         before = set(sys.modules)
         code = app.start()
         for name in set(sys.modules) - before:
-            if (sys.modules[name].__file__ or "").startswith((str(PROJECT), str(shell.cwd))):
+            if (getattr(sys.modules[name], "__file__", None) or "").startswith((str(PROJECT), str(shell.cwd))):
                 del sys.modules[name]
         said = capsys.readouterr()
         return Ended(code, said.out, said.err)

@@ -19,6 +19,7 @@ from langchain_core.tools import tool
 
 from checkpoint_savers import InMemorySaver
 from pregel_async import START, Command, RetryPolicy, RunnableConfig, StateGraph, entrypoint, interrupt, task
+from pregel_async._runtime.tasks import attempt
 from pregel_async.langchain import GraphCallbackHandler, GraphInterruptEvent, GraphResumeEvent
 from tests.langchain.recorder import Recorder, model
 
@@ -324,6 +325,33 @@ async def test_settings_reach_runnables_without_callbacks() -> None:
 
     await one_node(node).compile().ainvoke({}, {"configurable": {"mine": 1}, "tags": ["a"]})
     assert seen == [(1, ["a"], "n")]
+
+
+@pytest.mark.one_loop
+async def test_nodes_without_callbacks_copy_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a program that uses langchain-core, nodes of a run without handlers cost no more copies than without it: none of
+    the input, and none of the context for tasks of their own."""
+    copies: list[str] = []
+
+    def count(name: str) -> None:
+        real = getattr(attempt, name)
+        monkeypatch.setattr(attempt, name, lambda *args: [copies.append(name), real(*args)][1])
+
+    count("copy_context")
+    count("_traced_input")
+
+    async def node(state: State) -> Any:
+        await anyio.lowlevel.checkpoint()  # the others get tasks of the event loop
+
+    builder = StateGraph(State)
+    for name in ("a", "b", "c"):
+        builder.add_node(name, node).add_edge(START, name)
+    graph = builder.compile(name="g")
+    await graph.ainvoke({}, {"tags": ["t"]})
+    assert copies == ["copy_context"]
+    copies.clear()
+    await graph.ainvoke({}, {"callbacks": [Recorder()]})
+    assert sorted(copies) == ["_traced_input"] * 3 + ["copy_context"] * 3
 
 
 @pytest.mark.one_loop

@@ -21,7 +21,7 @@ COMMAND: Any = Command(update={"a": 1}, goto=[Send("w", {"x": Send("v", 2)}), "b
 LIMITED = Send("w", 1, TimeoutPolicy(run_timeout=2))
 SENDS = [{"node": "w", "arg": {"x": {"node": "v", "arg": 2, "timeout": None}}, "timeout": None}, "b"]
 AS_JSON = [
-    (Interrupt({"draft": "hi"}, "q"), {"value": {"draft": "hi"}, "id": "q"}),
+    (Interrupt({"draft": "hi"}, "q"), {"value": {"draft": "hi"}, "id": "q", "response_schema": None}),
     (COMMAND, {"graph": None, "update": {"a": 1}, "resume": None, "goto": SENDS}),
     (Command(resume=False), {"graph": None, "update": None, "resume": False, "goto": []}),
     (
@@ -60,7 +60,7 @@ async def test_endpoints_return_questions_and_take_commands() -> None:
     answer.__annotations__ = {"command": Command, "return": Any}  # FastAPI reads no annotations of local functions
     app.post("/answer")(answer)
     [question] = await post(app, "/start", {"text": "hi"})
-    assert question == {"value": {"draft": "hi"}, "id": question["id"]}
+    assert question == {"value": {"draft": "hi"}, "id": question["id"], "response_schema": None}
     assert await post(app, "/answer", {"resume": {question["id"]: "hello"}}) == {"text": "hello"}
 
 

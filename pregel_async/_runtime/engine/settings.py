@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -18,9 +18,7 @@ from ..streaming.subscription import Subscription
 from ..tasks.context import AttemptContext
 from ..tasks.result_cache import NodeResultCache
 from ..tasks.run_options import RunOptions
-
-if TYPE_CHECKING:
-    from ..tasks.tracing import Tracer  # loaded by programs with langchain-core only
+from ..tasks.tracing import Tracer
 
 
 class Settings(RunOptions, frozen=True, kw_only=True):

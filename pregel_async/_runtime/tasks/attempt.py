@@ -203,6 +203,10 @@ async def _run_traced(attempt: AttemptContext, progress: _AttemptProgress, *, co
     """Run the node and its routers, as a run of the callbacks of langchain-core."""
     tracer = attempt.graph.tracer
     assert tracer is not None
+    if not tracer.has_handlers:
+        # As without a tracer: no copies of the context and the input, which only a report needs.
+        with tracer.ambient(attempt):
+            return await _run(attempt, progress, contained=contained)
     value = _traced_input(attempt.board, attempt.task)
     # Not contained: the tracer sets variables here, and the node must get a copy of that context.
     return await tracer.attempt(attempt, value, partial(_run, attempt, progress, contained=False))
@@ -236,7 +240,7 @@ async def _run(attempt: AttemptContext, progress: _AttemptProgress, *, contained
         injected = attempt.inject(router.injects) if router.injects else {}
         message_ids = fold_message_ids([task], [writes], task.scope, task.step) if program.assigns_message_ids else None
         view = board.view_of(router, program, writes, message_ids)
-        traced = None if tracer is None else await tracer.router(attempt, router.name, view)
+        traced = None if tracer is None or not tracer.has_handlers else await tracer.router(attempt, router.name, view)
         try:
             answer = router.call(view, **injected)
             if isawaitable(answer):
@@ -278,8 +282,9 @@ async def _node_writes(
     try:
         call = _call if attempt.graph.token_listener is None else _call_streaming_models
         result = await call(node, value, attempt, progress, contained=contained and not node.routers)
-        if attempt.graph.tracer is not None:
-            attempt.graph.tracer.returned(attempt, result)
+        tracer = attempt.graph.tracer
+        if tracer is not None and tracer.has_handlers:
+            tracer.returned(attempt, result)
     except BaseException as error:
         commands = _commands_of(error, attempt)
     for check in checks:

@@ -61,12 +61,11 @@ from .run_options import RunOptions
 from .slots import UNLIMITED, ConcurrencyLimiter, Slot
 from .stream_writer import SILENT, Writer
 from .timeouts import AttemptTimeout
+from .tracing import Tracer
 from .worker_threads import NO_FENCE, AbandonFence
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as DefaultedTypeVar
-
-    from .tracing import Tracer  # loaded by programs with langchain-core only
 
     ContextT = DefaultedTypeVar("ContextT", default=Any)
 else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeVar
 
 from ..persistence.unstored import Persistence
@@ -28,6 +29,19 @@ class Tracer(Protocol[AttemptT]):
 
     A type parameter stands for `AttemptContext`, whose module imports this one.
     """
+
+    @property
+    def has_handlers(self) -> bool:
+        """True if a handler receives the run. If not, attempts use `ambient` instead of `attempt`."""
+        ...
+
+    def ambient(self, attempt: AttemptT) -> AbstractContextManager[None]:
+        """Set the config that runnables inherit from an attempt, for the body.
+
+        Args:
+            attempt: the attempt.
+        """
+        ...
 
     def attach(self, persistence: Persistence, ns: str) -> None:
         """Take the storage and the namespace of the graph's run, before it begins."""
