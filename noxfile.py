@@ -109,6 +109,7 @@ def langgraph(session: nox.Session) -> None:
     packages = ("langgraph", "langgraph-checkpoint-sqlite", "langgraph-checkpoint-postgres")
     session.install("-q", *packages, "langchain-core", "langsmith", "langfuse")
     tests = ["tests/langgraph_programs", "tests/from_langgraph"]
+    tests.append("tests/cli/test_cli_langgraph_import.py")
     pytest(session, "-n", workers(), "-q", "-p", "no:langsmith_plugin", *tests)
 
 

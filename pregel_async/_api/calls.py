@@ -41,9 +41,8 @@ from .._runtime.streaming.buffer import CAPACITY, Buffer, Unbounded
 from .._runtime.streaming.parts import Cursor, RawPart, Shape, bare, shape_of
 from .._runtime.streaming.stream import GraphStream
 from .._runtime.streaming.subscription import Subscription
-from .._runtime.tasks.context import CONCURRENT_BASE, CURRENT, AttemptContext
+from .._runtime.tasks.context import CONCURRENT_BASE, CURRENT, AttemptContext, AttemptTracer
 from .._runtime.tasks.run_options import RunOptions
-from .._runtime.tasks.tracing import Tracer
 from ..errors import ConfigError, OutsideRunError
 from ..parts import GraphOutput
 from ..types import INTERRUPT, Config, Interrupt, Names, OverflowPolicy, RunnableConfig, StreamWriter
@@ -476,7 +475,7 @@ def _start_run(
     call: _PreparedCall,
     subscription: Subscription | None,
     begun: tuple[Callable[[NamespaceWriter], Awaitable[bool]], ...],
-    tracer: Tracer[AttemptContext] | None = None,
+    tracer: AttemptTracer | None = None,
 ) -> Coroutine[Any, Any, RunResult]:
     settings, outer = call.settings, call.outer
     subscriptions = call.printed if subscription is None else (*call.printed, subscription)

@@ -15,10 +15,9 @@ from ...types import RunnableConfig, StreamWriter
 from ..persistence.namespace_writer import NamespaceWriter
 from ..streaming.publisher import StreamView
 from ..streaming.subscription import Subscription
-from ..tasks.context import AttemptContext
+from ..tasks.context import AttemptTracer
 from ..tasks.result_cache import NodeResultCache
 from ..tasks.run_options import RunOptions
-from ..tasks.tracing import Tracer
 
 
 class Settings(RunOptions, frozen=True, kw_only=True):
@@ -66,5 +65,5 @@ class Audience(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     subscriptions: tuple[Subscription, ...] = ()
     codec: Callable[[], Codec]
     token_listener: Callable[[StreamWriter], AbstractContextManager[None]] | None = None
-    tracer: Tracer[AttemptContext] | None = None
+    tracer: AttemptTracer | None = None
     begun: tuple[Callable[[NamespaceWriter], Awaitable[bool]], ...] = ()

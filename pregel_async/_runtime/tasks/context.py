@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping, S
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, Never, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, Never, TypeAlias, TypeVar, cast
 
 import msgspec
 
@@ -61,14 +61,17 @@ from .run_options import RunOptions
 from .slots import UNLIMITED, ConcurrencyLimiter, Slot
 from .stream_writer import SILENT, Writer
 from .timeouts import AttemptTimeout
-from .tracing import Tracer
 from .worker_threads import NO_FENCE, AbandonFence
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as DefaultedTypeVar
 
+    from .tracing import Tracer  # loaded by programs with langchain-core only
+
+    AttemptTracer: TypeAlias = "Tracer[AttemptContext]"
     ContextT = DefaultedTypeVar("ContextT", default=Any)
 else:
+    AttemptTracer = Any
     ContextT = TypeVar("ContextT")
 
 ReplayRefusal = CallsChangedError | QuestionChangedError | NoCheckpointerError | InvalidAnswerError
@@ -369,7 +372,7 @@ class GraphContext(msgspec.Struct, frozen=True, kw_only=True):
     open_attempts: set[AttemptContext] = msgspec.field(default_factory=set)
     unrecorded: list[BaseException] = msgspec.field(default_factory=list)
     token_listener: Callable[[StreamWriter], AbstractContextManager[None]] | None = None
-    tracer: Tracer[AttemptContext] | None = None
+    tracer: AttemptTracer | None = None
 
     def should_stop(self) -> bool:
         """Return True if a drain is requested, and note it as the reason why the call ends."""

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 import shutil
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.from_langgraph.golden import FILE
-from tests.from_langgraph.programs import needs_langgraph
-
+FILE = Path(__file__).parents[1] / "from_langgraph" / "langgraph_checkpoints.sqlite"
 GRAPH = "tests.from_langgraph.golden_graph:graph"
+
+
+needs_langgraph = pytest.mark.skipif(
+    any(find_spec(name) is None for name in ("langgraph", "langgraph.checkpoint.sqlite")),
+    reason="LangGraph and its savers are not installed here: nox -s langgraph installs them",
+)
 
 
 @pytest.fixture(autouse=True)
