@@ -1,0 +1,57 @@
+"""Middleware of agents: the base class and its decorators, and middleware for common needs, under langchain's names."""
+
+from __future__ import annotations
+
+from .base import (
+    AgentMiddleware,
+    ExtendedModelResponse,
+    ModelRequest,
+    ModelResponse,
+    after_agent,
+    after_model,
+    before_agent,
+    before_model,
+    dynamic_prompt,
+    hook_config,
+    wrap_model_call,
+    wrap_tool_call,
+)
+from .human_review import (
+    Action,
+    ActionRequest,
+    ApproveDecision,
+    EditDecision,
+    HITLRequest,
+    HITLResponse,
+    HumanInTheLoopMiddleware,
+    InterruptOnConfig,
+    RejectDecision,
+    RespondDecision,
+    ReviewConfig,
+)
+
+__all__ = [
+    "Action",
+    "ActionRequest",
+    "AgentMiddleware",
+    "ApproveDecision",
+    "EditDecision",
+    "ExtendedModelResponse",
+    "HITLRequest",
+    "HITLResponse",
+    "HumanInTheLoopMiddleware",
+    "InterruptOnConfig",
+    "ModelRequest",
+    "ModelResponse",
+    "RejectDecision",
+    "RespondDecision",
+    "ReviewConfig",
+    "after_agent",
+    "after_model",
+    "before_agent",
+    "before_model",
+    "dynamic_prompt",
+    "hook_config",
+    "wrap_model_call",
+    "wrap_tool_call",
+]
