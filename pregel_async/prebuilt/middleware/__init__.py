@@ -16,6 +16,12 @@ from .base import (
     wrap_model_call,
     wrap_tool_call,
 )
+from .call_limits import (
+    ModelCallLimitExceededError,
+    ModelCallLimitMiddleware,
+    ToolCallLimitExceededError,
+    ToolCallLimitMiddleware,
+)
 from .human_review import (
     Action,
     ActionRequest,
@@ -41,11 +47,15 @@ __all__ = [
     "HITLResponse",
     "HumanInTheLoopMiddleware",
     "InterruptOnConfig",
+    "ModelCallLimitExceededError",
+    "ModelCallLimitMiddleware",
     "ModelRequest",
     "ModelResponse",
     "RejectDecision",
     "RespondDecision",
     "ReviewConfig",
+    "ToolCallLimitExceededError",
+    "ToolCallLimitMiddleware",
     "after_agent",
     "after_model",
     "before_agent",
