@@ -35,6 +35,7 @@ from .human_review import (
     RespondDecision,
     ReviewConfig,
 )
+from .retries import ModelFallbackMiddleware, ModelRetryMiddleware, ToolRetryMiddleware
 
 __all__ = [
     "Action",
@@ -49,13 +50,16 @@ __all__ = [
     "InterruptOnConfig",
     "ModelCallLimitExceededError",
     "ModelCallLimitMiddleware",
+    "ModelFallbackMiddleware",
     "ModelRequest",
     "ModelResponse",
+    "ModelRetryMiddleware",
     "RejectDecision",
     "RespondDecision",
     "ReviewConfig",
     "ToolCallLimitExceededError",
     "ToolCallLimitMiddleware",
+    "ToolRetryMiddleware",
     "after_agent",
     "after_model",
     "before_agent",
