@@ -18,7 +18,8 @@ from ..graph import CompiledStateGraph, StateGraph
 from ..messages import add_messages
 from ..runtime import Runtime
 from ..types import END, START, Command, RunnableConfig, Send
-from .agent_state import AgentState, extended_schema, schema_without
+from . import middleware as own_middleware
+from .agent_state import AgentState, extended_schema, private_keys, schema_without
 from .any_model import as_model
 from .approval import Approve, approval_wrapper
 from .conversation import (
@@ -33,7 +34,7 @@ from .conversation import (
 )
 from .errors import StructuredOutputError
 from .function_schema import explain
-from .middleware import (
+from .middleware.base import (
     HOOKS,
     AgentMiddleware,
     ExtendedModelResponse,
@@ -110,10 +111,7 @@ def create_agent(
     """
     for each in middleware:
         if not isinstance(each, AgentMiddleware):
-            raise GraphValidationError(
-                f"{each!r} is no middleware: it is an instance of a subclass of AgentMiddleware, or made by a "
-                "decorator such as @before_model"
-            )
+            raise GraphValidationError(f"{each!r} is no middleware: {_instead_of(each)}")
     names = [each.name for each in middleware]
     if len(set(names)) < len(names):
         raise GraphValidationError(f"each middleware needs a name of its own, and the names are {', '.join(names)}")
@@ -137,10 +135,12 @@ def create_agent(
         name=name,
     )
     schema = _schema(state_schema, middleware, output)
-    shown = None
+    shown, hidden = None, private_keys(schema)
     if any(jumps_of(each, hook) for each in middleware for hook in HOOKS):
         schema = extended_schema(schema, schema.__name__, {"jump_to": Annotated[str | None, EphemeralValue(str)]})
-        shown = schema_without(schema, f"{schema.__name__}Output", "jump_to") if is_typeddict(schema) else None
+        hidden.append("jump_to")
+    if hidden and is_typeddict(schema):
+        shown = schema_without(schema, f"{schema.__name__}Output", *hidden)
     builder: StateGraph[Any, Any, Any, Any] = StateGraph(schema, context_schema, output_schema=shown)
     builder.add_node(MODEL, agent.answer)
     has_tools = bool(node.tools_by_name or wrappers)
@@ -156,6 +156,16 @@ def create_agent(
     return builder.compile(
         checkpointer, store=store, debug=debug, **{key: value for key, value in options.items() if value is not None}
     )
+
+
+def _instead_of(given: Any) -> str:
+    """Return what to use instead of a value that was given as middleware."""
+    kinds = [kind for kind in type(given).__mro__ if kind.__module__.partition(".")[0] == "langchain"]
+    if not kinds:
+        return "it is an instance of a subclass of AgentMiddleware, or made by a decorator such as @before_model"
+    # Not adapted: hooks of langchain ask, jump and read configs by functions of langgraph, which fail outside of it.
+    name = next((kind.__name__ for kind in kinds if kind.__name__ in own_middleware.__all__), "AgentMiddleware")
+    return f"it needs langgraph to run. Use {name} of pregel_async.prebuilt, which has the parameters of langchain's"
 
 
 def _schema(given: Any, middleware: Sequence[AgentMiddleware], output: OutputSchema | None) -> Any:

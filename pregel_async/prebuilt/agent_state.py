@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, NotRequired, Required, TypedDict, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, NotRequired, Required, TypedDict, get_args, get_origin, get_type_hints
 
 from .._core.fits import is_typed_dict
 from ..errors import GraphValidationError
@@ -11,6 +11,14 @@ from ..managed import ManagedValue, RemainingSteps
 from ..messages import add_messages
 
 __all__ = ["AgentState"]
+
+
+class _Private:
+    """Marks a key that is not part of the agent's output."""
+
+
+PRIVATE: Final = _Private()
+"""Annotate keys of a middleware with it that callers need not see: they are stored, and left out of the output."""
 
 
 class AgentState(TypedDict):
@@ -77,6 +85,17 @@ def _fields_of(schema: Any, hints: Mapping[str, Any]) -> dict[str, Any]:
         key: NotRequired[hint] if key in optional and get_origin(hint) not in qualified else hint
         for key, hint in hints.items()
     }
+
+
+def private_keys(schema: Any) -> list[str]:
+    """Return the keys of a schema that are marked as private."""
+    return [key for key, hint in get_type_hints(schema, include_extras=True).items() if _is_private(hint)]
+
+
+def _is_private(hint: Any) -> bool:
+    if get_origin(hint) in (NotRequired, Required):
+        return _is_private(get_args(hint)[0])
+    return PRIVATE in getattr(hint, "__metadata__", ())
 
 
 def _is_managed(hint: Any) -> bool:

@@ -56,40 +56,85 @@ def approval_wrapper(approve: Approve) -> AsyncToolCallWrapper:
         rule = approve if callable(approve) else approve.get(request.tool_call["name"], False)
         if not (rule(request) if callable(rule) else rule):
             return await execute(request)
-        call = request.tool_call
-        args = dict(call["args"]) if isinstance(call["args"], Mapping) else {}
-        question: ToolApprovalRequest = {
-            "type": "tool_approval",
-            "tool_call_id": call["id"],
-            "name": call["name"],
-            "args": args,
-            "description": f"May the tool {call['name']!r} run?",
-        }
-        decision = _decision(interrupt(question))
-        while decision is None:
-            # Asked again, because an answer is recorded once: raising an error would end the thread for good.
-            question = {**question, "description": f"That was no decision. {question['description']}"}
-            decision = _decision(interrupt(question))
-        match decision["type"]:
-            case "approve":
-                return await execute(request)
-            case "edit":
-                action = decision["edited_action"]
-                changed = {**call, "name": action["name"], "args": action["args"]}
-                tools = {tool.name: tool for tool in request.runtime.tools}
-                return await execute(request.override(tool_call=changed, tool=tools.get(action["name"])))
-            case "respond":
-                return _message(call, decision["message"], failed=False)
-            case _:
-                why = decision.get("message")
-                said = f"The user refused the call of {call['name']!r}, and it has not run"
-                said += f": {why}" if why else ". Do not repeat it unless the user asks for it."
-                return _message(call, said, failed=True)
+        decision = ask_about(request.tool_call, f"May the tool {request.tool_call['name']!r} run?")
+        return await carry_out(decision, request, execute)
 
     return wrap
 
 
-def _decision(answer: Any) -> dict[str, Any] | None:
+def ask_about(
+    call: Mapping[str, Any],
+    description: str,
+    accepts: Callable[[dict[str, Any]], bool] = lambda decision: True,
+    response_schema: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Ask a person about a tool call until the answer is a decision.
+
+    Args:
+        call: the tool call.
+        description: the text for the person.
+        accepts: returns False for a decision that is not allowed.
+        response_schema: the JSON Schema of answers; None to show none.
+
+    Returns:
+        The decision.
+    """
+    question: ToolApprovalRequest = {
+        "type": "tool_approval",
+        "tool_call_id": call["id"],
+        "name": call["name"],
+        "args": dict(call["args"]) if isinstance(call["args"], Mapping) else {},
+        "description": description,
+    }
+    decision = read_decision(interrupt(question, response_schema=response_schema))
+    while decision is None or not accepts(decision):
+        # Asked again, because an answer is recorded once: raising an error would end the thread for good.
+        question = {**question, "description": f"That was no decision. {description}"}
+        decision = read_decision(interrupt(question, response_schema=response_schema))
+    return decision
+
+
+async def carry_out(
+    decision: Mapping[str, Any], request: ToolCallRequest, execute: Callable[[ToolCallRequest], Awaitable[Any]]
+) -> Any:
+    """Run a tool call, or answer it, as a person has decided.
+
+    Args:
+        decision: the decision.
+        request: the call.
+        execute: runs the tool.
+
+    Returns:
+        What the tool has returned, or the message that answers the call.
+    """
+    match decision["type"]:
+        case "approve":
+            return await execute(request)
+        case "edit":
+            return await execute(edited(request, decision["edited_action"]))
+        case _:
+            return answer_to(decision, request.tool_call)
+
+
+def edited(request: ToolCallRequest, action: Mapping[str, Any]) -> ToolCallRequest:
+    """Return the request with the name and the arguments of an edit."""
+    changed = {**request.tool_call, "name": action["name"], "args": action["args"]}
+    tools = {tool.name: tool for tool in request.runtime.tools}
+    return request.override(tool_call=changed, tool=tools.get(action["name"]))
+
+
+def answer_to(decision: Mapping[str, Any], call: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the tool message of a call that is rejected, or that the person has answered."""
+    message = {"role": "tool", "tool_call_id": call["id"], "name": call["name"]}
+    if decision["type"] == "respond":
+        return {**message, "content": decision["message"]}
+    why = decision.get("message")
+    said = f"The user refused the call of {call['name']!r}, and it has not run"
+    said += f": {why}" if why else ". Do not repeat it unless the user asks for it."
+    return {**message, "content": said, "status": "error"}
+
+
+def read_decision(answer: Any) -> dict[str, Any] | None:
     """Return an answer as a decision; None if it is none."""
     if isinstance(answer, bool):
         return {"type": "approve" if answer else "reject"}
@@ -100,8 +145,3 @@ def _decision(answer: Any) -> dict[str, Any] | None:
     else:
         valid = kind in ("approve", "reject") or (kind == "respond" and isinstance(answer.get("message"), str))
     return dict(answer) if valid else None
-
-
-def _message(call: Mapping[str, Any], content: str, *, failed: bool) -> dict[str, Any]:
-    message = {"role": "tool", "tool_call_id": call["id"], "name": call["name"], "content": content}
-    return {**message, "status": "error"} if failed else message

@@ -27,6 +27,11 @@ _OF_THE_RUN: Final = (
 """Errors of the run or the program, and not of the call: a model that is shown one would only repeat the call."""
 
 
+def is_of_the_run(error: Exception) -> bool:
+    """Return True for an error of the run or the program, which another attempt cannot correct."""
+    return isinstance(error, _OF_THE_RUN)
+
+
 def invalid_calls_only(error: Exception) -> str:
     """Handle errors as `ToolNode` does by default: show the model invalid arguments, and raise other errors.
 

@@ -16,14 +16,14 @@ from typing import Any, ClassVar, Final, Literal, TypeAlias, cast
 
 from anyio import from_thread
 
-from .._runtime.tasks.worker_threads import run_in_thread
-from ..adapters.conversation import is_langchain, text_of
-from ..errors import GraphValidationError, InvalidUpdateError
-from ..runtime import Runtime
-from ..types import Command
-from .agent_state import AgentState
-from .conversation import is_message
-from .tool_call import AsyncToolCallWrapper, ToolCallRequest
+from ..._runtime.tasks.worker_threads import run_in_thread
+from ...adapters.conversation import is_langchain, text_of
+from ...errors import GraphValidationError, InvalidUpdateError
+from ...runtime import Runtime
+from ...types import Command
+from ..agent_state import AgentState
+from ..conversation import is_message
+from ..tool_call import AsyncToolCallWrapper, ToolCallRequest
 
 __all__ = [
     "AgentMiddleware",

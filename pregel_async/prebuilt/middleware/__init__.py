@@ -1,0 +1,71 @@
+"""Middleware of agents: the base class and its decorators, and middleware for common needs, under langchain's names."""
+
+from __future__ import annotations
+
+from .base import (
+    AgentMiddleware,
+    ExtendedModelResponse,
+    ModelRequest,
+    ModelResponse,
+    after_agent,
+    after_model,
+    before_agent,
+    before_model,
+    dynamic_prompt,
+    hook_config,
+    wrap_model_call,
+    wrap_tool_call,
+)
+from .call_limits import (
+    ModelCallLimitExceededError,
+    ModelCallLimitMiddleware,
+    ToolCallLimitExceededError,
+    ToolCallLimitMiddleware,
+)
+from .human_review import (
+    Action,
+    ActionRequest,
+    ApproveDecision,
+    EditDecision,
+    HITLRequest,
+    HITLResponse,
+    HumanInTheLoopMiddleware,
+    InterruptOnConfig,
+    RejectDecision,
+    RespondDecision,
+    ReviewConfig,
+)
+from .retries import ModelFallbackMiddleware, ModelRetryMiddleware, ToolRetryMiddleware
+
+__all__ = [
+    "Action",
+    "ActionRequest",
+    "AgentMiddleware",
+    "ApproveDecision",
+    "EditDecision",
+    "ExtendedModelResponse",
+    "HITLRequest",
+    "HITLResponse",
+    "HumanInTheLoopMiddleware",
+    "InterruptOnConfig",
+    "ModelCallLimitExceededError",
+    "ModelCallLimitMiddleware",
+    "ModelFallbackMiddleware",
+    "ModelRequest",
+    "ModelResponse",
+    "ModelRetryMiddleware",
+    "RejectDecision",
+    "RespondDecision",
+    "ReviewConfig",
+    "ToolCallLimitExceededError",
+    "ToolCallLimitMiddleware",
+    "ToolRetryMiddleware",
+    "after_agent",
+    "after_model",
+    "before_agent",
+    "before_model",
+    "dynamic_prompt",
+    "hook_config",
+    "wrap_model_call",
+    "wrap_tool_call",
+]
