@@ -315,7 +315,11 @@ class Interrupt:
 
     value: Any
     id: str = "placeholder-id"
-    response_schema: dict[str, Any] | None = dataclasses.field(default=None, hash=False)  # a dict has no hash
+    response_schema: dict[str, Any] | None = dataclasses.field(
+        default=None,
+        hash=False,  # a dict has no hash
+        metadata={"checkpoint_savers.omit_default": True},
+    )
 
     @property
     def when(self) -> Literal["during"]:

@@ -111,7 +111,7 @@ def test_a_tool_asks(service: ChatService, allowed: bool) -> None:
     assert browser.reload(chat) == [("user", EMAIL), DRAFT, done, then]
     assert browser.load(chat)["questions"] == []
     again = browser.http.post(f"/api/chats/{chat}/run", json={"command": {"resume": {question["id"]: True}}})
-    assert (again.status_code, again.json()["error"]) == (422, "InvalidResumeError")
+    assert (again.status_code, again.json()["error"]) == (422, "UnknownInterruptError")
 
 
 def test_something_else_is_said_instead_of_an_answer(service: ChatService) -> None:

@@ -16,11 +16,14 @@ from .reading import Damaged
 from .shape import Default, ExtraAttributes, Shape, constant, filled, mapping, present
 from .writing import Refused, ValueWriter
 
+OMIT_DEFAULT: Final = "checkpoint_savers.omit_default"
+"""The key in the metadata of a dataclass field that is not stored while it has its default."""
+
 
 class DataclassShape(Shape):
     """A dataclass whose only built-in base is object."""
 
-    __slots__ = ("_names", "_optional")
+    __slots__ = ("_names", "_omitted", "_optional")
 
     def __init__(self, cls: type) -> None:
         fields = dataclasses.fields(cls)
@@ -28,11 +31,15 @@ class DataclassShape(Shape):
         self._names = {field.name: _dataclass_default(field) for field in fields}
         # A field that __init__ does not accept, and that has no default, may legitimately be unset.
         self._optional = {field.name for field in fields if not field.init and self._names[field.name] is None}
+        # A field that a later version of the class has added: without a value of its own, the bytes stay as they were.
+        self._omitted = {field.name: field.default for field in fields if field.metadata.get(OMIT_DEFAULT)}
 
     def take(self, value: object, writer: ValueWriter, enclosing: set[int]) -> object:
         names: Collection[str] = self._names
         if self._optional:
             names = [name for name in names if name not in self._optional or hasattr(value, name)]
+        if self._omitted:
+            names = [name for name in names if name not in self._omitted or getattr(value, name) != self._omitted[name]]
         return writer.fields(present(value, names), enclosing)
 
     def make(self, state: object) -> object:

@@ -78,7 +78,7 @@ async def test_reconnecting_to_an_interrupted_run_after_a_refused_call() -> None
     await stream.aclose()
     stops = False
     with pytest.raises(InvalidResumeError):
-        await parts_of(graph.astream(Command(resume="?"), "t", **KEEP))
+        await parts_of(graph.astream(Command(resume={"0" * 32: "?"}), "t", **KEEP))
     back = await parts_of(graph.astream(None, "t", after=first["cursor"], stream_mode="values", version="v2"))
     assert back[-1]["data"] == {"log": ["x"]}
 

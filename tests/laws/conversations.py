@@ -172,7 +172,8 @@ async def trace_of(graph: Any, saver: BaseCheckpointSaver, *, sources: bool = Tr
 
 def described(task: Any) -> Any:
     error = None if task.error is None else (task.error.type, task.error.message)
-    return (task.name, task.id, task.path, task.result, error, task.interrupts)
+    # A task with a result keeps the questions that it has asked, for readers: an undisturbed run has asked none.
+    return (task.name, task.id, task.path, task.result, error, task.interrupts if task.result is None else ())
 
 
 def diff(one: Any, other: Any, path: str = "") -> str:

@@ -219,7 +219,11 @@ async def test_the_config_is_each_nodes_own() -> None:
     """P1: a node's changes to its config reach neither a sibling nor the caller."""
 
     async def node(state: State, config: Any) -> State:
-        shown = [config["configurable"].get("mine"), dict(config["metadata"]), list(config["tags"])]
+        shown = [
+            config["configurable"].get("mine"),
+            {key: config["metadata"][key] for key in config["metadata"] if "_" not in key},
+            list(config["tags"]),
+        ]
         shown.append(list(config["configurable"]["own"]["deep"]))
         config["configurable"]["mine"] = config["metadata"]["mine"] = 1
         config["tags"].append("mine")

@@ -1101,8 +1101,8 @@ async def test_streams(saver: BaseCheckpointSaver) -> None:
     ]
     ended = {chunk["name"]: chunk for mode, chunk in shown if mode == "tasks" and "result" in chunk}
     assert (ended["a"]["result"], ended["a"]["error"]) == ({}, None)
-    assert ended["a"]["interrupts"] == [{"value": "a?", "id": a.id}]
-    assert ended["c"]["interrupts"] == [{"value": "c?", "id": c.id}]
+    assert ended["a"]["interrupts"] == [{"value": "a?", "id": a.id, "response_schema": None}]
+    assert ended["c"]["interrupts"] == [{"value": "c?", "id": c.id, "response_schema": None}]
     assert ended["b"]["interrupts"] == []
     shown = [chunk async for chunk in graph.astream(Command(resume={c.id: 1}), "t", stream_mode="updates")]
     assert shown[-1] == {"__interrupt__": (a,)}

@@ -117,7 +117,7 @@ async def test_another_process_reads_the_runtimes_objects_as_data(tmp_path: Path
     second = StoredObject("pregel_async.Send", {"node": "work", "arg": 2, "timeout": None})
     data = Codec().decode(with_runtime_types(Codec(), []).encode(VALUES, channel="c"), channel="c")
     overwrite = StoredObject("pregel_async.Overwrite", {"value": ["one"]})
-    expected = [[first, second], data, [("log", overwrite)], "3 True"]
+    expected = [[first, second], data, [("log", overwrite), ("__error__", "ValueError('no')")], "3 True"]
     assert child.stdout.splitlines() == [str(line) for line in expected] * 6, child.stderr
 
 

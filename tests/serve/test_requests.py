@@ -313,7 +313,7 @@ async def test_one_document() -> None:
         done = (await browser.ask(json=answer, headers=ada)).json
         assert (done["status"], done["output"], done["interrupts"]) == ("success", {"log": ["first", "yes"]}, [])
         again = await browser.ask(json=answer, headers=ada)
-        assert (again.status, again.json["error"]) == (422, "InvalidResumeError")
+        assert (again.status, again.json["error"]) == (422, "UnknownInterruptError")
 
 
 async def test_commands() -> None:

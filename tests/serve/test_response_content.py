@@ -65,7 +65,7 @@ class Broken:
     [
         ({"a": [1, 2.5, None, True, "x"]}, {"a": [1, 2.5, None, True, "x"]}),
         (Point(1, Point(2, {3})), {"x": 1, "y": {"x": 2, "y": [3]}}),
-        (Interrupt("really?", "id"), {"value": "really?", "id": "id"}),
+        (Interrupt("really?", "id"), {"value": "really?", "id": "id", "response_schema": None}),
         (Model(when=datetime.date(2025, 1, 2), point=Point(1, 2)), {"when": "2025-01-02", "point": {"x": 1, "y": 2}}),
         (UUID(int=0), "00000000-0000-0000-0000-000000000000"),
         (Decimal("1.10"), "1.10"),

@@ -248,7 +248,7 @@ async def test_restored_calls_stream_nothing() -> None:
     assert got[1][1]["input"] == ((1,), {"by": 3})
     assert got[3][1]["result"] == {"__return__": 3}
     assert got[5][1]["result"] == {}
-    assert got[5][1]["interrupts"] == [{"value": "more?", "id": question.id}]
+    assert got[5][1]["interrupts"] == [{"value": "more?", "id": question.id, "response_schema": None}]
     again = await chunks(flow, Command(resume=10), stream_mode=["tasks", "updates"])
     assert [(mode, chunk.get("name", next(iter(chunk)))) for mode, chunk in again] == [
         ("tasks", "flow"),

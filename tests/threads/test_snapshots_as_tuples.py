@@ -86,7 +86,8 @@ async def test_an_endpoint_may_return_the_tasks() -> None:
     """A task is data for what serialises dataclasses."""
     (task,) = (await asked())[0].tasks
     found = json.loads(json.dumps(asdict(task)))
-    assert found["interrupts"] == [{"value": "how many?", "id": task.interrupts[0].id}]
+    question = {"value": "how many?", "id": task.interrupts[0].id, "response_schema": None}
+    assert found["interrupts"] == [question]
 
 
 async def test_the_shape_is_known_without_decoding() -> None:

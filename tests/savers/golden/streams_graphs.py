@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypedDict
 
 from checkpoint_savers import Codec
 from pregel_async import START, GraphDrained, RunControl, StateGraph, get_stream_writer, interrupt
-from tests.savers.golden.readable import digest
+from tests.savers.golden.readable import describe, digest
 
 later = False
 """Set while the threads are being finished: failing nodes succeed then, and results are marked as later."""
@@ -91,7 +91,7 @@ async def more(saver: Any, cursors: Any) -> dict[str, Any]:
         found[thread] = []
         for cursor in cursors[thread]:
             parts = graph.astream(None, thread, after=cursor, stream_mode=MODES, version="v2", subgraphs=True)
-            shown = [repr((one["type"], list(one["ns"]), one["data"])) async for one in parts]
+            shown = [describe((one["type"], list(one["ns"]), one["data"])) async for one in parts]
             # In full for the first cursor only: the parts after the other cursors are a suffix of these.
             found[thread].append([len(shown), digest(shown)] if found[thread] else shown)
     return found

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
 from typing import Any, ClassVar
 
 from ...._core.board import Board
 from ...._core.isolation import isolate
 from ...._core.program import RETURN, Write
 from ...._core.task import PUSH, Failed, Finished, Paused, Task
+from ....types import Interrupt
 from ..parts import RawPart
 from .mode import Mode
 from .updates import as_update
@@ -47,7 +47,7 @@ class Tasks(Mode):
 
     def paused(self, board: Board, paused: Sequence[tuple[Task, Paused]]) -> Iterable[RawPart]:
         for task, outcome in paused:
-            asked = [asdict(isolate(question)) for question in outcome.interrupts]
+            asked = [_as_dict(question) for question in outcome.interrupts]
             yield self.part_of(task, {**self._ended(task, {}), "interrupts": asked})
 
     def failed(self, task: Task, outcome: Failed) -> Iterable[RawPart]:
@@ -92,3 +92,9 @@ def _input_of(board: Board, task: Task) -> Any:
         return board.input_of(task.node)
     except Exception:  # an empty channel, or any error of the user's schema
         return None
+
+
+def _as_dict(question: Interrupt) -> dict[str, Any]:
+    # Not `dataclasses.asdict`: it would make other objects of the classes of isolated dicts and lists.
+    asked = isolate(question)
+    return {"value": asked.value, "id": asked.id, "response_schema": asked.response_schema}
