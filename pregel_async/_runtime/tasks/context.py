@@ -68,7 +68,7 @@ if TYPE_CHECKING:
 
     from .tracing import Tracer  # loaded by programs with langchain-core only
 
-    AttemptTracer: TypeAlias = "Tracer[AttemptContext]"
+    AttemptTracer: TypeAlias = Tracer["AttemptContext"]
     ContextT = DefaultedTypeVar("ContextT", default=Any)
 else:
     AttemptTracer = Any
