@@ -257,7 +257,7 @@ def _require_message(given: Any) -> Any:
 
 
 def _parse_message(given: Any) -> Any:
-    """Return the message that a value stands for; None if it is no message."""
+    """Return the message that a value represents; None if it is no message."""
     if isinstance(given, str):
         return {"role": "user", "content": given}
     if isinstance(given, (tuple, list)):
@@ -275,7 +275,7 @@ def with_own_id(given: Any) -> Any:
     """Return a value as a message with an id, in the form that a list of messages holds.
 
     Args:
-        given: a message, or a string, pair or chunk that stands for one, as for `add_messages`.
+        given: a message, or a string, pair or chunk that represents one, as for `add_messages`.
 
     Returns:
         The message; a copy with an id, derived from the running task, if it had none.
@@ -298,7 +298,7 @@ def messages_without_id(update: Any) -> Iterator[tuple[int, Any, Any]]:
         update: a list of messages, or one message.
 
     Yields:
-        `(index, written, message)`: the index in the update, the value as written, and the message that it stands for.
+        `(index, written, message)`: the index in the update, the value as written, and the message that it represents.
     """
     for index, item in enumerate(_as_list(update)):
         message = _parse_message(item)

@@ -123,7 +123,7 @@ class OutcomeRecords:
         if outcome.has_run:
             writes = (*writes, *records.unknown_writes(acting.id))
         failed = self._failure(acting.node.name, outcome.error, writes, runs_again=runs_again)
-        # A refused answer is not kept: its question is open again, beside the failure.
+        # A refused answer is not kept: its question is open again, and the failure is recorded.
         reopened = records.reopened(acting.id)
         failed = msgspec.structs.replace(failed, **records.answers_to_repeat(acting.id), interrupts=reopened)
         return acting, self._counter.with_spent(acting.id, failed)

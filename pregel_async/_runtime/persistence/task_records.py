@@ -256,7 +256,7 @@ class TaskRecords:
     def reopened(self, task_id: TaskId) -> EncodedQuestions | None:
         """Return a task's open questions if this run has refused the answer to one of them; else None.
 
-        The questions with refused answers are open again. The unanswered ones beside them stay open.
+        The questions with refused answers are open again. The unanswered ones stay open.
         """
         refused, before = self._writer.lease.refused, self.results.get(task_id, NOT_RECORDED)
         questions = questions_of(before)

@@ -131,7 +131,7 @@ class TaskRunner:
             error = outcome.error
             closing = await self._close_events(task)
             await self._graph.persistence.record_failure(task, error, closing)
-            # Only after a failure in this run: a resume finds the failure recorded, and goes on with the handler.
+            # Only after a failure in this run: a resume finds the failure recorded and runs the handler.
             if self._graph.options.stops_before(task.node.handler):
                 return Paused((), handler_task=task.handling(task.node.handler))
         return await self._run_handler(task, error)

@@ -27,7 +27,7 @@ class TracedRouter(Protocol):
 class Tracer(Protocol[AttemptT]):
     """Shows one graph's run to callbacks: the attempts at its nodes, and the calls of their routers.
 
-    A type parameter stands for `AttemptContext`, whose module imports this one.
+    A type parameter replaces `AttemptContext`, whose module imports this one.
     """
 
     @property
