@@ -80,7 +80,7 @@ def push_message(message: Any, *, state_key: str | None = "messages") -> Any:
     call does not wait for slow readers; the node waits for them at its next await.
 
     Args:
-        message: a message, or a value that represents one, as for `add_messages`. One that removes a message is not shown.
+        message: a message, or a value that represents one, as for `add_messages`. Removals are not shown.
         state_key: the key that the message is written to; None to show it only.
 
     Returns:

@@ -196,9 +196,10 @@ class Editor:
                 chosen.update(zip(mine, rest, strict=True))
             elif mine and len(rest) > 1:
                 raise InvalidUpdateError(
-                    f"it is ambiguous which task of node {node.name!r} this update replaces the result of: {len(rest)} are "
-                    f"pending. Pass task_id=, one of {', '.join(task.id for task in rest)}; or pass {len(rest)} "
-                    "updates in one superstep of abulk_update_state, which become their results in this order",
+                    f"it is ambiguous which task of node {node.name!r} this update replaces the result of: "
+                    f"{len(rest)} are pending. Pass task_id=, one of {', '.join(task.id for task in rest)}; or pass "
+                    f"{len(rest)} updates in one superstep of abulk_update_state, which become their results in "
+                    "this order",
                     node=node.name,
                 )
             elif mine and there:
