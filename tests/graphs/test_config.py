@@ -380,6 +380,26 @@ async def test_metadata_says_where_a_node_runs() -> None:
         assert not [key for key in snapshot.metadata if key.startswith("langgraph")]
 
 
+async def test_a_nodes_metadata_is_not_stored_by_a_graph_that_it_calls() -> None:
+    """A node that calls a graph with a thread of its own may pass its metadata on. What describes the node's place is
+    not stored with that graph's checkpoints; all else is."""
+    alone = graph(saver=InMemorySaver())
+
+    async def calling(state: Any, config: RunnableConfig) -> Any:
+        assert config["metadata"]["langgraph_node"] == "calling"
+        await alone.ainvoke({}, {"configurable": {"thread_id": "other"}, "metadata": config["metadata"]})
+        return {}
+
+    made = StateGraph(State).add_node("calling", calling).add_edge(START, "calling").compile(InMemorySaver())
+    await made.ainvoke({}, {**ON_A_THREAD, "metadata": {"mine": 1}})
+    stored = [snapshot.metadata async for snapshot in alone.aget_state_history("other")]
+    assert stored
+    for metadata in stored:
+        assert metadata is not None
+        assert metadata["mine"] == 1
+        assert not [key for key in metadata if key.startswith("langgraph")]
+
+
 def test_names_and_copies() -> None:
     """`get_name` appends a suffix; `copy` changes attributes of the copy only, and refuses those that cannot be set."""
     made = graph(name="g")

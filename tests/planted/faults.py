@@ -20,7 +20,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "config._storable_metadata",
         " and key not in _OF_A_NODE",
         "",
-        ("tests/graphs/test_config.py::test_metadata_says_where_a_node_runs",),
+        ("tests/graphs/test_config.py::test_a_nodes_metadata_is_not_stored_by_a_graph_that_it_calls",),
     ),
     Fault(
         "node-interrupt",

@@ -81,14 +81,16 @@ class AtomicCommits(Suite):
         await saver.commit(lease, commit(row(2, 1), head=1))  # the lease was not released either
 
     async def test_a_commit_that_fails_half_way_changes_nothing(self, saver: BaseCheckpointSaver) -> None:
-        """P3: if the second row of a commit cannot be stored, since its id exists, neither is its first row nor
-        anything else."""
+        """P3: if the last row of a commit cannot be stored, since its id exists, neither are its other rows nor
+        anything else, also where a saver needs several statements for the rows of a commit."""
         lease = await take(saver)
         await saver.commit(lease, commit(row(2), records=[record(2, "a")]))
         before = await everything(saver)
-        broken = commit(row(3, 2), row(2, 3), head=2, records=[record(2, "b")], clears=[record(2, "a")], releases=True)
-        with pytest.raises(CheckpointError):
-            await saver.commit(lease, broken)
+        for rows in ((row(3, 2), row(2, 3)), (row(3, 2), row(4, 3), row(2, 4))):
+            with pytest.raises(CheckpointError):
+                await saver.commit(
+                    lease, commit(*rows, head=2, records=[record(2, "b")], clears=[record(2, "a")], releases=True)
+                )
         assert await everything(saver) == before
         await saver.commit(lease, commit(row(3, 2), head=2))
 
