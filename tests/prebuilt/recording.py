@@ -12,18 +12,19 @@ from pregel_async.testing import FaultySaver
 
 
 class ReportingSaver(FaultySaver):
-    """Sets an event when the first task of a superstep is recorded by itself.
-
-    Attributes:
-        recorded: the event.
-    """
+    """Reports when the first task of a superstep is recorded by itself."""
 
     def __init__(self, inner: BaseCheckpointSaver) -> None:
         super().__init__(inner)
-        self.recorded = anyio.Event()
+        self._recorded = anyio.Event()
 
     async def around(self, verb: Any, call: Callable[[], Awaitable[Any]]) -> Any:
         result = await super().around(verb, call)
         if verb == "record":
-            self.recorded.set()
+            self._recorded.set()
         return result
+
+    async def recorded(self) -> None:
+        """Wait for the first record, for at most 30 seconds: a task that is never recorded fails its test."""
+        with anyio.fail_after(30):
+            await self._recorded.wait()

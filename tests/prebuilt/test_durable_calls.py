@@ -44,7 +44,7 @@ async def test_a_crash_between_two_calls(saver: BaseCheckpointSaver, kind: str) 
     async def ship(order: str, runtime: ToolRuntime) -> str:
         ran.append((f"ship {order}", runtime.execution_info.task_id))
         if len([what for what, _ in ran if what == "ship a"]) == 1:
-            await dying.recorded.wait()
+            await dying.recorded()
             dying.crash()
         return f"shipped {order}"
 
@@ -117,7 +117,7 @@ async def test_a_failure_of_one_call(saver: BaseCheckpointSaver, kind: str) -> N
     async def shaky(what: str) -> str:
         ran.append(what)
         if ran.count(what) == 1:
-            await reporting.recorded.wait()
+            await reporting.recorded()
             raise ConnectionError("no line")
         return f"saw {what}"
 

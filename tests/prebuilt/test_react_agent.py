@@ -85,7 +85,7 @@ async def test_a_crash_between_two_calls_of_a_turn(saver: BaseCheckpointSaver, v
     async def ship(city: str) -> str:
         ran.append("ship")
         if ran.count("ship") == 1:
-            await dying.recorded.wait()
+            await dying.recorded()
             dying.crash()
         return "shipped"
 
