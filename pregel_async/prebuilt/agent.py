@@ -17,7 +17,7 @@ from ..errors import GraphValidationError, InvalidInputError
 from ..graph import CompiledStateGraph, StateGraph
 from ..messages import add_messages
 from ..runtime import Runtime
-from ..types import END, START, Command, RunnableConfig, Send
+from ..types import END, START, TAG_NOSTREAM, Command, RunnableConfig, Send
 from . import middleware as own_middleware
 from .agent_state import AgentState, extended_schema, private_keys, schema_without
 from .any_model import as_model
@@ -205,7 +205,8 @@ class _HookLayout:
         """Add the nodes of the hooks, and all edges."""
         for hook, found in self._of.items():
             for each in found:
-                builder.add_node(f"{each.name}.{hook}", _hook_node(each, hook))
+                tags = {"tags": [TAG_NOSTREAM]} if hook in each.quiet_hooks else None
+                builder.add_node(f"{each.name}.{hook}", _hook_node(each, hook), metadata=tags)
         starts = self._of["before_agent"]
         builder.add_edge(START, f"{starts[0].name}.before_agent" if starts else self.entry)
         self._chain(builder, router, "before_agent", starts, self.entry)

@@ -40,7 +40,7 @@ class LangchainModel:
     async def answer(self, call: ModelCall) -> Any:
         model = self._bound(call)
         config = {key: value for key, value in (call.config or {}).items() if key not in ("run_id", "run_name")}
-        answer = await model.ainvoke([_to_langchain(message) for message in call.messages], config)
+        answer = await model.ainvoke([to_langchain(message) for message in call.messages], config)
         if not is_langchain(answer) or answer.type != "ai":
             raise InvalidModelError(type(self.model).__name__, f"it returned {type(answer).__name__}, and no AIMessage")
         return answer
@@ -58,11 +58,12 @@ class LangchainModel:
                 )
             if call.tool_choice is not None:
                 options["tool_choice"] = call.tool_choice
-            return self.model.bind_tools([_definition(tool) for tool in call.tools], **options)
+            return self.model.bind_tools([definition_of(tool) for tool in call.tools], **options)
         return self.model.bind(**options) if options else self.model
 
 
-def _definition(tool: Tool | dict[str, Any]) -> Any:
+def definition_of(tool: Tool | dict[str, Any]) -> Any:
+    """Return a tool in a form that models of langchain-core bind."""
     if not isinstance(tool, Tool):
         return tool
     # A tool of langchain-core may have options for certain providers in its `extras`.
@@ -72,7 +73,7 @@ def _definition(tool: Tool | dict[str, Any]) -> Any:
     return {"type": "function", "function": tool.definition()}
 
 
-def _to_langchain(message: Any) -> Any:
+def to_langchain(message: Any) -> Any:
     """Return a message as an object of langchain-core."""
     if is_langchain(message):
         return message

@@ -36,6 +36,7 @@ from .human_review import (
     ReviewConfig,
 )
 from .retries import ModelFallbackMiddleware, ModelRetryMiddleware, ToolRetryMiddleware
+from .summarization import SummarizationMiddleware
 
 __all__ = [
     "Action",
@@ -57,6 +58,7 @@ __all__ = [
     "RejectDecision",
     "RespondDecision",
     "ReviewConfig",
+    "SummarizationMiddleware",
     "ToolCallLimitExceededError",
     "ToolCallLimitMiddleware",
     "ToolRetryMiddleware",

@@ -134,9 +134,11 @@ class AgentMiddleware:
     Attributes:
         state_schema: further keys of the state: a TypedDict, such as a subclass of `AgentState`.
         tools: further tools of the agent.
+        quiet_hooks: names of hooks whose messages and tokens are not on the `messages` stream.
     """
 
     state_schema: ClassVar[Any] = AgentState
+    quiet_hooks: ClassVar[Sequence[str]] = ()
     tools: Sequence[Any] = ()
 
     @property
