@@ -22,6 +22,7 @@ from .call_limits import (
     ToolCallLimitExceededError,
     ToolCallLimitMiddleware,
 )
+from .context_editing import ClearToolUsesEdit, ContextEdit, ContextEditingMiddleware
 from .human_review import (
     Action,
     ActionRequest,
@@ -43,6 +44,9 @@ __all__ = [
     "ActionRequest",
     "AgentMiddleware",
     "ApproveDecision",
+    "ClearToolUsesEdit",
+    "ContextEdit",
+    "ContextEditingMiddleware",
     "EditDecision",
     "ExtendedModelResponse",
     "HITLRequest",
