@@ -38,6 +38,7 @@ from .human_review import (
 )
 from .retries import ModelFallbackMiddleware, ModelRetryMiddleware, ToolRetryMiddleware
 from .summarization import SummarizationMiddleware
+from .todo_list import Todo, TodoListMiddleware
 
 __all__ = [
     "Action",
@@ -63,6 +64,8 @@ __all__ = [
     "RespondDecision",
     "ReviewConfig",
     "SummarizationMiddleware",
+    "Todo",
+    "TodoListMiddleware",
     "ToolCallLimitExceededError",
     "ToolCallLimitMiddleware",
     "ToolRetryMiddleware",
