@@ -23,6 +23,7 @@ from .call_limits import (
     ToolCallLimitMiddleware,
 )
 from .context_editing import ClearToolUsesEdit, ContextEdit, ContextEditingMiddleware
+from .detectors import PIIMatch, detect_credit_card, detect_email, detect_ip, detect_mac_address, detect_url
 from .human_review import (
     Action,
     ActionRequest,
@@ -36,6 +37,7 @@ from .human_review import (
     RespondDecision,
     ReviewConfig,
 )
+from .pii import PIIDetectionError, PIIMiddleware
 from .retries import ModelFallbackMiddleware, ModelRetryMiddleware, ToolRetryMiddleware
 from .summarization import SummarizationMiddleware
 from .todo_list import Todo, TodoListMiddleware
@@ -60,6 +62,9 @@ __all__ = [
     "ModelRequest",
     "ModelResponse",
     "ModelRetryMiddleware",
+    "PIIDetectionError",
+    "PIIMatch",
+    "PIIMiddleware",
     "RejectDecision",
     "RespondDecision",
     "ReviewConfig",
@@ -73,6 +78,11 @@ __all__ = [
     "after_model",
     "before_agent",
     "before_model",
+    "detect_credit_card",
+    "detect_email",
+    "detect_ip",
+    "detect_mac_address",
+    "detect_url",
     "dynamic_prompt",
     "hook_config",
     "wrap_model_call",
