@@ -8,7 +8,9 @@ from .any_model import as_model
 from .approval import ToolApprovalRequest
 from .errors import (
     InvalidToolError,
+    MultipleStructuredOutputsError,
     StructuredOutputError,
+    StructuredOutputValidationError,
     ToolInjectionError,
     ToolInvocationError,
     UnansweredCallsError,
@@ -62,6 +64,7 @@ from .middleware import (
 )
 from .models import ChatModel, InvalidModelError, ModelCall
 from .react import create_react_agent
+from .response_format import AutoStrategy, ProviderStrategy, ToolStrategy
 from .sdk_models import anthropic_messages, openai_chat, openai_responses
 from .tool_call import AsyncToolCallWrapper, ToolCallRequest, ToolCallWrapper
 from .tool_node import ToolCallWithContext, ToolNode, tools_condition
@@ -74,6 +77,7 @@ __all__ = [
     "AgentState",
     "ApproveDecision",
     "AsyncToolCallWrapper",
+    "AutoStrategy",
     "ChatModel",
     "ClearToolUsesEdit",
     "ContextEdit",
@@ -97,13 +101,16 @@ __all__ = [
     "ModelRequest",
     "ModelResponse",
     "ModelRetryMiddleware",
+    "MultipleStructuredOutputsError",
     "PIIDetectionError",
     "PIIMatch",
     "PIIMiddleware",
+    "ProviderStrategy",
     "RejectDecision",
     "RespondDecision",
     "ReviewConfig",
     "StructuredOutputError",
+    "StructuredOutputValidationError",
     "SummarizationMiddleware",
     "Todo",
     "TodoListMiddleware",
@@ -119,6 +126,7 @@ __all__ = [
     "ToolNode",
     "ToolRetryMiddleware",
     "ToolRuntime",
+    "ToolStrategy",
     "UnansweredCallsError",
     "after_agent",
     "after_model",

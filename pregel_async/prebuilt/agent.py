@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Annotated, Any, get_type_hints, is_typeddict
+from typing import Annotated, Any, Union, get_type_hints, is_typeddict
 
 from checkpoint_savers import ports
 from checkpoint_savers.abc import BaseCheckpointSaver
@@ -27,13 +28,10 @@ from .conversation import (
     check_answered,
     last_answer,
     make_message,
-    make_tool_message,
     pending_calls,
     uses_langchain,
     with_fields,
 )
-from .errors import StructuredOutputError
-from .function_schema import explain
 from .middleware.base import (
     HOOKS,
     AgentMiddleware,
@@ -48,7 +46,7 @@ from .middleware.base import (
     method_of,
 )
 from .models import ModelCall
-from .structured import RETRIES, OutputSchema, corrections, data_of, output_schema
+from .response_format import ResponseFormat, answer_in_form, check_model, strategy_of
 from .tool_node import ToolNode
 from .tools import Tool, as_tool
 
@@ -86,9 +84,10 @@ def create_agent(
         tools: anything that `as_tool` takes, and dicts that describe tools of the provider itself.
         system_prompt: a text, or a system message.
         middleware: hooks and wrappers; see `AgentMiddleware`.
-        response_format: a pydantic model, Struct, dataclass, TypedDict or JSON Schema. The agent ends with an object of
-            this form under `structured_response`: by the provider's means if the model follows schemas, and else by a
-            tool that the model calls at the end. The model is shown its errors.
+        response_format: a pydantic model, Struct, dataclass, TypedDict or JSON Schema, or a union of them. The agent
+            ends with an object of this form under `structured_response`: by the provider's means if the model follows
+            schemas, and else by a tool that the model calls at the end. The model is shown its errors. Or a
+            `ToolStrategy` or a `ProviderStrategy`, which says by what means.
         approve: which tool calls ask a person first: by the tool's name True, or a function of the `ToolCallRequest`;
             or one such function. Each call asks for itself, with a `ToolApprovalRequest`. Needs a checkpointer.
         state_schema: a schema with `messages`; `AgentState` by default. Keys of the middleware are added.
@@ -120,9 +119,10 @@ def create_agent(
     if approve is not None:
         wrappers.append(approval_wrapper(approve))
     node = ToolNode([tool for tool in given if not isinstance(tool, dict)], awrap_tool_call=chain_tool_calls(wrappers))
-    output = None if response_format is None else output_schema(response_format)
-    if output is not None and output.name in node.tools_by_name:
-        raise GraphValidationError(f"a tool has the name of response_format, {output.name!r}")
+    output = None if response_format is None else strategy_of(response_format)
+    for form in () if output is None else output.schemas:
+        if form.name in node.tools_by_name:
+            raise GraphValidationError(f"a tool has the name of response_format, {form.name!r}")
     layout = _HookLayout(middleware, has_output=output is not None)
     agent = _ModelNode(
         model=model,
@@ -168,7 +168,7 @@ def _instead_of(given: Any) -> str:
     return f"it needs langgraph to run. Use {name} of pregel_async.prebuilt, which has the parameters of langchain's"
 
 
-def _schema(given: Any, middleware: Sequence[AgentMiddleware], output: OutputSchema | None) -> Any:
+def _schema(given: Any, middleware: Sequence[AgentMiddleware], output: ResponseFormat | None) -> Any:
     """Return the schema of the state, with the keys of the middleware."""
     schema: Any = AgentState if given is None else given
     more: dict[str, Any] = {"messages": Annotated[list[Any], add_messages]}
@@ -176,7 +176,8 @@ def _schema(given: Any, middleware: Sequence[AgentMiddleware], output: OutputSch
         if each.state_schema is not AgentState:
             more |= get_type_hints(each.state_schema, include_extras=True)
     if output is not None:
-        more["structured_response"] = output.kind
+        # An answer without an object clears that of the turn before.
+        more["structured_response"] = Union[(*(form.kind for form in output.schemas), None)]  # of a tuple
     return extended_schema(schema, schema.__name__, more)
 
 
@@ -248,9 +249,9 @@ class _AgentRouter:
         has_tools: True if the agent has a node of tools.
     """
 
-    def __init__(self, node: ToolNode, output: OutputSchema | None, layout: _HookLayout, *, has_tools: bool) -> None:
+    def __init__(self, node: ToolNode, output: ResponseFormat | None, layout: _HookLayout, *, has_tools: bool) -> None:
         self._node = node
-        self._output = None if output is None else output.name
+        self._forms = _forms_of(output)
         self._layout = layout
         self.has_tools = has_tools
 
@@ -277,7 +278,7 @@ class _AgentRouter:
         return {"model": self._layout.entry, "end": self._layout.exit}.get(place) if place else None
 
     def _calls(self, state: Any) -> list[Any]:
-        return [call for call in pending_calls(get_field(state, "messages")) if call["name"] != self._output]
+        return [call for call in pending_calls(get_field(state, "messages")) if call["name"] not in self._forms]
 
     def after_model(self, jumps: Sequence[JumpTo]) -> Any:
         """Return the router after the model and its hooks."""
@@ -309,9 +310,9 @@ class _AgentRouter:
         """Return True if the newest answer of the model has given an object of the form."""
         messages = get_field(state, "messages")
         answer = last_answer(messages)
-        if self._output is None or answer is None:
+        if not self._forms or answer is None:
             return False
-        ids = [call["id"] for call in calls_of(answer) if call["name"] == self._output]
+        ids = [call["id"] for call in calls_of(answer) if call["name"] in self._forms]
         return any(get_field(each, "tool_call_id") in ids and get_field(each, "status") != "error" for each in messages)
 
 
@@ -336,7 +337,7 @@ class _ModelNode:
         tools: Sequence[Any],
         system_prompt: Any,
         middleware: Sequence[AgentMiddleware],
-        output: OutputSchema | None,
+        output: ResponseFormat | None,
         node: ToolNode,
         layout: _HookLayout,
         name: str | None,
@@ -351,6 +352,8 @@ class _ModelNode:
         self._middleware = middleware
         if not (system_prompt is None or isinstance(system_prompt, (str, Mapping)) or is_langchain(system_prompt)):
             raise GraphValidationError(f"system_prompt is a text or a system message, not {system_prompt!r}")
+        if output is not None:
+            check_model(output, self._model)
 
     async def answer(self, state: Any, runtime: Runtime[Any], config: RunnableConfig) -> Any:
         messages = list(get_field(state, "messages") or ())
@@ -378,48 +381,38 @@ class _ModelNode:
         update: dict[str, Any] = {"messages": response.result}
         if response.structured_response is not None:
             update["structured_response"] = response.structured_response
+        elif get_field(state, "structured_response") is not None:
+            update["structured_response"] = None
         return update if done.command is None else [update, Command(update=done.command.update)]
 
     async def _call(self, request: ModelRequest, config: RunnableConfig) -> ModelResponse:
         model = as_model(request.model)
-        given = request.response_format
-        output = given if given is None or isinstance(given, OutputSchema) else output_schema(given)
         messages = [*([] if request.system_message is None else [request.system_message]), *request.messages]
         tools: list[Tool | dict[str, Any]] = [
             tool if isinstance(tool, dict) else as_tool(tool) for tool in request.tools
         ]
-        choice = request.tool_choice
-        by_schema = output is not None and model.follows_schemas
-        if output is not None and not by_schema:
-            tools.append(output.as_tool())
-            choice = choice or "any"
-        schema = output.json_schema if output is not None and by_schema else None
-        for attempt in range(RETRIES + 1):
-            answer = await model.answer(
-                ModelCall(
-                    messages=messages,
-                    tools=tools,
-                    tool_choice=choice,
-                    response_schema=schema,
-                    settings=request.model_settings,
-                    config=config,
+        call = ModelCall(
+            messages=messages,
+            tools=tools,
+            tool_choice=request.tool_choice,
+            settings=request.model_settings,
+            config=config,
+        )
+        if request.response_format is None:
+            response = ModelResponse([await model.answer(call)])
+        else:
+            strategy = strategy_of(request.response_format)
+            unknown = _forms_of(strategy) - _forms_of(self._output)
+            if unknown:
+                raise GraphValidationError(
+                    f"a wrapper asks for an answer in the form {', '.join(sorted(unknown))}, which response_format of "
+                    "create_agent does not have: give create_agent a union of all forms"
                 )
-            )
-            if self._name is not None:
-                answer = with_fields(answer, name=self._name)
-            if output is None:
-                return ModelResponse([answer])
-            if not by_schema:
-                return _by_tool(answer, output)
-            if calls_of(answer):
-                return ModelResponse([answer])
-            try:
-                return ModelResponse([answer], output.parse(data_of(answer, output.name)))
-            except ValueError as error:
-                if attempt == RETRIES:
-                    raise StructuredOutputError(output.name, explain(error), answer, error) from error
-                messages = [*messages, answer, *corrections(answer, explain(error))]
-        raise AssertionError("the last attempt returns or raises")
+            response = await answer_in_form(strategy, model, call)
+        if self._name is None:
+            return response
+        answer, *answers = response.result
+        return dataclasses.replace(response, result=[with_fields(answer, name=self._name), *answers])
 
     def _in_time(self, response: ModelResponse, remaining: int | None) -> ModelResponse:
         """Return a response, or one that ends the agent if the step limit does not allow to follow it."""
@@ -436,25 +429,5 @@ class _ModelNode:
         return ModelResponse([make_message("assistant", said, langchain=is_langchain(answer), id=id)])
 
 
-def _by_tool(answer: Any, output: OutputSchema) -> ModelResponse:
-    """Return a response with the object that the model has given by calling the tool of the form."""
-    calls = [call for call in calls_of(answer) if call["name"] == output.name]
-    if not calls:
-        return ModelResponse([answer])
-    langchain = is_langchain(answer)
-    if len(calls) > 1:
-        why = f"{output.name} was called {len(calls)} times: call it once."
-        return ModelResponse(
-            [answer, *(make_tool_message(call, why, langchain=langchain, failed=True) for call in calls)]
-        )
-    try:
-        value = output.parse(data_of(answer, output.name))
-    except ValueError as error:
-        return ModelResponse([answer, *corrections_of(calls, explain(error), langchain)])
-    return ModelResponse([answer, make_tool_message(calls[0], "The answer is complete.", langchain=langchain)], value)
-
-
-def corrections_of(calls: Sequence[Any], why: str, langchain: bool) -> list[Any]:
-    """Return the messages that show a model the errors of calls."""
-    said = f"The answer is not valid: {why}. Answer again."
-    return [make_tool_message(call, said, langchain=langchain, failed=True) for call in calls]
+def _forms_of(strategy: ResponseFormat | None) -> set[str]:
+    return set() if strategy is None else {form.name for form in strategy.schemas}

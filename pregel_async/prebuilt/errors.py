@@ -9,7 +9,9 @@ from ..errors import GraphValidationError, PregelError
 
 __all__ = [
     "InvalidToolError",
+    "MultipleStructuredOutputsError",
     "StructuredOutputError",
+    "StructuredOutputValidationError",
     "ToolInjectionError",
     "ToolInvocationError",
     "UnansweredCallsError",
@@ -89,12 +91,46 @@ class StructuredOutputError(PregelError, ValueError):
 
     Attributes:
         schema: the name of the form.
-        message: the model's last answer.
+        why: what is wrong.
+        message: the model's last answer; also as `ai_message`.
         source: the error of the validation; None if the model gave no data.
+        correction: what the model is shown by default.
     """
 
     def __init__(self, schema: str, why: str, message: Any, source: Exception | None = None) -> None:
         self.schema = schema
-        self.message = message
+        self.why = why
+        self.message = self.ai_message = message
         self.source = source
+        self.correction = f"The answer is not valid: {why}. Answer again."
         super().__init__(f"the model gave no valid {schema!r}: {why}")
+
+
+class StructuredOutputValidationError(StructuredOutputError):
+    """The model's data does not fit the form.
+
+    Attributes:
+        tool_name: the name of the form.
+    """
+
+    def __init__(self, tool_name: str, why: str, message: Any, source: Exception | None = None) -> None:
+        self.tool_name = tool_name
+        super().__init__(tool_name, why, message, source)
+
+
+class MultipleStructuredOutputsError(StructuredOutputError):
+    """The model has called tools of the form several times in one message.
+
+    Attributes:
+        tool_names: the names of the tools.
+    """
+
+    def __init__(self, tool_names: Sequence[str], message: Any) -> None:
+        self.tool_names = list(tool_names)
+        names = list(dict.fromkeys(tool_names))
+        if len(names) == 1:
+            why = f"{names[0]} was called {len(tool_names)} times: call it once"
+        else:
+            why = f"{', '.join(names)} were called: call one of them, once"
+        super().__init__(" or ".join(names), why, message)
+        self.correction = f"{why}."

@@ -49,7 +49,10 @@ class LangchainModel:
         """Return the model with the tools and options of a call."""
         options = dict(call.settings)
         if call.response_schema is not None:
-            schema = {"name": call.response_schema.get("title") or "response", "schema": call.response_schema}
+            name = call.response_schema.get("title") or "response"
+            schema: dict[str, Any] = {"name": name, "schema": call.response_schema}
+            if call.strict_schema is not None:
+                schema["strict"] = call.strict_schema
             options["response_format"] = {"type": "json_schema", "json_schema": schema}
         if call.tools and "tools" not in (getattr(self.model, "kwargs", None) or {}):
             if not hasattr(self.model, "bind_tools"):

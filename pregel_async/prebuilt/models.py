@@ -37,6 +37,8 @@ class ModelCall:
             provider's default.
         response_schema: the JSON Schema that the text of the answer must have; None for none. Only for a model whose
             `follows_schemas` is True.
+        strict_schema: True to ask the provider to enforce the schema, False not to; None to ask if the schema allows
+            that.
         settings: further arguments of the provider's call, which override those of the model.
         config: the config of the node; None outside of a run.
     """
@@ -45,6 +47,7 @@ class ModelCall:
     tools: Sequence[Tool | dict[str, Any]] = ()
     tool_choice: Any = None
     response_schema: dict[str, Any] | None = None
+    strict_schema: bool | None = None
     settings: Mapping[str, Any] = dataclasses.field(default_factory=lambda: dict[str, Any]())
     config: Any = None
 

@@ -73,7 +73,7 @@ def openai_chat(client: Any, model: str, **settings: Any) -> ChatModel:
         if call.tool_choice is not None:
             given["tool_choice"] = _openai_choice(call.tool_choice, lambda name: {"function": {"name": name}})
         if call.response_schema is not None:
-            given["response_format"] = {"type": "json_schema", "json_schema": _openai_schema(call.response_schema)}
+            given["response_format"] = {"type": "json_schema", "json_schema": _openai_schema(call)}
         return given
 
     return SdkModel(model, client.chat.completions.create, arguments, settings, follows_schemas=True)
@@ -101,7 +101,7 @@ def openai_responses(client: Any, model: str, **settings: Any) -> ChatModel:
         if call.tool_choice is not None:
             given["tool_choice"] = _openai_choice(call.tool_choice, lambda name: {"name": name})
         if call.response_schema is not None:
-            given["text"] = {"format": {"type": "json_schema", **_openai_schema(call.response_schema)}}
+            given["text"] = {"format": {"type": "json_schema", **_openai_schema(call)}}
         return given
 
     return SdkModel(model, client.responses.create, arguments, settings, follows_schemas=True)
@@ -156,8 +156,10 @@ def _anthropic_choice(choice: Any) -> Any:
     return {"type": choice} if choice in ("auto", "none") else {"type": "tool", "name": choice}
 
 
-def _openai_schema(schema: dict[str, Any]) -> dict[str, Any]:
-    return {"name": schema.get("title") or "response", "schema": schema, "strict": _is_strict(schema)}
+def _openai_schema(call: ModelCall) -> dict[str, Any]:
+    schema = call.response_schema or {}
+    strict = _is_strict(schema) if call.strict_schema is None else call.strict_schema
+    return {"name": schema.get("title") or "response", "schema": schema, "strict": strict}
 
 
 def _is_strict(schema: Any) -> bool:

@@ -114,7 +114,7 @@ async def test_edits_of_users() -> None:
     assert contents({"messages": model.seen[0]}) == ["hi 5!"]
     for wrong in ({"edits": [3]}, {"token_count_method": "exact"}):
         with pytest.raises(GraphValidationError):
-            ContextEditingMiddleware(**wrong)  # type: ignore[arg-type]
+            ContextEditingMiddleware(**wrong)
     with pytest.raises(GraphValidationError, match="keep of ClearToolUsesEdit"):
         ClearToolUsesEdit(keep=-1)
 

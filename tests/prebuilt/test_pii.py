@@ -146,13 +146,13 @@ async def test_strategies(pii_type: str, text: str, redacted: str, masked: str) 
     given = {"messages": [{"role": "user", "content": f"I: {text}, {text}", "id": "a"}]}
     for strategy, expected in (("redact", redacted), ("mask", masked), ("hash", None)):
         detector = r"sk-\d+" if pii_type == "key" else None
-        middleware = PIIMiddleware(pii_type, strategy=strategy, detector=detector)  # type: ignore[arg-type]
-        ((message,),) = (await middleware.abefore_model(given, None)).values()  # type: ignore[arg-type]
+        middleware = PIIMiddleware(pii_type, strategy=strategy, detector=detector)
+        ((message,),) = (await middleware.abefore_model(given, None)).values()
         if expected is None:
-            expected = re.match("I: (.*), ", message["content"])[1]  # type: ignore[index]
+            expected = re.match("I: (.*), ", message["content"])[1]
             assert re.fullmatch(rf"<{pii_type}_hash:[0-9a-f]{{8}}>", expected)
         assert message == {"role": "user", "content": f"I: {expected}, {expected}", "id": "a"}
-        assert await middleware.abefore_model({"messages": [message]}, None) is None  # type: ignore[arg-type]
+        assert await middleware.abefore_model({"messages": [message]}, None) is None
 
 
 async def test_input_is_replaced_in_the_state(saver: BaseCheckpointSaver) -> None:
@@ -238,7 +238,7 @@ async def test_detectors_of_users() -> None:
 
     async def after(detector: Any, text: str, strategy: Any = "redact") -> Any:
         middleware = PIIMiddleware("id", strategy=strategy, detector=detector)
-        update = await middleware.abefore_model({"messages": [{"role": "user", "content": text}]}, None)  # type: ignore[arg-type]
+        update = await middleware.abefore_model({"messages": [{"role": "user", "content": text}]}, None)
         return None if update is None else update["messages"][0]["content"]
 
     assert await after(overlapping, "abcdefghij") == "[REDACTED_ID]ghij"
@@ -256,9 +256,9 @@ async def test_detectors_of_users() -> None:
 def test_bad_arguments() -> None:
     for wrong in ({"pii_type": "name"}, {"pii_type": "x", "detector": "("}, {"pii_type": "x", "detector": 3}):
         with pytest.raises(GraphValidationError, match="detector"):
-            PIIMiddleware(**wrong)  # type: ignore[arg-type]
+            PIIMiddleware(**wrong)
     with pytest.raises(GraphValidationError, match="strategy"):
-        PIIMiddleware("email", strategy="hide")  # type: ignore[arg-type]
+        PIIMiddleware("email", strategy="hide")
 
 
 @pytest.mark.one_loop

@@ -140,7 +140,7 @@ def by_words(messages: Any) -> int:
 async def test_triggers(trigger: Any, summarizes: bool) -> None:
     """A tuple is one size, a dict asks for all of its sizes, and a list for one of its entries."""
     model = Script("")
-    model.profile = {"max_input_tokens": 100}  # type: ignore[attr-defined]
+    model.profile = {"max_input_tokens": 100}
     middleware = Counted(model, trigger=trigger, keep=("messages", 1), token_counter=by_words)
     update = await middleware.abefore_model({"messages": said("a b", "c d", "e f", "g h", "i j")}, _runtime())
     assert (update is not None) is summarizes
@@ -155,7 +155,7 @@ async def test_triggers(trigger: Any, summarizes: bool) -> None:
 async def test_sizes_of_what_is_kept(keep: Any, summarized: str) -> None:
     """The newest message is kept even if it is longer than allowed."""
     model = Script("")
-    model.profile = {"max_input_tokens": 100}  # type: ignore[attr-defined]
+    model.profile = {"max_input_tokens": 100}
     middleware = Counted(model, trigger=("messages", 5), keep=keep, token_counter=by_words)
     update = await middleware.abefore_model({"messages": said("a b", "c d", "e f", "g h", "i j")}, _runtime())
     assert update["messages"][0]["content"].endswith(f"\n\n{summarized}")
@@ -250,7 +250,7 @@ async def test_summarizers() -> None:
         done = await create_agent(Script("done"), middleware=[middleware]).ainvoke({"messages": said("a", "b", "c")})
         assert contents(done)[0].endswith(text)
     with pytest.raises(TypeError, match="returns the text"):
-        await SummarizationMiddleware(Script(""), summarizer=wrong)._summary_of(said("a"), {}, None)  # type: ignore[arg-type]
+        await SummarizationMiddleware(Script(""), summarizer=wrong)._summary_of(said("a"), {}, None)
 
 
 @pytest.mark.one_loop
@@ -328,7 +328,7 @@ def test_bad_arguments(wrong: Any) -> None:
 def test_bad_models() -> None:
     for wrong in ({"model": 3}, {"model": Script(""), "summarizer": 3}):
         with pytest.raises(InvalidModelError):
-            SummarizationMiddleware(**wrong)  # type: ignore[arg-type]
+            SummarizationMiddleware(**wrong)
 
 
 @pytest.mark.one_loop

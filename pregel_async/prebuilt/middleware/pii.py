@@ -16,7 +16,7 @@ from .detectors import PIIMatch, detector_of
 
 __all__ = ["PIIDetectionError", "PIIMiddleware"]
 
-Strategy: TypeAlias = Literal["block", "redact", "mask", "hash"]
+RedactionStrategy: TypeAlias = Literal["block", "redact", "mask", "hash"]
 
 _STRATEGIES: Final = ("block", "redact", "mask", "hash")
 
@@ -56,8 +56,8 @@ class PIIMiddleware(AgentMiddleware):
     Args:
         pii_type: "email", "credit_card", "ip", "mac_address" or "url"; or a name of your own, with a detector.
         strategy: "block" raises `PIIDetectionError`; "redact" writes `[REDACTED_EMAIL]`; "mask" leaves the end of the
-            data; "hash" writes `<email_hash:...>`, the same for the same data. Whoever can guess data can find it by
-            its hash.
+            data; "hash" writes `<email_hash:...>`, the same for the same data, so that
+            data that can be guessed can be found by its hash.
         detector: a regular expression, or a function of a text that returns dicts with `start` and `end`.
         apply_to_input: True to search messages of the user, before each call of the model.
         apply_to_output: True to search the model's answers.
@@ -71,7 +71,7 @@ class PIIMiddleware(AgentMiddleware):
         self,
         pii_type: str,
         *,
-        strategy: Strategy = "redact",
+        strategy: RedactionStrategy = "redact",
         detector: Any = None,
         apply_to_input: bool = True,
         apply_to_output: bool = False,

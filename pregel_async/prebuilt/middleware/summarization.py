@@ -143,7 +143,7 @@ class SummarizationMiddleware(AgentMiddleware):
                 self._summarize = summarizer
 
     async def abefore_model(self, state: Any, runtime: Runtime[Any]) -> Any:
-        """Summarize if the conversation is too long.
+        """Replace older messages by a summary if the conversation is too long.
 
         Args:
             state: the state.
