@@ -15,6 +15,7 @@ from .errors import (
     ToolInvocationError,
     UnansweredCallsError,
 )
+from .human_interrupt import HumanInterrupt, HumanInterruptAction, HumanInterruptConfig, HumanResponse
 from .injection import InjectedState, InjectedStore, InjectedToolArg, InjectedToolCallId, ToolRuntime
 from .middleware import (
     Action,
@@ -87,6 +88,10 @@ __all__ = [
     "HITLRequest",
     "HITLResponse",
     "HumanInTheLoopMiddleware",
+    "HumanInterrupt",
+    "HumanInterruptAction",
+    "HumanInterruptConfig",
+    "HumanResponse",
     "InjectedState",
     "InjectedStore",
     "InjectedToolArg",

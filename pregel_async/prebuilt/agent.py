@@ -32,6 +32,7 @@ from .conversation import (
     uses_langchain,
     with_fields,
 )
+from .human_interrupt import QuestionShape
 from .middleware.base import (
     HOOKS,
     AgentMiddleware,
@@ -63,6 +64,7 @@ def create_agent(
     middleware: Sequence[AgentMiddleware] = (),
     response_format: Any = None,
     approve: Approve | None = None,
+    approve_shape: QuestionShape | None = None,
     state_schema: type[Any] | None = None,
     context_schema: type[Any] | None = None,
     checkpointer: BaseCheckpointSaver | bool | None = None,
@@ -90,6 +92,8 @@ def create_agent(
             `ToolStrategy` or a `ProviderStrategy`, which says by what means.
         approve: which tool calls ask a person first: by the tool's name True, or a function of the `ToolCallRequest`;
             or one such function. Each call asks for itself, with a `ToolApprovalRequest`. Needs a checkpointer.
+        approve_shape: "human_interrupt" to ask with a list of a `HumanInterrupt`, as older user interfaces expect it;
+            the answer is a list of a `HumanResponse`.
         state_schema: a schema with `messages`; `AgentState` by default. Keys of the middleware are added.
         context_schema: the schema of a call's `context=`.
         checkpointer: stores threads; see `StateGraph.compile`.
@@ -117,7 +121,9 @@ def create_agent(
     given = [*(tool for each in middleware for tool in each.tools), *(tools or ())]
     wrappers = [wrap for each in middleware if (wrap := method_of(each, "wrap_tool_call")) is not None]
     if approve is not None:
-        wrappers.append(approval_wrapper(approve))
+        wrappers.append(approval_wrapper(approve, approve_shape))
+    elif approve_shape is not None:
+        raise GraphValidationError("approve_shape says how approve= asks, and approve is not given")
     node = ToolNode([tool for tool in given if not isinstance(tool, dict)], awrap_tool_call=chain_tool_calls(wrappers))
     output = None if response_format is None else strategy_of(response_format)
     for form in () if output is None else output.schemas:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Literal, TypeAlias, TypedDict
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import Any, Final, Literal, TypeAlias, TypedDict
 
 from ..errors import GraphValidationError
 from ..runtime import interrupt
+from .human_interrupt import QuestionShape, check_shape, make_human_interrupt, read_responses
 from .tool_call import AsyncToolCallWrapper, ToolCallRequest
 
 __all__ = ["ToolApprovalRequest"]
 
 Approve: TypeAlias = Mapping[str, bool | Callable[[ToolCallRequest], bool]] | Callable[[ToolCallRequest], bool]
 """Which tool calls ask: by the tool's name True, or a function of the request; or one function for all tools."""
+
+
+DecisionType: TypeAlias = Literal["approve", "edit", "reject", "respond"]
+
+DECISIONS: Final[tuple[DecisionType, ...]] = ("approve", "edit", "reject", "respond")
 
 
 class ToolApprovalRequest(TypedDict):
@@ -37,15 +43,18 @@ class ToolApprovalRequest(TypedDict):
     description: str
 
 
-def approval_wrapper(approve: Approve) -> AsyncToolCallWrapper:
+def approval_wrapper(approve: Approve, shape: QuestionShape | None = None) -> AsyncToolCallWrapper:
     """Return a wrapper of tool calls that asks for approval.
 
     Args:
         approve: which calls ask.
+        shape: "human_interrupt" for questions that are a list of a `HumanInterrupt`; None for `ToolApprovalRequest`.
 
     Raises:
-        GraphValidationError: it is neither a function nor a mapping of names to functions, True or False.
+        GraphValidationError: `approve` is neither a function nor a mapping of names to functions, True or False; or
+            there is no such shape.
     """
+    check_shape("approve_shape", shape)
     rules: Any = approve.values() if isinstance(approve, Mapping) else [approve]
     if not all(callable(rule) or (isinstance(rule, bool) and isinstance(approve, Mapping)) for rule in rules):
         raise GraphValidationError(
@@ -56,7 +65,7 @@ def approval_wrapper(approve: Approve) -> AsyncToolCallWrapper:
         rule = approve if callable(approve) else approve.get(request.tool_call["name"], False)
         if not (rule(request) if callable(rule) else rule):
             return await execute(request)
-        decision = ask_about(request.tool_call, f"May the tool {request.tool_call['name']!r} run?")
+        decision = ask_about(request.tool_call, f"May the tool {request.tool_call['name']!r} run?", shape=shape)
         return await carry_out(decision, request, execute)
 
     return wrap
@@ -67,6 +76,9 @@ def ask_about(
     description: str,
     accepts: Callable[[dict[str, Any]], bool] = lambda decision: True,
     response_schema: dict[str, Any] | None = None,
+    *,
+    allowed: Collection[str] = DECISIONS,
+    shape: QuestionShape | None = None,
 ) -> dict[str, Any]:
     """Ask a person about a tool call until the answer is a decision.
 
@@ -74,23 +86,31 @@ def ask_about(
         call: the tool call.
         description: the text for the person.
         accepts: returns False for a decision that is not allowed.
-        response_schema: the JSON Schema of answers; None to show none.
+        response_schema: the JSON Schema of answers; None to show none. Only for the usual shape.
+        allowed: the types of decisions to offer. Only for the shape "human_interrupt".
+        shape: as in `approval_wrapper`.
 
     Returns:
         The decision.
     """
-    question: ToolApprovalRequest = {
-        "type": "tool_approval",
-        "tool_call_id": call["id"],
-        "name": call["name"],
-        "args": dict(call["args"]) if isinstance(call["args"], Mapping) else {},
-        "description": description,
-    }
-    decision = read_decision(interrupt(question, response_schema=response_schema))
+
+    def ask(text: str) -> dict[str, Any] | None:
+        if shape is not None:
+            found = read_responses(interrupt([make_human_interrupt(call, text, allowed)]))
+            return found[0] if len(found) == 1 else None
+        question: ToolApprovalRequest = {
+            "type": "tool_approval",
+            "tool_call_id": call["id"],
+            "name": call["name"],
+            "args": dict(call["args"]) if isinstance(call["args"], Mapping) else {},
+            "description": text,
+        }
+        return read_decision(interrupt(question, response_schema=response_schema))
+
+    decision = ask(description)
     while decision is None or not accepts(decision):
         # Asked again, because an answer is recorded once: raising an error would end the thread for good.
-        question = {**question, "description": f"That was no decision. {description}"}
-        decision = read_decision(interrupt(question, response_schema=response_schema))
+        decision = ask(f"That was no decision. {description}")
     return decision
 
 

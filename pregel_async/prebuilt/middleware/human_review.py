@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, ClassVar, Final, Literal, NotRequired, TypeAlias, TypedDict, cast
+from typing import Annotated, Any, ClassVar, Final, Literal, NotRequired, TypedDict, cast
 
 from ...adapters.conversation import content_of
 from ...adapters.fields import get_field
@@ -13,8 +13,9 @@ from ...errors import GraphValidationError
 from ...runtime import Runtime, get_config, interrupt
 from ...types import Command
 from ..agent_state import PRIVATE, AgentState
-from ..approval import answer_to, ask_about, carry_out, edited, read_decision
+from ..approval import DECISIONS, DecisionType, answer_to, ask_about, carry_out, edited, read_decision
 from ..conversation import as_langchain, is_tool_message, messages_of, pending_calls, uses_langchain, with_fields
+from ..human_interrupt import QuestionShape, check_shape, make_human_interrupt, read_responses
 from ..injection import ToolRuntime
 from ..tool_call import ToolCallRequest
 from .base import AgentMiddleware
@@ -32,10 +33,6 @@ __all__ = [
     "RespondDecision",
     "ReviewConfig",
 ]
-
-DecisionType: TypeAlias = Literal["approve", "edit", "reject", "respond"]
-
-_ALL: Final[tuple[DecisionType, ...]] = ("approve", "edit", "reject", "respond")
 
 _NOTICE: Final = (
     "A person has changed this call before it ran, and is entitled to do so. Do not repeat the call that you wrote."
@@ -189,9 +186,12 @@ class HumanInTheLoopMiddleware(AgentMiddleware):
         description_prefix: begins the text for the person, if there is no `description`.
         edit_notice: begins the result of an edited call, so that the model is not surprised; None for no notice.
         interrupt_mode: "batched" or "per_call".
+        shape: "human_interrupt" for questions that are a list of `HumanInterrupt`, whose answer is a list of
+            `HumanResponse`; None for those above.
 
     Raises:
-        GraphValidationError: a tool has no allowed decision, or one that does not exist, or there is no such mode.
+        GraphValidationError: a tool has no allowed decision, or one that does not exist, or there is no such mode or
+            shape.
     """
 
     state_schema: ClassVar[Any] = ReviewState
@@ -203,13 +203,16 @@ class HumanInTheLoopMiddleware(AgentMiddleware):
         description_prefix: str = "Tool execution requires approval",
         edit_notice: str | None = _NOTICE,
         interrupt_mode: Literal["batched", "per_call"] = "batched",
+        shape: QuestionShape | None = None,
     ) -> None:
+        check_shape("shape", shape)
         if interrupt_mode not in ("batched", "per_call"):
             raise GraphValidationError(f"interrupt_mode is 'batched' or 'per_call', not {interrupt_mode!r}")
         self.interrupt_on = {name: _config(name, given) for name, given in interrupt_on.items() if given is not False}
         self.description_prefix = description_prefix
         self.edit_notice = edit_notice
         self.interrupt_mode = interrupt_mode
+        self.shape: QuestionShape | None = shape
 
     async def aafter_model(self, state: Any, runtime: Runtime[Any]) -> Any:
         """Ask about all calls of the turn, in the mode "batched".
@@ -268,7 +271,7 @@ class HumanInTheLoopMiddleware(AgentMiddleware):
             return decision["type"] in allowed and same
 
         text = self._description(call, request.state, request.runtime)
-        decision = ask_about(call, text, accepts, _answers(allowed, request))
+        decision = ask_about(call, text, accepts, _answers(allowed, request), allowed=allowed, shape=self.shape)
         if decision["type"] == "edit":
             return await self._run_edited(request, decision["edited_action"], handler)
         return await carry_out(decision, request, handler)
@@ -295,14 +298,20 @@ class HumanInTheLoopMiddleware(AgentMiddleware):
         ]
         prefix = ""
         while True:
-            question: HITLRequest = {
-                "action_requests": [
-                    {"name": call["name"], "args": call["args"], "description": prefix + text}
-                    for call, text in zip(calls, texts, strict=True)
-                ],
-                "review_configs": configs,
-            }
-            decisions = _decisions(interrupt(question), allowed)
+            shown = [prefix + text for text in texts]
+            if self.shape is not None:
+                every = zip(calls, shown, allowed, strict=True)
+                answer = interrupt([make_human_interrupt(call, text, types) for call, text, types in every])
+                decisions = _allowed(read_responses(answer), allowed)
+            else:
+                question: HITLRequest = {
+                    "action_requests": [
+                        {"name": call["name"], "args": call["args"], "description": text}
+                        for call, text in zip(calls, shown, strict=True)
+                    ],
+                    "review_configs": configs,
+                }
+                decisions = _decisions(interrupt(question), allowed)
             if decisions is not None:
                 return decisions
             # As for a single call: an answer is recorded once, and raising an error would end the thread for good.
@@ -321,12 +330,12 @@ class HumanInTheLoopMiddleware(AgentMiddleware):
 
 def _config(name: str, given: Any) -> InterruptOnConfig:
     if given is True:
-        return {"allowed_decisions": list(_ALL)}
+        return {"allowed_decisions": list(DECISIONS)}
     allowed = given.get("allowed_decisions") if isinstance(given, Mapping) else None
-    if not allowed or not set(allowed) <= set(_ALL):
+    if not allowed or not set(allowed) <= set(DECISIONS):
         raise GraphValidationError(
             f"interrupt_on[{name!r}] is True, False, or a dict whose 'allowed_decisions' lists some of "
-            f"{', '.join(_ALL)}, not {given!r}"
+            f"{', '.join(DECISIONS)}, not {given!r}"
         )
     return cast("InterruptOnConfig", given)
 
@@ -348,9 +357,15 @@ def _request(call: Any, state: Any, runtime: Runtime[Any]) -> ToolCallRequest:
 def _decisions(answer: Any, allowed: Sequence[Sequence[str]]) -> list[dict[str, Any]] | None:
     """Return the decisions of an answer; None if they are not one allowed decision for each call."""
     given = answer.get("decisions") if isinstance(answer, Mapping) else None
-    if not isinstance(given, (list, tuple)) or len(given) != len(allowed):
+    if not isinstance(given, (list, tuple)):
         return None
-    found = [read_decision(each) for each in given]
+    return _allowed([read_decision(each) for each in given], allowed)
+
+
+def _allowed(found: Sequence[dict[str, Any] | None], allowed: Sequence[Sequence[str]]) -> list[dict[str, Any]] | None:
+    """Return decisions; None if they are not one allowed decision for each call."""
+    if len(found) != len(allowed):
+        return None
     valid = [each for each, types in zip(found, allowed, strict=True) if each is not None and each["type"] in types]
     return valid if len(valid) == len(allowed) else None
 
