@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypedDict
 
@@ -176,6 +177,19 @@ class ToolNode:
             return await self.ainvoke(input, config, runtime=runtime, store=store)
 
         return run_blocking("ToolNode.invoke()", SystemEnvironment(), run)
+
+    def with_tools(self, tools: Sequence[Any]) -> ToolNode:
+        """Return a copy of this node that has more tools.
+
+        Args:
+            tools: the tools to add.
+
+        Raises:
+            InvalidToolError: one cannot be a tool, or has the name of another.
+        """
+        copied = copy.copy(self)
+        copied.tools_by_name = tools_by_name([*self.tools_by_name.values(), *tools])
+        return copied
 
     def _read(self, input: Any, runtime: Runtime[Any], config: RunnableConfig) -> tuple[list[Any], CallRunner]:
         """Return the calls of an input, and what runs them."""
