@@ -56,10 +56,10 @@ class ToolNode:
         name: the node's name, if `add_node` is given none.
         tags: kept for tracing.
         handle_tool_errors: which errors are shown to the model as the result of the call, instead of being raised. By
-            default only calls with invalid arguments. True for all errors of tools; a text, which is shown for all; an
-            exception class or a tuple of them; a function of the error, for the exceptions that its first parameter is
-            annotated with, which returns the text, or raises. False raises all errors. Errors of the run itself
-            (storage, missing stores) are always raised.
+            default only calls with invalid arguments, and those that an MCP server refuses or does not answer. True for
+            all errors of tools; a text, which is shown for all; an exception class or a tuple of them; a function of
+            the error, for the exceptions that its first parameter is annotated with, which returns the text, or raises.
+            False raises all errors. Errors of the run itself (storage, missing stores) are always raised.
         messages_key: the state key of the messages.
         wrap_tool_call: a plain function around each call; see `ToolCallWrapper`.
         awrap_tool_call: a coroutine function around each call, which is used instead of `wrap_tool_call` if both are

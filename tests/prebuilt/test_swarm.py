@@ -176,7 +176,7 @@ async def test_the_names_of_the_agents_are_known() -> None:
 
 @pytest.mark.one_loop
 async def test_bad_input_is_refused() -> None:
-    cases: list[tuple[list[Any], dict[str, Any], str]] = [
+    cases: list[tuple[Any, Any, str]] = [
         ([], {}, "agents is empty"),
         (pair(), {"default_active_agent": "eve"}, "default_active_agent is 'eve'"),
         (pair()[:1], {}, "a tool of 'alice' hands over to 'bob'"),
@@ -184,4 +184,5 @@ async def test_bad_input_is_refused() -> None:
     ]
     for agents, options, why in cases:
         with pytest.raises(GraphValidationError, match=why):
-            create_swarm(agents, **{"default_active_agent": "alice", **options})
+            given: Any = {"default_active_agent": "alice", **options}
+            create_swarm(agents, **given)
