@@ -22,6 +22,13 @@ EVERYWHERE = (
     "tests/durability/test_events_of_units.py",
     "tests/durability/test_stored_stream_modes.py",
 )
+WITH_SDKS = (
+    "tests/adapters",
+    "tests/prebuilt",
+    "tests/test_chat_service.py",
+    "tests/failures/test_policies.py",
+    "tests/test_examples.py",
+)
 CODE = ("pregel_async", "checkpoint_savers", "tests", "examples", "docs/site_hooks.py", "noxfile.py")
 
 
@@ -115,11 +122,20 @@ def langgraph(session: nox.Session) -> None:
 
 @nox.session
 def adapters(session: nox.Session) -> None:
-    """Tokens and errors of real SDKs: the suite skips those that are not installed."""
+    """Real SDKs of models, tools and agents, in versions that are pinned: the suite skips those not installed."""
+    install(session, "test", "adapters")
+    pytest(session, "-q", "-p", "no:langsmith_plugin", *WITH_SDKS)
+
+
+@nox.session
+def newest(session: nox.Session) -> None:
+    """The session `adapters` with the newest versions of the SDKs. It reports what no longer works, and fails nothing
+    in CI."""
     install(session, "test")
-    session.install("-q", "langchain-core", "openai", "anthropic", "requests")
-    tests = ["tests/adapters", "tests/prebuilt/test_models.py", "tests/test_chat_service.py"]
-    pytest(session, "-q", "-p", "no:langsmith_plugin", *tests, "tests/failures/test_policies.py")
+    packages = [re.split("[=<>]", each)[0] for each in nox.project.dependency_groups(PYPROJECT, "adapters")]
+    session.install("-q", "--upgrade", "--upgrade-strategy", "eager", *packages)
+    session.run("python", "-m", "pip", "list")
+    pytest(session, "-q", "-p", "no:langsmith_plugin", *WITH_SDKS)
 
 
 @nox.session

@@ -1,4 +1,7 @@
-"""Convert conversations to the forms that providers' APIs take: `as_openai`, `as_openai_responses`, `as_anthropic`."""
+"""Convert conversations to the forms that providers' APIs take: `as_openai`, `as_openai_responses`, `as_anthropic`.
+
+Images in results of tools reach the model, too, where the API has a place for them.
+"""
 
 from __future__ import annotations
 
@@ -43,11 +46,31 @@ def as_openai(messages: Sequence[Any]) -> list[dict[str, Any]]:
     Raises:
         InvalidSourceError: a message has a role that the API does not know.
     """
-    return [_for_chat(message) for message in messages]
+    made: list[dict[str, Any]] = []
+    images: list[Any] = []
+    for message in messages:
+        role = role_of_outgoing(message)
+        if images and role != "tool":
+            made.append({"role": "user", "content": images})
+            images = []
+        if role == "tool":
+            # The API takes only text in results of tools. All results must follow the calls, so images come after them.
+            images = [*images, *_images_of(message)]
+        made.append(_for_chat(message))
+    return [*made, {"role": "user", "content": images}] if images else made
+
+
+def _images_of(message: Any) -> list[Any]:
+    content = content_of(message)
+    return [part for part in content if _is_image(part)] if isinstance(content, list) else []
+
+
+def _is_image(part: Any) -> bool:
+    return isinstance(part, Mapping) and part.get("type") == "image_url"
 
 
 def _for_chat(message: Any) -> dict[str, Any]:
-    role = _role(message)
+    role = role_of_outgoing(message)
     if role == "tool":
         return {"role": "tool", "tool_call_id": get_field(message, "tool_call_id"), "content": _tool_text(message)}
     made: dict[str, Any] = {"role": role, "content": _chat_content(message)}
@@ -86,13 +109,13 @@ def as_openai_responses(messages: Sequence[Any]) -> list[dict[str, Any]]:
 
 
 def _for_responses(message: Any) -> list[dict[str, Any]]:
-    role = _role(message)
+    role = role_of_outgoing(message)
     if role == "tool":
         return [
             {
                 "type": "function_call_output",
                 "call_id": get_field(message, "tool_call_id"),
-                "output": _tool_text(message),
+                "output": _responses_content(message) if _images_of(message) else _tool_text(message),
             }
         ]
     if role != "assistant":
@@ -123,7 +146,7 @@ def _responses_content(message: Any) -> Any:
         if isinstance(part, str) or part.get("type") == "text":
             parts.append({"type": "input_text", "text": part if isinstance(part, str) else part["text"]})
         elif part.get("type") == "image_url":
-            parts.append({"type": "input_image", "image_url": _url(part)})
+            parts.append({"type": "input_image", "image_url": image_url(part)})
         else:
             parts.append(part)
     return parts
@@ -145,7 +168,7 @@ def as_anthropic(messages: Sequence[Any]) -> AnthropicConversation:
     system: list[str] = []
     joined: list[dict[str, Any]] = []
     for message in messages:
-        role = _role(message)
+        role = role_of_outgoing(message)
         if role == "system":
             system.append(text_of(message))
             continue
@@ -168,7 +191,7 @@ def _anthropic_blocks(message: Any, role: str) -> list[dict[str, Any]]:
         result = {
             "type": "tool_result",
             "tool_use_id": get_field(message, "tool_call_id"),
-            "content": _tool_content(message),
+            "content": _anthropic_result(message),
         }
         return [{**result, "is_error": True} if get_field(message, "status") == "error" else result]
     blocks = get_field(message, "blocks") if not isinstance(message, (str, tuple, list)) else None
@@ -180,7 +203,7 @@ def _anthropic_blocks(message: Any, role: str) -> list[dict[str, Any]]:
         if isinstance(part, str):
             parts += [{"type": "text", "text": part}] if part else []
         elif part.get("type") == "image_url":
-            parts.append({"type": "image", "source": _image_source(_url(part))})
+            parts.append(_anthropic_image(part))
         elif part.get("type") not in ("tool_use", "tool_call"):  # langchain-core has calls in both places
             parts.append(dict(part))
     for call in calls_of(message):
@@ -189,19 +212,34 @@ def _anthropic_blocks(message: Any, role: str) -> list[dict[str, Any]]:
     return parts
 
 
-def _image_source(url: str) -> dict[str, str]:
+def _anthropic_image(part: Mapping[str, Any]) -> dict[str, Any]:
+    kind, data = inline_image(part)
+    if not data:
+        return {"type": "image", "source": {"type": "url", "url": image_url(part)}}
+    return {"type": "image", "source": {"type": "base64", "media_type": kind, "data": data}}
+
+
+def inline_image(part: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the media type and the data, in base64, of an image in the block itself; empty for one behind a URL."""
+    url = image_url(part)
     if not url.startswith("data:"):
-        return {"type": "url", "url": url}
+        return "", ""
     kind, _, data = url.removeprefix("data:").partition(";base64,")
-    return {"type": "base64", "media_type": kind, "data": data}
+    return kind, data
 
 
-def _url(part: Mapping[str, Any]) -> str:
+def image_url(part: Mapping[str, Any]) -> str:
+    """Return the URL of a content block of type "image_url"."""
     image = part["image_url"]
     return str(image["url"] if isinstance(image, Mapping) else image)
 
 
-def _role(message: Any) -> str:
+def role_of_outgoing(message: Any) -> str:
+    """Return the role of a message for a model: "user", "assistant", "system" or "tool".
+
+    Raises:
+        InvalidSourceError: it has another role.
+    """
     role = role_of(message)
     if role not in _ROLES:
         raise InvalidSourceError(
@@ -220,6 +258,8 @@ def _tool_text(message: Any) -> str:
     return text_of(message) if isinstance(content, (str, list)) else json.dumps(content)
 
 
-def _tool_content(message: Any) -> Any:
+def _anthropic_result(message: Any) -> Any:
     content = content_of(message)
-    return content if isinstance(content, (str, list)) else json.dumps(content)
+    if isinstance(content, list):
+        return [_anthropic_image(part) if _is_image(part) else part for part in content]
+    return content if isinstance(content, str) else json.dumps(content)

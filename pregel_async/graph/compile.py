@@ -111,7 +111,7 @@ def compile_graph(
                 tags=(),
                 metadata=spec.metadata,
                 shape=spec.input.shape if spec.graph is None or spec.input.root else None,
-                call=spec.call if spec.graph is None else _graph_call(spec.graph, index.keys),
+                call=spec.call if spec.graph is None else call_of_graph(spec.graph, index.keys),
                 flavour=flavour,
                 injects=spec.injects,
                 managed=managed_readers(spec.input.managed) if spec.graph is None else (),
@@ -240,7 +240,7 @@ def _handler(
     )
 
 
-def _graph_call(graph: Graph[Any, Any], keys: frozenset[str]) -> Callable[[Any], Awaitable[Any]]:
+def call_of_graph(graph: Graph[Any, Any], keys: frozenset[str]) -> Callable[[Any], Awaitable[Any]]:
     """Make a node's function that runs a graph with the keys that its input schema has.
 
     Keys of the graph's output that the state has too are the update.

@@ -78,6 +78,16 @@ def schema_without(schema: Any, name: str, *keys: str) -> Any:
     return _typed_dict(name, kept)
 
 
+def replaced_hints(schema: Any, hints: Mapping[str, Any]) -> Any:
+    """Return a schema with other annotations of some keys.
+
+    Args:
+        schema: a TypedDict.
+        hints: the annotations by key.
+    """
+    return _typed_dict(schema.__name__, {**_fields_of(schema, get_type_hints(schema, include_extras=True)), **hints})
+
+
 def _fields_of(schema: Any, hints: Mapping[str, Any]) -> dict[str, Any]:
     optional: frozenset[str] = schema.__optional_keys__
     qualified = (NotRequired, Required)

@@ -9,6 +9,7 @@ from ..errors import GraphValidationError, PregelError
 
 __all__ = [
     "InvalidToolError",
+    "McpToolError",
     "MultipleStructuredOutputsError",
     "StructuredOutputError",
     "StructuredOutputValidationError",
@@ -28,6 +29,26 @@ class InvalidToolError(GraphValidationError, TypeError):
     def __init__(self, given: str, why: str) -> None:
         self.given = given
         super().__init__(f"tool {given}: {why}")
+
+
+class McpToolError(PregelError, RuntimeError):
+    """An MCP server has died, has not answered, or has said that a call failed.
+
+    By default a `ToolNode` gives this error to the model as the result of the call.
+
+    Attributes:
+        server: the server's name.
+        tool_name: the name of the tool, on the server.
+        source: the error of the connection; None if there is none.
+        message: what the model is shown.
+    """
+
+    def __init__(self, server: str, tool_name: str, why: str, source: BaseException | None) -> None:
+        self.server = server
+        self.tool_name = tool_name
+        self.source = source
+        self.message = f"The call of {tool_name!r} on the server {server!r} failed: {why}"
+        super().__init__(self.message)
 
 
 class ToolInjectionError(PregelError, LookupError, ValueError):

@@ -16,7 +16,7 @@ from .tools import Tool
 ModelFunction: TypeAlias = Callable[..., Any]
 """A coroutine function of messages and tools, which returns a message; see `as_model`."""
 
-_OPTIONS: Final = ("tool_choice", "response_schema", "settings", "config")
+_OPTIONS: Final = ("tool_choice", "parallel_tool_calls", "response_schema", "settings", "config")
 
 
 class FunctionModel:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from typing import Any
 
@@ -61,8 +62,15 @@ class LangchainModel:
                 )
             if call.tool_choice is not None:
                 options["tool_choice"] = call.tool_choice
+            if call.parallel_tool_calls is not None and _takes(self.model.bind_tools, "parallel_tool_calls"):
+                options["parallel_tool_calls"] = call.parallel_tool_calls
             return self.model.bind_tools([definition_of(tool) for tool in call.tools], **options)
         return self.model.bind(**options) if options else self.model
+
+
+def _takes(call: Any, name: str) -> bool:
+    """Return True if a function has a parameter of this name. Not enough: one that takes any keyword arguments."""
+    return name in inspect.signature(call).parameters
 
 
 def definition_of(tool: Tool | dict[str, Any]) -> Any:

@@ -35,6 +35,8 @@ class ModelCall:
             form.
         tool_choice: "auto", "none", "any" for at least one call, or the name of the tool to call; None for the
             provider's default.
+        parallel_tool_calls: False if an answer may have one tool call at most, True if it may have several; None for
+            the provider's default. Models without such a setting ignore it.
         response_schema: the JSON Schema that the text of the answer must have; None for none. Only for a model whose
             `follows_schemas` is True.
         strict_schema: True to ask the provider to enforce the schema, False not to; None to ask if the schema allows
@@ -46,6 +48,7 @@ class ModelCall:
     messages: Sequence[Any]
     tools: Sequence[Tool | dict[str, Any]] = ()
     tool_choice: Any = None
+    parallel_tool_calls: bool | None = None
     response_schema: dict[str, Any] | None = None
     strict_schema: bool | None = None
     settings: Mapping[str, Any] = dataclasses.field(default_factory=lambda: dict[str, Any]())

@@ -172,7 +172,7 @@ class _Agent:
         after: int,
         end: int,
     ) -> None:
-        self._choose: Callable[..., Any] | None = model if _is_dynamic(model) else None
+        self._choose: Callable[..., Any] | None = model if is_dynamic(model) else None
         self._model: ChatModel | None = None if self._choose is not None else as_model(model)
         self._tools = tools
         self._prompt = prompt
@@ -275,7 +275,7 @@ def _is_message(value: Any) -> bool:
     return is_langchain(value) or (isinstance(value, Mapping) and content_of(value) is not None)
 
 
-def _is_dynamic(model: Any) -> bool:
+def is_dynamic(model: Any) -> bool:
     """Return True for a function of the state and the runtime, and False for one of messages and tools."""
     if is_langchain_model(model) or not callable(model) or isinstance(model, type):
         return False

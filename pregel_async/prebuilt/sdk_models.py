@@ -70,6 +70,8 @@ def openai_chat(client: Any, model: str, **settings: Any) -> ChatModel:
                 {"type": "function", "function": tool.definition()} if isinstance(tool, Tool) else tool
                 for tool in call.tools
             ]
+            if call.parallel_tool_calls is not None:
+                given["parallel_tool_calls"] = call.parallel_tool_calls
         if call.tool_choice is not None:
             given["tool_choice"] = _openai_choice(call.tool_choice, lambda name: {"function": {"name": name}})
         if call.response_schema is not None:
@@ -98,6 +100,8 @@ def openai_responses(client: Any, model: str, **settings: Any) -> ChatModel:
                 {"type": "function", **tool.definition(), "strict": False} if isinstance(tool, Tool) else tool
                 for tool in call.tools
             ]
+            if call.parallel_tool_calls is not None:
+                given["parallel_tool_calls"] = call.parallel_tool_calls
         if call.tool_choice is not None:
             given["tool_choice"] = _openai_choice(call.tool_choice, lambda name: {"name": name})
         if call.response_schema is not None:
@@ -131,6 +135,10 @@ def anthropic_messages(client: Any, model: str, *, max_tokens: int = 4096, **set
             ]
         if call.tool_choice is not None:
             given["tool_choice"] = _anthropic_choice(call.tool_choice)
+        if call.tools and call.parallel_tool_calls is not None:
+            choice = given.get("tool_choice", {"type": "auto"})
+            if choice.get("type") != "none":  # which has no such field
+                given["tool_choice"] = {**choice, "disable_parallel_tool_use": not call.parallel_tool_calls}
         return given
 
     create = client.messages.create

@@ -11,7 +11,7 @@ from checkpoint_savers.errors import StorageError
 
 from .._runtime.tasks.injection import hints_of
 from ..errors import CallsChangedError, GraphValidationError, InvalidResumeError, OutsideRunError, QuestionChangedError
-from .errors import ToolInjectionError, ToolInvocationError
+from .errors import McpToolError, ToolInjectionError, ToolInvocationError
 
 HandleToolErrors: TypeAlias = bool | str | Callable[..., str] | type[Exception] | tuple[type[Exception], ...]
 
@@ -27,13 +27,19 @@ _OF_THE_RUN: Final = (
 """Errors of the run or the program, and not of the call: a model that is shown one would only repeat the call."""
 
 
+_FOR_THE_MODEL: Final = (ToolInvocationError, McpToolError)
+"""Errors that say in their `message` what the model can do about them."""
+
+
 def is_of_the_run(error: Exception) -> bool:
     """Return True for an error of the run or the program, which another attempt cannot correct."""
     return isinstance(error, _OF_THE_RUN)
 
 
 def invalid_calls_only(error: Exception) -> str:
-    """Handle errors as `ToolNode` does by default: show the model invalid arguments, and raise other errors.
+    """Handle errors as `ToolNode` does by default: show the model invalid arguments, and errors of MCP servers.
+
+    Other errors are raised.
 
     Args:
         error: the error of the call.
@@ -41,7 +47,7 @@ def invalid_calls_only(error: Exception) -> str:
     Returns:
         The text of the tool message.
     """
-    if isinstance(error, ToolInvocationError):
+    if isinstance(error, _FOR_THE_MODEL):
         return error.message
     raise error
 
@@ -69,7 +75,7 @@ class ToolErrorHandler:
             return flag
         if callable(flag) and not isinstance(flag, type):
             return flag(error)
-        if isinstance(error, ToolInvocationError):
+        if isinstance(error, _FOR_THE_MODEL):
             return error.message
         return f"The tool failed: {error!r}. Correct the mistake, or continue without it."
 

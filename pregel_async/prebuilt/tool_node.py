@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypedDict
 
@@ -55,10 +56,10 @@ class ToolNode:
         name: the node's name, if `add_node` is given none.
         tags: kept for tracing.
         handle_tool_errors: which errors are shown to the model as the result of the call, instead of being raised. By
-            default only calls with invalid arguments. True for all errors of tools; a text, which is shown for all; an
-            exception class or a tuple of them; a function of the error, for the exceptions that its first parameter is
-            annotated with, which returns the text, or raises. False raises all errors. Errors of the run itself
-            (storage, missing stores) are always raised.
+            default only calls with invalid arguments, and those that an MCP server refuses or does not answer. True for
+            all errors of tools; a text, which is shown for all; an exception class or a tuple of them; a function of
+            the error, for the exceptions that its first parameter is annotated with, which returns the text, or raises.
+            False raises all errors. Errors of the run itself (storage, missing stores) are always raised.
         messages_key: the state key of the messages.
         wrap_tool_call: a plain function around each call; see `ToolCallWrapper`.
         awrap_tool_call: a coroutine function around each call, which is used instead of `wrap_tool_call` if both are
@@ -176,6 +177,19 @@ class ToolNode:
             return await self.ainvoke(input, config, runtime=runtime, store=store)
 
         return run_blocking("ToolNode.invoke()", SystemEnvironment(), run)
+
+    def with_tools(self, tools: Sequence[Any]) -> ToolNode:
+        """Return a copy of this node that has more tools.
+
+        Args:
+            tools: the tools to add.
+
+        Raises:
+            InvalidToolError: one cannot be a tool, or has the name of another.
+        """
+        copied = copy.copy(self)
+        copied.tools_by_name = tools_by_name([*self.tools_by_name.values(), *tools])
+        return copied
 
     def _read(self, input: Any, runtime: Runtime[Any], config: RunnableConfig) -> tuple[list[Any], CallRunner]:
         """Return the calls of an input, and what runs them."""

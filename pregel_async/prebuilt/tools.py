@@ -38,6 +38,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         response_format: "content" if the result is what the model sees; "content_and_artifact" if it is a pair of that
             and of data that the model does not see.
         injections: the parameters that the run fills in.
+        metadata: data about the tool that models do not see.
         source: what the tool was made of.
     """
 
@@ -47,6 +48,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     return_direct: bool = False
     response_format: ResultFormat = "content"
     injections: tuple[Injection, ...] = ()
+    metadata: Mapping[str, Any] = {}  # msgspec gives each tool a copy
     source: Any = None
     _run: Callable[[Mapping[str, Any], dict[str, Any], Any], Awaitable[Any]]
 
@@ -90,6 +92,7 @@ def tool(
     args_schema: type | dict[str, Any] | None = None,
     return_direct: bool = False,
     response_format: ResultFormat = "content",
+    metadata: Mapping[str, Any] | None = None,
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 def tool(
     call: Callable[..., Any] | str | None = None,
@@ -99,6 +102,7 @@ def tool(
     args_schema: type | dict[str, Any] | None = None,
     return_direct: bool = False,
     response_format: ResultFormat = "content",
+    metadata: Mapping[str, Any] | None = None,
 ) -> Any:
     """Make a function a tool with options: `@tool(return_direct=True)`. Functions without options need no decorator.
 
@@ -110,6 +114,7 @@ def tool(
             checked against a JSON Schema.
         return_direct: as in `Tool`.
         response_format: as in `Tool`.
+        metadata: as in `Tool`.
 
     Returns:
         The `Tool`, or a decorator that makes it.
@@ -127,6 +132,7 @@ def tool(
             args_schema=args_schema,
             return_direct=return_direct,
             response_format=response_format,
+            metadata=metadata,
         )
 
     return make if call is None or isinstance(call, str) else make(call)
@@ -157,6 +163,7 @@ def as_tool(given: Any) -> Tool:
             args_schema=schema_of_langchain_tool(given, {injection.parameter for injection in injections}),
             return_direct=bool(given.return_direct),
             injections=injections,
+            metadata=given.metadata or {},
             source=given,
             _run=partial(run_langchain_tool, prepare_langchain_tool(given)),
         )
@@ -209,6 +216,7 @@ def _of_function(
     args_schema: type | dict[str, Any] | None = None,
     return_direct: bool = False,
     response_format: ResultFormat = "content",
+    metadata: Mapping[str, Any] | None = None,
 ) -> Tool:
     called = name or name_of_call(function)
     if is_generator(function):
@@ -231,6 +239,7 @@ def _of_function(
         return_direct=return_direct,
         response_format=response_format,
         injections=injections,
+        metadata=metadata or {},
         source=function,
         _run=partial(_run_function, function, tuple(parameters.values()), called, arguments),
     )

@@ -175,3 +175,27 @@ def test_a_whole_answer(answer: dict[str, Any]) -> None:
 def test_what_is_no_answer() -> None:
     with pytest.raises(InvalidSourceError, match="is no answer of a model"):
         read_message({"role": "user", "content": "hi"})
+
+
+def test_images_in_results_of_tools() -> None:
+    """Chat completions take only text in results, which must follow the calls: images come in a message after them."""
+    calls = [{"type": "tool_call", "id": id, "name": "look", "args": dict[str, Any]()} for id in ("a", "b")]
+    chat: list[Any] = [
+        {"role": "assistant", "content": "", "tool_calls": calls},
+        {"role": "tool", "tool_call_id": "a", "content": [{"type": "text", "text": "this"}, PICTURE]},
+        {"role": "tool", "tool_call_id": "b", "content": "nothing"},
+        {"role": "user", "content": "well?"},
+    ]
+    first, second, images, last = as_openai(chat)[1:]
+    assert (first["content"], second["content"]) == ("this", "nothing")
+    assert images == {"role": "user", "content": [PICTURE]} and last["content"] == "well?"
+    assert as_openai(chat[:2])[-1] == images
+    assert as_openai_responses(chat)[2]["output"] == [
+        {"type": "input_text", "text": "this"},
+        {"type": "input_image", "image_url": "data:image/png;base64,AAAA"},
+    ]
+    (result, _, _) = as_anthropic(chat)["messages"][1]["content"]
+    assert result["content"][1] == {
+        "type": "image",
+        "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"},
+    }

@@ -79,7 +79,7 @@ async def test_functions() -> None:
     assert seen.pop() == ("any", None)
     assert [model.follows_schemas for model in map(as_model, (plain, full))] == [False, True]
     assert (await as_model(sync).answer(call))["id"] == "chatcmpl-1"
-    assert seen.pop() == ["config", "response_schema", "settings", "tool_choice"]
+    assert seen.pop() == ["config", "parallel_tool_calls", "response_schema", "settings", "tool_choice"]
     assert (await answered(as_model(tokens), call))[1] == "ab"
 
 
