@@ -70,6 +70,7 @@ from .sdk_models import anthropic_messages, openai_chat, openai_responses
 from .tool_call import AsyncToolCallWrapper, ToolCallRequest, ToolCallWrapper
 from .tool_node import ToolCallWithContext, ToolNode, tools_condition
 from .tools import Tool, as_tool, tool
+from .validation_node import ValidationNode
 
 __all__ = [
     "Action",
@@ -133,6 +134,7 @@ __all__ = [
     "ToolRuntime",
     "ToolStrategy",
     "UnansweredCallsError",
+    "ValidationNode",
     "after_agent",
     "after_model",
     "anthropic_messages",

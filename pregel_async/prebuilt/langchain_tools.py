@@ -35,6 +35,12 @@ def schema_of_langchain_tool(tool: Any, hidden: set[str]) -> dict[str, Any]:
     return schema
 
 
+def validate_langchain_args(tool: Any, args: dict[str, Any]) -> Any:
+    """Return the arguments that a model has set, converted by the schema of a tool. Raises `ValueError`."""
+    schema = tool.tool_call_schema
+    return args if isinstance(schema, dict) else schema.model_validate(args)
+
+
 def prepare_langchain_tool(tool: Any) -> Any:
     """Return a copy of a tool that passes on commands and lists of messages.
 

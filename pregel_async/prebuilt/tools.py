@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, TypeAlias, cast, overload
 
@@ -20,6 +20,7 @@ from .langchain_tools import (
     prepare_langchain_tool,
     run_langchain_tool,
     schema_of_langchain_tool,
+    validate_langchain_args,
 )
 
 __all__ = ["Tool", "as_tool", "tool"]
@@ -51,6 +52,22 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     metadata: Mapping[str, Any] = {}  # msgspec gives each tool a copy
     source: Any = None
     _run: Callable[[Mapping[str, Any], dict[str, Any], Any], Awaitable[Any]]
+    _validate: Callable[[dict[str, Any]], Any] = dict
+
+    def validate(self, args: Mapping[str, Any]) -> Any:
+        """Check and convert arguments, without running the tool.
+
+        Args:
+            args: the arguments that a model has set.
+
+        Returns:
+            The arguments, converted: a dict, or an instance of the class of which the tool was made. A tool that only
+            has a JSON Schema checks nothing.
+
+        Raises:
+            ToolInvocationError: the arguments do not fit.
+        """
+        return _validated(self.name, self._validate, args, {injection.parameter for injection in self.injections})
 
     async def arun(self, call: Mapping[str, Any], injected: dict[str, Any] | None = None, config: Any = None) -> Any:
         """Run the tool.
@@ -166,6 +183,7 @@ def as_tool(given: Any) -> Tool:
             metadata=given.metadata or {},
             source=given,
             _run=partial(run_langchain_tool, prepare_langchain_tool(given)),
+            _validate=partial(validate_langchain_args, given),
         )
     if isinstance(given, type) and has_fields(given):
         return _of_class(given)
@@ -242,6 +260,7 @@ def _of_function(
         metadata=metadata or {},
         source=function,
         _run=partial(_run_function, function, tuple(parameters.values()), called, arguments),
+        _validate=arguments.validate,
     )
 
 
@@ -265,7 +284,7 @@ async def _run_function(
     injected: dict[str, Any],
     config: Any,
 ) -> Any:
-    values = {**_validated(name, arguments, call["args"], injected), **injected}
+    values = {**_validated(name, arguments.validate, call["args"], injected), **injected}
     positional = [
         values.pop(each.name) for each in parameters if each.kind is each.POSITIONAL_ONLY and each.name in values
     ]
@@ -282,12 +301,12 @@ def _is_async(function: Any) -> bool:
 
 
 def _validated(
-    name: str, arguments: ArgumentSchema, args: Mapping[str, Any], injected: Mapping[str, Any]
-) -> dict[str, Any]:
+    name: str, validate: Callable[[dict[str, Any]], Any], args: Mapping[str, Any], injected: Collection[str]
+) -> Any:
     """Return converted arguments. A model cannot set parameters that the run fills in: they are left out."""
     given = {key: value for key, value in args.items() if key not in injected}
     try:
-        return arguments.validate(given)
+        return validate(given)
     except (ValueError, msgspec.ValidationError) as error:  # pydantic's is a ValueError
         raise ToolInvocationError(name, explain(error), given, error) from error
 
@@ -295,13 +314,17 @@ def _validated(
 def _of_class(kind: type) -> Tool:
     name = kind.__name__
     arguments = schema_of_class(kind, name)
+
+    def validate(args: dict[str, Any]) -> Any:
+        return arguments.validate(args)["value"]
+
     doc = kind.__dict__.get("__doc__")  # not inherited: pydantic's own docstring describes no tool
     call: Any = cast("Any", kind).__call__ if "__call__" in vars(kind) else None
     parameters, hints = _parameters_of(call)
     injections = injections_in(dict(list(parameters.items())[1:]), hints)
 
     async def run(given: Mapping[str, Any], injected: dict[str, Any], config: Any) -> Any:
-        value = _validated(name, arguments, given["args"], injected)["value"]
+        value = _validated(name, validate, given["args"], injected)
         if call is None:
             return value
         if _is_async(call):
@@ -310,4 +333,12 @@ def _of_class(kind: type) -> Tool:
 
     schema = {key: each for key, each in arguments.schema.items() if key not in ("title", "description")}
     description = read_docstring(doc).text if is_model(kind) or not str(doc).startswith(f"{name}(") else ""
-    return Tool(name=name, description=description, args_schema=schema, injections=injections, source=kind, _run=run)
+    return Tool(
+        name=name,
+        description=description,
+        args_schema=schema,
+        injections=injections,
+        source=kind,
+        _run=run,
+        _validate=validate,
+    )
