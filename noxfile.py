@@ -103,7 +103,7 @@ def savers(session: nox.Session) -> None:
 def langchain(session: nox.Session) -> None:
     """Working with langchain-core and with orjson, where they are installed: the suite skips these tests."""
     install(session, "test")
-    session.install("-q", "langchain-core", "langgraph", "orjson")
+    session.install("-q", "langchain", "langchain-core", "langgraph", "orjson")
     tests = ["tests/messages/test_langchain.py", "tests/messages/test_messages.py", "tests/test_doc_names.py"]
     tests += ["tests/questions/test_serialised_questions.py", "tests/langchain", "tests/prebuilt"]
     pytest(session, "-q", "-p", "no:langsmith_plugin", *tests)

@@ -169,9 +169,12 @@ def _instead_of(given: Any) -> str:
     kinds = [kind for kind in type(given).__mro__ if kind.__module__.partition(".")[0] == "langchain"]
     if not kinds:
         return "it is an instance of a subclass of AgentMiddleware, or made by a decorator such as @before_model"
-    # Not adapted: hooks of langchain ask, jump and read configs by functions of langgraph, which fail outside of it.
+    # Not adapted: docs/agents.md has the reasons.
     name = next((kind.__name__ for kind in kinds if kind.__name__ in own_middleware.__all__), "AgentMiddleware")
-    return f"it needs langgraph to run. Use {name} of pregel_async.prebuilt, which has the parameters of langchain's"
+    return (
+        f"it is langchain's, and its hooks need a run of langgraph. Use {name} of pregel_async.prebuilt, which has the "
+        "parameters of langchain's"
+    )
 
 
 def _schema(given: Any, middleware: Sequence[AgentMiddleware], output: ResponseFormat | None) -> Any:

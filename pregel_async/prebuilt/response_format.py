@@ -157,7 +157,15 @@ def strategy_of(given: Any) -> ResponseFormat:
     Raises:
         GraphValidationError: it is neither.
     """
-    return given if isinstance(given, (ToolStrategy, ProviderStrategy, AutoStrategy)) else AutoStrategy(given)
+    if isinstance(given, (ToolStrategy, ProviderStrategy, AutoStrategy)):
+        return given
+    kind = type(given)
+    if kind.__module__.partition(".")[0] == "langchain" and kind.__name__ in __all__:
+        raise GraphValidationError(
+            f"response_format is {kind.__name__} of langchain. Use {kind.__name__} of pregel_async.prebuilt, which has "
+            "its parameters"
+        )
+    return AutoStrategy(given)
 
 
 def _schemas_of(schema: Any) -> tuple[OutputSchema, ...]:

@@ -39,7 +39,7 @@ from .human_review import (
 )
 from .pii import PIIDetectionError, PIIMiddleware
 from .retries import ModelFallbackMiddleware, ModelRetryMiddleware, ToolRetryMiddleware
-from .summarization import SummarizationMiddleware
+from .summarization import SummarizationMiddleware, TriggerClause
 from .todo_list import Todo, TodoListMiddleware
 
 __all__ = [
@@ -74,6 +74,7 @@ __all__ = [
     "ToolCallLimitExceededError",
     "ToolCallLimitMiddleware",
     "ToolRetryMiddleware",
+    "TriggerClause",
     "after_agent",
     "after_model",
     "before_agent",

@@ -20,7 +20,7 @@ from .base import AgentMiddleware, ModelRequest, ModelResponse
 from .retries import ModelRetryMiddleware
 from .token_counts import TokenCounter, count_tokens_approximately, reported_tokens
 
-__all__ = ["SummarizationMiddleware"]
+__all__ = ["SummarizationMiddleware", "TriggerClause"]
 
 ContextSize: TypeAlias = (
     tuple[Literal["fraction"], float] | tuple[Literal["tokens"], int] | tuple[Literal["messages"], int]
