@@ -9,7 +9,13 @@ import pytest
 
 from checkpoint_savers import BaseCheckpointSaver
 from pregel_async.errors import GraphValidationError
-from pregel_async.prebuilt import ClearToolUsesEdit, ContextEditingMiddleware, InvalidModelError, create_agent
+from pregel_async.prebuilt import (
+    ClearToolUsesEdit,
+    ContextEditingMiddleware,
+    InvalidModelError,
+    ModelRetryMiddleware,
+    create_agent,
+)
 from tests.prebuilt.calls import asking, call, contents
 from tests.prebuilt.scripted import Script
 
@@ -97,15 +103,43 @@ def test_results_without_a_call_stay() -> None:
     assert edited(ClearToolUsesEdit(trigger=0, keep=0), messages) == ["1 2"]
 
 
+class Shout:
+    def apply(self, messages: list[Any], *, count_tokens: Any) -> None:
+        for message in messages:
+            message["content"] = f"{message['content']} {count_tokens(messages)}!"
+
+
+class Drop:
+    def apply(self, messages: list[Any], *, count_tokens: Any) -> None:
+        del messages[0]
+
+
+@pytest.mark.one_loop
+@pytest.mark.parametrize(
+    ("edit", "expected"),
+    [(Shout(), ["hi 10!", "more 11!"]), (Drop(), ["more"]), (ClearToolUsesEdit(), ["hi", "more"])],
+    ids=["changes", "removes", "own"],
+)
+async def test_a_call_that_is_repeated_is_edited_once(edit: Any, expected: list[str]) -> None:
+    """A wrapper outside calls again with the messages as they were."""
+    seen: list[Any] = []
+
+    async def model(messages: list[Any], tools: list[Any]) -> Any:
+        seen.append(contents({"messages": messages}))
+        if len(seen) < 3:
+            raise ConnectionError("no line")
+        return "done"
+
+    retry = ModelRetryMiddleware(initial_delay=0)
+    agent = create_agent(model, middleware=[retry, ContextEditingMiddleware(edits=[edit])])
+    done = await agent.ainvoke({"messages": ["hi", "more"]})
+    assert seen == [expected] * 3
+    assert contents(done) == ["hi", "more", "done"]
+
+
 @pytest.mark.one_loop
 async def test_edits_of_users() -> None:
     """An edit may change messages: they are copies."""
-
-    class Shout:
-        def apply(self, messages: list[Any], *, count_tokens: Any) -> None:
-            for message in messages:
-                message["content"] = f"{message['content']} {count_tokens(messages)}!"
-
     model = Script("done")
     done = await create_agent(model, middleware=[ContextEditingMiddleware(edits=[Shout()])]).ainvoke(
         {"messages": ["hi"]}

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 from ..._runtime.tasks.worker_threads import run_in_thread
-from ...adapters.conversation import calls_of, content_of, is_langchain, role_of
+from ...adapters.conversation import calls_of, is_langchain, role_of
 from ...adapters.fields import get_field
 from ...errors import GraphValidationError
 from ..conversation import with_fields
@@ -82,7 +82,7 @@ class ClearToolUsesEdit:
             id = get_field(message, "tool_call_id")
             asked, name = asked_at.get(id, (-1, ""))
             named = get_field(message, "name") or name
-            if asked < 0 or named in self.exclude_tools or content_of(message) == self.placeholder:
+            if asked < 0 or named in self.exclude_tools:
                 continue
             messages[index] = _cleared(message, self.placeholder)
             if self.clear_tool_inputs:
@@ -155,7 +155,8 @@ class ContextEditingMiddleware(AgentMiddleware):
                 each.apply(messages, count_tokens=count)
             return messages
 
-        # Own edits replace messages. Those of users may change them, and the messages belong to the state.
+        # A wrapper outside of this one may call again with the same request. Own edits replace messages of the list,
+        # and those of users may change the messages.
         own = all(type(each) is ClearToolUsesEdit for each in self.edits)
         messages = list(request.messages) if own else copy.deepcopy(list(request.messages))
         # A model's counter may ask its provider, and blocks.

@@ -42,7 +42,7 @@ class TriggerClause(TypedDict, total=False):
     fraction: float
 
 
-Trigger: TypeAlias = ContextSize | TriggerClause | Sequence[ContextSize | TriggerClause]
+Trigger: TypeAlias = ContextSize | TriggerClause | list[ContextSize | TriggerClause]
 
 _KINDS: Final = ("fraction", "tokens", "messages")
 
