@@ -70,7 +70,7 @@ def detect_email(content: str) -> list[PIIMatch]:
     Returns:
         The matches, in their order.
     """
-    return list(_matches("email", _EMAIL, content))
+    return list(_matches("email", _EMAIL, content)) if "@" in content else []
 
 
 def detect_credit_card(content: str) -> list[PIIMatch]:
@@ -84,6 +84,8 @@ def detect_credit_card(content: str) -> list[PIIMatch]:
     """
     found: list[PIIMatch] = []
     for run in _DIGITS.finditer(content):
+        if run.end() - run.start() < _SMALLEST_CARD:
+            continue
         groups = [match.span() for match in _GROUP.finditer(content, *run.span())]
         at = 0
         while at < len(groups):
@@ -117,7 +119,7 @@ def detect_ip(content: str) -> list[PIIMatch]:
         The matches, in their order.
     """
     found: list[PIIMatch] = []
-    for match in _matches("ip", _IPV6, content):
+    for match in _matches("ip", _IPV6, content) if content.count(":") > 1 else ():
         value = match["value"]
         if value.endswith(":") and not value.endswith("::"):
             value = value[:-1]
@@ -126,7 +128,7 @@ def detect_ip(content: str) -> list[PIIMatch]:
     ends = {match["end"] for match in found}  # an address of version 6 may end with one of version 4
     found += [
         match
-        for match in _matches("ip", _IPV4, content)
+        for match in (_matches("ip", _IPV4, content) if content.count(".") > 2 else ())
         if match["end"] not in ends and all(int(part) < 256 for part in match["value"].split("."))
     ]
     return sorted(found, key=lambda match: match["start"])
@@ -149,6 +151,8 @@ def detect_mac_address(content: str) -> list[PIIMatch]:
     Returns:
         The matches, in their order.
     """
+    if content.count(":") < 5 and content.count("-") < 5 and content.count(".") < 2:
+        return []
     return list(_matches("mac_address", _MAC, content))
 
 
@@ -161,6 +165,8 @@ def detect_url(content: str) -> list[PIIMatch]:
     Returns:
         The matches, in their order. Punctuation at the end is no part of them.
     """
+    if "." not in content and "://" not in content:
+        return []
     found = [_without_punctuation(match) for match in _matches("url", _URL, content)]
     covered = [(match["start"], match["end"]) for match in found]
     at = 0
