@@ -2113,4 +2113,28 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "if True:",
         ("tests/prebuilt/test_agent.py::test_forms_of_approval",),
     ),
+    Fault(
+        "summary-with-kept-messages",
+        "P10: a summary of older messages stores those that are kept once more",
+        "SummarizationMiddleware.abefore_model",
+        '[message, *(RemoveMessage(get_field(each, "id")) for each in older[1:])]',
+        '[RemoveMessage("__remove_all__"), message, *messages[len(older) :]]',
+        ("tests/prebuilt/test_middleware_together.py::test_bytes_of_a_summary",),
+    ),
+    Fault(
+        "responses-not-counted",
+        "P8: an answer to several tool calls that leaves one out is taken for all",
+        "human_review._allowed",
+        "if len(found) != len(allowed):",
+        "if False:",
+        ("tests/prebuilt/test_human_review_shapes.py::test_answers_that_are_not_allowed_are_asked_again",),
+    ),
+    Fault(
+        "form-asked-for-without-end",
+        "P14: a model that never calls the tool of the answer's form is not an error",
+        "response_format._by_tools",
+        "if attempt == RETRIES:",
+        "if False:",
+        ("tests/prebuilt/test_structured.py::test_a_model_that_calls_no_tool",),
+    ),
 )
