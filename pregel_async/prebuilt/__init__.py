@@ -66,8 +66,8 @@ from .middleware import (
 )
 from .models import ChatModel, InvalidModelError, ModelCall
 from .react import create_react_agent
-from .response_format import AutoStrategy, ProviderStrategy, ToolStrategy
 from .sdk_models import anthropic_messages, openai_chat, openai_responses
+from .structured_output.strategies import AutoStrategy, ProviderStrategy, ToolStrategy
 from .tool_call import AsyncToolCallWrapper, ToolCallRequest, ToolCallWrapper
 from .tool_node import ToolCallWithContext, ToolNode, tools_condition
 from .tools import Tool, as_tool, tool

@@ -47,7 +47,7 @@ from .middleware.base import (
     method_of,
 )
 from .models import ModelCall
-from .response_format import ResponseFormat, answer_in_form, check_model, strategy_of
+from .structured_output.strategies import ResponseFormat, answer_in_form, check_model, strategy_of
 from .tool_node import ToolNode
 from .tools import Tool, as_tool
 

@@ -31,7 +31,7 @@ from .conversation import (
 )
 from .langchain_models import is_langchain_model
 from .models import ChatModel, ModelCall
-from .structured import OutputSchema, ask_for, output_schema
+from .structured_output.schemas import OutputSchema, ask_for, output_schema
 from .tool_node import ToolNode
 
 __all__ = ["create_react_agent"]

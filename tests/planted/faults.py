@@ -2132,7 +2132,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault(
         "form-asked-for-without-end",
         "P14: a model that never calls the tool of the answer's form is not an error",
-        "response_format._by_tools",
+        "strategies._by_tools",
         "if attempt == RETRIES:",
         "if False:",
         ("tests/prebuilt/test_structured.py::test_a_model_that_calls_no_tool",),

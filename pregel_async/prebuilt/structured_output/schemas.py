@@ -8,14 +8,14 @@ from typing import Any, Final
 
 import msgspec
 
-from .._checks.annotations import has_fields
-from ..adapters.conversation import calls_of, is_langchain, text_of
-from ..errors import GraphValidationError
-from .conversation import make_message, make_tool_message
-from .errors import InvalidToolError, StructuredOutputError
-from .function_schema import explain, json_schema_of, read_docstring, validator_of
-from .models import ChatModel, ModelCall
-from .tools import Tool
+from ..._checks.annotations import has_fields
+from ...adapters.conversation import calls_of, is_langchain, text_of
+from ...errors import GraphValidationError
+from ..conversation import make_message, make_tool_message
+from ..errors import InvalidToolError, StructuredOutputError
+from ..function_schema import explain, json_schema_of, read_docstring, validator_of
+from ..models import ChatModel, ModelCall
+from ..tools import Tool
 
 RETRIES: Final = 2
 """How often a model is shown its error before `StructuredOutputError` is raised."""

@@ -9,15 +9,15 @@ from typing import Any, Final, TypeAlias, Union, get_args, get_origin
 
 import msgspec
 
-from ..adapters.conversation import calls_of, is_langchain
-from ..errors import GraphValidationError
-from .conversation import make_message, make_tool_message
-from .errors import MultipleStructuredOutputsError, StructuredOutputError, StructuredOutputValidationError
-from .function_schema import explain
-from .langchain_models import LangchainModel
-from .middleware.base import ModelResponse
-from .models import ChatModel, InvalidModelError, ModelCall
-from .structured import RETRIES, OutputSchema, corrections, data_of, output_schema
+from ...adapters.conversation import calls_of, is_langchain
+from ...errors import GraphValidationError
+from ..conversation import make_message, make_tool_message
+from ..errors import MultipleStructuredOutputsError, StructuredOutputError, StructuredOutputValidationError
+from ..function_schema import explain
+from ..langchain_models import LangchainModel
+from ..middleware.base import ModelResponse
+from ..models import ChatModel, InvalidModelError, ModelCall
+from .schemas import RETRIES, OutputSchema, corrections, data_of, output_schema
 
 __all__ = ["AutoStrategy", "ProviderStrategy", "ToolStrategy"]
 
