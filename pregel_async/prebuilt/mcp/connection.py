@@ -103,7 +103,7 @@ class Connection:
             raise
         except Exception as error:
             raise McpToolError(self.name, tool, f"the server cannot be reached: {_text(error)}", error) from error
-        outcome = _Outcome()
+        outcome = _CallResult()
         with anyio.move_on_after(timeout) as late:
             await link.while_open(lambda: outcome.run(link.client.call_tool(tool, dict(arguments))))
         if outcome.is_done:
@@ -158,7 +158,7 @@ class _Link:
             group.cancel_scope.cancel()
 
 
-class _Outcome:
+class _CallResult:
     """What a call has come to, which is kept outside of the task group that runs it.
 
     Attributes:
