@@ -114,7 +114,8 @@ def langgraph(session: nox.Session) -> None:
     """Programs written for LangGraph, run with both libraries, and threads imported from databases of its savers."""
     install(session, "test")
     packages = ("langgraph", "langgraph-checkpoint-sqlite", "langgraph-checkpoint-postgres")
-    session.install("-q", *packages, "langchain-core", "langsmith", "langfuse")
+    packages += ("langgraph-supervisor", "langgraph-swarm", "langchain-core", "langsmith", "langfuse")
+    session.install("-q", *packages)
     tests = ["tests/langgraph_programs", "tests/from_langgraph"]
     tests.append("tests/cli/test_cli_langgraph_import.py")
     pytest(session, "-n", workers(), "-q", "-p", "no:langsmith_plugin", *tests)

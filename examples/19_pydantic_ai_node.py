@@ -39,7 +39,7 @@ def make_agent() -> Any:
         TextPart,
         ToolCallPart,
     )
-    from pydantic_ai.models.function import FunctionModel  # pyright: ignore[reportMissingImports]
+    from pydantic_ai.models.function import FunctionModel  # pyright: ignore[reportMissingImports]  # the same
 
     def script(messages: list[Any], info: Any) -> Any:
         newest = messages[-1].parts[-1]

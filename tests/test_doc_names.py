@@ -42,6 +42,7 @@ OTHERS = {
     # LangGraph's and langchain-core's, on the page that leads over
     *("AsyncPostgresSaver", "AsyncPostgresStore", "AsyncSqliteSaver", "AsyncSqliteStore", "JsonPlusSerializer"),
     *("NodeInterrupt", "ToolNode", "TracePolicy", "RunnableLambda", "LangGraph"),
+    *("MultiServerMCPClient", "load_mcp_tools"),
     # of browsers, Starlette and the standard library
     *("EventSource", "GZipMiddleware", "mount", "SelectorEventLoop", "simplefilter", "Task", "days"),
     # of msgspec, hypothesis and HTTP

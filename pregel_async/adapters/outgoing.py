@@ -6,6 +6,7 @@ Images in results of tools reach the model, too, where the API has a place for t
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypedDict
 
@@ -17,6 +18,9 @@ from .shapes import InvalidToolCall, ToolCall
 __all__ = ["AnthropicConversation", "as_anthropic", "as_openai", "as_openai_responses"]
 
 _ROLES: Final = ("user", "assistant", "system", "tool")
+
+_NOT_IN_NAMES: Final = re.compile(r"[\s<|\\/>]+")
+"""Characters that chat completions refuse in the names of speakers, which agents may have."""
 
 _RESPONSE_ITEMS: Final = frozenset(("message", "reasoning", "function_call", "custom_tool_call"))
 
@@ -76,7 +80,7 @@ def _for_chat(message: Any) -> dict[str, Any]:
     made: dict[str, Any] = {"role": role, "content": _chat_content(message)}
     name = get_field(message, "name") if not isinstance(message, (str, tuple, list)) else None
     if name:
-        made["name"] = name
+        made["name"] = _NOT_IN_NAMES.sub("_", name)
     calls = [
         {"id": call["id"], "type": "function", "function": {"name": call["name"], "arguments": _arguments(call)}}
         for call in calls_of(message)

@@ -79,7 +79,7 @@ def create_swarm(
 def add_active_agent_router(
     builder: StateGraph[Any, Any, Any, Any], *, route_to: Sequence[str], default_active_agent: str
 ) -> StateGraph[Any, Any, Any, Any]:
-    """Lead each input of a graph to the agent that is active.
+    """Route each input of a graph to the agent that is active.
 
     Args:
         builder: the graph, whose schema has `active_agent`.

@@ -199,3 +199,9 @@ def test_images_in_results_of_tools() -> None:
         "type": "image",
         "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"},
     }
+
+
+def test_names_of_speakers() -> None:
+    """An agent may have any name, and the API refuses white space in names."""
+    spoken = {"role": "assistant", "content": "hi", "name": "weather man <1>"}
+    assert as_openai([spoken])[0]["name"] == "weather_man_1_"

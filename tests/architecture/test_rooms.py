@@ -60,7 +60,12 @@ PUBLIC = {
 """The modules and folders right inside of the packages that users may import from. What is deeper inside is internal, but
 for `DEEPER`. In `pregel_async`, what is internal and right inside has an underscore."""
 
-DEEPER = {"pregel_async.channels.laws"}
+DEEPER = {
+    "pregel_async.channels.laws",
+    "pregel_async.prebuilt.mcp",
+    "pregel_async.prebuilt.supervisor",
+    "pregel_async.prebuilt.swarm",
+}
 
 PLACES = {*PACKAGES, *DEEPER, *(f"{package}.{name}" for package in PACKAGES for name in PUBLIC[package])}
 TEXTS = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.py")]

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any
 
 import anyio
@@ -18,6 +19,7 @@ from pregel_async import open_sync
 from pregel_async.errors import GraphValidationError, OutsideRunError
 from pregel_async.prebuilt import InvalidToolError, ToolNode, create_agent
 from pregel_async.prebuilt.mcp import McpServerError, McpToolError, mcp_tools
+from pregel_async.prebuilt.mcp.connection import Connection
 from tests.helpers.code_blocks import ROOT
 from tests.prebuilt.calls import asking, call, contents
 from tests.prebuilt.scripted import Script
@@ -117,6 +119,22 @@ async def test_a_server_of_http_is_killed_in_mid_call() -> None:
             with http_server(int(url.split(":")[2].partition("/")[0])):
                 (added,) = await run(tools, call("add", a=1, b=1))
                 assert added["content"] == "2"
+
+
+@needs_mcp
+@pytest.mark.one_loop  # on trio, the SDK's HTTP client warns of generators that it leaves open in this protocol
+async def test_a_restarted_server_does_not_know_the_session() -> None:
+    """Servers of the protocol before 2026 have sessions: one call fails, and the next one begins another session."""
+    sdk: Any = import_module("mcp")
+    async with anyio.create_task_group() as group:
+        with http_server() as (url, _):
+            connection = Connection("test", lambda: sdk.Client(url, mode="legacy"), group)
+            await connection.call("add", {"a": 1, "b": 1}, None)
+        with http_server(int(url.split(":")[2].partition("/")[0])):
+            with pytest.raises(McpToolError, match="the server does not know this session"):
+                await connection.call("add", {"a": 1, "b": 1}, 20)
+            assert (await connection.call("add", {"a": 1, "b": 1}, 20)).structured_content == {"result": 2}
+            connection.close()
 
 
 @needs_mcp

@@ -224,6 +224,20 @@ async def test_choices_of_tools(choice: Any, of_openai: Any, of_anthropic: Any) 
     assert anthropic.given[0]["tool_choice"] == of_anthropic
 
 
+@pytest.mark.parametrize("parallel", [True, False])
+async def test_calls_at_once(parallel: bool) -> None:
+    """Each provider gets the setting in its own form, and only with tools: without, providers refuse it."""
+    chat, responses, anthropic = (Client(events.values[1], is_async=True) for events in PROVIDERS)
+    for tools, choice in (([TOOL], None), ([], None), ([TOOL], "none")):
+        call = ModelCall(messages=["hi"], tools=tools, tool_choice=choice, parallel_tool_calls=parallel)
+        for model in (openai_chat(chat, "m"), openai_responses(responses, "m"), anthropic_messages(anthropic, "m")):
+            await answered(model, call)
+    for client in (chat, responses):
+        assert [given.get("parallel_tool_calls") for given in client.given] == [parallel, None, parallel]
+    auto = {"type": "auto", "disable_parallel_tool_use": not parallel}
+    assert [given.get("tool_choice") for given in anthropic.given] == [auto, None, {"type": "none"}]
+
+
 async def test_a_schema_that_cannot_be_enforced_is_not_strict() -> None:
     client = Client(CHAT_CHUNKS, is_async=True)
     await answered(openai_chat(client, "m"), ModelCall(messages=["hi"], response_schema={**SCHEMA, "required": []}))

@@ -228,6 +228,20 @@ async def test_a_question_of_an_agent_is_answered_at_the_root(saver: BaseCheckpo
     assert ran == ["look"] and len(model.seen) == 2
 
 
+async def test_a_question_of_one_of_two_agents(saver: BaseCheckpointSaver) -> None:
+    """The other agent ends, and does not run again when the question is answered."""
+    ran: list[str] = []
+    poet = Speaker("poet", "A rose.")
+    model = Speaker("supervisor", to("clerk", "poet"), "done")
+    agents = [asking_agent(ran), create_agent(poet, [], name="poet")]
+    graph = create_supervisor(agents, model=model, parallel_tool_calls=True).compile(saver)
+    asked = await graph.ainvoke({"messages": ["go"]}, "t")
+    assert [question.value for question in asked["__interrupt__"]] == [{"may I": "pay"}]
+    done = await graph.ainvoke(Command(resume="yes"), "t")
+    assert ("clerk", "pay: yes") in said(done) and ("poet", "A rose.") in said(done)
+    assert ran == ["look"] and len(poet.seen) == 1 and len(model.seen) == 2
+
+
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
 def test_without_async(tmp_path: Path, kind: str) -> None:
     """The blocking methods do the same: handoffs, a question at the root, and its answer."""

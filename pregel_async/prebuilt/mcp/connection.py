@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
-from checkpoint_savers.children import start_soon
-
 from ...errors import OutsideRunError
 from ..errors import McpToolError
 
 _CONNECTION_CLOSED: Final = -32000
-_SESSION_ENDED: Final = (-32600, "Session terminated")
-"""Errors of the SDK: it has lost the server, and a server that was restarted does not know the session."""
+"""The code of the SDK's error for a lost server."""
 
 
 class Connection:
@@ -97,29 +94,34 @@ class Connection:
         Raises:
             McpToolError: the server cannot be reached, has died or has not answered, or has refused the call.
         """
-        try:
-            link = await self.open()
-        except OutsideRunError:
-            raise
-        except Exception as error:
-            raise McpToolError(self.name, tool, f"the server cannot be reached: {_text(error)}", error) from error
-        outcome = _Outcome()
-        with anyio.move_on_after(timeout) as late:
-            await link.while_open(lambda: outcome.run(link.client.call_tool(tool, dict(arguments))))
-        if outcome.is_done:
-            return outcome.result
-        if late.cancelled_caught:
+        link, failure = _Link(), None
+        with anyio.move_on_after(timeout):
+            try:
+                link = await self.open()
+            except OutsideRunError:
+                raise
+            except Exception as error:
+                raise McpToolError(self.name, tool, f"the server cannot be reached: {_text(error)}", error) from error
+            try:
+                # If the connection is lost, the SDK answers the calls that wait with an error.
+                return await link.client.call_tool(tool, dict(arguments))
+            except Exception as error:
+                failure = _cause(error)
+        if failure is None:
             why = f"the server has not answered within {timeout} seconds, and may still carry the call out"
             raise McpToolError(self.name, tool, why, None)
-        failure = outcome.error
-        known = (getattr(failure, "code", None), getattr(failure, "message", None))
-        if known == _SESSION_ENDED:
+        code: int | None = getattr(failure, "code", None)  # an error of the protocol has one
+        if code is not None and "session" in _text(failure).lower():
+            # A server that was restarted does not know its earlier sessions. Servers say so in different words.
             self._drop(link)
-            raise McpToolError(self.name, tool, "the server was restarted: the call was not carried out", failure)
-        if failure is None or link.closed.is_set() or known[0] == _CONNECTION_CLOSED:
+            why = (
+                "the server does not know this session, and has not carried the call out. The next call begins another"
+            )
+            raise McpToolError(self.name, tool, why, failure)
+        if link.closed.is_set() or code == _CONNECTION_CLOSED:
             self._drop(link)
             why = "the connection was lost during the call, which may have been carried out or not"
-            raise McpToolError(self.name, tool, why, failure or link.error)
+            raise McpToolError(self.name, tool, why, failure)
         raise McpToolError(self.name, tool, _text(failure), failure) from failure
 
     def _drop(self, link: _Link) -> None:
@@ -144,40 +146,6 @@ class _Link:
         self.closing = anyio.Event()
         self.closed = anyio.Event()
         self.error: BaseException | None = None
-
-    async def while_open(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Run work that must not raise, until it ends or the link is closed, whichever is first."""
-        async with anyio.create_task_group() as group:
-
-            async def watch() -> None:
-                await self.closed.wait()
-                group.cancel_scope.cancel()
-
-            start_soon(group, watch)
-            await work()
-            group.cancel_scope.cancel()
-
-
-class _Outcome:
-    """What a call has come to, which is kept outside of the task group that runs it.
-
-    Attributes:
-        is_done: True if there is a result.
-        result: the result.
-        error: the error; None if there is none, because the call was cancelled.
-    """
-
-    def __init__(self) -> None:
-        self.is_done = False
-        self.result: Any = None
-        self.error: Exception | None = None
-
-    async def run(self, call: Awaitable[Any]) -> None:
-        try:
-            self.result = await call
-            self.is_done = True
-        except Exception as error:
-            self.error = _cause(error)
 
 
 def _cause(error: Exception) -> Exception:
