@@ -16,7 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from ..errors import IdempotencyConflictError, RunNotFoundError, RunOverError, ThreadBusyError
-from .rows import CancelAction, RunError, RunRequest, RunRow, RunStatus, ThreadRow, ThreadStatus
+from .rows import CancelAction, RunError, RunRequest, RunRow, RunStatus, RunThreadRow, ThreadStatus
 
 T = TypeVar("T")
 
@@ -39,7 +39,7 @@ class Found(NamedTuple):
     """
 
     thread_id: str
-    thread: ThreadRow | None
+    thread: RunThreadRow | None
     open: tuple[RunRow, ...]
     named: RunRow | None
     now: float
@@ -55,11 +55,11 @@ class Changes(NamedTuple, Generic[T]):
     """
 
     result: T
-    thread: ThreadRow | None = None
+    thread: RunThreadRow | None = None
     runs: tuple[RunRow, ...] = ()
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class RunOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """How a run ended, and how it left its thread.
 
     Attributes:
@@ -101,7 +101,7 @@ def start(found: Found, request: RunRequest, *, metadata: dict[str, Any] | None 
         raise ThreadBusyError(found.thread_id, holder=f"run {found.open[0].run_id}")
     thread = found.thread
     if thread is None:
-        thread = ThreadRow(
+        thread = RunThreadRow(
             thread_id=found.thread_id, metadata=metadata or {}, created_at=found.now, updated_at=found.now
         )
     displaced: list[RunRow] = []
@@ -174,7 +174,7 @@ def begin(found: Found, *, epoch: int) -> Changes[None]:
     return _settled(found, thread, [replace(run, begun=True, stalls=0)], None)
 
 
-def end(found: Found, outcome: Outcome, *, epoch: int, take_next: bool = True) -> Changes[RunRow | None]:
+def end(found: Found, outcome: RunOutcome, *, epoch: int, take_next: bool = True) -> Changes[RunRow | None]:
     """End a run, and take the next one of its thread.
 
     Args:
@@ -220,7 +220,7 @@ def give_back(found: Found, *, epoch: int) -> Changes[None]:
     return _settled(found, replace(thread, activation="none", rest=rest), [given], None)
 
 
-def requeue(found: Found, seen: ThreadRow) -> Changes[bool]:
+def requeue(found: Found, seen: RunThreadRow) -> Changes[bool]:
     """Queue a thread again whose worker is gone, whose wake-up is lost, or which has become due.
 
     Args:
@@ -236,11 +236,11 @@ def requeue(found: Found, seen: ThreadRow) -> Changes[bool]:
     return _settled(found, replace(thread, activation="none"), [], True)
 
 
-def _activation_of(thread: ThreadRow) -> tuple[Any, ...]:
+def _activation_of(thread: RunThreadRow) -> tuple[Any, ...]:
     return thread.activation, thread.activation_no, thread.epoch
 
 
-def _held(found: Found, epoch: int) -> tuple[ThreadRow, RunRow]:
+def _held(found: Found, epoch: int) -> tuple[RunThreadRow, RunRow]:
     """Return the thread and its running run, if they were taken under this lease."""
     thread, run = found.thread, found.named
     if thread is None or run is None or run.status != "running" or thread.epoch != epoch:
@@ -264,7 +264,7 @@ def _ended(
     return replace(run, status=status, ended_at=now, error=error, hidden=hidden)
 
 
-def _taken(found: Found, thread: ThreadRow, changed: list[RunRow], worker: str) -> Changes[RunRow | None]:
+def _taken(found: Found, thread: RunThreadRow, changed: list[RunRow], worker: str) -> Changes[RunRow | None]:
     """Take the first run that is due, of those that are open after the changes. End those that may not be taken."""
     # A running one comes first: its worker died, and the thread is in the midst of it.
     due = sorted(_due(_open_after(found, changed), found.now), key=lambda run: (run.status != "running", run.order))
@@ -303,7 +303,7 @@ def _open_after(found: Found, changed: Sequence[RunRow]) -> list[RunRow]:
     return [run for run in after.values() if run.is_open]
 
 
-def _settled(found: Found, thread: ThreadRow, changed: Sequence[RunRow], result: T) -> Changes[T]:
+def _settled(found: Found, thread: RunThreadRow, changed: Sequence[RunRow], result: T) -> Changes[T]:
     """Return changes with what follows from them: the thread's status, its counts, and its activation."""
     runs = _open_after(found, changed)
     pending = [run for run in runs if run.status == "pending"]
@@ -315,7 +315,7 @@ def _settled(found: Found, thread: ThreadRow, changed: Sequence[RunRow], result:
     return Changes(result, thread, tuple(changed))
 
 
-def _queued_if_due(thread: ThreadRow, runs: Sequence[RunRow], now: float) -> ThreadRow:
+def _queued_if_due(thread: RunThreadRow, runs: Sequence[RunRow], now: float) -> RunThreadRow:
     """Queue a thread that has due runs, again if they have become more urgent; else note when it will have one."""
     due = _due(runs, now)
     if not due:  # also of a queued thread, whose last due run was cancelled: the wake-up for it is stale

@@ -136,7 +136,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
         return -self.request.priority, self.seq
 
 
-class ThreadRow(msgspec.Struct, frozen=True, kw_only=True):
+class RunThreadRow(msgspec.Struct, frozen=True, kw_only=True):
     """What a service knows of a thread.
 
     Attributes:

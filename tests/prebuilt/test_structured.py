@@ -128,7 +128,9 @@ class Error(pydantic.BaseModel):
 
 
 @pytest.mark.one_loop
-@pytest.mark.parametrize("union", [Model | Error, Model | (Error | Record), AutoStrategy(Model | Error)], ids=["two", "three", "auto"])
+@pytest.mark.parametrize(
+    "union", [Model | Error, Model | (Error | Record), AutoStrategy(Model | Error)], ids=["two", "three", "auto"]
+)
 async def test_unions(union: Any) -> None:
     """Each schema is a tool, also for a model that follows schemas; the model calls one of them."""
     model = Script(

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from checkpoint_savers.errors import IdempotencyConflictError, RunNotFoundError, RunOverError, ThreadBusyError
 from checkpoint_savers.runs import decisions
-from checkpoint_savers.runs.decisions import Changes, Found, Outcome, T
-from checkpoint_savers.runs.rows import CancelAction, Multitask, RunRequest, RunRow, ThreadRow
+from checkpoint_savers.runs.decisions import Changes, Found, RunOutcome, T
+from checkpoint_savers.runs.rows import CancelAction, Multitask, RunRequest, RunRow, RunThreadRow
 
 CREATED = 1000.0
 
@@ -22,7 +22,7 @@ class Rows:
     """The rows of one thread, and the epoch of its lease."""
 
     def __init__(self) -> None:
-        self.thread: ThreadRow | None = None
+        self.thread: RunThreadRow | None = None
         self.runs: dict[str, RunRow] = {}
         self.now = CREATED
         self.epoch = 0
@@ -134,13 +134,13 @@ class Histories(RuleBasedStateMachine):
         assert self.running is not None
         run = self.rows.runs[self.running.run_id]
         if run.cancel is not None:
-            outcome = Outcome(status="cancelled", rest="idle" if run.cancel == "rollback" else "interrupted")
+            outcome = RunOutcome(status="cancelled", rest="idle" if run.cancel == "rollback" else "interrupted")
         else:
             assume(run.begun)
             outcome = {
-                "success": Outcome(status="success", rest="idle"),
-                "interrupted": Outcome(status="interrupted", rest="interrupted", interrupts={"task": ["?"]}),
-                "error": Outcome(status="error", rest="error"),
+                "success": RunOutcome(status="success", rest="idle"),
+                "interrupted": RunOutcome(status="interrupted", rest="interrupted", interrupts={"task": ["?"]}),
+                "error": RunOutcome(status="error", rest="error"),
             }[status]
         found = self.rows.found(run.run_id)
         self.running = self.rows.apply(decisions.end(found, outcome, epoch=self.rows.epoch, take_next=take_next))
@@ -173,7 +173,7 @@ class Histories(RuleBasedStateMachine):
         for late in (
             lambda: decisions.begin(found, epoch=epoch),
             lambda: decisions.give_back(found, epoch=epoch),
-            lambda: decisions.end(found, Outcome(status="success", rest="idle"), epoch=epoch),
+            lambda: decisions.end(found, RunOutcome(status="success", rest="idle"), epoch=epoch),
         ):
             if self.rows.thread is not None and self.rows.thread.epoch == epoch:
                 continue  # nobody has taken the run since: the store compares the lease itself
@@ -233,11 +233,11 @@ class Histories(RuleBasedStateMachine):
                 order.append(run.order)
                 found = rows.found(run.run_id)
                 if run.cancel is not None:
-                    ending = Outcome(status="cancelled", rest="idle")
+                    ending = RunOutcome(status="cancelled", rest="idle")
                 else:
                     self.applied[run.run_id] += not run.begun
                     rows.apply(decisions.begin(found, epoch=rows.epoch))
-                    found, ending = rows.found(run.run_id), Outcome(status="success", rest="idle")
+                    found, ending = rows.found(run.run_id), RunOutcome(status="success", rest="idle")
                 run = rows.apply(decisions.end(found, ending, epoch=rows.epoch))
             assert order[1:] == sorted(order[1:])  # the first one may have been running already
         assert all(not run.is_open for run in rows.runs.values())
