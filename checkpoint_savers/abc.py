@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from . import upkeep
 from .chain import ChainReader
@@ -20,6 +20,9 @@ from .metadata import checked_changes
 from .records import CheckpointTuple, ThreadHeader
 from .saver_port import SaverPort
 from .upkeep.retention import Pruned, Retention
+
+if TYPE_CHECKING:
+    from .runs.port import RunStore  # loaded by programs with a service only
 
 
 class BaseCheckpointSaver(SaverPort):
@@ -34,6 +37,11 @@ class BaseCheckpointSaver(SaverPort):
     def __init__(self, *, codec: Codec | None = None, clock: Callable[[], float] = time.time) -> None:
         self.codec = Codec() if codec is None else codec
         self.clock = clock
+
+    @property
+    def runs(self) -> RunStore | None:
+        """The store of accepted runs, on the saver's own connection; None if the saver has none."""
+        return None
 
     async def aget_tuple(
         self, config: Mapping[str, Any] | str, *, codec: Codec | None = None
@@ -124,11 +132,7 @@ class BaseCheckpointSaver(SaverPort):
         Returns:
             The number of threads that match.
         """
-        count = 0
-        async with aclosing(upkeep.list_threads(self, filter=filter)) as threads:
-            async for _ in threads:
-                count += 1
-        return count
+        return await upkeep.count_threads(self, filter=filter)
 
     async def aupdate_thread(self, config: Mapping[str, Any] | str, metadata: Mapping[str, Any]) -> None:
         """Set keys of a thread's metadata, by which `alist_threads` filters.

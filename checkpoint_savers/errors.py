@@ -114,6 +114,49 @@ class ThreadBusyError(CheckpointError):
         super().__init__(text)
 
 
+class RunNotFoundError(CheckpointError, LookupError):
+    """There is no such run.
+
+    Attributes:
+        run_id: the run.
+    """
+
+    def __init__(self, run_id: str) -> None:
+        self.run_id = run_id
+        super().__init__(f"there is no run {run_id!r}: it was never accepted here, or has been deleted or rolled back")
+
+
+class RunOverError(CheckpointError):
+    """A run has ended, so that it cannot be cancelled.
+
+    Attributes:
+        run_id: the run.
+        status: how it ended.
+    """
+
+    def __init__(self, run_id: str, status: str) -> None:
+        self.run_id = run_id
+        self.status = status
+        super().__init__(f"run {run_id!r} has ended with status {status!r}, and cannot be cancelled")
+
+
+class IdempotencyConflictError(CheckpointError):
+    """An idempotency key was used for a different request; nothing was stored.
+
+    Attributes:
+        key: the idempotency key.
+        run_id: the run of the first request.
+    """
+
+    def __init__(self, key: str, run_id: str) -> None:
+        self.key = key
+        self.run_id = run_id
+        super().__init__(
+            f"idempotency key {key!r} belongs to run {run_id!r}, which was asked for with other arguments. "
+            "Use a new key for a new request"
+        )
+
+
 class ThreadNotFoundError(CheckpointError, LookupError):
     """Nothing is stored of the thread.
 

@@ -8,7 +8,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from heapq import merge
 from itertools import islice
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 from msgspec.structs import replace
@@ -36,6 +36,9 @@ from .records import (
     ThreadHeader,
 )
 from .saver_port import PAGE
+
+if TYPE_CHECKING:
+    from .runs.port import RunStore
 
 
 class _StoredThread(msgspec.Struct):
@@ -116,6 +119,7 @@ class InMemorySaver(BaseCheckpointSaver):
         super().__init__(codec=codec, clock=clock)
         self._lock = threading.Lock()
         self._threads: dict[str, _StoredThread] = {}
+        self._runs: RunStore | None = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -189,6 +193,12 @@ class InMemorySaver(BaseCheckpointSaver):
             thread = self._threads.get(lease.thread_id)
             if thread is not None and thread.epoch == lease.epoch and thread.owner == lease.owner:
                 self._release(lease.thread_id, thread)
+
+    @property
+    def runs(self) -> RunStore:
+        if self._runs is None:
+            self._runs = _runs_of(self)
+        return self._runs
 
     async def rewrite(self, lease: Lease, change: Rewrite) -> None:
         rows = {(row.ns, row.checkpoint_id): text_row(row, pinned=row.pinned) for row in change.rows}
@@ -369,6 +379,10 @@ class InMemorySaver(BaseCheckpointSaver):
             raise _lost(lease.thread_id, thread)
         return thread
 
+    def _owner_of(self, thread_id: str) -> tuple[Owner | None, float]:
+        thread = self._threads.get(thread_id)
+        return (None, 0.0) if thread is None or thread.owner is None else (thread.owner, thread.expires_at)
+
     def _release(self, thread_id: str, thread: _StoredThread) -> None:
         thread.owner = None
         if thread.newest is None:
@@ -395,6 +409,18 @@ class InMemorySaver(BaseCheckpointSaver):
             (name, self._threads[name].rows[namespace, CheckpointId(checkpoint_id)])
             for checkpoint_id, name, namespace in islice(wanted, size)
         ]
+
+
+def _runs_of(saver: InMemorySaver) -> RunStore:
+    from .runs.memory import InMemoryRuns  # imported late: few programs have a service
+
+    return InMemoryRuns(
+        saver._lock,
+        check=saver._held,
+        release=lambda lease: saver._release(lease.thread_id, saver._held(lease)),
+        owner_of=saver._owner_of,
+        clock=saver.clock,
+    )
 
 
 def _header(row: TextRow, thread_id: str) -> Header:

@@ -16,11 +16,12 @@ from ..lazily import exported
 if TYPE_CHECKING:
     from .export import Place, export_threads, import_thread
     from .pruning import delete_for_runs, prune
-    from .threads import copy_thread, erase_thread, list_threads, pin
+    from .threads import copy_thread, count_threads, erase_thread, list_threads, pin
 
 __all__ = [
     "Place",
     "copy_thread",
+    "count_threads",
     "delete_for_runs",
     "erase_thread",
     "export_threads",
@@ -35,6 +36,6 @@ __getattr__ = exported(
     {
         **dict.fromkeys(("Place", "export_threads", "import_thread"), ".export"),
         **dict.fromkeys(("delete_for_runs", "prune"), ".pruning"),
-        **dict.fromkeys(("copy_thread", "erase_thread", "list_threads", "pin"), ".threads"),
+        **dict.fromkeys(("copy_thread", "count_threads", "erase_thread", "list_threads", "pin"), ".threads"),
     },
 )

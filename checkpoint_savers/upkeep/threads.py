@@ -7,6 +7,7 @@ change of one thread is one transaction. `BaseCheckpointSaver` has methods of th
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
 from typing import Any
 
 import anyio
@@ -47,6 +48,23 @@ async def list_threads(
             return
         after = page[-1].thread_id
         left = None if left is None else left - size
+
+
+async def count_threads(saver: SaverPort, *, filter: Mapping[str, Any] | None = None) -> int:
+    """Count threads. See `BaseCheckpointSaver.acount_threads`.
+
+    Args:
+        saver: stores the threads.
+        filter: entries of a thread's metadata, all of which must be equal.
+
+    Returns:
+        The number of threads that match.
+    """
+    count = 0
+    async with aclosing(list_threads(saver, filter=filter)) as threads:
+        async for _ in threads:
+            count += 1
+    return count
 
 
 async def headers_of(saver: SaverPort, thread_id: str) -> list[Header]:

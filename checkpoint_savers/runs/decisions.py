@@ -1,0 +1,328 @@
+"""What happens to the runs of one thread: functions of its rows, without a database and without a clock.
+
+A run store finds the rows of a thread and locks them, calls one of these functions, and writes the changes, in one
+transaction (`port.py`). So each rule is written once for all databases, and tested without any.
+
+The rule that they keep: no transaction ends with a thread that has a due run and no activation. If the thread is
+`active`, the worker finds the run when it ends the one before; both lock the thread's row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from ..errors import IdempotencyConflictError, RunNotFoundError, RunOverError, ThreadBusyError
+from .rows import CancelAction, RunError, RunRequest, RunRow, RunStatus, RunThreadRow, ThreadStatus
+
+T = TypeVar("T")
+
+STALLED = RunError(
+    type="RunStalledError", message="it was taken again and again without committing a superstep: its workers died"
+)
+LATE = RunError(type="TimeoutError", message="its time limit passed while no worker had it")
+
+
+class Found(NamedTuple):
+    """The rows of a thread, as a transaction has found and locked them.
+
+    Attributes:
+        thread_id: the thread.
+        thread: its row; None if it has none.
+        open: its open runs, in the order in which they are taken.
+        named: the run with the id or the idempotency key that was asked for; None if there is none. It may be of
+            another thread.
+        now: the store's time, in unix seconds.
+    """
+
+    thread_id: str
+    thread: RunThreadRow | None
+    open: tuple[RunRow, ...]
+    named: RunRow | None
+    now: float
+
+
+class Changes(NamedTuple, Generic[T]):
+    """What a transaction writes.
+
+    Attributes:
+        result: what the caller gets.
+        thread: the new row of the thread; None if it does not change.
+        runs: new and changed runs.
+    """
+
+    result: T
+    thread: RunThreadRow | None = None
+    runs: tuple[RunRow, ...] = ()
+
+
+class RunOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    """How a run ended, and how it left its thread.
+
+    Attributes:
+        status: a final status.
+        rest: the thread's status, if no other run is open.
+        error: why it failed; None if it did not.
+        values: the root graph's state as JSON values; None to keep what is stored.
+        interrupts: the open questions, as JSON values, by task id.
+    """
+
+    status: RunStatus
+    rest: ThreadStatus
+    error: RunError | None = None
+    values: dict[str, Any] | None = None
+    interrupts: dict[str, Any] = {}
+
+
+def start(found: Found, request: RunRequest, *, metadata: dict[str, Any] | None = None) -> Changes[RunRow]:
+    """Accept a run.
+
+    Args:
+        found: the thread's rows, with the run that has the request's idempotency key.
+        request: the run.
+        metadata: the thread's metadata, if the thread is new.
+
+    Returns:
+        The run; the first one of the same key and digest, if there is one.
+
+    Raises:
+        IdempotencyConflictError: the key was used for another request.
+        ThreadBusyError: the request's `multitask` is "reject", and the thread has open runs.
+    """
+    same = found.named
+    if same is not None:
+        if same.request.digest != request.digest:
+            raise IdempotencyConflictError(request.idempotency_key or "", same.run_id)
+        return Changes(same)
+    if found.open and request.multitask == "reject":
+        raise ThreadBusyError(found.thread_id, holder=f"run {found.open[0].run_id}")
+    thread = found.thread
+    if thread is None:
+        thread = RunThreadRow(
+            thread_id=found.thread_id, metadata=metadata or {}, created_at=found.now, updated_at=found.now
+        )
+    displaced: list[RunRow] = []
+    if request.multitask == "interrupt" or request.multitask == "rollback":
+        reason = f"multitask: {request.multitask}"
+        displaced = [_cancelled(run, request.multitask, reason, found.now) for run in found.open]
+    run = RunRow(
+        request=request, thread_id=found.thread_id, seq=thread.runs + 1, status="pending", created_at=found.now
+    )
+    thread = replace(thread, runs=run.seq, assistant=thread.assistant or request.assistant)
+    return _settled(found, thread, [*displaced, run], run)
+
+
+def cancel(found: Found, run_id: str, action: CancelAction, reason: str) -> Changes[RunRow]:
+    """Cancel a run: at once if no worker has it, and else by a request that its worker sees.
+
+    Args:
+        found: the thread's rows, with the run.
+        run_id: the run.
+        action: what to cancel.
+        reason: who or what cancels it.
+
+    Returns:
+        The run: `cancelled`, or still open, with a request.
+
+    Raises:
+        RunNotFoundError: there is no such run.
+        RunOverError: it has ended.
+    """
+    run = found.named
+    if run is None or found.thread is None or run.hidden:
+        raise RunNotFoundError(run_id)
+    if not run.is_open:
+        raise RunOverError(run_id, run.status)
+    changed = _cancelled(run, action, reason, found.now)
+    return _settled(found, found.thread, [changed], changed)
+
+
+def take(found: Found, activation_no: int, *, epoch: int, worker: str) -> Changes[RunRow | None]:
+    """Begin to work on a queued thread, under its lease: take the first run that is due.
+
+    Args:
+        found: the thread's rows.
+        activation_no: the number that the wake-up carries.
+        epoch: of the lease.
+        worker: the worker.
+
+    Returns:
+        The run, which is `running`. If it has a request to cancel it, it is to be ended and not run. None if the
+        wake-up is stale or nothing is due: release the lease.
+    """
+    thread = found.thread
+    if thread is None or thread.activation != "queued" or thread.activation_no != activation_no:
+        return Changes(None)
+    active = replace(thread, activation="active", activation_at=found.now, epoch=epoch)
+    return _taken(found, active, [], worker)
+
+
+def begin(found: Found, *, epoch: int) -> Changes[None]:
+    """Note that a run's input is stored in the thread, and that it has committed a superstep.
+
+    Args:
+        found: the thread's rows, with the run.
+        epoch: of the lease.
+
+    Raises:
+        ThreadBusyError: with `lost=True`: the run was taken under another lease since.
+    """
+    thread, run = _held(found, epoch)
+    return _settled(found, thread, [replace(run, begun=True, stalls=0)], None)
+
+
+def end(found: Found, outcome: RunOutcome, *, epoch: int, take_next: bool = True) -> Changes[RunRow | None]:
+    """End a run, and take the next one of its thread.
+
+    Args:
+        found: the thread's rows, with the run.
+        outcome: how it ended.
+        epoch: of the lease.
+        take_next: False to queue the thread for another worker if a run of it is due.
+
+    Returns:
+        The next run, which is `running`; None if there is none to run under this lease: release it.
+
+    Raises:
+        ThreadBusyError: with `lost=True`: the run was taken under another lease since.
+    """
+    thread, run = _held(found, epoch)
+    hidden = outcome.status == "cancelled" and run.cancel == "rollback"
+    ended = _ended(run, outcome.status, found.now, error=outcome.error, hidden=hidden)
+    thread = replace(
+        thread,
+        rest=outcome.rest,
+        error=outcome.error,
+        values=thread.values if outcome.values is None else outcome.values,
+        interrupts=outcome.interrupts,
+    )
+    if take_next:
+        return _taken(found, thread, [ended], run.worker)
+    return _settled(found, replace(thread, activation="none"), [ended], None)
+
+
+def give_back(found: Found, *, epoch: int) -> Changes[None]:
+    """Return a run that was stopped between two supersteps, so that another worker resumes it.
+
+    Args:
+        found: the thread's rows, with the run.
+        epoch: of the lease, which is to be released.
+
+    Raises:
+        ThreadBusyError: with `lost=True`: the run was taken under another lease since.
+    """
+    thread, run = _held(found, epoch)
+    given = replace(run, status="pending", stalls=max(0, run.stalls - 1))
+    rest: ThreadStatus = "interrupted" if run.begun else thread.rest
+    return _settled(found, replace(thread, activation="none", rest=rest), [given], None)
+
+
+def requeue(found: Found, seen: RunThreadRow) -> Changes[bool]:
+    """Queue a thread again whose worker is gone, whose wake-up is lost, or which has become due.
+
+    Args:
+        found: the thread's rows.
+        seen: the thread's row, as the caller saw it when it decided so.
+
+    Returns:
+        False if the thread has changed since, or if nothing of it is due.
+    """
+    thread = found.thread
+    if thread is None or _activation_of(thread) != _activation_of(seen) or not _due(found.open, found.now):
+        return Changes(False)
+    return _settled(found, replace(thread, activation="none"), [], True)
+
+
+def _activation_of(thread: RunThreadRow) -> tuple[Any, ...]:
+    return thread.activation, thread.activation_no, thread.epoch
+
+
+def _held(found: Found, epoch: int) -> tuple[RunThreadRow, RunRow]:
+    """Return the thread and its running run, if they were taken under this lease."""
+    thread, run = found.thread, found.named
+    if thread is None or run is None or run.status != "running" or thread.epoch != epoch:
+        raise ThreadBusyError(found.thread_id, lost=True)
+    return thread, run
+
+
+def _cancelled(run: RunRow, action: CancelAction, reason: str, now: float) -> RunRow:
+    """Return a run as cancelled, or with a request if a worker must act: to stop it, or to delete its checkpoints."""
+    # A rollback wins over an earlier request: it does all that the other one does.
+    asked: CancelAction = "rollback" if run.cancel == "rollback" else action
+    run = replace(run, cancel=asked, cancel_reason=run.cancel_reason or reason)
+    if run.status == "running" or (run.begun and asked == "rollback"):
+        return run
+    return _ended(run, "cancelled", now, hidden=asked == "rollback")
+
+
+def _ended(
+    run: RunRow, status: RunStatus, now: float, *, error: RunError | None = None, hidden: bool = False
+) -> RunRow:
+    return replace(run, status=status, ended_at=now, error=error, hidden=hidden)
+
+
+def _taken(found: Found, thread: RunThreadRow, changed: list[RunRow], worker: str) -> Changes[RunRow | None]:
+    """Take the first run that is due, of those that are open after the changes. End those that may not be taken."""
+    # A running one comes first: its worker died, and the thread is in the midst of it.
+    due = sorted(_due(_open_after(found, changed), found.now), key=lambda run: (run.status != "running", run.order))
+    for run in due:
+        error = None if run.cancel is not None else _refusal(run, found.now)
+        if error is not None:
+            changed.append(_ended(run, "error" if error is STALLED else "timeout", found.now, error=error))
+            thread = replace(thread, error=error, rest="error")
+            continue
+        taken = replace(
+            run,
+            status="running",
+            attempt=run.attempt + 1,
+            stalls=run.stalls + 1,
+            worker=worker,
+            started_at=run.started_at or found.now,
+        )
+        return _settled(found, thread, [*changed, taken], taken)
+    return _settled(found, replace(thread, activation="none"), changed, None)
+
+
+def _refusal(run: RunRow, now: float) -> RunError | None:
+    """Return why a run may not be taken again; None if it may."""
+    if run.stalls >= run.request.max_stalls:
+        return STALLED
+    limit = run.request.time_limit
+    return LATE if limit is not None and run.started_at and now - run.started_at > limit else None
+
+
+def _due(runs: Iterable[RunRow], now: float) -> list[RunRow]:
+    return [run for run in runs if run.status == "running" or run.request.due <= now]
+
+
+def _open_after(found: Found, changed: Sequence[RunRow]) -> list[RunRow]:
+    after = {run.run_id: run for run in (*found.open, *changed)}
+    return [run for run in after.values() if run.is_open]
+
+
+def _settled(found: Found, thread: RunThreadRow, changed: Sequence[RunRow], result: T) -> Changes[T]:
+    """Return changes with what follows from them: the thread's status, its counts, and its activation."""
+    runs = _open_after(found, changed)
+    pending = [run for run in runs if run.status == "pending"]
+    thread = replace(
+        thread, status="busy" if runs else thread.rest, pending=len(pending), updated_at=found.now, wake_at=0.0
+    )
+    if thread.activation != "active":
+        thread = _queued_if_due(thread, runs, found.now)
+    return Changes(result, thread, tuple(changed))
+
+
+def _queued_if_due(thread: RunThreadRow, runs: Sequence[RunRow], now: float) -> RunThreadRow:
+    """Queue a thread that has due runs, again if they have become more urgent; else note when it will have one."""
+    due = _due(runs, now)
+    if not due:  # also of a queued thread, whose last due run was cancelled: the wake-up for it is stale
+        return replace(thread, activation="none", wake_at=min((run.request.due for run in runs), default=0.0))
+    priority = max(run.request.priority for run in due)
+    if thread.activation == "queued" and thread.priority >= priority:
+        return thread
+    return replace(
+        thread, activation="queued", activation_no=thread.activation_no + 1, activation_at=now, priority=priority
+    )

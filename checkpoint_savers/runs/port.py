@@ -1,0 +1,196 @@
+"""`RunStore`: the port of accepted runs. A saver that has one stores runs and threads in one database."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+from ..errors import RunNotFoundError
+from ..records import Lease, Owner
+from . import decisions
+from .decisions import Changes, Found, RunOutcome
+from .rows import CancelAction, RunRequest, RunRow, RunThreadRow
+
+T = TypeVar("T")
+
+Decide: TypeAlias = Callable[[Found], Changes[T]]
+
+PAGE = 100
+"""Number of rows that a listing returns at most, by default."""
+
+
+class ActiveThread(NamedTuple):
+    """A thread on which a worker works, or worked until it died.
+
+    Attributes:
+        thread: its row.
+        owner: the owner of its lease; None if the lease was released.
+        expires_at: when that lease expires, in unix seconds; 0 without an owner.
+    """
+
+    thread: RunThreadRow
+    owner: Owner | None
+    expires_at: float
+
+
+class RunStore(ABC):
+    """Stores the runs that a service has accepted, on the connection of a saver.
+
+    An implementation has one writing method, `transact`, and a few listings. What happens to runs is decided by the
+    functions of `decisions.py`, the same for all databases.
+    """
+
+    @abstractmethod
+    async def transact(
+        self,
+        thread_id: str,
+        decide: Decide[T],
+        *,
+        run_id: str | None = None,
+        idempotency_key: str | None = None,
+        lease: Lease | None = None,
+    ) -> T:
+        """Change the runs of a thread in one transaction.
+
+        It locks the thread, reads its rows, calls `decide`, and writes the changes. They are durable when it returns.
+
+        Args:
+            thread_id: the thread.
+            decide: the decision. It may be called in another thread, and again if the transaction is repeated.
+            run_id: a run that the decision needs.
+            idempotency_key: or the key of that run; ignored if there is none.
+            lease: compared in the transaction. It is released there, too, if it is not that of an active thread
+                afterwards: the work under it is done.
+
+        Returns:
+            The result of the decision.
+
+        Raises:
+            ThreadBusyError: with `lost=True`: the lease is no longer held. Nothing was written.
+            StorageError: the database failed.
+        """
+
+    @abstractmethod
+    async def get_run(self, run_id: str) -> RunRow | None:
+        """Return a run; None if there is none with this id. Rolled back ones are returned, too."""
+
+    @abstractmethod
+    async def get_thread(self, thread_id: str) -> RunThreadRow | None:
+        """Return the row of a thread; None if no run of it was ever accepted."""
+
+    @abstractmethod
+    async def queued(self, *, limit: int = PAGE) -> tuple[RunThreadRow, ...]:
+        """List threads that wait for a worker: by priority, and then those that have waited longest."""
+
+    @abstractmethod
+    async def due(self, *, limit: int = PAGE) -> tuple[RunThreadRow, ...]:
+        """List threads without an activation whose `wake_at` has come, the longest due ones first."""
+
+    @abstractmethod
+    async def active(self, *, limit: int = PAGE) -> tuple[ActiveThread, ...]:
+        """List active threads, the longest active ones first, with the owners of their leases."""
+
+    async def start(self, thread_id: str, request: RunRequest, *, metadata: dict[str, Any] | None = None) -> RunRow:
+        """Accept a run. See `decisions.start`, also for the errors.
+
+        Args:
+            thread_id: its thread, which may be new.
+            request: what is asked for.
+            metadata: the thread's metadata, if it is new.
+
+        Returns:
+            The run, or the first one with the same idempotency key.
+        """
+        key = request.idempotency_key
+        decide = partial(decisions.start, request=request, metadata=metadata)
+        return await self.transact(thread_id, decide, idempotency_key=key)
+
+    async def cancel(self, run_id: str, *, action: CancelAction = "interrupt", reason: str = "user") -> RunRow:
+        """Cancel a run, or ask its worker to do so. See `decisions.cancel`, also for the errors.
+
+        Args:
+            run_id: the run.
+            action: what to cancel.
+            reason: who or what cancels it.
+
+        Returns:
+            The run: `cancelled`, or open and with a request.
+        """
+        run = await self.get_run(run_id)
+        if run is None:
+            raise RunNotFoundError(run_id)
+        decide = partial(decisions.cancel, run_id=run_id, action=action, reason=reason)
+        return await self.transact(run.thread_id, decide, run_id=run_id)
+
+    async def take(self, lease: Lease, activation_no: int, *, worker: str) -> RunRow | None:
+        """Begin to work on a queued thread. See `decisions.take`.
+
+        Args:
+            lease: the thread's lease. It is released if there is nothing to do.
+            activation_no: the number that the wake-up carries.
+            worker: the worker's id.
+
+        Returns:
+            The run to execute, or None.
+        """
+        decide = partial(decisions.take, activation_no=activation_no, epoch=lease.epoch, worker=worker)
+        return await self.transact(lease.thread_id, decide, lease=lease)
+
+    async def begin(self, lease: Lease, run_id: str) -> None:
+        """Note that a run's input is stored, and that it makes progress. See `decisions.begin`.
+
+        Args:
+            lease: the lease under which it was taken.
+            run_id: the run.
+        """
+        await self.transact(lease.thread_id, partial(decisions.begin, epoch=lease.epoch), run_id=run_id, lease=lease)
+
+    async def end(self, lease: Lease, run_id: str, outcome: RunOutcome, *, take_next: bool = True) -> RunRow | None:
+        """End a run, and take the next one. See `decisions.end`.
+
+        Args:
+            lease: the lease under which it was taken. It is released if None is returned.
+            run_id: the run.
+            outcome: how it ended.
+            take_next: False to leave further runs of the thread to other workers.
+
+        Returns:
+            The next run to execute under this lease, or None.
+        """
+        decide = partial(decisions.end, outcome=outcome, epoch=lease.epoch, take_next=take_next)
+        return await self.transact(lease.thread_id, decide, run_id=run_id, lease=lease)
+
+    async def give_back(self, lease: Lease, run_id: str) -> None:
+        """Return a run that was stopped in order, and release the lease. See `decisions.give_back`.
+
+        Args:
+            lease: the lease under which it was taken.
+            run_id: the run.
+        """
+        decide = partial(decisions.give_back, epoch=lease.epoch)
+        await self.transact(lease.thread_id, decide, run_id=run_id, lease=lease)
+
+    async def requeue(self, seen: RunThreadRow) -> bool:
+        """Queue a thread whose worker is gone, whose wake-up is lost, or which is due. See `decisions.requeue`.
+
+        Args:
+            seen: its row, as one of the listings returned it.
+
+        Returns:
+            False if it has changed since, or if nothing of it is due.
+        """
+        return await self.transact(seen.thread_id, partial(decisions.requeue, seen=seen))
+
+
+def ends_work(found: Found, changes: Changes[Any], lease: Lease) -> bool:
+    """Return True if the work under a lease is done after a transaction, so that the lease is to be released.
+
+    Args:
+        found: the rows before it.
+        changes: what it writes.
+        lease: the lease.
+    """
+    thread = changes.thread or found.thread
+    return thread is None or thread.activation != "active" or thread.epoch != lease.epoch
