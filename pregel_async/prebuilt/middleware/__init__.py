@@ -2,20 +2,7 @@
 
 from __future__ import annotations
 
-from .base import (
-    AgentMiddleware,
-    ExtendedModelResponse,
-    ModelRequest,
-    ModelResponse,
-    after_agent,
-    after_model,
-    before_agent,
-    before_model,
-    dynamic_prompt,
-    hook_config,
-    wrap_model_call,
-    wrap_tool_call,
-)
+from .base import AgentMiddleware, ExtendedModelResponse, ModelRequest, ModelResponse, hook_config
 from .call_limits import (
     ModelCallLimitExceededError,
     ModelCallLimitMiddleware,
@@ -23,6 +10,15 @@ from .call_limits import (
     ToolCallLimitMiddleware,
 )
 from .context_editing import ClearToolUsesEdit, ContextEdit, ContextEditingMiddleware
+from .decorators import (
+    after_agent,
+    after_model,
+    before_agent,
+    before_model,
+    dynamic_prompt,
+    wrap_model_call,
+    wrap_tool_call,
+)
 from .detectors import PIIMatch, detect_credit_card, detect_email, detect_ip, detect_mac_address, detect_url
 from .human_review import (
     Action,

@@ -1,16 +1,8 @@
-"""Middleware of agents: hooks before and after the model and the whole run, and wrappers around calls.
-
-@before_model
-async def log(state, runtime):
-    print(len(state["messages"]), "messages")
-
-agent = create_agent(model, tools, middleware=[log])
-"""
+"""Middleware of agents: hooks before and after the model and the whole run, and wrappers around calls."""
 
 from __future__ import annotations
 
 import dataclasses
-import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, ClassVar, Final, Literal, TypeAlias, cast
 
@@ -30,14 +22,7 @@ __all__ = [
     "ExtendedModelResponse",
     "ModelRequest",
     "ModelResponse",
-    "after_agent",
-    "after_model",
-    "before_agent",
-    "before_model",
-    "dynamic_prompt",
     "hook_config",
-    "wrap_model_call",
-    "wrap_tool_call",
 ]
 
 JumpTo: TypeAlias = Literal["tools", "model", "end"]
@@ -427,137 +412,3 @@ def chain_tool_calls(wrappers: Sequence[AsyncToolCallWrapper]) -> AsyncToolCallW
         return await outer(request, lambda given: rest(given, execute))
 
     return wrapped
-
-
-def _decorator(
-    kind: str,
-    call: Callable[..., Any] | None,
-    *,
-    state_schema: Any = None,
-    tools: Sequence[Any] | None = None,
-    can_jump_to: Sequence[JumpTo] | None = None,
-    name: str | None = None,
-) -> Any:
-    """Make a middleware of a function, or a decorator that does."""
-
-    def decorate(function: Callable[..., Any]) -> AgentMiddleware:
-        async def amethod(self: Any, *args: Any) -> Any:
-            return await function(*args)
-
-        def method(self: Any, *args: Any) -> Any:
-            return function(*args)
-
-        is_async = inspect.iscoroutinefunction(function)
-        jumps = can_jump_to or getattr(function, "__can_jump_to__", None)
-        members: dict[str, Any] = {
-            f"a{kind}" if is_async else kind: hook_config(can_jump_to=jumps)(amethod if is_async else method)
-        }
-        if state_schema is not None:
-            members["state_schema"] = state_schema
-        members["tools"] = list(tools or ())
-        made = type(name or function.__name__, (AgentMiddleware,), members)
-        return cast("AgentMiddleware", made())
-
-    return decorate if call is None else decorate(call)
-
-
-def before_agent(call: Callable[..., Any] | None = None, /, **options: Any) -> Any:
-    """Make a middleware of a function of `(state, runtime)` that runs before the agent.
-
-    Args:
-        call: a plain or a coroutine function.
-        **options: `state_schema`, `tools`, `can_jump_to` and `name`, as of `AgentMiddleware` and `hook_config`.
-
-    Returns:
-        The middleware, or a decorator that makes it.
-    """
-    return _decorator("before_agent", call, **options)
-
-
-def before_model(call: Callable[..., Any] | None = None, /, **options: Any) -> Any:
-    """Make a middleware of a function of `(state, runtime)` that runs before each call of the model.
-
-    Args:
-        call: a plain or a coroutine function.
-        **options: as of `before_agent`.
-
-    Returns:
-        The middleware, or a decorator that makes it.
-    """
-    return _decorator("before_model", call, **options)
-
-
-def after_model(call: Callable[..., Any] | None = None, /, **options: Any) -> Any:
-    """Make a middleware of a function of `(state, runtime)` that runs after each call of the model.
-
-    Args:
-        call: a plain or a coroutine function.
-        **options: as of `before_agent`.
-
-    Returns:
-        The middleware, or a decorator that makes it.
-    """
-    return _decorator("after_model", call, **options)
-
-
-def after_agent(call: Callable[..., Any] | None = None, /, **options: Any) -> Any:
-    """Make a middleware of a function of `(state, runtime)` that runs after the agent.
-
-    Args:
-        call: a plain or a coroutine function.
-        **options: as of `before_agent`.
-
-    Returns:
-        The middleware, or a decorator that makes it.
-    """
-    return _decorator("after_agent", call, **options)
-
-
-def wrap_model_call(call: Callable[..., Any] | None = None, /, **options: Any) -> Any:
-    """Make a middleware of a function of `(request, handler)` around each call of the model.
-
-    Args:
-        call: a plain or a coroutine function.
-        **options: `state_schema`, `tools` and `name`.
-
-    Returns:
-        The middleware, or a decorator that makes it.
-    """
-    return _decorator("wrap_model_call", call, **options)
-
-
-def wrap_tool_call(call: Callable[..., Any] | None = None, /, **options: Any) -> Any:
-    """Make a middleware of a function of `(request, handler)` around each tool call.
-
-    Args:
-        call: a plain or a coroutine function.
-        **options: `state_schema`, `tools` and `name`.
-
-    Returns:
-        The middleware, or a decorator that makes it.
-    """
-    return _decorator("wrap_tool_call", call, **options)
-
-
-def dynamic_prompt(call: Callable[..., Any] | None = None, /) -> Any:
-    """Make a middleware of a function of the request that returns the system prompt of each call of the model.
-
-    Args:
-        call: a plain or a coroutine function, which returns a text or a system message.
-
-    Returns:
-        The middleware, or a decorator that makes it.
-    """
-
-    def decorate(function: Callable[..., Any]) -> AgentMiddleware:
-        async def wrap(request: ModelRequest, handler: Callable[[ModelRequest], Awaitable[ModelResponse]]) -> Any:
-            if inspect.iscoroutinefunction(function):
-                prompt = await function(request)
-            else:
-                prompt = await run_in_thread(lambda _: function(request), None)
-            key = "system_prompt" if isinstance(prompt, str) else "system_message"
-            return await handler(request.override(**{key: prompt}))
-
-        return cast("AgentMiddleware", _decorator("wrap_model_call", wrap, name=function.__name__))
-
-    return decorate if call is None else decorate(call)

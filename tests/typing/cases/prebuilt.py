@@ -73,6 +73,15 @@ async def look(state: State, runtime: Any) -> None:
     return None
 
 
+@before_model(can_jump_to=["end"], name="stop")
+def stop(state: State, runtime: Any) -> dict[str, Any]:
+    return {"jump_to": "end"}
+
+
+before_model(can_jump_to=["home"])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]  # wrong on purpose
+
+assert_type(look, AgentMiddleware)
+assert_type(stop, AgentMiddleware)
 assert_type(plain, Tool)
 assert_type(named, Tool)
 assert_type(as_tool(whoami), Tool)
