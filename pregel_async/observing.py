@@ -26,6 +26,7 @@ from ._runtime.observing.observer import (
     ConflictMet,
     Event,
     FailureHandled,
+    ModelCalled,
     Observer,
     RunEnded,
     RunStarted,
@@ -47,6 +48,7 @@ __all__ = [
     "Event",
     "FailureHandled",
     "Figures",
+    "ModelCalled",
     "Observer",
     "RunEnded",
     "RunStarted",
@@ -81,6 +83,9 @@ class Figures(Observer):
         update_seconds: the longest duration of a superstep of such an edit, in seconds, averaged over its call.
         seconds: total duration of the calls, in seconds.
         spent: amounts spent, by budget.
+        model_calls: number of calls of models that have ended, also of those that failed.
+        input_tokens, output_tokens: tokens of these calls, as far as the providers have reported them.
+        cost_usd: cost of these calls in US dollars, as far as the models have prices.
     """
 
     def __init__(self) -> None:
@@ -103,6 +108,10 @@ class Figures(Observer):
         self.update_seconds = 0.0
         self.seconds = 0.0
         self.spent: dict[str, int | Decimal] = {}
+        self.model_calls = 0
+        self.input_tokens = 0
+        self.output_tokens = 0
+        self.cost_usd: int | Decimal = 0
         self._latencies: deque[float] = deque(maxlen=LATENCY_WINDOW)
         self._slowest = 0.0  # of all writes: the window forgets old ones
         self._lock = threading.Lock()  # calls on several event loops may share the observer
@@ -136,6 +145,11 @@ class Figures(Observer):
                 self.refused += 1
             case ConflictMet():
                 self.conflicts[event.kind] += 1
+            case ModelCalled():
+                self.model_calls += 1
+                self.input_tokens += event.input_tokens or 0
+                self.output_tokens += event.output_tokens or 0
+                self.cost_usd = plus(self.cost_usd, event.cost_usd or 0)
             case StreamFilled():
                 self.depth = max(self.depth, event.depth)
             case UpdateEnded():
@@ -203,6 +217,12 @@ class Figures(Observer):
         if self.updates:
             longest = _milliseconds(self.update_seconds)
             yield f"{_count(self.updates, 'edit')} of threads; {longest} for a superstep at most"
+        if self.model_calls:
+            cost = f", {self.cost_usd} USD" if self.cost_usd else ""
+            yield (
+                f"{_count(self.model_calls, 'model call')}: {self.input_tokens} input tokens, "
+                f"{self.output_tokens} output tokens{cost}"
+            )
         if self.spent:
             yield "spent: " + ", ".join(f"{name} {amount}" for name, amount in sorted(self.spent.items()))
 

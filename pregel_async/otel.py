@@ -9,11 +9,14 @@ Spans
       superstep
         node NODE       one for each attempt; the current span in the node's code, its tasks and its worker threads
           node TASK     one for each attempt at a task that the node calls
+          chat MODEL    one for each call of a model of `pregel_async.prebuilt`
     update_state GRAPH  one for each edit of a thread
 
 A question, a breakpoint, a drain and a cancellation are not errors: `pregel.status` distinguishes them. Failures have
 the status ERROR and `error.type`. The exception is recorded in the span of the node that raised it, and in the span of
 the call.
+
+Attributes and metrics of calls of models (`gen_ai`) follow OpenTelemetry's semantic conventions for generative AI.
 
 The names of attributes and metrics are constants of this module. Metrics have no attributes with ids of runs, threads
 or tasks, because each distinct id would become a time series.
@@ -22,6 +25,7 @@ or tasks, because each distinct id would become a time series.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Final
@@ -50,6 +54,7 @@ from .observing import (
     ConflictMet,
     Event,
     FailureHandled,
+    ModelCalled,
     Observer,
     RunEnded,
     RunStarted,
@@ -84,6 +89,18 @@ WRITE_KIND: Final = "pregel.write.kind"
 CONFLICT_KIND: Final = "pregel.conflict.kind"
 STREAM_MODE: Final = "pregel.stream.mode"
 
+OPERATION: Final = "gen_ai.operation.name"
+PROVIDER: Final = "gen_ai.provider.name"
+REQUEST_MODEL: Final = "gen_ai.request.model"
+RESPONSE_MODEL: Final = "gen_ai.response.model"
+INPUT_TOKENS: Final = "gen_ai.usage.input_tokens"
+OUTPUT_TOKENS: Final = "gen_ai.usage.output_tokens"
+CACHE_READ_TOKENS: Final = "gen_ai.usage.cache_read.input_tokens"
+CACHE_WRITE_TOKENS: Final = "gen_ai.usage.cache_creation.input_tokens"
+REASONING_TOKENS: Final = "gen_ai.usage.reasoning.output_tokens"
+TOKEN_TYPE: Final = "gen_ai.token.type"
+COST: Final = "pregel_async.cost_usd"  # also a metric: the conventions have no cost
+
 # Metrics.
 STEPS_PER_RUN: Final = "pregel_steps_per_run"
 WRITE_LATENCY: Final = "checkpoint_write_latency_ms"
@@ -98,6 +115,8 @@ HANDLED: Final = "pregel_failures_handled"
 CONFLICTS: Final = "pregel_conflicts"
 BYTES_WRITTEN: Final = "pregel_bytes_written"
 WRITES_REFUSED: Final = "pregel_writes_refused"
+TOKEN_USAGE: Final = "gen_ai.client.token.usage"
+MODEL_DURATION: Final = "gen_ai.client.operation.duration"
 
 _Started = RunStarted | SuperstepStarted | AttemptStarted | UpdateStarted
 
@@ -133,6 +152,9 @@ class OpenTelemetryObserver(Observer):
         self._handled = meter.create_counter(HANDLED, "{task}", "Failures that were handled, or collected.")
         self._conflicts = meter.create_counter(CONFLICTS, "{conflict}", "Runs that met another on their thread.")
         self._bytes = meter.create_counter(BYTES_WRITTEN, "By", "Bytes that were given to storage, and stored.")
+        self._tokens = meter.create_histogram(TOKEN_USAGE, "{token}", "Tokens of a call of a model.")
+        self._model_duration = meter.create_histogram(MODEL_DURATION, "s", "How long a call of a model took.")
+        self._cost = meter.create_counter(COST, "{USD}", "Cost of calls of models that have prices.")
         self._refused = meter.create_counter(WRITES_REFUSED, "{write}", "Transactions that storage failed to store.")
 
     @property
@@ -174,6 +196,8 @@ class OpenTelemetryObserver(Observer):
                 self._refused.add(1, {GRAPH: event.graph, WRITE_KIND: event.kind, ERROR_TYPE: kind})
             case ConflictMet():
                 self._conflicts.add(1, {GRAPH: event.graph, CONFLICT_KIND: event.kind})
+            case ModelCalled():
+                self._end_model_call(event)
             case StreamFilled():
                 self._depth.record(event.depth, {GRAPH: event.graph, STREAM_MODE: event.mode})
             case UpdateStarted():
@@ -231,6 +255,44 @@ class OpenTelemetryObserver(Observer):
         if failed:
             kind = "" if event.error is None else described(event.error)[0]
             self._failures.add(1, {GRAPH: event.graph, NODE: event.node, ERROR_TYPE: kind})
+
+    def _end_model_call(self, event: ModelCalled) -> None:
+        """Make the span of a call of a model that has ended, and count it."""
+        about: dict[str, AttributeValue] = {OPERATION: "chat", REQUEST_MODEL: event.model}
+        if event.provider is not None:
+            about[PROVIDER] = event.provider
+        if event.response_model is not None:
+            about[RESPONSE_MODEL] = event.response_model
+        used: dict[str, AttributeValue] = {}
+        for kind, name, count in (
+            ("input", INPUT_TOKENS, event.input_tokens),
+            ("output", OUTPUT_TOKENS, event.output_tokens),
+        ):
+            if count is not None:
+                used[name] = count
+                self._tokens.record(count, {**about, TOKEN_TYPE: kind})
+        details = {
+            CACHE_READ_TOKENS: event.cache_read_tokens,
+            CACHE_WRITE_TOKENS: event.cache_write_tokens,
+            REASONING_TOKENS: event.reasoning_tokens,
+        }
+        used |= {name: count for name, count in details.items() if count}
+        if event.cost_usd is not None:
+            used[COST] = float(event.cost_usd)
+            self._cost.add(float(event.cost_usd), {GRAPH: event.graph, **about})
+        failed = {} if event.error is None else {ERROR_TYPE: described(event.error)[0]}
+        self._model_duration.record(event.seconds, {**about, **failed})
+        outer = self._spans.get(event.attempt)
+        parent = None if outer is None else in_context(outer)
+        # Made at the end: a call has one event, and nothing inside of it needs the span as its parent.
+        ended = time.time_ns()
+        began = ended - int(event.seconds * 1e9)
+        span = self._tracer.start_span(
+            f"chat {event.model}", parent, SpanKind.CLIENT, {**about, **used, **failed}, start_time=began
+        )
+        if event.error is not None:
+            span.set_status(Status(StatusCode.ERROR, ": ".join(described(event.error))))
+        span.end(ended)
 
     def _start_span(
         self, event: _Started, name: str, parents: tuple[_Started | None, ...], attributes: Mapping[str, AttributeValue]

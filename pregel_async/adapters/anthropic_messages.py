@@ -13,6 +13,7 @@ from .draft import make_usage
 from .errors import StreamFailedError
 from .fields import get_field, get_text, to_builtins
 from .reader import DraftReader
+from .shapes import Usage
 
 _CACHED: Final = ("cache_creation_input_tokens", "cache_read_input_tokens")
 _COUNTS: Final = frozenset(("input_tokens", "output_tokens"))
@@ -115,13 +116,22 @@ class AnthropicReader(DraftReader):
         """
         if not self._ended:
             raise StreamFailedError("anthropic", None, "the stream ended before `message_stop`")
-        counted = self._usage
-        if counted:
-            whole = counted.get("input_tokens", 0) + sum(counted.get(name, 0) for name in _CACHED)
-            self.draft.usage = make_usage(counted, whole, counted.get("output_tokens", 0), None, _COUNTS)
+        self.draft.usage = self.usage()
         if not all(_is_covered(block) for block in self._blocks.values()):
             self.draft.blocks = [self._block(index) for index in sorted(self._blocks)]
         return super().end()
+
+    def usage(self) -> Usage | None:
+        """Return what the provider has reported about tokens so far: the input at the message's start.
+
+        Returns:
+            The usage; None if the provider has reported nothing.
+        """
+        counted = self._usage
+        if not counted:
+            return None
+        whole = counted.get("input_tokens", 0) + sum(counted.get(name, 0) for name in _CACHED)
+        return make_usage(counted, whole, counted.get("output_tokens", 0), None, _COUNTS)
 
     def _block(self, index: int) -> dict[str, Any]:
         """Return a block in the form in which Anthropic accepts it in the next request."""

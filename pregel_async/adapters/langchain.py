@@ -23,6 +23,7 @@ from typing import Any, Final
 from ..types import TAG_NOSTREAM
 from .shapes import MessageWriter
 from .streaming import READING
+from .usage import report_of, report_usage
 
 __all__ = ["ambient", "callbacks"]
 
@@ -150,8 +151,13 @@ class _TokenHandler:
         finally:
             self._forget(run_id)
 
-    def on_llm_error(self, error: BaseException, *, run_id: Any, **kwargs: Any) -> None:
+    def on_llm_error(self, error: BaseException, *, run_id: Any, response: Any = None, **kwargs: Any) -> None:
         self._forget(run_id)
+        # A stream that breaks is passed on as far as it came: its first chunk may say how many tokens the input has.
+        for generation in response.generations[0] if response is not None and response.generations else ():
+            found = report_of(getattr(generation, "message", None))
+            if found is not None:
+                report_usage(found.usage, found.model, found.provider)
 
     def _forget(self, run_id: Any) -> None:
         self._runs.pop(run_id, None)

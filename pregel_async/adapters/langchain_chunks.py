@@ -96,3 +96,15 @@ class LangchainReader:
         # One sum of all chunks: adding them one by one would copy the message once for each token. Even a sum of one
         # chunk is a copy, so the node does not share an object with the stream's readers.
         return self._named(langchain.message_chunk_to_message(first + others))
+
+    def usage(self) -> Any:
+        """Return the sum of the usage of all chunks so far.
+
+        Returns:
+            `usage_metadata` of langchain-core; None if no chunk has one.
+        """
+        counted = [chunk for chunk in self._chunks if getattr(chunk, "usage_metadata", None) is not None]
+        if not counted:
+            return None
+        first, *others = counted
+        return (first + others if others else first).usage_metadata

@@ -53,6 +53,14 @@ class MessageReader(Protocol):
         """
         ...
 
+    def usage(self) -> Any:
+        """Return what the provider has reported about tokens so far, also of a message that is incomplete.
+
+        Returns:
+            A usage in a form that `read_usage` reads; None if the provider has reported nothing.
+        """
+        ...
+
 
 class DraftReader:
     """Base class of the readers whose messages are dicts: they fill a `MessageDraft` item by item.
@@ -121,3 +129,11 @@ class DraftReader:
             The message.
         """
         return self.draft.message()
+
+    def usage(self) -> Any:
+        """Return what the provider has reported about tokens so far.
+
+        Returns:
+            The usage; None if the provider has reported nothing.
+        """
+        return self.draft.usage

@@ -20,6 +20,7 @@ from .recognise import find_reader
 from .shapes import MessageWriter
 from .sources import open_source, open_source_sync
 from .strings import StringReader
+from .usage import read_usage, report_usage
 
 __all__ = ["stream_message", "stream_message_sync"]
 
@@ -75,14 +76,17 @@ async def stream_message(
     """
     reading = _StreamedMessage(id, name, metadata, tags)
     write = _writer(writer)
-    with _mark_reading():
-        async with open_source(source) as items:
-            async for item in items:
-                for chunk, about in reading.read(item):
-                    await write.message(chunk, about)
-    for chunk, about in reading.end():
-        await write.message(chunk, about)
-    return reading.message()
+    try:
+        with _mark_reading():
+            async with open_source(source) as items:
+                async for item in items:
+                    for chunk, about in reading.read(item):
+                        await write.message(chunk, about)
+        for chunk, about in reading.end():
+            await write.message(chunk, about)
+        return reading.message()
+    finally:
+        reading.report_usage()
 
 
 def stream_message_sync(
@@ -114,14 +118,17 @@ def stream_message_sync(
     """
     reading = _StreamedMessage(id, name, metadata, tags)
     write = _writer(writer)
-    with _mark_reading():
-        with open_source_sync(source) as items:
-            for item in items:
-                for chunk, about in reading.read(item):
-                    write.message(chunk, about)
-    for chunk, about in reading.end():
-        write.message(chunk, about)
-    return reading.message()
+    try:
+        with _mark_reading():
+            with open_source_sync(source) as items:
+                for item in items:
+                    for chunk, about in reading.read(item):
+                        write.message(chunk, about)
+        for chunk, about in reading.end():
+            write.message(chunk, about)
+        return reading.message()
+    finally:
+        reading.report_usage()
 
 
 def _writer(writer: MessageWriter | None) -> MessageWriter:
@@ -172,6 +179,12 @@ class _StreamedMessage:
     def message(self) -> Any:
         assert self._reader is not None, "the message is asked for before its end"
         return self._reader.message()
+
+    def report_usage(self) -> None:
+        """Report the tokens that the provider has counted so far, whether or not the stream has failed."""
+        reader = self._reader
+        if reader is not None:
+            report_usage(read_usage(reader.usage()), reader.model, reader.provider)
 
     def _about(self, reader: MessageReader, chunks: Iterable[Any]) -> Iterator[tuple[Any, Mapping[str, Any]]]:
         """Add the metadata to each chunk."""

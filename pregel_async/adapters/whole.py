@@ -12,6 +12,7 @@ from .openai_chat import ChatCompletionReader
 from .openai_responses import ResponsesReader
 from .reader import DraftReader
 from .shapes import Message
+from .usage import read_usage, report_usage
 
 __all__ = ["is_whole_answer", "read_message"]
 
@@ -43,6 +44,7 @@ def read_message(answer: Any, *, id: str = "") -> Message:
             pass
     for _ in reader.end():
         pass
+    report_usage(read_usage(reader.usage()), reader.model, reader.provider)
     return cast("Message", reader.message())
 
 

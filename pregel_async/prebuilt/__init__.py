@@ -71,6 +71,7 @@ from .structured_output.strategies import AutoStrategy, ProviderStrategy, ToolSt
 from .tool_call import AsyncToolCallWrapper, ToolCallRequest, ToolCallWrapper
 from .tool_node import ToolCallWithContext, ToolNode, tools_condition
 from .tools import Tool, as_tool, tool
+from .usage import Price
 from .validation_node import ValidationNode
 
 __all__ = [
@@ -112,6 +113,7 @@ __all__ = [
     "PIIDetectionError",
     "PIIMatch",
     "PIIMiddleware",
+    "Price",
     "ProviderStrategy",
     "RejectDecision",
     "RespondDecision",

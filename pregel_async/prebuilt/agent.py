@@ -17,6 +17,7 @@ from ..channels import EphemeralValue
 from ..errors import GraphValidationError, InvalidInputError
 from ..graph import CompiledStateGraph, StateGraph
 from ..messages import add_messages
+from ..policies import Budget
 from ..runtime import Runtime
 from ..types import END, START, TAG_NOSTREAM, Command, RunnableConfig, Send
 from . import middleware as own_middleware
@@ -50,6 +51,7 @@ from .models import ModelCall
 from .structured_output.strategies import ResponseFormat, answer_in_form, check_model, strategy_of
 from .tool_node import ToolNode
 from .tools import Tool, as_tool
+from .usage import Price, budgets_of_agent, check_prices, prices_in_force
 
 __all__ = ["create_agent"]
 
@@ -74,6 +76,8 @@ def create_agent(
     debug: bool = False,
     name: str | None = None,
     cache: BaseCache | None = None,
+    prices: Mapping[str, Price] | None = None,
+    budgets: Mapping[str, Budget] | None = None,
 ) -> CompiledStateGraph[Any, Any, Any, Any]:
     """Make an agent: a graph in which a model calls tools until it answers.
 
@@ -103,6 +107,10 @@ def create_agent(
         debug: see `StateGraph.compile`.
         name: the name of the graph, and of the agent in its messages.
         cache: see `StateGraph.compile`.
+        prices: prices by the name of the model: `{"gpt-5": Price(input=1.25, output=10)}`, in US dollars per million
+            tokens. The cost of models that are not in it is unknown, and their tokens are counted all the same.
+        budgets: limits of what the agent spends: "input_tokens", "output_tokens", "cost_usd", and names that tools and
+            hooks `spend`. A call may set limits of the first three without it. See `StateGraph.compile`.
 
     Returns:
         The compiled graph. Its input is `{"messages": [...]}`.
@@ -129,7 +137,8 @@ def create_agent(
     for form in () if output is None else output.schemas:
         if form.name in node.tools_by_name:
             raise GraphValidationError(f"a tool has the name of response_format, {form.name!r}")
-    layout = _HookLayout(middleware, has_output=output is not None)
+    charged = check_prices(prices)
+    layout = _HookLayout(middleware, charged, has_output=output is not None)
     agent = _ModelNode(
         model=model,
         tools=[*node.tools_by_name.values(), *(tool for tool in given if isinstance(tool, dict))],
@@ -139,6 +148,7 @@ def create_agent(
         node=node,
         layout=layout,
         name=name,
+        prices=charged,
     )
     schema = _schema(state_schema, middleware, output)
     shown, hidden = None, private_keys(schema)
@@ -158,6 +168,7 @@ def create_agent(
         "interrupt_after": interrupt_after,
         "name": name,
         "cache": cache,
+        "budgets": budgets_of_agent(budgets),
     }
     return builder.compile(
         checkpointer, store=store, debug=debug, **{key: value for key, value in options.items() if value is not None}
@@ -201,7 +212,8 @@ class _HookLayout:
         for_answer: supersteps that are needed after that for another answer.
     """
 
-    def __init__(self, middleware: Sequence[AgentMiddleware], *, has_output: bool) -> None:
+    def __init__(self, middleware: Sequence[AgentMiddleware], prices: Mapping[str, Price], *, has_output: bool) -> None:
+        self._prices = prices
         self._of = {hook: [each for each in middleware if method_of(each, hook) is not None] for hook in HOOKS}
         before, after = self._of["before_model"], self._of["after_model"]
         ends = self._of["after_agent"]
@@ -216,7 +228,7 @@ class _HookLayout:
         for hook, found in self._of.items():
             for each in found:
                 tags = {"tags": [TAG_NOSTREAM]} if hook in each.quiet_hooks else None
-                builder.add_node(f"{each.name}.{hook}", _hook_node(each, hook), metadata=tags)
+                builder.add_node(f"{each.name}.{hook}", _hook_node(each, hook, self._prices), metadata=tags)
         starts = self._of["before_agent"]
         builder.add_edge(START, f"{starts[0].name}.before_agent" if starts else self.entry)
         self._chain(builder, router, "before_agent", starts, self.entry)
@@ -325,13 +337,14 @@ class _AgentRouter:
         return any(get_field(each, "tool_call_id") in ids and get_field(each, "status") != "error" for each in messages)
 
 
-def _hook_node(middleware: AgentMiddleware, hook: str) -> Any:
+def _hook_node(middleware: AgentMiddleware, hook: str, prices: Mapping[str, Price]) -> Any:
     call = method_of(middleware, hook)
     assert call is not None
     allowed, name = jumps_of(middleware, hook), f"{middleware.name}.{hook}"
 
     async def run(state: Any, runtime: Runtime[Any]) -> Any:
-        return as_hook_update(await call(state, runtime), name, allowed)
+        with prices_in_force(prices):
+            return as_hook_update(await call(state, runtime), name, allowed)
 
     return run
 
@@ -350,8 +363,10 @@ class _ModelNode:
         node: ToolNode,
         layout: _HookLayout,
         name: str | None,
+        prices: Mapping[str, Price],
     ) -> None:
         self._model = as_model(model)
+        self._prices = prices
         self._tools = list(tools)
         self._prompt = system_prompt
         self._output = output
@@ -385,7 +400,8 @@ class _ModelNode:
         async def call(given: ModelRequest) -> ExtendedModelResponse:
             return ExtendedModelResponse(await self._call(given, config))
 
-        done = await chain_model_calls(self._middleware, call)(request)
+        with prices_in_force(self._prices):
+            done = await chain_model_calls(self._middleware, call)(request)
         response = self._in_time(done.model_response, get_field(state, "remaining_steps"))
         update: dict[str, Any] = {"messages": response.result}
         if response.structured_response is not None:

@@ -2,30 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from .function_models import FunctionModel
 from .langchain_models import LangchainModel, is_langchain_model
 from .models import ChatModel, InvalidModelError
 from .sdk_models import model_of_string
+from .usage import CountedModel, Price, check_prices
 
 __all__ = ["as_model"]
 
 
-def as_model(given: Any) -> ChatModel:
-    """Return what was given as a model as a `ChatModel`.
+def as_model(given: Any, *, prices: Mapping[str, Price] | None = None) -> ChatModel:
+    """Return what was given as a model as a `ChatModel`, whose calls are counted.
+
+    In the code of a node, each call adds its tokens to the budgets "input_tokens" and "output_tokens" of the graph, and
+    its cost to "cost_usd", as far as the graph has these budgets. Observers get a `ModelCalled` of each call.
 
     Args:
         given: a `ChatModel`; a chat model of langchain-core, or another Runnable of messages; a function of messages
             and tools; or a string such as "openai:gpt-5", for the providers "openai" and "anthropic" and, if langchain
             is installed, those that it knows.
+        prices: prices by the name of the model, as the provider names it in its answer or as it is asked for; other
+            models count tokens alone. Within an agent, the prices of the agent apply as well.
 
     Returns:
         The model.
 
     Raises:
         InvalidModelError: it cannot be a model.
+        GraphValidationError: `prices` is no such mapping.
     """
+    checked = check_prices(prices)
+    if isinstance(given, CountedModel):
+        return CountedModel(given.model, {**given.prices, **checked}) if checked else given
+    return CountedModel(_adapt(given), checked)
+
+
+def _adapt(given: Any) -> ChatModel:
     if is_langchain_model(given):
         return LangchainModel(given)
     if isinstance(given, str):

@@ -16,6 +16,7 @@ from ..channels import EphemeralValue
 from ..errors import GraphValidationError, InvalidInputError
 from ..graph import CompiledStateGraph, StateGraph
 from ..messages import add_messages
+from ..policies import Budget
 from ..runtime import Runtime
 from ..types import END, START, RunnableConfig, Send
 from .agent_state import AgentState, extended_schema
@@ -33,6 +34,7 @@ from .langchain_models import is_langchain_model
 from .models import ChatModel, ModelCall
 from .structured_output.schemas import OutputSchema, ask_for, output_schema
 from .tool_node import ToolNode
+from .usage import Price, budgets_of_agent, check_prices, prices_in_force
 
 __all__ = ["create_react_agent"]
 
@@ -62,6 +64,8 @@ def create_react_agent(
     debug: bool = False,
     version: Literal["v1", "v2"] = "v2",
     name: str | None = None,
+    prices: Mapping[str, Price] | None = None,
+    budgets: Mapping[str, Budget] | None = None,
 ) -> CompiledStateGraph[Any, Any, Any, Any]:
     """Make an agent: a graph in which a model calls tools until it answers.
 
@@ -91,6 +95,10 @@ def create_react_agent(
         debug: see `StateGraph.compile`.
         version: how tools are run, as above.
         name: the name of the graph, and of the agent in its messages.
+        prices: prices by the name of the model: `{"gpt-5": Price(input=1.25, output=10)}`, in US dollars per million
+            tokens. The cost of models that are not in it is unknown, and their tokens are counted all the same.
+        budgets: limits of what the agent spends: "input_tokens", "output_tokens", "cost_usd", and names that tools and
+            hooks `spend`. A call may set limits of the first three without it. See `StateGraph.compile`.
 
     Returns:
         The compiled graph. Its input is `{"messages": [...]}`.
@@ -120,6 +128,7 @@ def create_react_agent(
         before=int(pre_model_hook is not None),
         after=int(post_model_hook is not None),
         end=int(output is not None),
+        prices=check_prices(prices),
     )
     builder: StateGraph[Any, Any, Any, Any] = StateGraph(schema, context_schema)
     agent_input = None
@@ -151,14 +160,23 @@ def create_react_agent(
             builder.add_conditional_edges(TOOLS, router.after_tools, [entry, END])
         else:
             builder.add_edge(TOOLS, entry)
-    options: dict[str, Any] = {"interrupt_before": interrupt_before, "interrupt_after": interrupt_after, "name": name}
+    options: dict[str, Any] = {
+        "interrupt_before": interrupt_before,
+        "interrupt_after": interrupt_after,
+        "name": name,
+        "budgets": budgets_of_agent(budgets),
+    }
     return builder.compile(
         checkpointer, store=store, debug=debug, **{key: value for key, value in options.items() if value is not None}
     )
 
 
 class _Agent:
-    """The node that calls the model."""
+    """The node that calls the model.
+
+    Attributes:
+        prices: prices by the name of the model.
+    """
 
     def __init__(
         self,
@@ -171,7 +189,9 @@ class _Agent:
         before: int,
         after: int,
         end: int,
+        prices: Mapping[str, Price],
     ) -> None:
+        self.prices = prices
         self._choose: Callable[..., Any] | None = model if is_dynamic(model) else None
         self._model: ChatModel | None = None if self._choose is not None else as_model(model)
         self._tools = tools
@@ -193,7 +213,8 @@ class _Agent:
         check_answered(messages)
         model = await self.model_for(state, runtime)
         given = await self._with_prompt(state, messages, config)
-        answer = await model.answer(ModelCall(messages=given, tools=self._tools, config=config))
+        with prices_in_force(self.prices):
+            answer = await model.answer(ModelCall(messages=given, tools=self._tools, config=config))
         if self._name is not None:
             answer = with_fields(answer, name=self._name)
         remaining = get_field(state, "remaining_steps")
@@ -244,7 +265,8 @@ class _StructuredResponse:
         if self._prompt is not None:
             messages.insert(0, make_message("system", self._prompt, langchain=uses_langchain(messages)))
         model = await self._agent.model_for(state, runtime)
-        return {"structured_response": await ask_for(self._schema, model, messages, config, {})}
+        with prices_in_force(self._agent.prices):
+            return {"structured_response": await ask_for(self._schema, model, messages, config, {})}
 
 
 class _LoopRouter:

@@ -24,9 +24,11 @@ class SdkModel:
         arguments: makes the arguments of a call.
         settings: further arguments of each call.
         follows_schemas: as in `ChatModel`.
+        provider: the provider's name in figures.
 
     Attributes:
         name, follows_schemas: as in `ChatModel`.
+        provider: as the argument.
     """
 
     def __init__(
@@ -37,8 +39,10 @@ class SdkModel:
         settings: Mapping[str, Any],
         *,
         follows_schemas: bool,
+        provider: str = "openai",
     ) -> None:
         self.name = name
+        self.provider = provider
         self.follows_schemas = follows_schemas
         self._create = create
         self._arguments = arguments
@@ -142,7 +146,8 @@ def anthropic_messages(client: Any, model: str, *, max_tokens: int = 4096, **set
         return given
 
     create = client.messages.create
-    return SdkModel(model, create, arguments, {"max_tokens": max_tokens, **settings}, follows_schemas=False)
+    given = {"max_tokens": max_tokens, **settings}
+    return SdkModel(model, create, arguments, given, follows_schemas=False, provider="anthropic")
 
 
 _AT_LEAST_ONE: Final = ("any", "required")

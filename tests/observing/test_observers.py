@@ -20,6 +20,7 @@ from pregel_async import START, Command, NodeError, RetryPolicy, StateGraph, int
 from pregel_async._runtime.observing import observation, observed, observer, observers
 from pregel_async.errors import ObserverWarning
 from pregel_async.observing import AttemptStarted, Event, Figures, Observer, RunEnded, RunStarted
+from pregel_async.prebuilt import ModelCall, as_model, usage
 from tests.observing.recording import Clock, EventLog, State, TimedSaver, chain, node, parallel
 
 pytestmark = pytest.mark.anyio
@@ -40,7 +41,10 @@ async def everything(**options: Any) -> None:
     async def asks(state: State) -> State:
         return {"log": [interrupt("who?")]}
 
-    inner = chain(("x", node("x"))).compile()
+    async def asks_a_model(state: State) -> State:
+        return {"log": [await as_model(lambda messages, tools: "yes").answer(ModelCall(messages=["well?"]))]}
+
+    inner = chain(("x", asks_a_model)).compile()
     retry = RetryPolicy(initial_interval=1)
     graph = StateGraph(State).add_node("a", node("a", fails=1), retry_policy=retry).add_edge(START, "a")
     graph.add_node("b", node("b", fails=1), error_handler=handler).add_edge("a", "b")
@@ -78,7 +82,7 @@ async def test_without_an_observer_no_event_is_created(monkeypatch: pytest.Monke
     from pregel_async._api import threads
     from pregel_async._runtime.engine import nested, run
 
-    for module in (observed, observation, observers, run, nested, threads):
+    for module in (observed, observation, observers, run, nested, threads, usage):
         for kind in kinds:
             if vars(module).get(kind.__name__) is kind:
                 monkeypatch.setattr(module, kind.__name__, counting(kind))

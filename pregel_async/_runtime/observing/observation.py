@@ -9,7 +9,7 @@ from checkpoint_savers.abc import BaseCheckpointSaver
 
 from ..._core.task import Failed, Outcome, Task
 from ..platform.environment import Environment
-from .observer import AttemptStarted, Observer, RunStarted
+from .observer import AttemptStarted, Event, Observer, RunStarted
 from .observers import Observers
 
 
@@ -81,6 +81,9 @@ class Observation:
 
     def handled(self, task: Task, error: BaseException, handler: str | None) -> None:
         """Report a failure that is handled or collected, and does not fail the superstep."""
+
+    def report(self, event: Event) -> None:
+        """Pass on an event that code above the runtime has made, such as the call of a model."""
 
     def part_queued(self, mode: str, depth: int) -> None:
         """Report that a part was added to a stream's buffer, which now has `depth` unread parts."""

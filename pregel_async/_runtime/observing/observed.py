@@ -26,6 +26,7 @@ from .observer import (
     CheckpointRefused,
     CheckpointWritten,
     ConflictMet,
+    Event,
     FailureHandled,
     Observer,
     RunEnded,
@@ -217,6 +218,9 @@ class Observed(Observation):
                 run=self.run, node=task.node.name, task_id=task.id, step=task.step, handler=handler, error=error
             )
         )
+
+    def report(self, event: Event) -> None:
+        self.observers.notify(event)
 
     def part_queued(self, mode: str, depth: int) -> None:
         if depth:

@@ -310,6 +310,39 @@ class ConflictMet(_CallEvent, frozen=True):
     holder: str | None
 
 
+class ModelCalled(_RunEvent, frozen=True):
+    """A call of a model has ended. Reported by the models of `pregel_async.prebuilt`.
+
+    Attributes:
+        attempt: the attempt whose code has called the model.
+        model: the model that was asked for.
+        response_model: the model that has answered, by the provider's name; None if the provider named none.
+        provider: the provider, such as "openai"; None if it is not known.
+        input_tokens: all input tokens, cached or not; None if the provider has reported no tokens.
+        output_tokens: all output tokens, including reasoning; None if the provider has reported no tokens.
+        cache_read_tokens: the input tokens that the provider has read from its cache.
+        cache_write_tokens: the input tokens that the provider has written to its cache.
+        reasoning_tokens: the output tokens of the model's reasoning.
+        cost_usd: the cost in US dollars; None if the model has no price.
+        error: the exception that the call raised; None if the model has answered, or the call was cancelled or has
+            asked a question.
+        seconds: the seconds that the call took.
+    """
+
+    attempt: AttemptStarted
+    model: str
+    response_model: str | None
+    provider: str | None
+    input_tokens: int | None
+    output_tokens: int | None
+    cache_read_tokens: int
+    cache_write_tokens: int
+    reasoning_tokens: int
+    cost_usd: Decimal | None
+    error: BaseException | None
+    seconds: float
+
+
 class StreamFilled(_RunEvent, frozen=True):
     """A part was added to a stream's buffer.
 
@@ -348,6 +381,7 @@ Event: TypeAlias = (
     | CheckpointWritten
     | CheckpointRefused
     | ConflictMet
+    | ModelCalled
     | StreamFilled
     | UpdateStarted
     | UpdateEnded

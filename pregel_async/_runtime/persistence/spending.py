@@ -114,12 +114,21 @@ class Spending:
             UnknownBudgetError: neither the task's graph nor the called graph has a budget of this name.
             TypeError, ValueError: `amount` is not an amount.
         """
-        if name not in self._limits.budgets and name not in known:
+        if not self.has_budget(name, known):
             raise UnknownBudgetError(name, tuple(sorted({*self._limits.budgets, *known})))
         check_amount(f"the amount of {name!r} that is spent", amount)
         with self._lock:
             for amounts in (self.run, into):
                 amounts[name] = plus(amounts[name], amount) if name in amounts else amount
+
+    def has_budget(self, name: str, known: Mapping[str, Budget]) -> bool:
+        """Return True if amounts can be spent under this name.
+
+        Args:
+            name: the budget's name.
+            known: the budgets of the task's own graph.
+        """
+        return name in self._limits.budgets or name in known
 
     def add_earlier(self, amounts: Mapping[str, Amount]) -> None:
         """Add amounts that the thread spent before this call."""
@@ -127,8 +136,12 @@ class Spending:
 
     @property
     def is_limited(self) -> bool:
-        """Whether the call has a budget or a time limit."""
-        return self._limits != NO_LIMITS
+        """Whether the call has a limit of time, or on a budget. Budgets without limits only count."""
+        limits = self._limits
+        budgets = limits.budgets.values()
+        return limits.time_limit is not None or any(
+            budget.run is not None or budget.thread is not None for budget in budgets
+        )
 
     def exceeded(self, step: int, pending: tuple[str, ...]) -> tuple[BudgetExceededError, ...]:
         """Return the error of the first exceeded limit, as a tuple of one; empty if the run may continue.

@@ -1,0 +1,137 @@
+"""Read how many tokens a model has used, from messages of every form and from streams that end early."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Final
+
+import msgspec
+
+from .fields import get_field, get_text
+
+
+class TokenUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """The tokens of a call of a model, in one meaning for all providers.
+
+    Attributes:
+        input: all input tokens, cached or not.
+        output: all output tokens, including reasoning.
+        cache_read: the input tokens that the provider has read from its cache.
+        cache_write: the input tokens that the provider has written to its cache.
+        reasoning: the output tokens of the model's reasoning.
+    """
+
+    input: int
+    output: int
+    cache_read: int = 0
+    cache_write: int = 0
+    reasoning: int = 0
+
+
+class UsageReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The usage of one message.
+
+    Attributes:
+        usage: the tokens.
+        model: the model that the provider names in its answer; None if it names none.
+        provider: the provider, such as "openai"; None if it is not known.
+        is_counted: True if a call of a model within this one has counted the tokens.
+    """
+
+    usage: TokenUsage
+    model: str | None = None
+    provider: str | None = None
+    is_counted: bool = False
+
+
+_REPORTS: Final[ContextVar[list[UsageReport] | None]] = ContextVar("pregel_async.adapters.usage", default=None)
+"""Where streams report their usage, within a call of a model that counts it."""
+
+
+@contextmanager
+def collect_usage() -> Generator[list[UsageReport]]:
+    """Collect the usage of the streams that the body reads, also of those that fail.
+
+    Yields:
+        The list that reports are added to.
+    """
+    reports: list[UsageReport] = []
+    token = _REPORTS.set(reports)
+    try:
+        yield reports
+    finally:
+        _REPORTS.reset(token)
+
+
+def report_usage(
+    usage: TokenUsage | None, model: str | None, provider: str | None, *, is_counted: bool = False
+) -> None:
+    """Report the usage of a message to the call of a model that the running code belongs to, if there is one.
+
+    Args:
+        usage: the tokens; None if the provider has not reported any.
+        model, provider, is_counted: as in `UsageReport`.
+    """
+    reports = _REPORTS.get()
+    if reports is not None and usage is not None:
+        reports.append(UsageReport(usage=usage, model=model, provider=provider, is_counted=is_counted))
+
+
+def report_of(message: Any) -> UsageReport | None:
+    """Return the usage that a message has.
+
+    Args:
+        message: a message with `usage` or `usage_metadata`: of `stream_message`, of langchain-core, of a provider, or a
+            dict of the user's own.
+
+    Returns:
+        The usage; None if the message has none.
+    """
+    usage = read_usage(get_field(message, "usage")) or read_usage(get_field(message, "usage_metadata"))
+    if usage is None:
+        return None
+    about = get_field(message, "response_metadata") or {}
+    model = get_text(message, "model") or get_text(about, "model_name") or get_text(about, "model")
+    return UsageReport(usage=usage, model=model or None, provider=get_text(about, "model_provider") or None)
+
+
+def read_usage(given: Any) -> TokenUsage | None:
+    """Read a usage in any provider's form.
+
+    Args:
+        given: a `Usage`, `usage_metadata` of langchain-core, or the usage of a provider's answer.
+
+    Returns:
+        The tokens; None if there are no counts of input or output.
+    """
+    input, output = _count(given, "input_tokens", "prompt_tokens"), _count(given, "output_tokens", "completion_tokens")
+    if input is None and output is None:
+        return None
+    details = get_field(given, "details")
+    counts: Any = given if details is None else details
+    of_input = _first(counts, "input_tokens_details", "prompt_tokens_details", "input_token_details")
+    of_output = _first(counts, "output_tokens_details", "completion_tokens_details", "output_token_details")
+    read, written = _count(counts, "cache_read_input_tokens"), _count(counts, "cache_creation_input_tokens")
+    if details is None:
+        # Anthropic's own form, of which a function has returned the usage as it was: its input is without the cache.
+        input = (input or 0) + (read or 0) + (written or 0)
+    return TokenUsage(
+        input=input or 0,
+        output=output or 0,
+        cache_read=read or _count(of_input, "cached_tokens", "cache_read") or 0,
+        cache_write=written or _count(of_input, "cache_write_tokens", "cache_creation") or 0,
+        reasoning=_count(of_output, "reasoning_tokens", "reasoning") or 0,
+    )
+
+
+def _first(given: Any, *names: str) -> Any:
+    """Return the first field that is there; None if none is."""
+    return next((found for name in names if (found := get_field(given, name)) is not None), None)
+
+
+def _count(given: Any, *names: str) -> int | None:
+    """Return the first field that is a number of tokens; None if none is."""
+    found = [get_field(given, name) for name in names]
+    return next((count for count in found if isinstance(count, int) and count >= 0), None)

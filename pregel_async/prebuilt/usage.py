@@ -1,0 +1,227 @@
+"""Count what calls of models cost: tokens, and money if the caller has given prices.
+
+Each call counts when it ends, so a call whose node is not run again on a resume counts once, and a retried call counts
+each time. The counts go to the budgets of the graph, which are stored, and to its observers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from decimal import Context, Decimal
+from typing import Any, Final
+
+from .._runtime.observing.observer import ModelCalled
+from .._runtime.tasks.context import CURRENT, AttemptContext
+from ..adapters.usage import TokenUsage, UsageReport, collect_usage, report_of, report_usage
+from ..errors import GraphValidationError
+from ..policies import Budget, check_amount
+from .models import ChatModel, ModelCall
+
+__all__ = ["Price"]
+
+INPUT_TOKENS, OUTPUT_TOKENS, COST_USD = "input_tokens", "output_tokens", "cost_usd"
+
+_MILLION: Final = 1_000_000
+_EXACT: Final = Context(prec=100)
+
+
+@dataclasses.dataclass(frozen=True)
+class Price:
+    """The price of a model, in US dollars per million tokens, as providers' price lists have it.
+
+    Reasoning is output, as all providers bill it.
+
+    Attributes:
+        input: the price of input tokens.
+        output: the price of output tokens.
+        cache_read: the price of input tokens that the provider reads from its cache; None for that of `input`.
+        cache_write: the price of input tokens that the provider writes to its cache; None for that of `input`.
+
+    Raises:
+        ValueError: a price is negative or not finite.
+        TypeError: a price is not a number.
+    """
+
+    input: int | float | Decimal
+    output: int | float | Decimal
+    cache_read: int | float | Decimal | None = None
+    cache_write: int | float | Decimal | None = None
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            given = getattr(self, field.name)
+            if given is not None:
+                check_amount(f"the price of {field.name}", _exact(given))
+
+    def cost(self, usage: TokenUsage) -> Decimal:
+        """Return the cost of a call in US dollars, exactly.
+
+        Args:
+            usage: the tokens of the call.
+        """
+        cached = usage.cache_read + usage.cache_write
+        parts = (
+            (self.input, max(usage.input - cached, 0)),
+            (self.input if self.cache_read is None else self.cache_read, usage.cache_read),
+            (self.input if self.cache_write is None else self.cache_write, usage.cache_write),
+            (self.output, usage.output),
+        )
+        total = Decimal(0)
+        for price, tokens in parts:
+            total = _EXACT.add(total, _EXACT.multiply(Decimal(_exact(price)), Decimal(tokens)))
+        return _EXACT.divide(total, Decimal(_MILLION))
+
+
+def _exact(price: Any) -> Any:
+    """Return a float as the Decimal that it is written as: 0.1 is a tenth."""
+    return Decimal(repr(price)) if isinstance(price, float) else price
+
+
+def check_prices(prices: Any) -> Mapping[str, Price]:
+    """Check what was given as prices.
+
+    Args:
+        prices: prices by the name of the model; None for none.
+
+    Returns:
+        The prices.
+
+    Raises:
+        GraphValidationError: they are no such mapping.
+    """
+    if prices is None:
+        return {}
+    if not isinstance(prices, Mapping) or not all(
+        isinstance(name, str) and isinstance(price, Price) for name, price in prices.items()
+    ):
+        raise GraphValidationError(f"prices are a mapping of names of models to Price(input, output), not {prices!r}")
+    return dict(prices)
+
+
+def budgets_of_agent(budgets: Mapping[str, Budget] | None) -> dict[str, Budget]:
+    """Return the budgets of an agent: those that were given, and those that models count, without limits.
+
+    Args:
+        budgets: budgets by name; None for none.
+    """
+    # Without these, a call could not set a limit, and the state would not have the amounts.
+    return {**{name: Budget() for name in (INPUT_TOKENS, OUTPUT_TOKENS, COST_USD)}, **(budgets or {})}
+
+
+_PRICES: Final[ContextVar[Mapping[str, Price]]] = ContextVar("pregel_async.prebuilt.prices", default={})  # noqa: B039
+"""The prices of the agent that the running code belongs to. It is never changed in place."""
+
+
+@contextmanager
+def prices_in_force(prices: Mapping[str, Price]) -> Generator[None]:
+    """Price the models that the body calls, also those that a middleware calls.
+
+    Args:
+        prices: prices by the name of the model. Prices of `as_model` take precedence.
+    """
+    token = _PRICES.set({**_PRICES.get(), **prices})
+    try:
+        yield
+    finally:
+        _PRICES.reset(token)
+
+
+class CountedModel:
+    """A model whose calls are counted.
+
+    Args:
+        model: the model.
+        prices: prices by the name of the model.
+
+    Attributes:
+        name, follows_schemas: as in `ChatModel`.
+        model, prices: as the arguments.
+    """
+
+    def __init__(self, model: ChatModel, prices: Mapping[str, Price]) -> None:
+        self.model = model
+        self.prices = prices
+        self.name = model.name
+        self.follows_schemas = model.follows_schemas
+
+    async def answer(self, call: ModelCall) -> Any:
+        attempt = CURRENT.get()
+        if attempt is None:
+            return await self.model.answer(call)
+        monotonic = attempt.graph.run.environment.monotonic
+        began = monotonic()
+        failure: Exception | None = None
+        reports: list[UsageReport] = []
+        try:
+            with collect_usage() as reports:
+                answer = await self.model.answer(call)
+            found = report_of(answer)
+            # A message of a stream, or of a model that a function has called, is reported already.
+            if found is not None and all(found.usage != each.usage for each in reports):
+                reports.append(found)
+            return answer
+        except Exception as error:  # neither a cancellation nor a question is an error of the model
+            failure = error
+            raise
+        finally:
+            for each in reports:
+                report_usage(each.usage, each.model, each.provider, is_counted=True)
+            # A task or thread that outlives the attempt has no place to count in: its attempt has ended.
+            if not attempt.ended:
+                self._count(attempt, call, reports, failure, monotonic() - began)
+
+    def _count(
+        self,
+        attempt: AttemptContext,
+        call: ModelCall,
+        reports: Sequence[UsageReport],
+        error: Exception | None,
+        seconds: float,
+    ) -> None:
+        """Add the tokens and the cost of a call to the budgets that the graph has, and notify the observers."""
+        asked = str(call.settings.get("model") or self.name)
+        own = [each for each in reports if not each.is_counted]
+        costs = [cost for each in own if (cost := self._cost(each, asked)) is not None]
+        amounts: dict[str, int | Decimal] = {
+            INPUT_TOKENS: sum(each.usage.input for each in own),
+            OUTPUT_TOKENS: sum(each.usage.output for each in own),
+            COST_USD: sum(costs, Decimal(0)),
+        }
+        known, spending = attempt.graph.options.limits.budgets, attempt.graph.run.spending
+        for name, amount in amounts.items():
+            if amount and spending.has_budget(name, known):
+                attempt.spend(name, amount)
+        observation, started = attempt.graph.observation, attempt.observed.started
+        if started is None or (reports and not own):
+            return
+        provider = next((each.provider for each in own if each.provider), None)
+        observation.report(
+            ModelCalled(
+                run=started.run,
+                attempt=started,
+                model=asked,
+                response_model=next((each.model for each in own if each.model), None),
+                provider=provider or getattr(self.model, "provider", None),
+                input_tokens=sum(each.usage.input for each in own) if own else None,
+                output_tokens=sum(each.usage.output for each in own) if own else None,
+                cache_read_tokens=sum(each.usage.cache_read for each in own),
+                cache_write_tokens=sum(each.usage.cache_write for each in own),
+                reasoning_tokens=sum(each.usage.reasoning for each in own),
+                cost_usd=sum(costs, Decimal(0)) if costs else None,
+                error=error,
+                seconds=seconds,
+            )
+        )
+
+    def _cost(self, report: UsageReport, asked: str) -> Decimal | None:
+        """Return the cost of one message; None if its model has no price."""
+        # The model that has answered first: it is the one that the provider bills. Its name is often longer than the
+        # one that was asked for ("gpt-5-2025-08-07"), and then not in the prices.
+        for prices in (self.prices, _PRICES.get()):
+            for name in (report.model, asked):
+                if name is not None and name in prices:
+                    return prices[name].cost(report.usage)
+        return None
