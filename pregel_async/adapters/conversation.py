@@ -16,6 +16,11 @@ _ROLES: Final = {"human": "user", "ai": "assistant", "AIMessageChunk": "assistan
 
 def role_of(message: Any) -> str:
     """Return a message's role: "user", "assistant", "system", "tool", or another one as it is written."""
+    if isinstance(message, dict):
+        # By the method of `dict`, also for a dict that isolates its values: text needs no isolation, and agents ask for
+        # the role of each message in each turn.
+        role = dict.get(message, "role") or dict.get(message, "type")
+        return str(_ROLES.get(role, role)) if isinstance(role, str) else ""
     if isinstance(message, str):
         return "user"
     if isinstance(message, (tuple, list)):
@@ -66,16 +71,32 @@ def calls_of(message: Any) -> list[ToolCall | InvalidToolCall]:
     return [*calls, *invalid, *(_invalid_call(call) for call in broken if call.get("id"))]
 
 
+def call_ids_of(message: Any) -> list[str]:
+    """Return the ids of the tool calls of `calls_of`, in any order, without reading the calls.
+
+    Agents ask for them of each message in each turn.
+    """
+    if isinstance(message, dict):
+        # The values that are there, and not isolated copies of them: nothing is changed.
+        calls, broken = dict.get(message, "tool_calls"), dict.get(message, "invalid_tool_calls")
+    else:
+        calls, broken = get_field(message, "tool_calls"), get_field(message, "invalid_tool_calls")
+    if not calls and not broken:
+        return []
+    found = [call.get("id") or "" for call in calls or ()]
+    return [*found, *(id for call in broken if (id := call.get("id")))] if broken else found
+
+
 def _read_call(call: Mapping[str, Any]) -> ToolCall | InvalidToolCall:
-    function = call.get("function")
-    if not isinstance(function, Mapping):
+    if "function" not in call or not isinstance(call["function"], Mapping):
         args = call.get("args")
         return {
             "type": "tool_call",
             "id": call.get("id") or "",
             "name": call["name"],
-            "args": dict(args) if isinstance(args, Mapping) else {},
+            "args": dict(args) if isinstance(args, (dict, Mapping)) else {},
         }
+    function: Mapping[str, Any] = call["function"]
     text = function.get("arguments") or "{}"
     try:
         args = json.loads(text) if isinstance(text, str) else text

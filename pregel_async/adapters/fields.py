@@ -16,6 +16,8 @@ def get_field(event: Any, name: str) -> Any:
     Returns:
         The value, or None if the event has no such field.
     """
+    if isinstance(event, dict):  # first: the question whether something else is a Mapping takes longer than the rest
+        return cast("dict[str, Any]", event).get(name)
     if isinstance(event, Mapping):
         return cast("Mapping[str, Any]", event).get(name)
     return getattr(event, name, None)

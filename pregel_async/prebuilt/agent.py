@@ -51,7 +51,7 @@ from .models import ModelCall
 from .structured_output.strategies import ResponseFormat, answer_in_form, check_model, strategy_of
 from .tool_node import ToolNode
 from .tools import Tool, as_tool
-from .usage import Price, budgets_of_agent, check_prices, prices_in_force
+from .usage import Price, PricesInForce, budgets_of_agent, check_prices
 
 __all__ = ["create_agent"]
 
@@ -241,7 +241,10 @@ class _HookLayout:
         jumps = jumps_of(after[-1], "after_model") if after else ()
         builder.add_conditional_edges(self.last, router.after_model(jumps), list({*ends, self.entry, self.exit}))
         if router.has_tools:
-            builder.add_conditional_edges(TOOLS, router.after_tools, list({self.entry, self.exit}))
+            if router.may_end_after_tools:
+                builder.add_conditional_edges(TOOLS, router.after_tools, list({self.entry, self.exit}))
+            else:  # a router would read the conversation once for each call
+                builder.add_edge(TOOLS, self.entry)
         self._chain(builder, router, "after_agent", self._of["after_agent"][::-1], END)
 
     def _chain(
@@ -268,6 +271,7 @@ class _AgentRouter:
 
     Attributes:
         has_tools: True if the agent has a node of tools.
+        may_end_after_tools: True if the agent may end without another answer of the model.
     """
 
     def __init__(self, node: ToolNode, output: ResponseFormat | None, layout: _HookLayout, *, has_tools: bool) -> None:
@@ -275,6 +279,7 @@ class _AgentRouter:
         self._forms = _forms_of(output)
         self._layout = layout
         self.has_tools = has_tools
+        self.may_end_after_tools = output is not None or any(tool.return_direct for tool in node.tools_by_name.values())
 
     def places(self, jumps: Sequence[JumpTo], default: str) -> list[str]:
         """Return the nodes to which a hook may lead."""
@@ -308,12 +313,12 @@ class _AgentRouter:
             place = self._jump(state) if jumps else None
             if place is not None:
                 return place
-            answer = last_answer(get_field(state, "messages"))
-            if answer is None or not calls_of(answer):
-                return self._layout.exit
             calls = self._calls(state)
             if calls and self.has_tools:
                 return [Send(TOOLS, [call]) for call in calls]
+            answer = last_answer(get_field(state, "messages"))
+            if answer is None or not calls_of(answer):
+                return self._layout.exit
             # All calls are answered: by the form of the answer, or by a hook.
             return self._layout.exit if self._has_output(state) else self._layout.entry
 
@@ -343,7 +348,7 @@ def _hook_node(middleware: AgentMiddleware, hook: str, prices: Mapping[str, Pric
     allowed, name = jumps_of(middleware, hook), f"{middleware.name}.{hook}"
 
     async def run(state: Any, runtime: Runtime[Any]) -> Any:
-        with prices_in_force(prices):
+        with PricesInForce(prices):
             return as_hook_update(await call(state, runtime), name, allowed)
 
     return run
@@ -400,7 +405,7 @@ class _ModelNode:
         async def call(given: ModelRequest) -> ExtendedModelResponse:
             return ExtendedModelResponse(await self._call(given, config))
 
-        with prices_in_force(self._prices):
+        with PricesInForce(self._prices):
             done = await chain_model_calls(self._middleware, call)(request)
         response = self._in_time(done.model_response, get_field(state, "remaining_steps"))
         update: dict[str, Any] = {"messages": response.result}
@@ -441,9 +446,11 @@ class _ModelNode:
 
     def _in_time(self, response: ModelResponse, remaining: int | None) -> ModelResponse:
         """Return a response, or one that ends the agent if the step limit does not allow to follow it."""
+        if remaining is None or remaining - 1 >= self._layout.for_tools + self._layout.for_answer:
+            return response
         answer = last_answer(response.result)
         calls = [] if answer is None else calls_of(answer)
-        if remaining is None or not calls or response.structured_response is not None:
+        if not calls or response.structured_response is not None:
             return response
         known = [self._node.tools_by_name.get(call["name"]) for call in calls]
         direct = all(tool is not None and tool.return_direct for tool in known)

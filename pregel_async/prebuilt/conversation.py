@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any, TypedDict, cast
 
-from ..adapters.conversation import calls_of, is_langchain, role_of
+from ..adapters.conversation import call_ids_of, calls_of, is_langchain, role_of
 from ..adapters.fields import get_field
 from .errors import UnansweredCallsError
 
@@ -153,8 +153,12 @@ def messages_of(state: Any, key: str) -> list[Any]:
 def pending_calls(messages: Sequence[Any]) -> list[Any]:
     """Return the calls of the newest answer of a model that no tool message answers yet."""
     answer = last_answer(messages)
-    answered = answered_calls(messages)
-    return [] if answer is None else [call for call in calls_of(answer) if call["id"] not in answered]
+    if answer is None:
+        return []
+    calls = calls_of(answer)
+    # Mostly the answer is the newest message, and no call is answered.
+    answered = answered_calls(messages) if calls and messages[-1] is not answer else ()
+    return [call for call in calls if call["id"] not in answered]
 
 
 def check_answered(messages: Sequence[Any]) -> None:
@@ -166,10 +170,16 @@ def check_answered(messages: Sequence[Any]) -> None:
     Raises:
         UnansweredCallsError: one is not.
     """
-    asked = [call["id"] for message in messages if role_of(message) == "assistant" for call in calls_of(message)]
-    if not asked:
-        return
-    answered = {get_field(message, "tool_call_id") for message in messages if role_of(message) == "tool"}
+    asked: list[str] = []
+    answered: set[Any] = set()
+    for message in messages:
+        if not isinstance(message, dict):
+            asked += call_ids_of(message)
+            answered.add(get_field(message, "tool_call_id"))
+        elif "tool_call_id" in message:
+            answered.add(dict.get(message, "tool_call_id"))
+        elif "tool_calls" in message or "invalid_tool_calls" in message:
+            asked += call_ids_of(message)
     missing = [id for id in asked if id not in answered]
     if missing:
         raise UnansweredCallsError(missing)

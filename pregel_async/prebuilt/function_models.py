@@ -68,6 +68,8 @@ async def as_message(returned: Any, name: str) -> Any:
     """
     if isinstance(returned, str):
         return {"role": "assistant", "content": returned}
+    if type(returned) is dict and returned.get("role") == "assistant" and "type" not in returned:
+        return returned if "content" in returned else {"content": "", **returned}
     if is_langchain(returned):
         return returned
     if is_whole_answer(returned):

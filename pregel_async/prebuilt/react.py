@@ -34,7 +34,7 @@ from .langchain_models import is_langchain_model
 from .models import ChatModel, ModelCall
 from .structured_output.schemas import OutputSchema, ask_for, output_schema
 from .tool_node import ToolNode
-from .usage import Price, budgets_of_agent, check_prices, prices_in_force
+from .usage import Price, PricesInForce, budgets_of_agent, check_prices
 
 __all__ = ["create_react_agent"]
 
@@ -213,7 +213,7 @@ class _Agent:
         check_answered(messages)
         model = await self.model_for(state, runtime)
         given = await self._with_prompt(state, messages, config)
-        with prices_in_force(self.prices):
+        with PricesInForce(self.prices):
             answer = await model.answer(ModelCall(messages=given, tools=self._tools, config=config))
         if self._name is not None:
             answer = with_fields(answer, name=self._name)
@@ -232,11 +232,11 @@ class _Agent:
         return as_model(await chosen if inspect.isawaitable(chosen) else chosen)
 
     def _has_time(self, answer: Any, remaining: int) -> bool:
-        calls = calls_of(answer)
-        if not calls:
+        if remaining - 1 >= self._for_tools + self._for_answer:
             return True
+        calls = calls_of(answer)
         all_direct = all(call["name"] in self._direct for call in calls)
-        return remaining - 1 >= self._for_tools + (0 if all_direct else self._for_answer)
+        return not calls or (all_direct and remaining - 1 >= self._for_tools)
 
     async def _with_prompt(self, state: Any, messages: Sequence[Any], config: RunnableConfig) -> list[Any]:
         prompt = self._prompt
@@ -265,7 +265,7 @@ class _StructuredResponse:
         if self._prompt is not None:
             messages.insert(0, make_message("system", self._prompt, langchain=uses_langchain(messages)))
         model = await self._agent.model_for(state, runtime)
-        with prices_in_force(self._agent.prices):
+        with PricesInForce(self._agent.prices):
             return {"structured_response": await ask_for(self._schema, model, messages, config, {})}
 
 

@@ -79,8 +79,7 @@ class CallRunner:
         langchain: True if messages are made as objects of langchain-core.
         in_list: True if the state is a list of messages.
         state: the state.
-        base: the runtime of the node.
-        config: the config of the node.
+        config: returns the config of the node.
     """
 
     tools: Mapping[str, Tool]
@@ -91,31 +90,36 @@ class CallRunner:
     langchain: bool
     in_list: bool
     state: Any
-    base: Runtime[Any]
-    config: Any
+    config: Callable[[], Any]
 
-    async def run(self, call: Mapping[str, Any], base: Runtime[Any]) -> Result:
+    async def run(self, call: Mapping[str, Any], runtime_of_task: Callable[[], Runtime[Any]]) -> Result:
         """Run one call.
 
         Args:
             call: the tool call, valid or not.
-            base: the runtime of the task that runs the call.
+            runtime_of_task: returns the runtime of the task that runs the call.
 
         Returns:
             The messages and commands that answer the call. Errors of the tool are among them if they are handled.
         """
+        tool = self.tools.get(call["name"])
+        wraps = self.wrap is not None or self.awrap is not None
+        if not wraps and tool is not None and not tool.needs_runtime and call.get("type") != "invalid_tool_call":
+            # Most tools. The runtime and the config take longer to make than all else that a call needs.
+            return await self._run_tool(tool, call, {}, None)
+        base, config = runtime_of_task(), self.config()
         runtime: ToolRuntime[Any, Any] = ToolRuntime(
             state=self.state,
             context=base.context,
-            config=self.config,
+            config=config,
             stream_writer=base.stream_writer,
             tool_call_id=call["id"],
             store=base.store,
             tools=list(self.tools.values()),
             execution_info=cast("Any", base.execution_info),
         )
-        request = ToolCallRequest(tool_call=call, tool=self.tools.get(call["name"]), state=self.state, runtime=runtime)
-        if self.wrap is None and self.awrap is None:
+        request = ToolCallRequest(tool_call=call, tool=tool, state=self.state, runtime=runtime)
+        if not wraps:
             return await self._execute(request, base)
         try:
             returned = await self._wrapped(request, base)
@@ -142,8 +146,11 @@ class CallRunner:
             content = f"There is no tool {call['name']!r}. The tools are: {names}."
             return [make_tool_message(call, content, langchain=self.langchain, failed=True)]
         injected = fill(tool.name, tool.injections, request.runtime, base, self.messages_key)
+        return await self._run_tool(tool, call, injected, request.runtime.config)
+
+    async def _run_tool(self, tool: Tool, call: Mapping[str, Any], injected: dict[str, Any], config: Any) -> Result:
         try:
-            returned = await tool.arun(call, injected, self.config)
+            returned = await tool.arun(call, injected, config)
             return self._results(returned, tool, call)
         except Exception as error:
             return self._failed(call, error)

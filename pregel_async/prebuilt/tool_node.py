@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypedDict
 
 import anyio
@@ -13,7 +13,7 @@ from checkpoint_savers.children import start_soon
 
 from .._api.sync_verbs import run_blocking
 from .._runtime.platform.environment import SystemEnvironment
-from .._runtime.tasks.context import CURRENT
+from .._runtime.tasks.context import CURRENT, current
 from ..adapters.conversation import calls_of
 from ..errors import InvalidInputError
 from ..functional import task
@@ -95,13 +95,11 @@ class ToolNode:
         self._wrap = wrap_tool_call
         self._awrap = awrap_tool_call
 
-    async def __call__(self, input: Any, runtime: Runtime[Any], config: RunnableConfig) -> Any:
+    async def __call__(self, input: Any) -> Any:
         """Run the calls as a node of a graph.
 
         Args:
             input: as described above.
-            runtime: the runtime of the node.
-            config: the config of the node.
 
         Returns:
             An update: messages under `messages_key`, or a list of messages if the input is one. With commands among the
@@ -109,10 +107,13 @@ class ToolNode:
 
         Raises:
             InvalidInputError: the input has no calls.
+            OutsideRunError: called outside of a run: use `ainvoke` there.
         """
-        calls, runner = self._read(input, runtime, config)
+        # Without parameters for runtime and config, which the run would make for each call: few tools need them.
+        attempt = current("ToolNode")
+        calls, runner = self._read(input, lambda: attempt.config)
         # A node with one call is its own task, so a record of the call would be a second one of the same result.
-        results = [await runner.run(calls[0], runtime)] if len(calls) == 1 else await _run_as_tasks(runner, calls)
+        results = [await runner.run(calls[0], get_runtime)] if len(calls) == 1 else await _run_as_tasks(runner, calls)
         return self._update(results, in_list=runner.in_list)
 
     async def ainvoke(
@@ -143,7 +144,8 @@ class ToolNode:
         base: Runtime[Any] = runtime or Runtime()
         if store is not None:
             base = base.override(store=store)
-        calls, runner = self._read(input, base, config or RunnableConfig())
+        given = config or RunnableConfig()
+        calls, runner = self._read(input, lambda: given)
         if attempt is not None:
             results = await _run_as_tasks(runner, calls)
         else:
@@ -191,12 +193,12 @@ class ToolNode:
         copied.tools_by_name = tools_by_name([*self.tools_by_name.values(), *tools])
         return copied
 
-    def _read(self, input: Any, runtime: Runtime[Any], config: RunnableConfig) -> tuple[list[Any], CallRunner]:
+    def _read(self, input: Any, config: Callable[[], RunnableConfig]) -> tuple[list[Any], CallRunner]:
         """Return the calls of an input, and what runs them."""
         in_list = False
         if isinstance(input, Mapping) and input.get("__type") == _WITH_CONTEXT:
             calls, state = [input["tool_call"]], input["state"]
-        elif isinstance(input, list) and input and all(_is_call(each) for each in input):
+        elif isinstance(input, list) and input and all(map(_is_call, input)):
             calls, state = list(input), state_of_graph()
         else:
             in_list, state = isinstance(input, list), input
@@ -216,7 +218,6 @@ class ToolNode:
             langchain=uses_langchain(messages_of(state, self._messages_key)),
             in_list=in_list,
             state=state,
-            base=runtime,
             config=config,
         )
         return calls, runner
@@ -242,7 +243,11 @@ class ToolNode:
 
 
 def _is_call(value: Any) -> bool:
-    return isinstance(value, Mapping) and value.get("type") in ("tool_call", "invalid_tool_call") and "name" in value
+    return (
+        isinstance(value, (dict, Mapping))
+        and value.get("type") in ("tool_call", "invalid_tool_call")
+        and "name" in value
+    )
 
 
 def state_of_graph() -> Any:
@@ -267,7 +272,7 @@ async def _run_as_tasks(runner: CallRunner, calls: Sequence[Any]) -> list[Result
     """Run each call as a task of the running node, so that its result is stored when it ends."""
 
     async def run(call: Any) -> Result:
-        return await runner.run(call, get_runtime())
+        return await runner.run(call, get_runtime)
 
     # Named, so that a node that runs again finds the results whatever else it calls. The position distinguishes calls
     # of models that give several calls the same id.
@@ -281,7 +286,7 @@ async def _run_together(runner: CallRunner, calls: Sequence[Any], base: Runtime[
     results: list[Result] = [[] for _ in calls]
 
     async def run(index: int) -> None:
-        results[index] = await runner.run(calls[index], base)
+        results[index] = await runner.run(calls[index], lambda: base)
 
     try:
         async with anyio.create_task_group() as group:

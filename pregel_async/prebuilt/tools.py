@@ -41,6 +41,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         injections: the parameters that the run fills in.
         metadata: data about the tool that models do not see.
         source: what the tool was made of.
+        needs_runtime: False if the tool's code gets nothing of the run that calls it: neither injections nor a config.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     injections: tuple[Injection, ...] = ()
     metadata: Mapping[str, Any] = {}  # msgspec gives each tool a copy
     source: Any = None
+    needs_runtime: bool = True
     _run: Callable[[Mapping[str, Any], dict[str, Any], Any], Awaitable[Any]]
     _validate: Callable[[dict[str, Any]], Any] = dict
 
@@ -244,6 +246,7 @@ def _of_function(
     injected = {injection.parameter for injection in injections}
     docstring = read_docstring(inspect.getdoc(function.func if isinstance(function, partial) else function))
     seen = {each: parameter for each, parameter in parameters.items() if each not in injected}
+    names = tuple([each.name for each in parameters.values() if each.kind is each.POSITIONAL_ONLY])
     if isinstance(args_schema, dict):
         arguments = ArgumentSchema(args_schema, dict)
     elif args_schema is not None:
@@ -259,7 +262,8 @@ def _of_function(
         injections=injections,
         metadata=metadata or {},
         source=function,
-        _run=partial(_run_function, function, tuple(parameters.values()), called, arguments),
+        needs_runtime=bool(injections),
+        _run=partial(_run_function, function, _is_async(function), names, called, arguments),
         _validate=arguments.validate,
     )
 
@@ -277,7 +281,8 @@ def _arguments_of(kind: type, name: str) -> ArgumentSchema:
 
 async def _run_function(
     function: Callable[..., Any],
-    parameters: Sequence[inspect.Parameter],
+    is_async: bool,
+    positional_only: Sequence[str],
     name: str,
     arguments: ArgumentSchema,
     call: Mapping[str, Any],
@@ -285,10 +290,8 @@ async def _run_function(
     config: Any,
 ) -> Any:
     values = {**_validated(name, arguments.validate, call["args"], injected), **injected}
-    positional = [
-        values.pop(each.name) for each in parameters if each.kind is each.POSITIONAL_ONLY and each.name in values
-    ]
-    if _is_async(function):
+    positional = [values.pop(each) for each in positional_only if each in values]
+    if is_async:
         return await function(*positional, **values)
     # In a worker thread, which a cancelled call waits for: nothing that a run started continues after it.
     return await run_in_thread(lambda _: function(*positional, **values), None)

@@ -7,15 +7,14 @@ each time. The counts go to the budgets of the graph, which are stored, and to i
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Mapping, Sequence
+from contextvars import ContextVar, Token
 from decimal import Context, Decimal
 from typing import Any, Final
 
 from .._runtime.observing.observer import ModelCalled
 from .._runtime.tasks.context import CURRENT, AttemptContext
-from ..adapters.usage import TokenUsage, UsageReport, collect_usage, report_of, report_usage
+from ..adapters.usage import TokenUsage, UsageCollector, UsageReport, report_of, report_usage
 from ..errors import GraphValidationError
 from ..policies import Budget, check_amount
 from .models import ChatModel, ModelCall
@@ -115,18 +114,26 @@ _PRICES: Final[ContextVar[Mapping[str, Price]]] = ContextVar("pregel_async.prebu
 """The prices of the agent that the running code belongs to. It is never changed in place."""
 
 
-@contextmanager
-def prices_in_force(prices: Mapping[str, Price]) -> Generator[None]:
-    """Price the models that the body calls, also those that a middleware calls.
+class PricesInForce:
+    """Prices the models that the body of its `with` calls, also those that a middleware calls.
 
     Args:
         prices: prices by the name of the model. Prices of `as_model` take precedence.
     """
-    token = _PRICES.set({**_PRICES.get(), **prices})
-    try:
-        yield
-    finally:
-        _PRICES.reset(token)
+
+    __slots__ = ("_prices", "_tokens")
+
+    def __init__(self, prices: Mapping[str, Price]) -> None:
+        self._prices = prices
+        self._tokens: tuple[Token[Mapping[str, Price]], ...] = ()
+
+    def __enter__(self) -> None:
+        if self._prices:
+            self._tokens = (_PRICES.set({**_PRICES.get(), **self._prices}),)
+
+    def __exit__(self, *raised: object) -> None:
+        for token in self._tokens:
+            _PRICES.reset(token)
 
 
 class CountedModel:
@@ -154,9 +161,10 @@ class CountedModel:
         monotonic = attempt.graph.run.environment.monotonic
         began = monotonic()
         failure: Exception | None = None
-        reports: list[UsageReport] = []
+        collector = UsageCollector()
+        reports = collector.reports
         try:
-            with collect_usage() as reports:
+            with collector:
                 answer = await self.model.answer(call)
             found = report_of(answer)
             # A message of a stream, or of a model that a function has called, is reported already.
@@ -170,7 +178,7 @@ class CountedModel:
             for each in reports:
                 report_usage(each.usage, each.model, each.provider, is_counted=True)
             # A task or thread that outlives the attempt has no place to count in: its attempt has ended.
-            if not attempt.ended:
+            if (reports or attempt.observed.started is not None) and not attempt.ended:
                 self._count(attempt, call, reports, failure, monotonic() - began)
 
     def _count(
