@@ -6,11 +6,12 @@ import json
 from dataclasses import dataclass
 from typing import Any, NewType
 
-from .engines import ENGINES, LIMIT, MICROSOFT, OURS, PEER, PYDANTIC
+from .engines import ENGINES, LIMIT, MICROSOFT, OURS, PEER, PYDANTIC, TRIO, UVLOOP
 
 CellId = NewType("CellId", str)
 
 ALL = tuple(ENGINES)
+AGENTS = (OURS, UVLOOP, TRIO, PEER, LIMIT)  # what has a prebuilt agent, and bare code
 ONE_LOOP = (OURS, PEER, PYDANTIC, MICROSOFT, LIMIT)  # what has nothing to do with the event loop
 
 
@@ -126,6 +127,19 @@ SUBGRAPH = Row(
     figure="unit_ms",
 )
 AGENT = Row(title="a superstep, agent loop up to 202 messages", cell=cell("agent", turns=100))
+_SAVERS: tuple[tuple[str, dict[str, str], float], ...] = (
+    ("no saver", {}, 10),
+    ("saver in memory", {"saver": "memory"}, 6),
+    ("SQLite, sync", {"saver": "sqlite"}, 4),
+)
+PREBUILT = {
+    (turns, bound): Row(
+        title=f"a turn, {turns} turns, {where}",
+        cell=Cell(workload="prebuilt", params=(("turns", turns), *saver.items()), engines=AGENTS),
+    )
+    for where, saver, bound in _SAVERS
+    for turns in (10, 100)
+}
 FAN = {n: Row(title=f"a task, fan-out of {count(n)}", cell=_FAN[n]) for n in _FAN}
 FAN_LATER = Row(title="a task that waits once, fan-out of 1000", cell=cell("fanout", n=1000, waits=True))
 FAN_PEAK = Row(title="the process at most, fan-out of 10 000", cell=_FAN[10_000], unit="MB", figure="peak_mb")
@@ -184,6 +198,12 @@ GROUPS = (
         "six nodes reads and writes a few. The agent loop is two nodes that append a message each; what a node does to the list "
         "that it gets reaches nobody else with us and with Agent Framework, which copies; the others share one list.",
         (CHAIN, LONG_CHAIN, LOOP, NARROW, WIDE, AGENT, SUBGRAPH),
+    ),
+    Group(
+        "Prebuilt agents",
+        "`create_react_agent` with a scripted model and a tool that the model calls once in each turn: two supersteps. The model is a "
+        "coroutine function with us, and a chat model of langchain-core with LangGraph. With a saver, the conversation is a new thread.",
+        tuple(PREBUILT.values()),
     ),
     Group(
         "Fan-out",
@@ -283,6 +303,7 @@ TARGETS: tuple[Target, ...] = (
     Grows(LONG_CHAIN, CHAIN, 1.1),
     Grows(WIDE, NARROW, 1.15),
     Faster(SUBGRAPH, 8),
+    *(Faster(row, bound) for (_, bound), row in PREBUILT.items()),
     Faster(FAN[100], 5),
     Faster(FAN[1000], 8),
     Faster(FAN[10_000], 20),

@@ -138,6 +138,19 @@ def asks(state: Any) -> bool:
     return "tool_calls" in state["messages"][-1]
 
 
+def answered(number: int, turns: int) -> dict[str, Any]:
+    """The answer of a scripted model to so many messages: a call of the tool in each of the turns, and then a text."""
+    if number > 2 * turns:
+        return {"id": f"msg-{number}", "role": "assistant", "content": "done"}
+    call = {"type": "tool_call", "id": f"call-{number}", "name": "search", "args": {"query": "q" * 40}}
+    return {"id": f"msg-{number}", "role": "assistant", "content": "", "tool_calls": [call]}
+
+
+async def search(query: str) -> str:
+    """Search."""
+    return f"found {query}"
+
+
 async def work(item: Any) -> dict[str, list[int]]:
     return {"out": [item["i"]]}
 

@@ -20,6 +20,7 @@ from ..workloads import (
     Laps,
     MessageReader,
     agent,
+    answered,
     asks,
     bump,
     database,
@@ -32,6 +33,7 @@ from ..workloads import (
     postgres,
     question,
     say,
+    search,
     tool,
     total,
     waiting,
@@ -208,6 +210,33 @@ class Driver:
                         return state
 
         return Case(run=run, units=2 * turns + 1, right=lambda result: len(result["messages"]) == 2 * turns + 2)
+
+    async def prebuilt(self, turns: int, saver: str | None = None) -> Case:
+        """A loop that calls the model's function and then the tool's, and appends their messages to the one list. With a saver, each
+        is stored."""
+        store = await self._store(saver)
+
+        async def model(state: State) -> State:
+            return {"messages": [answered(len(state["messages"]), turns)]}
+
+        async def call(state: State) -> State:
+            (asked,) = state["messages"][-1]["tool_calls"]
+            found = await search(**asked["args"])
+            return {"messages": [{"role": "tool", "tool_call_id": asked["id"], "name": "search", "content": found}]}
+
+        async def run() -> State:
+            state, thread, number = question(turns), uuid.uuid4().hex, 0
+            while True:
+                for node in (model, call):
+                    update = await step(node, state)
+                    state["messages"].extend(update["messages"])
+                    number += 1
+                    if store is not None:
+                        await store.put(thread, number, update)
+                    if node is model and not asks(state):
+                        return state
+
+        return Case(run=run, units=turns, right=lambda result: len(result["messages"]) == 2 * turns + 2)
 
     async def reads(self, messages: int, how: str, supersteps: int = 20) -> Case:
         """The loop, whose node reads the one list of messages that there is: nothing isolates it. Time is taken from the node's first

@@ -6,7 +6,7 @@ from typing import Any
 
 from pregel_async import END, START, Send, StateGraph
 
-from ..workloads import postgres
+from ..workloads import answered, postgres, search
 from .state_graph import StateGraphDriver
 
 
@@ -29,3 +29,11 @@ class Driver(StateGraphDriver):
         url, schema = postgres(self.stack)
         saver = PostgresSaver.from_conn_string(url, schema=schema, setup=True)
         return await self.stack.enter_async_context(saver)
+
+    def react_agent(self, turns: int, saver: Any) -> Any:
+        from pregel_async.prebuilt import create_react_agent
+
+        async def model(messages: list[Any], tools: list[Any]) -> dict[str, Any]:
+            return answered(len(messages), turns)
+
+        return create_react_agent(model, [search], checkpointer=saver)

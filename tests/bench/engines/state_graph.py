@@ -80,6 +80,10 @@ class StateGraphDriver:
             return await self.sqlite(database(self.stack))
         return await self.postgres() if kind == "postgres" else None
 
+    def react_agent(self, turns: int, saver: Any) -> Any:
+        """Return the library's prebuilt agent, with a scripted model of the library's own kind."""
+        raise NotImplementedError
+
     def config(self) -> dict[str, Any]:
         """Return the config of a new thread."""
         return {"recursion_limit": UNLIMITED, "configurable": {"thread_id": uuid.uuid4().hex}}
@@ -173,6 +177,15 @@ class StateGraphDriver:
             run=lambda: graph.ainvoke(given, self.config()),
             units=calls,
             right=lambda result: len(result["jokes"]) == calls and ends_with_bumps(result),
+        )
+
+    async def prebuilt(self, turns: int, saver: str | None = None) -> Case:
+        graph = self.react_agent(turns, await self.saver(saver))
+        how = {"durability": "sync"} if saver else {}
+        return Case(
+            run=lambda: graph.ainvoke({"messages": question(turns)["messages"]}, self.config(), **how),
+            units=turns,
+            right=lambda result: len(result["messages"]) == 2 * turns + 2,
         )
 
     async def agent(self, turns: int, saver: str | None = None) -> Case:
