@@ -21,9 +21,10 @@ from importlib import import_module
 from typing import Any, Final
 
 from ..types import TAG_NOSTREAM
+from .langchain_chunks import usage_of_chunks
 from .shapes import MessageWriter
 from .streaming import READING
-from .usage import report_of, report_usage
+from .usage import read_usage, report_usage
 
 __all__ = ["ambient", "callbacks"]
 
@@ -107,6 +108,7 @@ class _TokenHandler:
         self._writer = writer
         self._runs: dict[Any, dict[str, Any]] = {}
         self._streamed: set[Any] = set()
+        self._counted: dict[Any, list[Any]] = {}  # the chunks with a usage
         self._seen: set[str] = set()
         # Set on the instance: they wrap bound methods, and hide the base classes' methods of these names.
         self.on_llm_new_token = _EagerMethod(self._token)
@@ -137,6 +139,8 @@ class _TokenHandler:
         if run_id not in self._runs or message is None:
             return None
         self._streamed.add(run_id)
+        if getattr(message, "usage_metadata", None) is not None:
+            self._counted.setdefault(run_id, []).append(message)
         return self._write(message, run_id)
 
     def _end(self, response: Any, *, run_id: Any, **kwargs: Any) -> Awaitable[None] | None:
@@ -151,17 +155,19 @@ class _TokenHandler:
         finally:
             self._forget(run_id)
 
-    def on_llm_error(self, error: BaseException, *, run_id: Any, response: Any = None, **kwargs: Any) -> None:
+    def on_llm_error(self, error: BaseException, *, run_id: Any, **kwargs: Any) -> None:
+        # langchain-core drops the chunks of a stream that breaks, and the first one may have the tokens of the input.
+        chunks = self._counted.get(run_id, [])
+        if chunks:
+            about = chunks[0].response_metadata
+            model, provider = about.get("model_name"), about.get("model_provider")
+            report_usage(read_usage(usage_of_chunks(chunks)), model, provider)
         self._forget(run_id)
-        # A stream that breaks is passed on as far as it came: its first chunk may say how many tokens the input has.
-        for generation in response.generations[0] if response is not None and response.generations else ():
-            found = report_of(getattr(generation, "message", None))
-            if found is not None:
-                report_usage(found.usage, found.model, found.provider)
 
     def _forget(self, run_id: Any) -> None:
         self._runs.pop(run_id, None)
         self._streamed.discard(run_id)
+        self._counted.pop(run_id, None)
 
     def _write(self, message: Any, run_id: Any) -> Awaitable[None]:
         if message.id is None:

@@ -103,8 +103,20 @@ class LangchainReader:
         Returns:
             `usage_metadata` of langchain-core; None if no chunk has one.
         """
-        counted = [chunk for chunk in self._chunks if getattr(chunk, "usage_metadata", None) is not None]
-        if not counted:
-            return None
-        first, *others = counted
-        return (first + others if others else first).usage_metadata
+        return usage_of_chunks(self._chunks)
+
+
+def usage_of_chunks(chunks: Iterable[Any]) -> Any:
+    """Return the sum of the usage of a message's chunks.
+
+    Args:
+        chunks: chunks of langchain-core.
+
+    Returns:
+        `usage_metadata` of langchain-core; None if no chunk has one.
+    """
+    counted = [chunk for chunk in chunks if getattr(chunk, "usage_metadata", None) is not None]
+    if not counted:
+        return None
+    first, *others = counted
+    return (first + others if others else first).usage_metadata

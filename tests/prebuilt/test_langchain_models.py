@@ -101,3 +101,35 @@ async def test_an_agent() -> None:
     assert [type(message) for message in done["messages"][1:]] == [lc.AIMessage, lc.ToolMessage, lc.AIMessage]
     assert done["messages"][-1].content == "done"
     assert (await agent.aget_state("t")).values["messages"][2].content == "a"
+
+
+async def test_a_stream_that_breaks_counts_what_was_reported() -> None:
+    """langchain-core drops the chunks of a broken stream; the tokens in them count, once."""
+    from langchain_core.outputs import ChatGenerationChunk
+
+    from pregel_async.observing import Figures
+    from pregel_async.prebuilt import create_agent
+
+    def chunk(text: str, input: int, output: int) -> Any:
+        usage: Any = {"input_tokens": input, "output_tokens": output, "total_tokens": input + output}
+        return ChatGenerationChunk(message=lc.AIMessageChunk(text, usage_metadata=usage))
+
+    class Breaking(Scripted):
+        async def _astream(self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> Any:
+            yield chunk("he", 7, 1)
+            yield chunk("y", 0, 1)
+            if breaks:
+                raise ConnectionError("no line")
+
+    spent: list[Any] = []
+    for breaks in (True, False):
+        figures = Figures()
+        try:
+            async for _ in create_agent(Breaking()).astream(
+                {"messages": ["hi"]}, stream_mode="messages", observer=figures
+            ):
+                pass
+        except ConnectionError:
+            assert breaks
+        spent.append(figures.spent)
+    assert spent == [{"input_tokens": 7, "output_tokens": 2}] * 2
