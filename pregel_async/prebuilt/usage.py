@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar, Token
 from decimal import Context, Decimal
+from types import MappingProxyType
 from typing import Any, Final
 
 from .._runtime.observing.observer import ModelCalled
@@ -110,8 +111,10 @@ def budgets_of_agent(budgets: Mapping[str, Budget] | None) -> dict[str, Budget]:
     return {**{name: Budget() for name in (INPUT_TOKENS, OUTPUT_TOKENS, COST_USD)}, **(budgets or {})}
 
 
-_PRICES: Final[ContextVar[Mapping[str, Price]]] = ContextVar("pregel_async.prebuilt.prices", default={})  # noqa: B039
-"""The prices of the agent that the running code belongs to. It is never changed in place."""
+_NO_PRICES: Final[Mapping[str, Price]] = MappingProxyType({})
+
+_PRICES: Final[ContextVar[Mapping[str, Price]]] = ContextVar("pregel_async.prebuilt.prices", default=_NO_PRICES)
+"""The prices of the agent that the running code belongs to."""
 
 
 class PricesInForce:

@@ -36,7 +36,7 @@ def agent_of(saver: ReportingSaver, log: Path) -> Any:
         is_first = "ship" not in log.read_text().split()
         note("ship")
         if is_first:
-            await saver.recorded.wait()
+            await saver.recorded()
             os.kill(os.getpid(), signal.SIGKILL)
         return "shipped"
 

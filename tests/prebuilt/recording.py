@@ -1,4 +1,4 @@
-"""A saver that reports when a task is recorded, and that can die."""
+"""A saver that reports when a task is recorded, and that can die; and an observer of calls of models."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import anyio
 
 from checkpoint_savers import BaseCheckpointSaver
+from pregel_async.observing import Event, ModelCalled, Observer
 from pregel_async.testing import FaultySaver
 
 
@@ -28,3 +29,18 @@ class ReportingSaver(FaultySaver):
         """Wait for the first record, for at most 30 seconds: a task that is never recorded fails its test."""
         with anyio.fail_after(30):
             await self._recorded.wait()
+
+
+class ModelCalls(Observer):
+    """Records the calls of models.
+
+    Attributes:
+        seen: the events, in order.
+    """
+
+    def __init__(self) -> None:
+        self.seen: list[ModelCalled] = []
+
+    def observe(self, event: Event, /) -> None:
+        if isinstance(event, ModelCalled):
+            self.seen.append(event)

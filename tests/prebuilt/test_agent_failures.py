@@ -18,7 +18,7 @@ from pregel_async.adapters import StreamFailedError, stream_message
 from pregel_async.prebuilt import ModelRetryMiddleware, create_agent, create_react_agent
 from tests.helpers.postgres_tools import ENV, conninfo, made_schema
 from tests.prebuilt.callers import Caller, caller
-from tests.prebuilt.calls import asking, call, contents
+from tests.prebuilt.calls import LOOK_SEND_LOOK, asking, call, contents, looking_and_sending
 from tests.prebuilt.scripted import Script
 from tests.prebuilt.test_models import ANTHROPIC_EVENTS
 
@@ -59,18 +59,8 @@ def test_a_question_in_one_of_three_calls(make: Any, caller: Caller) -> None:
     """The other two finish and do not run again, nor does the model."""
     ran: list[str] = []
 
-    async def look(what: str) -> str:
-        ran.append(what)
-        return f"saw {what}"
-
-    def send_email(to: str) -> str:
-        answer = interrupt({"send to": to})
-        ran.append(f"email to {to}")
-        return str(answer)
-
-    calls = call("look", "1", what="a"), call("send_email", "2", to="ada"), call("look", "3", what="b")
-    model = Script(asking(*calls), "done")
-    agent = make(model, [look, send_email], checkpointer=caller.saver)
+    model = Script(asking(*LOOK_SEND_LOOK), "done")
+    agent = make(model, looking_and_sending(ran), checkpointer=caller.saver)
     asked = caller.invoke(agent, HI)
     assert [question.value for question in asked["__interrupt__"]] == [{"send to": "ada"}]
     assert sorted(ran) == ["a", "b"]

@@ -10,7 +10,7 @@ from checkpoint_savers import BaseCheckpointSaver
 from pregel_async import START, Command, MessagesState, Send, StateGraph, interrupt
 from pregel_async.prebuilt import ToolNode, ToolRuntime
 from pregel_async.testing import Crash
-from tests.prebuilt.calls import asking, call, contents
+from tests.prebuilt.calls import LOOK_SEND_LOOK, asking, call, contents, looking_and_sending
 from tests.prebuilt.recording import ReportingSaver
 
 pytestmark = pytest.mark.anyio
@@ -64,18 +64,8 @@ async def test_a_question_in_one_of_three_calls(saver: BaseCheckpointSaver, kind
     """The other two finish and do not run again, and the results keep the order of the calls."""
     ran: list[str] = []
 
-    async def look(what: str) -> str:
-        ran.append(what)
-        return f"saw {what}"
-
-    def send_email(to: str) -> str:
-        answer = interrupt({"send to": to})
-        ran.append(f"email to {to}")
-        return str(answer)
-
-    graph = graph_of(ToolNode([look, send_email]), saver, kind)
-    calls = call("look", "1", what="a"), call("send_email", "2", to="ada"), call("look", "3", what="b")
-    asked = await graph.ainvoke({"messages": [asking(*calls)]}, "t")
+    graph = graph_of(ToolNode(looking_and_sending(ran)), saver, kind)
+    asked = await graph.ainvoke({"messages": [asking(*LOOK_SEND_LOOK)]}, "t")
     assert [question.value for question in asked["__interrupt__"]] == [{"send to": "ada"}]
     assert sorted(ran) == ["a", "b"]
     done = await graph.ainvoke(Command(resume="sent"), "t")

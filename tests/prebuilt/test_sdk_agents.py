@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from checkpoint_savers import InMemorySaver
-from pregel_async.observing import Event, ModelCalled, Observer
 from pregel_async.prebuilt import (
     ModelRetryMiddleware,
     Price,
@@ -22,6 +21,7 @@ from pregel_async.prebuilt import (
     openai_responses,
 )
 from tests.prebuilt.provider_server import ANSWER, CACHED, INPUT, OUTPUT, ProviderServer, serve_provider
+from tests.prebuilt.recording import ModelCalls
 
 pytestmark = [
     pytest.mark.anyio,
@@ -40,17 +40,6 @@ COST = (Decimal(INPUT - CACHED) + Decimal(CACHED) / 2 + 10 * Decimal(OUTPUT)) / 
 async def weather(city: str) -> str:
     """Look up the weather."""
     return f"{city} is sunny"
-
-
-class Calls(Observer):
-    """Records the calls of models."""
-
-    def __init__(self) -> None:
-        self.seen: list[ModelCalled] = []
-
-    def observe(self, event: Event, /) -> None:
-        if isinstance(event, ModelCalled):
-            self.seen.append(event)
 
 
 @pytest.fixture
@@ -124,7 +113,7 @@ def content_of(message: Any) -> Any:
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_turn_with_a_tool(kind: str, make: Any, server: ProviderServer) -> None:
     """The tool is called, its result is sent back in the provider's form, the answer is streamed, and tokens are counted."""
-    calls, shown = Calls(), list[str]()
+    calls, shown = ModelCalls(), list[str]()
     async with model_of(kind, server.url) as model:
         agent = make(model, [weather], prices=PRICES, checkpointer=InMemorySaver())
         async for chunk, _ in agent.astream(HI, "t", stream_mode="messages", observer=calls):
@@ -153,7 +142,7 @@ async def test_a_turn_with_a_tool(kind: str, make: Any, server: ProviderServer) 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_without_a_reader(kind: str, server: ProviderServer) -> None:
     """Nobody reads the tokens, so that langchain's models do not stream; the counts are the same."""
-    calls = Calls()
+    calls = ModelCalls()
     async with model_of(kind, server.url) as model:
         done = await create_agent(model, [weather], prices=PRICES).ainvoke(HI, observer=calls)
     assert content_of(done["messages"][-1]) == ANSWER
@@ -166,7 +155,7 @@ async def test_without_a_reader(kind: str, server: ProviderServer) -> None:
 @pytest.mark.parametrize("failure", ["error", "break"])
 async def test_a_failed_call_is_retried(kind: str, failure: Any, server: ProviderServer) -> None:
     """An error of the server, and a stream that breaks: the SDK's error repeats the call."""
-    calls = Calls()
+    calls = ModelCalls()
     async with model_of(kind, server.url) as model:
         again = ModelRetryMiddleware(max_retries=1, initial_delay=0, jitter=False)
         agent = create_agent(model, [weather], middleware=[again], checkpointer=InMemorySaver())

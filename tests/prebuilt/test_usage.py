@@ -15,7 +15,7 @@ from pregel_async import START, Budget, Command, MessagesState, RetryPolicy, Sta
 from pregel_async.adapters import StreamFailedError, read_message, stream_message
 from pregel_async.adapters.usage import TokenUsage, read_usage
 from pregel_async.errors import BudgetExceededError, GraphValidationError
-from pregel_async.observing import Event, Figures, ModelCalled, Observer
+from pregel_async.observing import Figures
 from pregel_async.prebuilt import (
     ModelCall,
     ModelFallbackMiddleware,
@@ -31,6 +31,7 @@ from pregel_async.prebuilt import (
 )
 from tests.helpers.exported_telemetry import Exported
 from tests.prebuilt.calls import asking, call
+from tests.prebuilt.recording import ModelCalls
 from tests.prebuilt.scripted import Script
 from tests.prebuilt.test_models import ANTHROPIC_EVENTS, CHAT_CHUNKS, RESPONSE_EVENTS, Client
 
@@ -45,17 +46,6 @@ def said(content: str = "well", **more: Any) -> dict[str, Any]:
     return {"role": "assistant", "content": content, "usage": USED, **more}
 
 
-class Calls(Observer):
-    """Records the calls of models."""
-
-    def __init__(self) -> None:
-        self.seen: list[ModelCalled] = []
-
-    def observe(self, event: Event, /) -> None:
-        if isinstance(event, ModelCalled):
-            self.seen.append(event)
-
-
 async def look(what: str) -> str:
     """Look."""
     return what
@@ -65,7 +55,7 @@ async def test_an_agent_counts_each_call(saver: BaseCheckpointSaver) -> None:
     """Tokens and cost are in the thread's state, in the run's figures, and in the events."""
     model = Script({**asking(call("look", what="a")), "usage": USED}, said())
     agent = create_agent(model, [look], prices={"Script": Price(2.5, 10)}, checkpointer=saver)
-    figures, calls = Figures(), Calls()
+    figures, calls = Figures(), ModelCalls()
     await agent.ainvoke(HI, "t", observer=[figures, calls])
     spent = {"input_tokens": 2000, "output_tokens": 200, "cost_usd": Decimal("0.007")}
     assert (await agent.aget_state("t")).spent == figures.spent == spent
@@ -161,7 +151,7 @@ class Shaky:
 @pytest.mark.parametrize("retries", ["middleware", "node"])
 async def test_a_retried_call_counts_each_time(retries: str) -> None:
     """The broken stream counts what the provider has reported by then."""
-    figures, calls = Figures(), Calls()
+    figures, calls = Figures(), ModelCalls()
     if retries == "middleware":
         again = ModelRetryMiddleware(max_retries=1, initial_delay=0, jitter=False)
         agent = create_agent(Shaky(), middleware=[again])
@@ -189,7 +179,7 @@ async def test_a_retried_call_counts_each_time(retries: str) -> None:
 
 
 async def test_a_cancelled_call_counts_what_was_reported() -> None:
-    figures, calls = Figures(), Calls()
+    figures, calls = Figures(), ModelCalls()
 
     async def model(messages: list[Any], tools: list[Any]) -> Any:
         async def stream() -> AsyncIterator[Any]:
@@ -216,7 +206,7 @@ async def test_a_function_that_calls_other_models() -> None:
         read_message({**whole, "usage": {"prompt_tokens": 5, "completion_tokens": 6}})
         return await inner.answer(ModelCall(messages=["hi"]))
 
-    figures, calls = Figures(), Calls()
+    figures, calls = Figures(), ModelCalls()
     await create_agent(several).ainvoke(HI, observer=[figures, calls])
     assert [(each.model, each.input_tokens) for each in calls.seen] == [("Script", 1000), ("several", 6)]
     assert figures.spent == {"input_tokens": 1006, "output_tokens": 108}
@@ -237,7 +227,7 @@ async def test_models_of_middleware_have_the_prices_of_the_agent() -> None:
 
     fallback = ModelFallbackMiddleware(as_model(small, prices={"small": Price(5, 0)}))
     agent = create_agent(broken, middleware=[summarise, fallback], prices={"small": Price(1, 0)})
-    calls = Calls()
+    calls = ModelCalls()
     await agent.ainvoke(HI, observer=calls)
     assert [(each.model, each.cost_usd) for each in calls.seen] == [
         ("small", Decimal("0.001")),
@@ -256,7 +246,7 @@ PROVIDERS: list[Any] = [
 @pytest.mark.parametrize(("make", "events", "provider"), PROVIDERS)
 async def test_models_of_sdks(make: Any, events: list[Any], provider: str) -> None:
     """The model that has answered is priced before the one that was asked for."""
-    calls = Calls()
+    calls = ModelCalls()
     model = make(Client(events, is_async=True), "big")
     await create_agent(model, prices=PRICES).ainvoke(HI, observer=calls)
     await create_agent(model, prices={"big": PRICES["big"]}).ainvoke(HI, observer=calls)
@@ -330,9 +320,9 @@ def test_prices() -> None:
     [
         pytest.param(lambda: Price(-1, 1), ValueError, "the price of input is not below zero", id="negative"),
         pytest.param(lambda: Price(1, float("nan")), ValueError, "the price of output", id="not finite"),
-        pytest.param(lambda: Price("1", 1), TypeError, "the price of input", id="text"),  # type: ignore[arg-type]  # on purpose
+        pytest.param(lambda: Price("1", 1), TypeError, "the price of input", id="text"),
         pytest.param(
-            lambda: create_agent(Script(), prices={"Script": (1, 2)}),  # type: ignore[dict-item]  # on purpose
+            lambda: create_agent(Script(), prices={"Script": (1, 2)}),
             GraphValidationError,
             "prices are a mapping",
             id="no price",
