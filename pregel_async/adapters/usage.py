@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextvars import ContextVar
 from typing import Any, Final
 
 import msgspec
+from msgspec import structs
 
 from .fields import get_field, get_text
 
@@ -44,40 +46,56 @@ class UsageReport(msgspec.Struct, frozen=True, kw_only=True):
     is_counted: bool = False
 
 
-_REPORTS: Final[ContextVar[list[UsageReport] | None]] = ContextVar("pregel_async.adapters.usage", default=None)
-"""Where streams report their usage, within a call of a model that counts it."""
-
-
 class UsageCollector:
-    """Collects the usage of the streams that the body of its `with` reads, also of those that fail."""
+    """Collects the usage of the messages that the body of its `with` reads, also of streams that fail.
+
+    Attributes:
+        reports: the usage of each message.
+        is_nested: True if the body has called a model that counts its own usage.
+    """
 
     # Not made by `contextmanager`: an agent enters one in each turn, and a generator takes three times as long.
 
-    __slots__ = ("_token", "reports")
+    __slots__ = ("_token", "is_nested", "reports")
 
     def __init__(self) -> None:
         self.reports: list[UsageReport] = []
+        self.is_nested = False
 
-    def __enter__(self) -> list[UsageReport]:
-        self._token = _REPORTS.set(self.reports)
-        return self.reports
+    def __enter__(self) -> UsageCollector:
+        self._token = _COLLECTOR.set(self)
+        return self
 
     def __exit__(self, *raised: object) -> None:
-        _REPORTS.reset(self._token)
+        _COLLECTOR.reset(self._token)
 
 
-def report_usage(
-    usage: TokenUsage | None, model: str | None, provider: str | None, *, is_counted: bool = False
-) -> None:
+_COLLECTOR: Final[ContextVar[UsageCollector | None]] = ContextVar("pregel_async.adapters.usage", default=None)
+"""Where streams report their usage, within a call of a model that counts it."""
+
+
+def report_usage(usage: TokenUsage | None, model: str | None, provider: str | None) -> None:
     """Report the usage of a message to the call of a model that the running code belongs to, if there is one.
 
     Args:
         usage: the tokens; None if the provider has not reported any.
-        model, provider, is_counted: as in `UsageReport`.
+        model, provider: as in `UsageReport`.
     """
-    reports = _REPORTS.get()
-    if reports is not None and usage is not None:
-        reports.append(UsageReport(usage=usage, model=model, provider=provider, is_counted=is_counted))
+    collector = _COLLECTOR.get()
+    if collector is not None and usage is not None:
+        collector.reports.append(UsageReport(usage=usage, model=model, provider=provider))
+
+
+def report_counted(reports: Iterable[UsageReport]) -> None:
+    """Report that a model has counted a call, to the call of a model that it is a part of, if there is one.
+
+    Args:
+        reports: the usage that it has counted.
+    """
+    collector = _COLLECTOR.get()
+    if collector is not None:
+        collector.is_nested = True
+        collector.reports += [structs.replace(each, is_counted=True) for each in reports]
 
 
 def report_of(message: Any) -> UsageReport | None:

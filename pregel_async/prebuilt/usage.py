@@ -7,7 +7,7 @@ each time. The counts go to the budgets of the graph, which are stored, and to i
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextvars import ContextVar, Token
 from decimal import Context, Decimal
 from types import MappingProxyType
@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from .._runtime.observing.observer import ModelCalled
 from .._runtime.tasks.context import CURRENT, AttemptContext
-from ..adapters.usage import TokenUsage, UsageCollector, UsageReport, report_of, report_usage
+from ..adapters.usage import TokenUsage, UsageCollector, UsageReport, report_counted, report_of
 from ..errors import GraphValidationError
 from ..policies import Budget, check_amount
 from .models import ChatModel, ModelCall
@@ -139,6 +139,11 @@ class PricesInForce:
             _PRICES.reset(token)
 
 
+def uncounted(model: ChatModel) -> ChatModel:
+    """Return the model whose calls a `CountedModel` counts; another model as it is."""
+    return model.model if isinstance(model, CountedModel) else model
+
+
 class CountedModel:
     """A model whose calls are counted.
 
@@ -178,23 +183,22 @@ class CountedModel:
             failure = error
             raise
         finally:
-            for each in reports:
-                report_usage(each.usage, each.model, each.provider, is_counted=True)
+            report_counted(reports)
             # A task or thread that outlives the attempt has no place to count in: its attempt has ended.
             if (reports or attempt.observed.started is not None) and not attempt.ended:
-                self._count(attempt, call, reports, failure, monotonic() - began)
+                self._count(attempt, call, collector, failure, monotonic() - began)
 
     def _count(
         self,
         attempt: AttemptContext,
         call: ModelCall,
-        reports: Sequence[UsageReport],
+        collector: UsageCollector,
         error: Exception | None,
         seconds: float,
     ) -> None:
         """Add the tokens and the cost of a call to the budgets that the graph has, and notify the observers."""
         asked = str(call.settings.get("model") or self.name)
-        own = [each for each in reports if not each.is_counted]
+        own = [each for each in collector.reports if not each.is_counted]
         costs = [cost for each in own if (cost := self._cost(each, asked)) is not None]
         amounts: dict[str, int | Decimal] = {
             INPUT_TOKENS: sum(each.usage.input for each in own),
@@ -206,8 +210,8 @@ class CountedModel:
             if amount and spending.has_budget(name, known):
                 attempt.spend(name, amount)
         observation, started = attempt.graph.observation, attempt.observed.started
-        if started is None or (reports and not own):
-            return
+        if started is None or (collector.is_nested and not own):
+            return  # a model that only calls another one, which has been reported
         provider = next((each.provider for each in own if each.provider), None)
         observation.report(
             ModelCalled(

@@ -212,6 +212,22 @@ async def test_a_function_that_calls_other_models() -> None:
     assert figures.spent == {"input_tokens": 1006, "output_tokens": 108}
 
 
+@pytest.mark.parametrize("answer", ["well", said()], ids=["without usage", "with usage"])
+async def test_a_model_around_another_one(answer: Any) -> None:
+    """A class that only passes calls on, as that of a supervisor, is one call of a model and not two."""
+
+    class Around:
+        name, follows_schemas = "around", False
+
+        async def answer(self, call: ModelCall) -> Any:
+            return await as_model(Script(answer)).answer(call)
+
+    figures, calls = Figures(), ModelCalls()
+    await create_agent(Around()).ainvoke(HI, observer=[figures, calls])
+    assert [each.model for each in calls.seen] == ["Script"]
+    assert figures.input_tokens == (0 if answer == "well" else 1000)
+
+
 async def test_models_of_middleware_have_the_prices_of_the_agent() -> None:
     """Prices apply to fallbacks and to models that hooks call; prices of `as_model` take precedence."""
 

@@ -10,6 +10,7 @@ import msgspec
 from ...adapters.conversation import calls_of, content_of, role_of
 from ...adapters.fields import get_field
 from ..langchain_models import definition_of, to_langchain
+from ..usage import uncounted
 
 __all__ = ["count_tokens_approximately"]
 
@@ -95,6 +96,7 @@ def counter_of_model(model: Any, system_message: Any, tools: Sequence[Any]) -> T
         system_message: counted with the messages; None for none.
         tools: counted with the messages.
     """
+    model = uncounted(model)
     own = getattr(model, "get_num_tokens_from_messages", None)
     count = own or getattr(getattr(model, "model", None), "get_num_tokens_from_messages", None)
     if count is None:

@@ -17,6 +17,7 @@ from ..function_schema import explain
 from ..langchain_models import LangchainModel
 from ..middleware.base import ModelResponse
 from ..models import ChatModel, InvalidModelError, ModelCall
+from ..usage import uncounted
 from .schemas import RETRIES, OutputSchema, corrections, data_of, output_schema
 
 __all__ = ["AutoStrategy", "ProviderStrategy", "ToolStrategy"]
@@ -201,7 +202,9 @@ def check_model(strategy: ResponseFormat, model: ChatModel) -> None:
         InvalidModelError: the provider's means are asked for, and the model does not follow schemas.
     """
     # A chat model of langchain-core may follow schemas without a profile that says so.
-    if isinstance(strategy, ProviderStrategy) and not (model.follows_schemas or isinstance(model, LangchainModel)):
+    if isinstance(strategy, ProviderStrategy) and not (
+        model.follows_schemas or isinstance(uncounted(model), LangchainModel)
+    ):
         raise InvalidModelError(model.name, "it follows no JSON Schema: use ToolStrategy instead of ProviderStrategy")
 
 
