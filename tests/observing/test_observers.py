@@ -20,7 +20,8 @@ from pregel_async import START, Command, NodeError, RetryPolicy, StateGraph, int
 from pregel_async._runtime.observing import observation, observed, observer, observers
 from pregel_async.errors import ObserverWarning
 from pregel_async.observing import AttemptStarted, Event, Figures, Observer, RunEnded, RunStarted
-from pregel_async.prebuilt import ModelCall, as_model, usage
+from pregel_async.prebuilt import ModelCall, as_model
+from pregel_async.prebuilt.usage import counted_model
 from tests.observing.recording import Clock, EventLog, State, TimedSaver, chain, node, parallel
 
 pytestmark = pytest.mark.anyio
@@ -82,7 +83,7 @@ async def test_without_an_observer_no_event_is_created(monkeypatch: pytest.Monke
     from pregel_async._api import threads
     from pregel_async._runtime.engine import nested, run
 
-    for module in (observed, observation, observers, run, nested, threads, usage):
+    for module in (observed, observation, observers, run, nested, threads, counted_model):
         for kind in kinds:
             if vars(module).get(kind.__name__) is kind:
                 monkeypatch.setattr(module, kind.__name__, counting(kind))

@@ -168,3 +168,5 @@ async def test_a_failed_call_is_retried(kind: str, failure: Any, server: Provide
     # Of the streams that broke, those of Anthropic begin with the tokens of the input; langchain waits for the end.
     reports = failure == "break" and kind.startswith("anthropic")
     assert broken.input_tokens == (INPUT if reports else None)
+    if not kind.startswith("langchain"):  # whose models name their provider in the answer alone
+        assert broken.provider == ("anthropic" if kind.startswith("anthropic") else "openai")
