@@ -25,7 +25,6 @@ from tests.prebuilt.test_models import ANTHROPIC_EVENTS
 __all__ = ["caller"]
 
 HI = {"messages": [{"role": "user", "content": "hi"}]}
-MAKE = pytest.mark.parametrize("make", [create_agent, create_react_agent])
 
 
 @pytest.mark.slow
@@ -54,7 +53,7 @@ def test_a_kill_between_two_calls_of_a_turn(kind: str, verb: str, tmp_path: Path
     assert sorted(ran) == ["model", "model", "pay", "ship", "ship"]
 
 
-@MAKE
+@pytest.mark.parametrize("make", [create_agent, create_react_agent])
 def test_a_question_in_one_of_three_calls(make: Any, caller: Caller) -> None:
     """The other two finish and do not run again, nor does the model."""
     ran: list[str] = []
@@ -70,9 +69,8 @@ def test_a_question_in_one_of_three_calls(make: Any, caller: Caller) -> None:
     assert len(model.seen) == 2
 
 
-@MAKE
-def test_a_tool_that_hands_over_to_the_parent_graph(make: Any, caller: Caller) -> None:
-    """The agent ends, its outer graph goes on with the node that the command names, and the thread continues there."""
+def test_a_tool_that_hands_over_to_the_parent_graph(caller: Caller) -> None:
+    """The agent ends, its outer graph runs the node that the command names, and the thread continues there."""
 
     async def transfer() -> Command:
         """Transfer."""
@@ -83,7 +81,7 @@ def test_a_tool_that_hands_over_to_the_parent_graph(make: Any, caller: Caller) -
         return {"messages": [{"role": "assistant", "content": interrupt("what now?")}]}
 
     model = Script(asking(call("transfer", "1")), "never")
-    builder = StateGraph(MessagesState).add_node("agent", make(model, [transfer])).add_node(expert)
+    builder = StateGraph(MessagesState).add_node("agent", create_agent(model, [transfer])).add_node(expert)
     graph = builder.add_edge(START, "agent").compile(caller.saver)
     asked = caller.invoke(graph, HI)
     assert [question.value for question in asked["__interrupt__"]] == ["what now?"]

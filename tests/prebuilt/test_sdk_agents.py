@@ -141,7 +141,7 @@ async def test_a_turn_with_a_tool(kind: str, make: Any, server: ProviderServer) 
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_without_a_reader(kind: str, server: ProviderServer) -> None:
-    """Nobody reads the tokens, so that langchain's models do not stream; the counts are the same."""
+    """Without a reader, langchain's models do not stream; the counts are the same."""
     calls = ModelCalls()
     async with model_of(kind, server.url) as model:
         done = await create_agent(model, [weather], prices=PRICES).ainvoke(HI, observer=calls)
