@@ -251,8 +251,8 @@ class InMemorySaver(BaseCheckpointSaver):
             if wrong is not None:
                 raise _refused(lease.thread_id, wrong)
             if dump.replaces:
-                held = {"epoch": thread.epoch, "owner": thread.owner, "expires_at": thread.expires_at}
-                thread = self._threads[lease.thread_id] = _StoredThread(newest=thread.newest, **held)
+                thread = _StoredThread(thread.epoch, thread.owner, thread.expires_at, thread.newest)
+                self._threads[lease.thread_id] = thread
             for row in rows.values():
                 thread.insert(row)
             thread.heads = dict(dump.heads)
