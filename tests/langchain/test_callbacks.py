@@ -18,7 +18,19 @@ from langchain_core.runnables import RunnableLambda
 from langchain_core.tools import tool
 
 from checkpoint_savers import InMemorySaver
-from pregel_async import START, Command, RetryPolicy, RunnableConfig, StateGraph, entrypoint, interrupt, task
+from checkpoint_savers.caches import InMemoryCache
+from pregel_async import (
+    END,
+    START,
+    CachePolicy,
+    Command,
+    RetryPolicy,
+    RunnableConfig,
+    StateGraph,
+    entrypoint,
+    interrupt,
+    task,
+)
 from pregel_async._runtime.tasks import attempt
 from pregel_async.errors import NodeTimeoutError
 from pregel_async.langchain import GraphCallbackHandler, GraphInterruptEvent, GraphResumeEvent, tracing
@@ -238,6 +250,25 @@ async def test_each_attempt_is_a_run() -> None:
     builder = StateGraph(State).add_node("n", node, retry_policy=RetryPolicy(initial_interval=0, jitter=False))
     await builder.add_edge(START, "n").compile(name="g").ainvoke({}, {"callbacks": [recorder]})
     assert recorder.tree == ["g done", "  n ConnectionError", "  n done"]
+
+
+@pytest.mark.one_loop
+async def test_a_cached_node_is_no_run() -> None:
+    """A node that does not run, because its result is cached, is not shown; its router is, as it is evaluated."""
+
+    def route(state: State) -> str:
+        return END
+
+    async def tree() -> list[str]:
+        graph, recorder = builder.compile(name="g", cache=InMemoryCache()), Recorder()
+        await graph.ainvoke({"x": 0})
+        assert await graph.ainvoke({"x": 0}, {"callbacks": [recorder]}) == {"x": 1, "log": []}
+        return recorder.tree
+
+    builder = StateGraph(State).add_node("n", lambda state: {"x": 1}, cache_policy=CachePolicy()).add_edge(START, "n")
+    assert await tree() == ["g done"]
+    builder.add_conditional_edges("n", route)
+    assert await tree() == ["g done", "  n done", "    route done"]
 
 
 @pytest.mark.one_loop
