@@ -257,3 +257,17 @@ def test_edges_to_the_end_in_a_drawing(library: Any) -> None:
     drawing = side_by_side(library, a=works).get_graph()
     ends = [edge.source for edge in drawing.edges if edge.target == library.END]
     assert ends == (["a"] if library.is_langgraph else [])
+
+
+def test_the_edges_of_a_drawing(library: Any) -> None:
+    """An edge has the label of the path map, and says whether a router decides about it; nodes are iterated by name."""
+    builder = library.StateGraph(State).add_node("a", works).add_node("b", works).add_edge("b", library.END)
+    builder.add_edge(library.START, "a").add_conditional_edges("a", lambda state: "left", {"left": "b"})
+    drawing = builder.compile().get_graph()
+    assert list(drawing.nodes) == ["__start__", "a", "b", "__end__"]
+    edges = [(edge.source, edge.target, edge.data, edge.conditional) for edge in drawing.edges]
+    assert edges == [
+        ("__start__", "a", None, False),
+        ("a", "b", "left", True),
+        ("b", "__end__", None, False),
+    ]
